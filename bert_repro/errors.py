@@ -1,0 +1,33 @@
+"""What a run can end with, beside success: each class is one exit code of the recipes' contract (README, "Exit codes")."""
+
+
+class UserError(ValueError):
+    """The user's input or arguments are wrong. Exit code 2, printed as one line without a traceback.
+
+    The message names the file, row or field, the value found there, and the mend.
+    """
+
+    exit_code = 2
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss or gradient norm is not finite. Exit code 3; the update is not made and nothing is saved from it."""
+
+    exit_code = 3
+
+
+class StopRequested(BaseException):
+    """The process was told to stop by a signal and has written a valid checkpoint. Exit code 128 + signal.
+
+    Args:
+        signum: the number of the signal, for example 15 for SIGTERM.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by signal {signum}")
+        self.signum = signum
+
+    @property
+    def exit_code(self) -> int:
+        """128 + signal, as shells report it."""
+        return 128 + self.signum

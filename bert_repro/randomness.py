@@ -1,0 +1,65 @@
+"""Randomness as a function of what is drawn, never of a state.
+
+A draw is a 64-bit hash of integers that name it, for example (seed, phase, epoch, example, position). So a draw is the
+same in every process, in any order, after any interruption, and a whole array of draws is a few vectorised operations.
+
+The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), applied once per integer.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+UInt64Array = npt.NDArray[np.uint64]
+Integers = int | npt.NDArray[np.integer]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+
+
+def draw(*names: Integers) -> UInt64Array:
+    """Hashes integers to uniform 64-bit draws.
+
+    Args:
+        names: what is drawn: integers or integer arrays that broadcast against each other. Order matters.
+
+    Returns:
+        Unsigned 64-bit integers in the broadcast shape (0-dimensional when all names are plain integers).
+    """
+    state = np.zeros((), dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for name in names:
+            state = _mix(state + _GOLDEN + _as_uint64(name))
+    return state
+
+
+def below(limit: Integers, draws: UInt64Array) -> npt.NDArray[np.int64]:
+    """Turns draws into integers uniform in [0, limit), by the high half of a 32 by 32 bit product.
+
+    Args:
+        limit: upper bound, exclusive, at most 2**32; an integer or an array that broadcasts with `draws`.
+        draws: what `draw` returned.
+    """
+    return (((draws >> np.uint64(32)) * _as_uint64(limit)) >> np.uint64(32)).astype(np.int64)
+
+
+def fraction(draws: UInt64Array) -> npt.NDArray[np.float64]:
+    """Turns draws into floats uniform in [0, 1), with 53 random bits."""
+    return (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def torch_seed(*names: int) -> int:
+    """A seed for `torch.manual_seed`: a draw that fits a signed 64-bit integer."""
+    return int(draw(*names) >> np.uint64(1))
+
+
+def _mix(state: UInt64Array) -> UInt64Array:
+    state = (state ^ (state >> np.uint64(30))) * _MULTIPLIER_1
+    state = (state ^ (state >> np.uint64(27))) * _MULTIPLIER_2
+    return state ^ (state >> np.uint64(31))
+
+
+def _as_uint64(value: Integers) -> UInt64Array:
+    if isinstance(value, int):
+        return np.asarray(value & 0xFFFFFFFFFFFFFFFF, dtype=np.uint64)
+    return value.astype(np.uint64, copy=False)
