@@ -1,0 +1,434 @@
+"""What a run is told: every setting once, with its help text, unit and source.
+
+The field metadata is the single source of three things: the recipes' flags (`bert_repro.cli`), the configuration
+reference (docs/CONFIGURATION.md) and the list of choices where the paper and the released code differ or are silent
+(docs/DEVIATIONS.md). `source` says who decides the default: "paper", "released" (the code the authors released),
+"transformers" (a name and meaning its users know) or "ours".
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from bert_repro.errors import UserError
+
+Source = Literal["paper", "released", "transformers", "ours"]
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    source: Source = "ours",
+    unit: str | None = None,
+    choices: tuple[str, ...] | None = None,
+    deviation: str | None = None,
+) -> Any:
+    """A dataclass field with the metadata that help texts and documents are generated from.
+
+    Args:
+        default: the default value; immutable.
+        help: one sentence.
+        source: who decides the default.
+        unit: what a number counts (steps, tokens, epochs, fraction ...).
+        choices: the allowed values of a string.
+        deviation: where the paper, the released code or this project differ or are silent about this choice, and
+            which reading the default takes. Listed in docs/DEVIATIONS.md.
+    """
+    metadata = {"help": help, "source": source, "unit": unit, "choices": choices, "deviation": deviation}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Base of all configurations: checks the choices; a subclass adds its own checks in `validate`."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            choices, value = item.metadata.get("choices"), getattr(self, item.name)
+            if choices and value is not None and value not in choices:
+                raise UserError(f"--{item.name} is {value!r}; it must be one of: {', '.join(choices)}")
+        self.validate()
+
+    def validate(self) -> None:
+        """Raises `UserError` when settings contradict each other. Each class checks its own and calls super()."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises `UserError` with `message` unless the condition holds."""
+    if not condition:
+        raise UserError(message)
+
+
+# ---------------------------------------------------------------------------------------------------------------- text
+
+
+@dataclass(frozen=True)
+class TextConfig(Config):
+    """Where raw text comes from and which of it counts as text."""
+
+    input_files: tuple[str, ...] = setting(
+        (),
+        "Files (.txt with a blank line between documents, .jsonl, .parquet; text also .gz or .xz), folders, globs, "
+        "or one Hub dataset id.",
+    )
+    text_column: str = setting("text", "Field of a JSON line or column of a Parquet file that holds the text.")
+    title_column: str = setting("title", "Field that holds the title, dropped where the text repeats it.")
+    hub_config: str | None = setting(None, "Configuration of a Hub dataset, for example 20231101.en.")
+    hub_split: str = setting("train", "Split of a Hub dataset.")
+    max_documents: int | None = setting(None, "Stop after this many documents.", unit="documents")
+    text_passages_only: bool = setting(
+        True,
+        "Drop headings, lists, tables and debris.",
+        source="paper",
+        deviation="The paper extracts only the text passages of Wikipedia and ignores lists, tables and headers "
+        "(3.1); it does not publish the rules. Ours are in bert_repro/data/passages.py and what each drops is counted.",
+    )
+
+    def validate(self) -> None:
+        """At least one input; positive limits."""
+        super().validate()
+        require(len(self.input_files) > 0, "--input_files is empty; name at least one file, folder or Hub dataset id")
+        require(self.max_documents is None or self.max_documents > 0, "--max_documents must be positive")
+
+
+@dataclass(frozen=True)
+class TokenizerConfig(TextConfig):
+    """Trains a WordPiece vocabulary (recipes/train_tokenizer.py)."""
+
+    output_dir: str = setting("runs/tokenizer", "Folder to write the tokenizer to.")
+    overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.", source="transformers")
+    vocab_size: int = setting(
+        30522,
+        "Size of the vocabulary, special tokens included.",
+        source="released",
+        unit="tokens",
+        deviation="The paper says 30,000; the released vocabularies have 30,522 (uncased) and 28,996 (cased).",
+    )
+    lowercase: bool = setting(True, "Lower-case the text (the uncased models).", source="released")
+    strip_accents: bool | None = setting(None, "Strip accents; default: as `lowercase`.", source="released")
+    handle_chinese_chars: bool = setting(True, "Put spaces around CJK characters.", source="released")
+    min_frequency: int = setting(2, "Drop pieces seen less often than this.", unit="occurrences")
+    max_words: int | None = setting(None, "Learn from the first so many words only.", unit="words")
+
+
+@dataclass(frozen=True)
+class CorpusConfig(TextConfig):
+    """Turns raw text into a memory-mapped folder of token ids (recipes/prepare_corpus.py)."""
+
+    tokenizer: str = setting("", "Tokenizer folder, vocab.txt or Hub id.")
+    output_dir: str = setting("runs/corpus", "Folder to write the prepared corpus to.")
+    overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.", source="transformers")
+    num_proc: int = setting(1, "Processes that split and tokenise; the result does not depend on it.")
+    sentence_splitter: str = setting(
+        "nupunkt",
+        "nupunkt finds sentence boundaries; lines takes each line as one sentence (the released input format).",
+        choices=("nupunkt", "lines"),
+        deviation="The paper does not name its sentence splitter and the released code leaves it to the user. "
+        "Ours is nupunkt; its version is in the manifest.",
+    )
+    max_input_chars_per_word: int = setting(
+        100,
+        "A longer word becomes [UNK].",
+        source="transformers",
+        unit="characters",
+        deviation="100 in the first release and in transformers (ours, so tokens equal stock); 200 in the release "
+        "since 2018-11-23.",
+    )
+
+    def validate(self) -> None:
+        """A tokenizer is needed."""
+        super().validate()
+        require(bool(self.tokenizer), "--tokenizer is missing; name a tokenizer folder, a vocab.txt or a Hub id")
+
+
+# -------------------------------------------------------------------------------------------------- every training run
+
+
+@dataclass(frozen=True)
+class OptimizerConfig(Config):
+    """BERT's Adam and its schedule (paper A.2, released optimization.py)."""
+
+    learning_rate: float = setting(1e-4, "Peak learning rate.", source="paper")
+    adam_beta1: float = setting(0.9, "Adam's beta 1.", source="paper")
+    adam_beta2: float = setting(0.999, "Adam's beta 2.", source="paper")
+    adam_epsilon: float = setting(1e-6, "Adam's epsilon.", source="released")
+    weight_decay: float = setting(
+        0.01,
+        "Decoupled weight decay on everything but biases and LayerNorm.",
+        source="paper",
+        deviation="The paper writes L2 weight decay; the released optimiser decays decoupled from the gradient (ours).",
+    )
+    bias_correction: bool = setting(
+        False,
+        "Adam's bias correction.",
+        source="released",
+        deviation="The paper says Adam, whose definition corrects the bias; the released optimiser does not (ours), "
+        "which its author called an oversight.",
+    )
+    max_grad_norm: float = setting(
+        1.0,
+        "Clip the global gradient norm to this; 0 turns clipping off.",
+        source="released",
+        deviation="Not in the paper. The release clips each core's gradient; ours clips the gradient of the whole "
+        "global batch, so the result does not depend on the number of devices.",
+    )
+    warmup_steps: int | None = setting(None, "Steps of linear warm-up; overrides warmup_ratio.", unit="steps")
+    warmup_ratio: float = setting(
+        0.01,
+        "Warm-up as a share of all steps.",
+        source="paper",
+        unit="fraction",
+        deviation="Pre-training: 10,000 of 1,000,000 steps (paper). Fine-tuning: 0.1 (released; the paper is silent).",
+    )
+    decay_from: str = setting(
+        "start",
+        "Linear decay to 0 measured from step 0 (start) or from the end of the warm-up (warmup_end).",
+        source="released",
+        choices=("start", "warmup_end"),
+        deviation="The paper says linear decay. The release measures it from step 0 (ours), so the rate drops by the "
+        "warm-up's share when the warm-up ends.",
+    )
+
+    def validate(self) -> None:
+        """Ranges of the optimiser's numbers."""
+        super().validate()
+        require(self.learning_rate >= 0, f"--learning_rate is {self.learning_rate}; it must not be negative")
+        require(0 <= self.warmup_ratio <= 1, f"--warmup_ratio is {self.warmup_ratio}; it must lie in [0, 1]")
+        for name in ("adam_beta1", "adam_beta2"):
+            value = getattr(self, name)
+            require(0 <= value < 1, f"--{name} is {value}; it must lie in [0, 1)")
+
+
+@dataclass(frozen=True)
+class RunConfig(Config):
+    """What every training run shares: where it writes, how it computes, what it saves."""
+
+    output_dir: str = setting("runs/run", "Folder for the model, results, logs and checkpoints.", source="transformers")
+    overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.", source="transformers")
+    seed: int = setting(42, "Decides initialisation, dropout, order, pairs and masks.", source="transformers")
+    train_batch_size: int | None = setting(
+        None,
+        "Sequences per optimiser step over all devices. Default: per_device_train_batch_size x "
+        "gradient_accumulation_steps x devices where given, else the paper's.",
+        unit="sequences",
+    )
+    per_device_train_batch_size: int | None = setting(
+        None, "Sequences per device and forward pass.", source="transformers", unit="sequences"
+    )
+    gradient_accumulation_steps: int | None = setting(
+        None,
+        "Forward passes per optimiser step; with train_batch_size it follows from the other two.",
+        source="transformers",
+    )
+    per_device_eval_batch_size: int = setting(
+        64, "Sequences per device in evaluation.", source="transformers", unit="sequences"
+    )
+    max_steps: int | None = setting(None, "Optimiser steps of the whole run.", source="transformers", unit="steps")
+    mixed_precision: str = setting("no", "Autocast precision.", source="transformers", choices=("no", "bf16", "fp16"))
+    attn_implementation: str = setting(
+        "sdpa",
+        "Attention of transformers' interface: eager, sdpa, flex_attention, flash_attention_2 ...",
+        source="transformers",
+    )
+    packing: bool = setting(True, "Lay sequences end to end instead of padding them; the results are equal.")
+    gradient_checkpointing: bool = setting(False, "Recompute activations to save memory.", source="transformers")
+    dataloader_num_workers: int = setting(0, "Loader processes per device.", source="transformers")
+    logging_steps: int = setting(10, "Log every so many steps.", source="transformers", unit="steps")
+    eval_steps: int | None = setting(None, "Evaluate every so many steps.", source="transformers", unit="steps")
+    save_steps: int | None = setting(
+        None, "Write a checkpoint every so many steps.", source="transformers", unit="steps"
+    )
+    save_total_limit: int = setting(2, "Keep the newest checkpoints only.", source="transformers", unit="checkpoints")
+    resume_from_checkpoint: str | None = setting(
+        None,
+        "Go on from a checkpoint: its folder, or `latest` for the newest valid one in the output folder.",
+        source="transformers",
+    )
+    report_to: str = setting(
+        "none", "Also log to this tracker.", source="transformers", choices=("none", "tensorboard", "wandb")
+    )
+    deterministic: bool = setting(False, "Deterministic CUDA kernels: bit-exact repetition, slower.")
+    push_to_hub: bool = setting(False, "Upload the finished folder to the Hub.", source="transformers")
+    hub_model_id: str | None = setting(None, "Repository on the Hub, for example org/name.", source="transformers")
+
+    def validate(self) -> None:
+        """Positive counts; contradictory batch sizes."""
+        super().validate()
+        for name in ("train_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps",
+                     "per_device_eval_batch_size", "max_steps", "logging_steps", "eval_steps", "save_steps",
+                     "save_total_limit"):  # fmt: skip
+            value = getattr(self, name)
+            require(value is None or value > 0, f"--{name} is {value}; it must be positive")
+
+
+# --------------------------------------------------------------------------------------------------------- pre-training
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of pre-training at one sequence length (paper A.2: 128 for 90% of the steps, then 512).
+
+    Args:
+        max_seq_length: tokens per sequence, special tokens included.
+        steps: optimiser steps of this phase.
+        batch: sequences per optimiser step over all devices.
+        max_predictions_per_seq: most predicted tokens of a sequence; None: no limit beyond masked_lm_prob.
+    """
+
+    max_seq_length: int
+    steps: int
+    batch: int
+    max_predictions_per_seq: int | None = None
+
+
+@dataclass(frozen=True)
+class ExampleConfig(Config):
+    """How pre-training examples are made from documents (paper 3.1, A.1, A.2; fidelity to the released generator)."""
+
+    next_sentence_prediction: bool = setting(True, "Train with the NSP loss (False: Table 5's no NSP).", source="paper")
+    nsp_sampling: str = setting(
+        "paper",
+        "paper: the label is drawn first, 50/50. released: a chunk of one sentence is always NotNext.",
+        source="paper",
+        choices=("paper", "released"),
+        deviation="The paper states 50% IsNext; the released generator gives more NotNext (55-60% on usual text) "
+        "because a chunk of one sentence can only be NotNext. Where the two disagree about a stated fact, the paper.",
+    )
+    no_nsp_input: str = setting(
+        "pairs",
+        "Without NSP: the same pairs with the loss off (pairs), or one contiguous text (contiguous).",
+        choices=("pairs", "contiguous"),
+        deviation="The paper does not say what the no-NSP model reads (Table 5).",
+    )
+    short_seq_prob: float = setting(0.1, "Probability of a shorter target length.", source="paper", unit="fraction")
+    masked_lm_prob: float = setting(0.15, "Share of tokens that are predicted.", source="paper", unit="fraction")
+    mask_share: float = setting(0.8, "Of those, replaced by [MASK].", source="paper", unit="fraction")
+    random_share: float = setting(0.1, "Of those, replaced by a random token.", source="paper", unit="fraction")
+    random_token_source: str = setting(
+        "vocab",
+        "Random tokens from the whole vocabulary (vocab), or without special and [unused] tokens (ordinary).",
+        source="released",
+        choices=("vocab", "ordinary"),
+        deviation="The paper says a random token; the release draws from all ids, specials included (ours).",
+    )
+    whole_word_masking: bool = setting(
+        False,
+        "Mask whole words (the release of 2019-05).",
+        source="released",
+        deviation="Not in the paper. In the release a segment B that starts with ## joins A's last word across "
+        "[SEP]; ours starts a new group after [SEP].",
+    )
+    fresh_examples: bool = setting(
+        True,
+        "New pairs and masks every epoch (False: those of epoch 0 again and again).",
+        deviation="The paper is silent; the release writes examples to disk with duplication factor 10 and repeats "
+        "them. Ours draws pairs and masks anew each epoch.",
+    )
+
+    def validate(self) -> None:
+        """Shares are fractions."""
+        super().validate()
+        for name in ("short_seq_prob", "masked_lm_prob", "mask_share", "random_share"):
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"--{name} is {value}; it must lie in [0, 1]")
+        total = self.mask_share + self.random_share
+        require(total <= 1 + 1e-9, f"--mask_share + --random_share is {total}; it must not exceed 1")
+
+
+@dataclass(frozen=True)
+class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
+    """Pre-training with MLM and NSP (recipes/run_pretraining.py)."""
+
+    corpus: str = setting("", "Prepared corpus (recipes/prepare_corpus.py).")
+    model_name_or_path: str | None = setting(
+        None, "Go on from this BERT checkpoint; default: from scratch.", source="transformers"
+    )
+    num_hidden_layers: int = setting(12, "Layers (the paper's L).", source="paper")
+    hidden_size: int = setting(768, "Hidden size (H); the feed-forward size is 4H.", source="paper")
+    num_attention_heads: int = setting(12, "Attention heads (A).", source="paper")
+    hidden_act: str = setting(
+        "gelu",
+        "gelu (erf) or gelu_new (tanh).",
+        source="released",
+        choices=("gelu", "gelu_new"),
+        deviation="The paper says gelu. The release of 2018 computed erf (ours), from 2019-02 the tanh form.",
+    )
+    max_seq_length: int = setting(128, "Tokens per sequence, where `phases` is not set.", unit="tokens")
+    max_predictions_per_seq: int | None = setting(
+        None, "Most predicted tokens of a sequence, where `phases` is not set.", unit="tokens"
+    )
+    phases: tuple[Phase, ...] = setting((), "Phases as a YAML list of {max_seq_length, steps, batch}.", source="paper")
+    heldout_fraction: float = setting(
+        0.01,
+        "Share of documents that training never sees.",
+        unit="fraction",
+        deviation="The paper does not describe its held-out data.",
+    )
+    max_eval_sequences: int = setting(1024, "Held-out sequences in an evaluation.", unit="sequences")
+
+    def validate(self) -> None:
+        """Shape of the model and of the phases."""
+        super().validate()
+        require(
+            self.hidden_size % self.num_attention_heads == 0,
+            f"--hidden_size is {self.hidden_size}; it must be a multiple of --num_attention_heads "
+            f"({self.num_attention_heads})",
+        )
+        require(0 < self.heldout_fraction < 1, f"--heldout_fraction is {self.heldout_fraction}; it must lie in (0, 1)")
+        for phase in self.phases:
+            require(
+                phase.max_seq_length >= 8 and phase.steps > 0 and phase.batch > 0,
+                f"phases: {phase}; max_seq_length must be at least 8, steps and batch positive",
+            )
+        require(self.max_seq_length >= 8, f"--max_seq_length is {self.max_seq_length}; it must be at least 8")
+
+
+# ---------------------------------------------------------------------------------------------------------- fine-tuning
+
+
+@dataclass(frozen=True)
+class FinetuningConfig(OptimizerConfig, RunConfig):
+    """Fine-tuning, evaluation and prediction of one task; each task family adds its own settings."""
+
+    model_name_or_path: str = setting("", "Checkpoint to start from: a folder or a Hub id.", source="transformers")
+    tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.", source="transformers")
+    task_name: str = setting("", "Name of the task.", source="transformers")
+    data_dir: str | None = setting(None, "Folder of the official files; default: the task's dataset on the Hub.")
+    do_train: bool = setting(False, "Train.", source="transformers")
+    do_eval: bool = setting(False, "Score the dev set.", source="transformers")
+    do_predict: bool = setting(False, "Predict the test set.", source="transformers")
+    num_train_epochs: float = setting(3.0, "Passes over the training set.", source="paper", unit="epochs")
+    learning_rate: float = setting(
+        5e-5,
+        "Peak learning rate.",
+        source="paper",
+        deviation="The paper picks the best of 5e-5, 4e-5, 3e-5 and 2e-5 on dev (4.1); a single run needs one value.",
+    )
+    warmup_ratio: float = setting(0.1, "Warm-up as a share of all steps.", source="released", unit="fraction")
+    max_seq_length: int = setting(
+        128, "Tokens per sequence; longer ones are truncated.", source="released", unit="tokens"
+    )
+    max_train_samples: int | None = setting(
+        None, "Train on the first so many examples.", source="transformers", unit="examples"
+    )
+    max_eval_samples: int | None = setting(
+        None, "Score the first so many examples.", source="transformers", unit="examples"
+    )
+
+    def validate(self) -> None:
+        """A model, something to do, positive lengths."""
+        super().validate()
+        require(bool(self.model_name_or_path), "--model_name_or_path is missing; name a checkpoint folder or a Hub id")
+        require(
+            self.do_train or self.do_eval or self.do_predict,
+            "nothing to do: give at least one of --do_train, --do_eval, --do_predict",
+        )
+        require(self.num_train_epochs > 0, f"--num_train_epochs is {self.num_train_epochs}; it must be positive")
+        for name in ("max_train_samples", "max_eval_samples"):
+            value = getattr(self, name)
+            require(value is None or value > 0, f"--{name} is {value}; it must be positive")
+
+
+@dataclass(frozen=True)
+class GlueConfig(FinetuningConfig):
+    """GLUE (recipes/run_glue.py)."""
