@@ -1,0 +1,71 @@
+# Every target works from a fresh clone: it makes .venv first. Needs Python 3.11 or later, git, make and a package index.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.installed
+PYTHON ?= $(shell for name in python3.11 python3 python; do \
+            $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
+UV     := $(shell command -v uv)
+
+# Build dependencies of source packages are pinned too: pip and uv each read their own names.
+export PIP_CONSTRAINT       := $(CURDIR)/constraints.txt
+export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
+export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: help quickstart test test-slow check format docs bench wheel clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# torch goes in first and through pip even where uv does the rest: pip knows the machine's own wheels and indexes
+# (pip config), where a CPU build may lie; uv reads none of that and would bring gigabytes of CUDA packages.
+$(READY): constraints.txt pyproject.toml
+	@test -n "$(PYTHON)" \
+	  || { echo "Python 3.11 or later is needed; name one with: make PYTHON=/path/to/python" >&2; exit 2; }
+	@rm -f $@
+ifneq ($(UV),)
+	uv venv --quiet --seed --allow-existing --python $(PYTHON) $(VENV)
+	$(BIN)/python -m pip install --quiet torch -c constraints.txt
+	uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
+else
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet torch -c constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+endif
+	@touch $@
+
+quickstart: $(READY) ## The whole road in miniature: corpus, vocabulary, pre-training, fine-tuning, publishing
+	$(BIN)/python recipes/quickstart.py
+
+test: $(READY) ## The default tests: offline, CPU, at most 5 minutes on 2 cores
+	$(BIN)/python -m pytest
+
+test-slow: $(READY) ## The tests marked slow
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY) ## Lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## Let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(READY) ## Write docs/CONFIGURATION.md and docs/DEVIATIONS.md anew from the settings
+	$(BIN)/python -m bert_repro.reference --write
+
+bench: $(READY) ## The side-by-side measurements, one after another
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+wheel: $(READY) ## Build the wheel and the source archive into dist/
+	$(BIN)/python -m build --outdir dist .
+
+clean: ## Remove the environment, builds and caches; runs/ stays
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
