@@ -1,4 +1,4 @@
-"""What a run can end with, beside success: each class is one exit code of the recipes' contract (README, "Exit codes")."""
+"""How a run can end beside success: each class is one exit code of the contract."""
 
 
 class UserError(ValueError):

@@ -1,0 +1,255 @@
+"""From the command line to a configuration, and from the end of a run to an exit code.
+
+Precedence: defaults < --preset < --config FILE.yaml < flags. Unknown flags, YAML keys and values are refused.
+Every recipe is one row of `RECIPES`; `python recipes/NAME.py`, `accelerate launch recipes/NAME.py` and, where the
+package is installed without its sources, `bert-repro NAME` run the same code.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import importlib
+import logging
+import os
+import sys
+import traceback
+import types
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bert_repro import configs
+from bert_repro.errors import NonFiniteError, StopRequested, UserError
+from bert_repro.training import status
+
+logger = logging.getLogger("bert_repro")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """One recipe: its configuration class and the function that runs it.
+
+    Args:
+        config: name of a class in `bert_repro.configs`.
+        run: `module:function`, imported only when the arguments are valid, so `--help` stays quick.
+    """
+
+    config: type[configs.Config]
+    run: str
+
+    def load(self) -> Callable[[Any], object]:
+        """Imports the function that runs the recipe."""
+        module, function = self.run.split(":")
+        return typing.cast(Callable[[Any], object], getattr(importlib.import_module(module), function))
+
+
+RECIPES = {
+    "train_tokenizer": Recipe(configs.TokenizerConfig, "bert_repro.data.corpus:train_tokenizer_from_corpus"),
+    "prepare_corpus": Recipe(configs.CorpusConfig, "bert_repro.data.corpus:prepare_corpus"),
+    "run_pretraining": Recipe(configs.PretrainingConfig, "bert_repro.training.pretraining:run_pretraining"),
+    "run_glue": Recipe(configs.GlueConfig, "bert_repro.training.finetuning:run_glue"),
+}
+
+
+def main(recipe: str, description: str | None = None, argv: Sequence[str] | None = None) -> NoReturn:
+    """Runs a recipe and ends the process with the exit code of the contract.
+
+    Args:
+        recipe: a key of `RECIPES`.
+        description: text of `--help`; the recipe's docstring.
+        argv: arguments; default: those of the process.
+    """
+    entry = RECIPES[recipe]
+    _log_on_main_process()
+    output_dir: str | None = None
+    try:
+        config = parse(entry.config, sys.argv[1:] if argv is None else argv, prog=recipe, description=description)
+        output_dir = getattr(config, "output_dir", None)
+        entry.load()(config)
+    except BaseException as error:
+        sys.exit(_report(error, output_dir))
+    status.finish(output_dir, 0, "done")
+    sys.exit(0)
+
+
+def console() -> NoReturn:
+    """Entry point `bert-repro RECIPE [flags]`."""
+    if len(sys.argv) < 2 or sys.argv[1] not in RECIPES:
+        wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+        known = ", ".join(RECIPES)
+        asks_help = wanted in ("-h", "--help")
+        sys.stderr.write(f"usage: bert-repro RECIPE [flags]\nrecipes: {known}\n")
+        sys.exit(0 if asks_help else 2)
+    main(sys.argv[1], argv=sys.argv[2:])
+
+
+def parse(
+    config_class: type[configs.Config], argv: Sequence[str], *, prog: str = "", description: str | None = None
+) -> Any:
+    """Builds a configuration from `--preset`, `--config` and flags.
+
+    Raises:
+        UserError: an unknown flag, key or preset, a value of the wrong type, or settings that contradict each other.
+    """
+    parser = _Parser(
+        prog=prog,
+        description=description or config_class.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--preset", metavar="NAME", help="Start from a named set of values (bert_repro/presets.py).")
+    parser.add_argument("--config", metavar="FILE", help="YAML file of settings.")
+    hints = typing.get_type_hints(config_class)
+    for item in dataclasses.fields(config_class):
+        _add_flag(parser, item, hints[item.name])
+    given, unknown = parser.parse_known_args(list(argv))
+    if unknown:
+        raise UserError(_unknown_flag(unknown[0], config_class))
+    flags = {key: value for key, value in vars(given).items() if value is not None}
+    preset, yaml_file = flags.pop("preset", None), flags.pop("config", None)
+    values: dict[str, Any] = {}
+    if preset:
+        from bert_repro.presets import preset_values
+
+        values.update(preset_values(preset, config_class))
+    if yaml_file:
+        values.update(read_yaml(Path(yaml_file), config_class))
+    values.update(flags)
+    return config_class(**values)
+
+
+def read_yaml(path: Path, config_class: type[configs.Config]) -> dict[str, Any]:
+    """Reads settings from a YAML mapping; keys and types are checked as for flags."""
+    import yaml
+
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"--config {path}: cannot be read ({error.strerror}); name an existing YAML file") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"--config {path}: is not valid YAML ({reason})") from error
+    if not isinstance(document, dict):
+        raise UserError(f"--config {path}: holds no mapping of settings; write lines such as 'learning_rate: 1e-4'")
+    hints = typing.get_type_hints(config_class)
+    values = {}
+    for key, value in document.items():
+        if key not in hints:
+            raise UserError(f"--config {path}: unknown setting {key!r}{_did_you_mean(str(key), hints)}")
+        values[key] = _from_yaml(value, hints[key], f"--config {path}: {key}")
+    return values
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are `UserError`s, not a usage text of hundreds of lines."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see --help)")
+
+
+def _add_flag(parser: argparse.ArgumentParser, item: "dataclasses.Field[Any]", hint: Any) -> None:
+    base, many = _value_type(hint)
+    if dataclasses.is_dataclass(base):
+        return  # nested settings (phases) come from a preset or YAML
+    unit = f" [{item.metadata['unit']}]" if item.metadata.get("unit") else ""
+    help_text = f"{item.metadata['help']}{unit} Default: {item.default}.".replace("%", "%%")
+    options: dict[str, Any] = {"help": help_text, "default": None, "metavar": base.__name__.upper()}
+    if base is bool:
+        options.update(nargs="?", const=True, type=_boolean, metavar="true|false")
+    else:
+        options.update(type=base)
+    if many:
+        options.update(nargs="+", action=_TupleAction)
+    parser.add_argument(f"--{item.name}", **options)
+
+
+class _TupleAction(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, tuple(values))
+
+
+def _value_type(hint: Any) -> tuple[type, bool]:
+    """The type of one value, and whether the setting takes several (`tuple[str, ...]` does)."""
+    if isinstance(hint, types.UnionType):
+        hint = next(arm for arm in typing.get_args(hint) if arm is not type(None))
+    if typing.get_origin(hint) is tuple:
+        return typing.get_args(hint)[0], True
+    return hint, False
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in ("true", "1", "yes"):
+        return True
+    if text.lower() in ("false", "0", "no"):
+        return False
+    raise argparse.ArgumentTypeError(f"{text!r} is not true or false")
+
+
+def _from_yaml(value: Any, hint: Any, where: str) -> Any:
+    base, many = _value_type(hint)
+    if many:
+        values = value if isinstance(value, list) else [value]
+        return tuple(_single_from_yaml(element, base, where) for element in values)
+    if value is None and isinstance(hint, types.UnionType):
+        return None
+    return _single_from_yaml(value, base, where)
+
+
+def _single_from_yaml(value: Any, base: type, where: str) -> Any:
+    if dataclasses.is_dataclass(base):
+        try:
+            return base(**value)
+        except TypeError as error:
+            names = ", ".join(field.name for field in dataclasses.fields(base))
+            raise UserError(f"{where}: {value!r} does not fit; write a mapping of {names}") from error
+    if base is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML 1.1 reads 1e-4 as a string
+        except ValueError:
+            pass
+    elif isinstance(value, base) and not (base is int and isinstance(value, bool)):
+        return value
+    raise UserError(f"{where}: {value!r} is not of type {base.__name__}")
+
+
+def _unknown_flag(flag: str, config_class: type[configs.Config]) -> str:
+    if not flag.startswith("-"):
+        return f"{flag!r} is not expected here; every setting is a flag (see --help)"
+    names = [f"--{item.name}" for item in dataclasses.fields(config_class)]
+    return f"unknown flag {flag.split('=')[0]}{_did_you_mean(flag.split('=')[0], names)}"
+
+
+def _did_you_mean(name: str, known: typing.Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else " (see --help)"
+
+
+def _report(error: BaseException, output_dir: str | None) -> int:
+    """Says on stderr how the run ended, records it, and returns the exit code."""
+    match error:
+        case SystemExit():
+            return int(error.code or 0) if not isinstance(error.code, str) else 1
+        case UserError() | NonFiniteError() | StopRequested():
+            code, reason = error.exit_code, " ".join(str(error).split())
+            if _is_main_process():
+                sys.stderr.write(f"{'error: ' if code in (2, 3) else ''}{reason}\n")
+        case KeyboardInterrupt():
+            code, reason = 130, "interrupted"
+        case _:
+            code, reason = 1, f"{type(error).__name__}: {error}"
+            traceback.print_exception(error)
+    status.finish(output_dir, code, reason)
+    return code
+
+
+def _is_main_process() -> bool:
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def _log_on_main_process() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.INFO if _is_main_process() else logging.ERROR)
+    logger.propagate = False

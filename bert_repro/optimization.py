@@ -1,0 +1,97 @@
+"""BERT's Adam, its parameter groups and its learning rate (paper A.2; released optimization.py)."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from bert_repro.configs import OptimizerConfig
+
+# With beta2 = 0.999 both bias corrections, 1 - beta**step, are exactly 1 in float32 from step 2**15 on; float32 counts
+# steps exactly up to 2**24, so a run of 15 million steps fits above this start.
+_UNCORRECTED_STEP = 2.0**20
+
+
+class BertAdam(torch.optim.AdamW):
+    """Adam with decoupled weight decay and, as released, without bias correction.
+
+    It is PyTorch's fused AdamW whose step counters start where the bias corrections have become 1, so no kernel of our
+    own is needed.
+
+    Args:
+        params: parameters or parameter groups, already on their device.
+        bias_correction: True gives plain AdamW.
+        options: `lr`, `betas`, `eps`, `weight_decay` of `torch.optim.AdamW`.
+    """
+
+    def __init__(self, params: Iterable[Any], *, bias_correction: bool = False, **options: Any) -> None:
+        super().__init__(params, fused=True, **options)
+        start = 0.0 if bias_correction else _UNCORRECTED_STEP
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter] = {
+                    "step": torch.full((), start, dtype=torch.float32, device=parameter.device),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups of the trainable parameters: decayed, and not decayed (biases and LayerNorm).
+
+    Args:
+        model: any module; tied parameters count once.
+        weight_decay: decay of the first group.
+
+    Source: released optimization.py (`exclude_from_weight_decay`); embeddings are decayed.
+    """
+    layer_norms = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, nn.LayerNorm)
+        for parameter in module.parameters(recurse=False)
+    }
+    decayed: list[nn.Parameter] = []
+    kept: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            exempt = id(parameter) in layer_norms or name.rsplit(".", 1)[-1].startswith("bias")
+            (kept if exempt else decayed).append(parameter)
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> BertAdam:
+    """BERT's optimiser for the trainable parameters of `model`, which must already be on its device."""
+    return BertAdam(
+        parameter_groups(model, config.weight_decay),
+        lr=config.learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        bias_correction=config.bias_correction,
+    )
+
+
+def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:
+    """Length of the warm-up in optimiser steps: `warmup_steps` where given, else the ratio's share, rounded down."""
+    if config.warmup_steps is not None:
+        return config.warmup_steps
+    return int(total_steps * config.warmup_ratio)
+
+
+def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float:
+    """The rate of one optimiser step: linear warm-up from 0, then linear decay to 0.
+
+    Args:
+        step: number of updates already made, so the first step has rate 0 when there is a warm-up.
+        config: peak rate, warm-up, and `decay_from`: the decay is measured from step 0 (released; the rate falls a
+            little when the warm-up ends) or from the end of the warm-up.
+        total_steps: steps of the whole run, all phases together.
+    """
+    warmup = warmup_steps(config, total_steps)
+    if step < warmup:
+        return config.learning_rate * step / warmup
+    origin = warmup if config.decay_from == "warmup_end" else 0
+    remaining = (total_steps - step) / max(1, total_steps - origin)
+    return config.learning_rate * max(0.0, remaining)

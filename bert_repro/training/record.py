@@ -1,0 +1,94 @@
+"""The record of a run: what is needed to judge its numbers and to repeat it."""
+
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+_LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
+_SECRET = re.compile(r"hf_[A-Za-z0-9]{8,}|(?<=token=)\S+")
+
+
+def environment(accelerator: Accelerator) -> dict[str, Any]:
+    """What bit-exact repetition depends on: versions, processes, CPU threads, device."""
+    return {
+        "versions": versions(),
+        "processes": accelerator.num_processes,
+        "cpu_threads": torch.get_num_threads(),
+        "device": _device_name(accelerator.device),
+    }
+
+
+def run_record(config: Any, accelerator: Accelerator, model: torch.nn.Module) -> dict[str, Any]:
+    """The part of results.json that every run has; the caller adds task, metrics and data."""
+    return {
+        "seed": config.seed,
+        "settings": dataclasses.asdict(config),
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "hardware": {**hardware(accelerator.device), "processes": accelerator.num_processes},
+        "command": command(),
+        "model": {
+            "class": type(model).__name__,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        },
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, this package and the libraries that decide numbers."""
+    found = {"python": platform.python_version(), "bert_repro": importlib.metadata.version("bert-repro")}
+    return found | {name: importlib.metadata.version(name) for name in _LIBRARIES}
+
+
+def git_commit() -> str | None:
+    """Commit of the source tree, with `-dirty` when it has changes; None for an installed package."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        options: dict[str, Any] = {"cwd": root, "capture_output": True, "text": True, "check": True}
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], **options).stdout.strip()
+        changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], **options).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{commit}-dirty" if changed else commit
+
+
+def hardware(device: torch.device) -> dict[str, Any]:
+    """Device, processor, cores and threads."""
+    return {
+        "device": _device_name(device),
+        "processor": _processor_name(),
+        "cores": os.cpu_count(),
+        "cpu_threads": torch.get_num_threads(),
+    }
+
+
+def command() -> str:
+    """The command line of this process, without anything that looks like a token and without leading folders."""
+    script = Path(sys.argv[0])
+    shown = f"recipes/{script.name}" if script.parent.name == "recipes" else script.name
+    return _SECRET.sub("[removed]", shlex.join(["python", shown, *sys.argv[1:]]))
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _processor_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,46 @@
+"""status.json: how a run ended, in one place that survives launchers, which turn every exit code into 1."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+FILE_NAME = "status.json"
+
+
+def claim(output_dir: Path) -> None:
+    """Marks the folder as this process's run: code null, reason "running"."""
+    output_dir.mkdir(parents=True, exist_ok=True)
+    write_json(output_dir / FILE_NAME, {"code": None, "reason": "running", "pid": os.getpid()})
+
+
+def finish(output_dir: str | None, code: int, reason: str) -> None:
+    """Records how the run ended, unless the folder belongs to an earlier run whose record a refused run must not touch."""
+    if output_dir is None or int(os.environ.get("RANK", "0")) != 0:
+        return
+    folder = Path(output_dir)
+    if code == 0 or is_free(folder) or _claimed_here(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / FILE_NAME, {"code": code, "reason": reason})
+        except OSError:
+            return  # a full or read-only disk has already been reported as the reason of the exit
+
+
+def is_free(folder: Path) -> bool:
+    """Whether the folder is absent or holds nothing but the record of a run that produced nothing."""
+    return not folder.exists() or all(entry.name == FILE_NAME for entry in folder.iterdir())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes JSON so that a reader sees the old file or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _claimed_here(folder: Path) -> bool:
+    try:
+        return bool(json.loads((folder / FILE_NAME).read_text(encoding="utf-8")).get("pid") == os.getpid())
+    except (OSError, ValueError):
+        return False
