@@ -1,0 +1,244 @@
+"""What a task is: data and pure functions. The fine-tuning loop knows nothing else about it.
+
+The way of a split, one method per arrow:
+
+    load -> dataset (a row per example) -> encode -> features (a row per model input) -> collate -> a batch -> the model
+    -> feature_outputs (an array per feature) -> postprocess -> predictions (a value per example) -> score, write.
+
+A sentence pair is one example and one feature with one sequence; a question over a long passage is one example with
+several features; an example with four choices is one feature with four sequences. So only `encode_batch` decides how
+examples become features, only `collate` how features become sequences, and only `postprocess` leads back.
+
+Datasets and features are `datasets.Dataset`s, memory-mapped where they come from disk.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_repro import metrics
+from bert_repro.errors import UserError
+from bert_repro.tasks.encoding import require_length
+
+if TYPE_CHECKING:
+    import datasets
+    import evaluate
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger("bert_repro")
+
+Feature = Mapping[str, Any]
+Batch = dict[str, Any]
+Predictions = dict[str, Any]
+"""Columns with one value per example: `prediction` always, others (probabilities ...) as the task has them."""
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """Everything the fine-tuning loop asks of a task.
+
+    Args:
+        name: what `--task_name` says.
+        title: the name that people write, for reports and cards.
+        head: name of the class in `bert_repro.models` that is fine-tuned.
+        metrics: keys of `bert_repro.metrics.METRICS`, all reported on every labelled split.
+        primary_metric: the metric that chooses among runs on dev.
+        paper_metrics: the metrics that a table of the paper prints for this task; keys such as `table_1`.
+        label_names: the model's `id2label` in order; empty for heads without labels.
+        train_split: the split to train on; None: the task has no training set.
+        eval_splits: labelled splits to score, each reported under its name.
+        predict_splits: splits to predict, usually unlabelled.
+    """
+
+    name: str
+    title: str
+    head: str
+    metrics: tuple[str, ...]
+    primary_metric: str
+    paper_metrics: Mapping[str, tuple[str, ...]]
+    label_names: tuple[str, ...] = ()
+    train_split: str | None = "train"
+    eval_splits: tuple[str, ...] = ("validation",)
+    predict_splits: tuple[str, ...] = ("test",)
+
+    @abstractmethod
+    def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """Reads splits.
+
+        Called once for each role (training, evaluation, prediction), so that a role none of whose splits is there is
+        an error and a partly missing one is not.
+
+        Args:
+            data_dir: folder of the official files; None: the task's dataset on the Hub.
+            splits: names out of `train_split`, `eval_splits`, `predict_splits`.
+
+        Returns:
+            The splits that are there; a missing one is left out and logged, and the caller reports it as missing.
+
+        Raises:
+            UserError: none of the splits is there, or a file is not as the task's official files are.
+        """
+
+    @abstractmethod
+    def is_labelled(self, dataset: "datasets.Dataset") -> bool:
+        """Whether a split carries the references that `score` needs."""
+
+    @abstractmethod
+    def encode_batch(
+        self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
+    ) -> dict[str, list[Any]]:
+        """Turns some examples, as columns, into their features, as columns; see `encode`."""
+
+    def encode(
+        self, dataset: "datasets.Dataset", tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
+    ) -> "datasets.Dataset":
+        """Tokenises a split. Texts that were cut are counted in the log and by `count_truncated`.
+
+        Args:
+            dataset: a split from `load`.
+            tokenizer: the model's tokenizer.
+            max_seq_length: tokens per sequence, special tokens included.
+
+        Returns:
+            One row per feature, in the order of the examples: `input_ids`, `token_type_ids`, `length` (tokens),
+            `truncated`, `labels` if the split is labelled, and what else the task's `postprocess` needs.
+
+        Raises:
+            UserError: the length leaves no room for text, or the tokenizer lacks special tokens.
+        """
+        require_length(max_seq_length)
+        features = dataset.map(
+            self.encode_batch,
+            batched=True,
+            fn_kwargs={"tokenizer": tokenizer, "max_seq_length": max_seq_length},
+            remove_columns=dataset.column_names,
+            desc=f"tokenising {self.name}",
+        )
+        truncated = self.count_truncated(features)
+        if truncated:
+            logger.info("%s: %d of %d inputs cut to %d tokens", self.name, truncated, len(features), max_seq_length)
+        return features
+
+    def count_truncated(self, features: "datasets.Dataset") -> int:
+        """How many features lost text to `max_seq_length`."""
+        return int(np.sum(features["truncated"][:]))
+
+    def collate(self, features: Sequence[Feature], *, pad_token_id: int, packing: bool) -> Batch:
+        """Batches features of one sequence each.
+
+        Args:
+            features: rows of what `encode` returned.
+            pad_token_id: fills the places after a sequence's end.
+            packing: lay the sequences end to end instead of padding them.
+
+        Returns:
+            Inputs of the head as `bert_repro.data.collators.collate_features` documents them, with `labels` (B,) if
+            the features have them.
+        """
+        import torch
+
+        from bert_repro.data.collators import collate_features
+
+        batch = collate_features(features, pad_token_id=pad_token_id, packing=packing)
+        if "labels" in features[0]:
+            batch["labels"] = torch.tensor([feature["labels"] for feature in features])
+        return batch
+
+    def loss_items(self, features: Sequence[Feature]) -> npt.NDArray[np.int64]:
+        """How many terms each feature adds to the loss; the loop divides by their sum over the global batch.
+
+        One per feature here; a tagging task counts labelled words.
+        """
+        return np.ones(len(features), dtype=np.int64)
+
+    def feature_outputs(self, output: Any, lengths: Sequence[int]) -> list[FloatArray]:
+        """Takes a batch's output apart.
+
+        Args:
+            output: what the head returned for a batch of `collate`.
+            lengths: tokens of each feature in the batch.
+
+        Returns:
+            One array per feature: here its row of `logits`.
+        """
+        return list(output.logits.detach().float().cpu().numpy())
+
+    @abstractmethod
+    def postprocess(
+        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Sequence[FloatArray]
+    ) -> Predictions:
+        """Turns what the model said about features into what it predicts for examples.
+
+        Args:
+            dataset: the split.
+            features: what `encode` made of it.
+            outputs: what `feature_outputs` gave for each feature, in order, with the last axis in the order of
+                `label_names` (see `label_columns`).
+
+        Raises:
+            NonFiniteError: an output is not finite.
+        """
+
+    @abstractmethod
+    def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
+        """Scores the predictions of a labelled split; fractions, see `bert_repro.metrics`.
+
+        Args:
+            predictions: what `postprocess` returned.
+            dataset: the split.
+        """
+
+    @abstractmethod
+    def write_predictions(
+        self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
+    ) -> list[Path]:
+        """Writes the predictions of a split in the order of its official file.
+
+        Args:
+            directory: an existing folder; files are named `predictions.SPLIT.*`.
+            split: name of the split.
+            dataset: the split.
+            predictions: what `postprocess` returned.
+
+        Returns:
+            The files written.
+        """
+
+    def model_settings(self) -> dict[str, Any]:
+        """Settings of the model's configuration that the task decides, for `from_pretrained`."""
+        if not self.label_names:
+            return {}
+        names = self.label_names
+        return {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
+
+    def label_columns(self, id2label: Mapping[int, str]) -> list[int]:
+        """Where a finished model's logits hold this task's labels.
+
+        Published models order labels as they like; `logits[..., task.label_columns(model.config.id2label)]` is in the
+        order of `label_names`. Names are compared without case; a model with unnamed labels (LABEL_0 ...) is taken
+        to be in the task's order.
+
+        Raises:
+            UserError: the model tells other labels apart.
+        """
+        found = [id2label[index].lower() for index in sorted(id2label)]
+        wanted = [name.lower() for name in self.label_names]
+        if len(found) == len(wanted) and all(name == f"label_{index}" for index, name in enumerate(found)):
+            return list(range(len(wanted)))
+        if sorted(found) != sorted(wanted):
+            raise UserError(
+                f"--model_name_or_path: the model tells apart {', '.join(found)}, but task {self.name} needs "
+                f"{', '.join(wanted)}; name a model fine-tuned for it, or add --do_train"
+            )
+        return [found.index(name) for name in wanted]
+
+    def evaluate_metric(self) -> "evaluate.Metric":
+        """The task's metrics as one object of the `evaluate` library (its import takes seconds)."""
+        return metrics.evaluate_metric(self.metrics)

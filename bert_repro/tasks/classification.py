@@ -1,0 +1,134 @@
+"""Tasks that give one label or one number to a text or a pair of texts (paper 4.1)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_repro import metrics
+from bert_repro.errors import NonFiniteError
+from bert_repro.tasks.base import FloatArray, Predictions, Task
+from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
+
+if TYPE_CHECKING:
+    import datasets
+    from transformers import EvalPrediction, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassificationTask(Task):
+    """One label, or one number, from the pooled [CLS] of a text or a pair.
+
+    A split has the columns `text_columns` (strings), `idx` (the row's number in its official file) and, if it is
+    labelled, `label` (a place in `label_names`, or a number).
+
+    Args:
+        text_columns: one or two columns that hold the text.
+        number_range: lowest and highest value of a regression task; None: a classification task.
+    """
+
+    head: str = "BertReproForSequenceClassification"
+    text_columns: tuple[str, ...]
+    number_range: tuple[float, float] | None = None
+
+    def is_labelled(self, dataset: "datasets.Dataset") -> bool:
+        """Whether there is a column `label`."""
+        return "label" in dataset.column_names
+
+    def encode_batch(
+        self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
+    ) -> dict[str, list[Any]]:
+        """[CLS] text [SEP], or [CLS] first [SEP] second [SEP], cut as the released runner does.
+
+        A single text keeps its first tokens; of a pair the longer text loses its last token until both fit.
+        """
+        cls, sep = special_ids(tokenizer)
+        texts = [token_ids(tokenizer, examples[column]) for column in self.text_columns]
+        room = max_seq_length - 1 - len(texts)
+        features: dict[str, list[Any]] = {"input_ids": [], "token_type_ids": [], "length": [], "truncated": []}
+        for first, *others in zip(*texts, strict=True):
+            second = others[0] if others else None
+            keep_first, keep_second = truncated_lengths(len(first), len(second or ()), room)
+            ids, segments = join(cls, sep, first[:keep_first], None if second is None else second[:keep_second])
+            features["input_ids"].append(ids)
+            features["token_type_ids"].append(segments)
+            features["length"].append(len(ids))
+            features["truncated"].append(len(first) + len(second or ()) > room)
+        if "label" in examples:
+            features["labels"] = examples["label"]
+        return features
+
+    def postprocess(
+        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Sequence[FloatArray]
+    ) -> Predictions:
+        """The likeliest label of each example with the `probabilities` of all (N, labels), or its number."""
+        return self._predict(np.stack(outputs).astype(np.float64))
+
+    def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
+        """All `metrics` of the split."""
+        return metrics.compute(self.metrics, predictions["prediction"], np.asarray(dataset["label"][:]))
+
+    def compute_metrics(self, prediction: "EvalPrediction") -> dict[str, float]:
+        """The same scores for `Trainer(compute_metrics=task.compute_metrics)`, through `evaluate`."""
+        predicted = self._predict(np.asarray(prediction.predictions, dtype=np.float64))["prediction"]
+        scores: dict[str, float] = self.evaluate_metric().compute(
+            predictions=predicted, references=prediction.label_ids
+        )
+        return scores
+
+    def write_predictions(
+        self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
+    ) -> list[Path]:
+        """Writes `predictions.SPLIT.tsv`: index, prediction (a label's name, or a number), each label's probability."""
+        path = Path(directory) / f"predictions.{split}.tsv"
+        values = predictions["prediction"]
+        probabilities = predictions.get("probabilities", np.empty((len(values), 0)))
+        header = ["index", "prediction"]
+        if self.number_range is None:
+            header += [f"probability_{name}" for name in self.label_names]
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            file.write("\t".join(header) + "\n")
+            for index, value, shares in zip(dataset["idx"], values, probabilities, strict=True):
+                shown = f"{value:.9g}" if self.number_range else self.label_names[value]
+                file.write("\t".join([str(index), shown, *(f"{share:.6f}" for share in shares)]) + "\n")
+        return [path]
+
+    def model_settings(self) -> dict[str, Any]:
+        """Labels, and whether the loss is cross-entropy or squared error."""
+        problem_type = "regression" if self.number_range else "single_label_classification"
+        return {**super().model_settings(), "problem_type": problem_type}
+
+    def parse_label(self, text: str, spellings: Sequence[str]) -> int | float:
+        """Reads a label of a file.
+
+        Args:
+            text: as it stands in the file.
+            spellings: the file's spelling of each of `label_names`, in their order; unused in a regression task.
+
+        Raises:
+            ValueError: it is no label of this task; the message says what would be.
+        """
+        if self.number_range is None:
+            if text not in spellings:
+                raise ValueError(f"label {text!r} is not known; it must be one of: {', '.join(spellings)}")
+            return spellings.index(text)
+        low, high = self.number_range
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not low <= number <= high:
+            raise ValueError(f"label {text!r} is out of range; it must be a number from {low:g} to {high:g}")
+        return number
+
+    def _predict(self, logits: npt.NDArray[np.float64]) -> Predictions:
+        if not np.isfinite(logits).all():
+            raise NonFiniteError(f"{self.name}: the model's output is not finite")
+        if self.number_range:
+            return {"prediction": logits.reshape(len(logits))}
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return {"prediction": logits.argmax(axis=1), "probabilities": weights / weights.sum(axis=1, keepdims=True)}

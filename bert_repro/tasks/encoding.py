@@ -1,0 +1,102 @@
+"""Texts to token ids with the released runner's truncation, shared by all tasks."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_repro.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MIN_SEQ_LENGTH = 8
+"""Shortest allowed `max_seq_length`: the special tokens and a little of both texts."""
+
+
+def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[list[int]]:
+    """Tokenises texts in full, without special tokens.
+
+    Args:
+        tokenizer: a fast tokenizer of transformers.
+        texts: N texts.
+
+    Returns:
+        N lists of token ids; an empty text gives an empty list.
+    """
+    encoded = tokenizer(
+        list(texts),
+        add_special_tokens=False,
+        padding=False,
+        truncation=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
+    )
+    return cast(list[list[int]], encoded["input_ids"])
+
+
+def special_ids(tokenizer: "PreTrainedTokenizerBase") -> tuple[int, int]:
+    """The ids of [CLS] and [SEP].
+
+    Raises:
+        UserError: the tokenizer lacks one of them.
+    """
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    if cls is None or sep is None:
+        raise UserError(
+            f"tokenizer {tokenizer.name_or_path}: no [CLS] or [SEP] token; use the tokenizer of a BERT checkpoint"
+        )
+    return int(cls), int(sep)
+
+
+def truncated_lengths(length_a: int, length_b: int, limit: int) -> tuple[int, int]:
+    """What truncation leaves of a pair (released run_classifier.py).
+
+    One token at a time leaves the end of the longer text, on a tie that of the second, until both fit.
+
+    Args:
+        length_a: tokens of the first text.
+        length_b: tokens of the second text.
+        limit: tokens that both may have together.
+
+    Returns:
+        The tokens that each keeps.
+    """
+    excess = length_a + length_b - limit
+    if excess <= 0:
+        return length_a, length_b
+    until_equal = min(excess, abs(length_a - length_b))
+    if length_a > length_b:
+        length_a -= until_equal
+    else:
+        length_b -= until_equal
+    rest = excess - until_equal
+    return length_a - rest // 2, length_b - (rest + 1) // 2
+
+
+def join(cls: int, sep: int, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[
+    npt.NDArray[np.int32], npt.NDArray[np.int8]
+]:  # fmt: skip
+    """[CLS] first [SEP], or [CLS] first [SEP] second [SEP] (paper 3, Figure 2).
+
+    Args:
+        cls: id of [CLS].
+        sep: id of [SEP].
+        first: token ids of the first text.
+        second: token ids of the second text.
+
+    Returns:
+        Token ids and segment ids (0 through the first [SEP], 1 after), both of the sequence's length.
+    """
+    head = [cls, *first, sep]
+    tail = [] if second is None else [*second, sep]
+    segments = np.repeat(np.array([0, 1], dtype=np.int8), [len(head), len(tail)])
+    return np.array(head + tail, dtype=np.int32), segments
+
+
+def require_length(max_seq_length: int) -> None:
+    """Raises `UserError` when `max_seq_length` leaves no room for text."""
+    if max_seq_length < MIN_SEQ_LENGTH:
+        raise UserError(f"--max_seq_length is {max_seq_length}; it must be at least {MIN_SEQ_LENGTH}")
