@@ -48,7 +48,7 @@ RECIPES = {
     "train_tokenizer": Recipe(configs.TokenizerConfig, "bert_repro.data.corpus:train_tokenizer_from_corpus"),
     "prepare_corpus": Recipe(configs.CorpusConfig, "bert_repro.data.corpus:prepare_corpus"),
     "run_pretraining": Recipe(configs.PretrainingConfig, "bert_repro.training.pretraining:run_pretraining"),
-    "run_glue": Recipe(configs.GlueConfig, "bert_repro.training.finetuning:run_glue"),
+    "run_glue": Recipe(configs.GlueConfig, "bert_repro.training.finetuning:run_finetuning"),
 }
 
 

@@ -207,6 +207,7 @@ class Trainer:
                 collate_fn=_as_is,
                 num_workers=self.config.dataloader_num_workers,
                 pin_memory=accelerator.device.type == "cuda",
+                worker_init_fn=_leave_signals_to_parent,
                 # The default draws the base seed of loader processes from the global generator.
                 generator=torch.Generator(),
             )
@@ -224,7 +225,7 @@ class Trainer:
             self._seed_dropout(number)
             last = number == len(micro_batches) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.wrapped):
-                output = self.wrapped(**_to_device(micro_batch.inputs, self.accelerator.device))
+                output = self.wrapped(**to_device(micro_batch.inputs, self.accelerator.device))
                 shares = {
                     term: getattr(output, term) * (micro_batch.counts[term] / total)
                     for term, total in step.totals.items()
@@ -314,11 +315,19 @@ class _Share(Dataset[tuple[Step, list[MicroBatch]]]):
         return step, [self.source.load(piece, step.group) for piece in pieces]
 
 
+def _leave_signals_to_parent(_: int) -> None:
+    # Ctrl-C reaches the whole process group; the loader must go on until the step is finished.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # how the parent ends its loader processes
+
+
 def _as_is(item: Any) -> Any:
     return item
 
 
-def _to_device(inputs: dict[str, Any], device: torch.device) -> dict[str, Any]:
+def to_device(inputs: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Moves the tensors among a model's inputs to a device."""
     return {
         name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
         for name, value in inputs.items()

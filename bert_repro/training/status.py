@@ -15,7 +15,7 @@ def claim(output_dir: Path) -> None:
 
 
 def finish(output_dir: str | None, code: int, reason: str) -> None:
-    """Records how the run ended, unless the folder belongs to an earlier run whose record a refused run must not touch."""
+    """Records how the run ended. A run that was refused its folder leaves the record of the earlier run alone."""
     if output_dir is None or int(os.environ.get("RANK", "0")) != 0:
         return
     folder = Path(output_dir)

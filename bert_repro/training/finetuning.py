@@ -1,0 +1,236 @@
+"""Fine-tuning, scoring and predicting: one run for every task (paper 4, A.3)."""
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+
+from bert_repro.configs import FinetuningConfig
+from bert_repro.errors import UserError
+from bert_repro.models import modeling_bert_repro
+from bert_repro.randomness import draw
+from bert_repro.tasks import TASKS, find
+from bert_repro.tasks.base import FloatArray, Task
+from bert_repro.tokenization import load_tokenizer
+from bert_repro.training import run
+from bert_repro.training.loop import Ids, MicroBatch, Step, Trainer, batch_sizes, to_device
+
+if TYPE_CHECKING:
+    import datasets
+
+logger = logging.getLogger("bert_repro")
+
+PAPER_BATCH = 32
+ORDER = 3  # what is drawn, in the names of `randomness.draw`
+
+
+def run_finetuning(config: FinetuningConfig) -> dict[str, Any]:
+    """Runs `finetune` on the task that `config.task_name` names."""
+    return finetune(config, find(TASKS.values(), config.task_name))
+
+
+def finetune(config: FinetuningConfig, task: Task) -> dict[str, Any]:
+    """Trains, scores and predicts as the configuration says; publishes the model when it was trained.
+
+    Returns:
+        The record that results.json holds.
+
+    Raises:
+        UserError: the data or the checkpoint are not usable as asked.
+        NonFiniteError, StopRequested: see `bert_repro.training.loop.Trainer.train`.
+    """
+    if config.do_train and task.train_split is None:
+        raise UserError(f"--do_train: task {task.name} has no training set; name a finished model and leave it out")
+    begun = run.begin(config)
+    bench = _Bench(config, task, begun.accelerator)
+    results: dict[str, Any] = {"task": task.name, "splits": {}}
+    if config.do_train:
+        results["train"] = bench.train()
+    if config.do_eval:
+        results["splits"] |= bench.evaluate_all()
+        scored = {name: split for name, split in results["splits"].items() if "metrics" in split}
+        name, split = next(iter(scored.items()))
+        results |= {"split": name, "metrics": split["metrics"], "rows_scored": split["rows_scored"]}
+        results["primary_metric"] = task.primary_metric
+    if config.do_predict:
+        results["splits"] |= bench.predict_all()
+    return begun.finish(bench.model, bench.tokenizer, results, save_model=config.do_train)
+
+
+class _Bench:
+    """One task, one model and one tokenizer, ready to train, score and predict."""
+
+    def __init__(self, config: FinetuningConfig, task: Task, accelerator: Accelerator) -> None:
+        self.config, self.task, self.accelerator = config, task, accelerator
+        self.tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
+        model_class = getattr(modeling_bert_repro, task.head)
+        changes = {**task.model_settings(), "ignore_mismatched_sizes": True} if config.do_train else {}
+        self.model = run.load_model(model_class, config, may_add_weights=config.do_train, **changes)
+        self.model.to(accelerator.device)
+        self._check_fit()
+        self._cache: dict[str, tuple[datasets.Dataset, datasets.Dataset]] = {}
+
+    def train(self) -> dict[str, Any]:
+        """Fine-tunes the model; returns what the record says about it."""
+        task, config = self.task, self.config
+        assert task.train_split is not None, "checked before the run began"
+        features = self._splits([task.train_split], config.max_train_samples)[task.train_split][1]
+        sizes = batch_sizes(config, self.accelerator.num_processes, PAPER_BATCH)
+        source = FinetuningSource(config, task, features, sizes.batch, self.tokenizer.pad_token_id)
+        trainer = Trainer(
+            self.accelerator,
+            self.model,
+            source,
+            config,
+            tokenizer=self.tokenizer,
+            micro_batch_size=sizes.micro,
+            evaluate=self._evaluate_first,
+        )
+        trainer.train()
+        return {
+            "rows": len(features),
+            "truncated": task.count_truncated(features),
+            "steps": source.total_steps,
+            "batch": sizes.batch,
+        }
+
+    def evaluate_all(self) -> dict[str, Any]:
+        """Scores every evaluation split; a missing one is reported as missing."""
+        splits = self._splits(self.task.eval_splits, self.config.max_eval_samples)
+        return {
+            name: self._evaluate(name, *splits[name]) if name in splits else {"missing": True}
+            for name in self.task.eval_splits
+        }
+
+    def predict_all(self) -> dict[str, Any]:
+        """Writes predictions for every prediction split."""
+        splits = self._splits(self.task.predict_splits, None)
+        return {
+            name: self._predict(name, *splits[name])[1] if name in splits else {"missing": True}
+            for name in self.task.predict_splits
+        }
+
+    def _evaluate_first(self) -> dict[str, Any]:
+        splits = self._splits(self.task.eval_splits, self.config.max_eval_samples)
+        dataset, features = next(iter(splits.values()))
+        predictions = self.task.postprocess(dataset, features, self._outputs(features))
+        return self.task.score(predictions, dataset)
+
+    def _evaluate(self, name: str, dataset: "datasets.Dataset", features: "datasets.Dataset") -> dict[str, Any]:
+        if not self.task.is_labelled(dataset):
+            raise UserError(f"--do_eval: split {name} of {self.task.name} has no labels; use --do_predict")
+        predictions, written = self._predict(name, dataset, features)
+        metrics = self.task.score(predictions, dataset)
+        told = ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())
+        logger.info("%s %s: %s", self.task.name, name, told)
+        return {"metrics": metrics, "rows_scored": len(dataset), **written}
+
+    def _predict(
+        self, name: str, dataset: "datasets.Dataset", features: "datasets.Dataset"
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        predictions = self.task.postprocess(dataset, features, self._outputs(features))
+        files = []
+        if self.accelerator.is_main_process:
+            files = self.task.write_predictions(self.config.output_dir, name, dataset, predictions)
+        truncated = self.task.count_truncated(features)
+        return predictions, {"rows": len(dataset), "truncated": truncated, "files": [path.name for path in files]}
+
+    def _outputs(self, features: "datasets.Dataset") -> list[FloatArray]:
+        """The head's output for every feature, in order; each feature is computed once, by one process."""
+        longest_first = np.argsort(-np.asarray(features["length"][:]), kind="stable")
+        batches = np.array_split(longest_first, math.ceil(len(features) / self.config.per_device_eval_batch_size))
+        mine = batches[self.accelerator.process_index :: self.accelerator.num_processes]
+        self.model.eval()
+        pairs = [(int(row), output) for rows in mine for row, output in self._forward(features, rows)]
+        by_row = dict(gather_object(pairs))
+        return [by_row[row] for row in range(len(features))]
+
+    @torch.no_grad()
+    def _forward(self, features: "datasets.Dataset", rows: npt.NDArray[np.int64]) -> Iterator[tuple[int, FloatArray]]:
+        chosen = [{key: value for key, value in row.items() if key != "labels"} for row in _rows(features, rows)]
+        pad = self.tokenizer.pad_token_id
+        batch = self.task.collate(chosen, pad_token_id=pad, packing=self.config.packing)
+        with self.accelerator.autocast():
+            output = self.model(**to_device(batch, self.accelerator.device))
+        outputs = self.task.feature_outputs(output, [row["length"] for row in chosen])
+        columns = self.task.label_columns(self.model.config.id2label) if self.task.label_names else None
+        for row, array in zip(rows, outputs, strict=True):
+            yield int(row), array if columns is None else array[..., columns]
+
+    def _splits(
+        self, names: Sequence[str], limit: int | None
+    ) -> "dict[str, tuple[datasets.Dataset, datasets.Dataset]]":
+        """Datasets and features of the splits that are there, read and tokenised once a run."""
+        if not all(name in self._cache for name in names):
+            with self.accelerator.main_process_first():
+                for name, dataset in self.task.load(self.config.data_dir, names).items():
+                    kept = dataset.select(range(min(limit or len(dataset), len(dataset))))
+                    features = self.task.encode(kept, self.tokenizer, self.config.max_seq_length)
+                    self._cache[name] = (kept, features)
+        return {name: self._cache[name] for name in names if name in self._cache}
+
+    def _check_fit(self) -> None:
+        config, model = self.config, self.model
+        positions = model.config.max_position_embeddings
+        if config.max_seq_length > positions:
+            raise UserError(f"--max_seq_length is {config.max_seq_length}; the model has {positions} positions")
+        if len(self.tokenizer) > model.config.vocab_size:
+            raise UserError(
+                f"--model_name_or_path {config.model_name_or_path}: its vocabulary of {model.config.vocab_size} is "
+                f"smaller than the tokenizer's {len(self.tokenizer)} ids; name the tokenizer it was trained with"
+            )
+
+
+class FinetuningSource:
+    """The plan of a fine-tuning run: shuffled epochs laid end to end and cut into full batches, as released.
+
+    Args:
+        config: epochs or steps, seed, packing.
+        task: collates features and counts their loss terms.
+        features: the tokenised training set.
+        batch: sequences per optimiser step over all devices.
+        pad_token_id: for padded batches.
+    """
+
+    def __init__(
+        self, config: FinetuningConfig, task: Task, features: "datasets.Dataset", batch: int, pad_token_id: int
+    ) -> None:
+        self.config, self.task, self.features = config, task, features
+        self.batch, self.pad_token_id = batch, pad_token_id
+        self.total_steps = config.max_steps or max(1, int(len(features) * config.num_train_epochs / batch))
+
+    def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
+        """See `BatchSource.steps`; the position is the number of steps taken."""
+        for number in range(position["step"] if position else 0, self.total_steps):
+            ids = self._ids(np.arange(number * self.batch, (number + 1) * self.batch))
+            yield Step(ids, self._count(ids), 0, {"step": number + 1})
+
+    def load(self, ids: Ids, group: int) -> MicroBatch:
+        """See `BatchSource.load`; there is one group."""
+        rows = _rows(self.features, ids)
+        inputs = self.task.collate(rows, pad_token_id=self.pad_token_id, packing=self.config.packing)
+        return MicroBatch(inputs, self._count(ids), sum(row["length"] for row in rows))
+
+    def _ids(self, places: Ids) -> Ids:
+        """Feature rows at places of the endless order, in which every epoch is a permutation of its own."""
+        size = len(self.features)
+        ids = np.empty_like(places)
+        for epoch in np.unique(places // size):
+            inside = places // size == epoch
+            order = np.argsort(draw(self.config.seed, ORDER, int(epoch), np.arange(size)), kind="stable")
+            ids[inside] = order[places[inside] % size]
+        return ids
+
+    def _count(self, ids: Ids) -> dict[str, int]:
+        return {"loss": int(self.task.loss_items(_rows(self.features, ids)).sum())}
+
+
+def _rows(features: "datasets.Dataset", ids: Ids) -> list[dict[str, Any]]:
+    columns = features[ids.tolist()]
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

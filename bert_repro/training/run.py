@@ -1,0 +1,209 @@
+"""What every training run does before its first step and after its last."""
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import is_tensorboard_available, is_wandb_available
+
+from bert_repro.configs import RunConfig
+from bert_repro.errors import UserError
+from bert_repro.hub.export import export_checkpoint
+from bert_repro.hub.push import push_folder
+from bert_repro.randomness import torch_seed
+from bert_repro.training import checkpoint, logs, plots, record, status
+
+logger = logging.getLogger("bert_repro")
+
+INITIALISATION = 2  # what is drawn, in the names of `randomness.draw`; loop.DROPOUT is 1
+_PRODUCTS = (
+    checkpoint.FOLDER, logs.FILE_NAME, status.FILE_NAME, "results.json", "predictions.json", "training.png",
+    "README.md", "plans",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has begun.
+
+    Args:
+        config: its settings.
+        accelerator: devices, precision, trackers.
+        began: `time.perf_counter()` at the start.
+    """
+
+    config: Any
+    accelerator: Accelerator
+    began: float
+
+    @property
+    def output_dir(self) -> Path:
+        """The run's folder."""
+        return Path(self.config.output_dir)
+
+    def finish(self, model: Any, tokenizer: Any, results: dict[str, Any], *, save_model: bool = True) -> dict[str, Any]:
+        """Writes results.json, the plot, the published folder with its card, and uploads it where asked.
+
+        Args:
+            model: the unwrapped model.
+            tokenizer: its tokenizer.
+            results: what the caller knows: task, split, metrics, rows_scored, data ...
+            save_model: False for a run that only evaluated.
+
+        Returns:
+            The complete record, as written to results.json.
+        """
+        complete = {**results, **record.run_record(self.config, self.accelerator, model)}
+        complete["wall_time_seconds"] = round(time.perf_counter() - self.began, 1)
+        if self.accelerator.is_main_process:
+            if (self.output_dir / logs.FILE_NAME).exists():
+                plots.plot_training(self.output_dir)
+            if save_model:
+                export_checkpoint(model, tokenizer, self.output_dir, results=complete)
+            else:
+                status.write_json(self.output_dir / "results.json", complete)
+            if self.config.push_to_hub:
+                push_folder(self.output_dir, self.config.hub_model_id)
+        self.accelerator.wait_for_everyone()
+        self.accelerator.end_training()
+        return complete
+
+
+def begin(config: RunConfig) -> Run:
+    """Claims the output folder and sets up devices, precision and determinism.
+
+    Raises:
+        UserError: the folder holds another run, or this machine cannot do what was asked.
+    """
+    began = time.perf_counter()
+    if config.push_to_hub and not config.hub_model_id:
+        raise UserError("--push_to_hub needs --hub_model_id, for example org/bert-repro-base")
+    if int(os.environ.get("RANK", "0")) == 0:
+        _claim_output_dir(config)
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    accelerator = _accelerator(config)
+    if accelerator.device.type == "cpu":
+        use_fast_float32()
+    return Run(config, accelerator, began)
+
+
+def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **options: Any) -> Any:
+    """Loads `--model_name_or_path` in float32, whatever precision it was saved in; autocast decides the precision.
+
+    Args:
+        model_class: one of our model classes.
+        config: its `model_name_or_path`, `attn_implementation`, `seed` and `gradient_checkpointing`.
+        may_add_weights: whether weights that the checkpoint lacks (a new head) may be initialised.
+        options: what else `from_pretrained` takes, for example `id2label`.
+
+    Raises:
+        UserError: there is no such checkpoint, it does not fit, or it lacks weights that may not be new.
+    """
+    name = config.model_name_or_path
+    torch.manual_seed(torch_seed(config.seed, INITIALISATION))
+    options |= {"dtype": torch.float32, "attn_implementation": config.attn_implementation}
+    try:
+        with _quiet_transformers():
+            model, info = model_class.from_pretrained(name, output_loading_info=True, **options)
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        raise UserError(f"--model_name_or_path {name}: {_first_line(error)}") from error
+    new = sorted(set(info["missing_keys"]) | {key[0] for key in info["mismatched_keys"]})
+    if new and not may_add_weights:
+        raise UserError(f"--model_name_or_path {name}: lacks {new[0]}; name a finished model, or add --do_train")
+    if new:
+        logger.info("new weights, not in %s: %s", name, ", ".join(new))
+    return prepare_model(model, config)
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    # Its report of missing and unused weights is replaced by one line of ours.
+    from transformers.utils import logging as transformers_logging
+
+    before = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(before)
+
+
+def prepare_model(model: Any, config: RunConfig) -> Any:
+    """Applies the settings that every model takes."""
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    return model
+
+
+def use_fast_float32() -> None:
+    """Lets oneDNN do float32 products where it keeps float32 accuracy (twice as fast on some AMD processors).
+
+    "medium" allows bfloat16 products on processors that have them, so it is kept only where a trial product against
+    float64 shows an error that bfloat16 cannot reach.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(256, 256, generator=generator) for _ in range(2))
+    exact = left.double() @ right.double()
+    error = ((left @ right).double() - exact).abs().max() / exact.abs().max()
+    if error > 1e-5:
+        torch.set_float32_matmul_precision(before)
+
+
+def _claim_output_dir(config: RunConfig) -> None:
+    folder = Path(config.output_dir)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--output_dir {folder} is a file; name a folder")
+    if not status.is_free(folder) and not config.resume_from_checkpoint:
+        if not config.overwrite_output_dir:
+            raise UserError(
+                f"--output_dir {folder} is not empty; name another folder, give --overwrite_output_dir, or go on with "
+                "--resume_from_checkpoint latest"
+            )
+        for name in _PRODUCTS:
+            path = folder / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    try:
+        status.claim(folder)
+    except OSError as error:
+        raise UserError(f"--output_dir {folder} cannot be written ({error.strerror}); name another folder") from error
+
+
+def _accelerator(config: RunConfig) -> Accelerator:
+    for tracker, available in (("tensorboard", is_tensorboard_available), ("wandb", is_wandb_available)):
+        if config.report_to == tracker and not available():
+            raise UserError(f"--report_to {tracker}: the package is not installed; pip install bert-repro[{tracker}]")
+    tracked = config.report_to != "none"
+    try:
+        accelerator = Accelerator(
+            mixed_precision=config.mixed_precision,
+            log_with=config.report_to if tracked else None,
+            project_dir=config.output_dir,
+        )
+    except ValueError as error:
+        raise UserError(f"--mixed_precision {config.mixed_precision}: {_first_line(error)}") from error
+    if tracked:
+        accelerator.init_trackers("bert_repro")
+    return accelerator
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """The record of a finished run."""
+    results: dict[str, Any] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return results
