@@ -1,0 +1,251 @@
+"""The numbers of the paper, each once, with the section or table it stands in, and named sets of settings made of them.
+
+The paper: Devlin, Chang, Lee and Toutanova (2019), arXiv:1810.04805v2. What is not from it says so: "released" is the
+code its authors published, "ours" a choice of this project. The paper's results are in `bert_repro.paper_results`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from bert_repro.configs import Config, FinetuningConfig, GlueConfig, Phase, PretrainingConfig
+from bert_repro.errors import UserError
+
+# --------------------------------------------------------------------------------------------------------------- sizes
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """The shape of a model. The feed-forward size is four times the hidden size throughout (section 3, footnote 3).
+
+    Args:
+        num_hidden_layers: layers (the paper's L).
+        hidden_size: hidden size (H).
+        num_attention_heads: attention heads (A).
+        source: where this size stands.
+        encoder_parameters: parameters of the encoder with its pooler at the released uncased vocabulary of 30,522;
+            None where this project states none.
+    """
+
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    source: str
+    encoder_parameters: int | None = None
+
+    @property
+    def values(self) -> dict[str, int]:
+        """The size as settings of a configuration."""
+        return {
+            "num_hidden_layers": self.num_hidden_layers,
+            "hidden_size": self.hidden_size,
+            "num_attention_heads": self.num_attention_heads,
+        }
+
+
+_LATER = "released 2020-03, not in the paper"
+MODEL_SIZES: Mapping[str, ModelSize] = {
+    "tiny": ModelSize(2, 128, 2, _LATER),
+    "mini": ModelSize(4, 256, 4, _LATER),
+    "small": ModelSize(4, 512, 8, _LATER),
+    "medium": ModelSize(8, 512, 8, _LATER),
+    "3-768-12": ModelSize(3, 768, 12, "Table 6", 45_691_392),
+    "6-768-3": ModelSize(6, 768, 3, "Table 6", 66_955_008),
+    "6-768-12": ModelSize(6, 768, 12, "Table 6", 66_955_008),
+    "base": ModelSize(12, 768, 12, "section 3, Table 6", 109_482_240),
+    "12-1024-16": ModelSize(12, 1024, 16, "Table 6", 183_987_200),
+    "large": ModelSize(24, 1024, 16, "section 3, Table 6", 335_141_888),
+}
+RELEASED_VOCAB_SIZES: Mapping[str, int] = {"uncased": 30_522, "cased": 28_996}  # The paper says 30,000 (section 3).
+PRETRAINING_HEADS_PARAMETERS: Mapping[int, int] = {768: 624_188, 1024: 1_084_220}  # By hidden size, tied matrix apart.
+
+# --------------------------------------------------------------------------------------------------- pre-training facts
+
+PAPER_PHASES = (  # A.2: 1,000,000 steps of 256 sequences, 90% of them at 128 tokens. Most predictions: released.
+    Phase(max_seq_length=128, steps=900_000, batch=256, max_predictions_per_seq=20),
+    Phase(max_seq_length=512, steps=100_000, batch=256, max_predictions_per_seq=77),
+)
+PAPER_LEARNING_RATE = 1e-4  # A.2
+PAPER_WARMUP_STEPS = 10_000  # A.2
+CORPUS_WORDS: Mapping[str, int] = {"BooksCorpus": 800_000_000, "English Wikipedia": 2_500_000_000}  # 3.1
+NSP_ACCURACY = (0.97, 0.98)  # Footnote 5: the only statement of the paper about the quality of pre-training.
+HARDWARE: Mapping[str, str] = {"base": "16 TPU chips, 4 days", "large": "64 TPU chips, 4 days"}  # A.2
+MASKING_MIXES = (  # Table 8: shares of [MASK], unchanged, random.
+    (0.8, 0.1, 0.1),
+    (1.0, 0.0, 0.0),
+    (0.8, 0.0, 0.2),
+    (0.8, 0.2, 0.0),
+    (0.0, 0.2, 0.8),
+    (0.0, 0.0, 1.0),
+)
+
+
+def positions(phases: Sequence[Phase], *, max_seq_length: int | None = None) -> int:
+    """Token positions that pre-training goes through, padding included.
+
+    Args:
+        phases: the phases.
+        max_seq_length: count every sequence as this long. The paper's "128,000 tokens a batch" and "40 epochs" (A.2)
+            count 512 throughout, which is 131 billion positions; its two phases really have 42.6 billion.
+
+    Returns:
+        Sum over the phases of steps x sequences x tokens.
+    """
+    return sum(phase.steps * phase.batch * (max_seq_length or phase.max_seq_length) for phase in phases)
+
+
+# ---------------------------------------------------------------------------------------------------- fine-tuning facts
+
+GLUE_LEARNING_RATES = (5e-5, 4e-5, 3e-5, 2e-5)  # 4.1: the best on dev, batch 32, 3 epochs.
+FINETUNING_GRID: Mapping[str, tuple[float, ...]] = {  # A.3: what works well across all tasks.
+    "train_batch_size": (16, 32),
+    "learning_rate": (5e-5, 3e-5, 2e-5),
+    "num_train_epochs": (2, 3, 4),
+}
+WNLI_MAJORITY_ACCURACY = 65.1  # B.1: predicting the majority class; the reason the paper leaves WNLI out.
+
+# -------------------------------------------------------------------------------------------------------------- presets
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named set of settings.
+
+    Args:
+        description: one line for `--help` and error messages.
+        source: the sections of the paper, or who decides instead.
+        config: the configuration it is made for; its subclasses take it too.
+        values: setting -> value. Flags and files given beside the preset win.
+    """
+
+    description: str
+    source: str
+    config: type[Config]
+    values: Mapping[str, Any]
+
+    def applies_to(self, config_class: type[Config]) -> bool:
+        """Whether the preset can be given to this configuration."""
+        return issubclass(config_class, self.config)
+
+
+def _paper_pretraining(size: str) -> Preset:
+    return Preset(
+        f"BERT-{size} as the paper trained it: 900k steps at 128 and 100k at 512 tokens, 256 sequences each",
+        "section 3, A.2",
+        PretrainingConfig,
+        {
+            **MODEL_SIZES[size].values,
+            "phases": PAPER_PHASES,
+            "learning_rate": PAPER_LEARNING_RATE,
+            "warmup_steps": PAPER_WARMUP_STEPS,
+        },
+    )
+
+
+def _finetuning(
+    description: str,
+    source: str,
+    config: type[Config],
+    *,
+    batch: int,
+    epochs: int,
+    learning_rate: float,
+    max_seq_length: int,
+) -> Preset:
+    values = {
+        "train_batch_size": batch,
+        "num_train_epochs": float(epochs),
+        "learning_rate": learning_rate,
+        "max_seq_length": max_seq_length,
+    }
+    return Preset(description, source, config, values)
+
+
+PRESETS: Mapping[str, Preset] = {
+    "paper-base": _paper_pretraining("base"),
+    "paper-large": _paper_pretraining("large"),
+    "gpu": Preset(
+        "BERT-base on one modern GPU: the paper's batch and rates, 30% of its steps (12.8 billion positions)",
+        "ours",
+        PretrainingConfig,
+        {
+            **MODEL_SIZES["base"].values,
+            "phases": (Phase(128, 270_000, 256, 20), Phase(512, 30_000, 256, 77)),
+            "learning_rate": PAPER_LEARNING_RATE,
+            "warmup_steps": PAPER_WARMUP_STEPS,
+            "per_device_train_batch_size": 64,
+            "mixed_precision": "bf16",
+        },
+    ),
+    "cpu-trial": Preset(
+        "a 4-layer model on a CPU: both phases in miniature (21 million positions), to see everything work",
+        "ours",
+        PretrainingConfig,
+        {
+            **MODEL_SIZES["mini"].values,
+            "phases": (Phase(128, 1_800, 64, 20), Phase(512, 200, 64, 77)),
+            "learning_rate": 5e-4,
+            "warmup_steps": 100,
+            "per_device_train_batch_size": 64,
+        },
+    ),
+    "glue": _finetuning(
+        "GLUE: batch 32, 3 epochs, the highest rate of the paper's search",
+        "section 4.1; length: released",
+        GlueConfig,
+        batch=32,
+        epochs=3,
+        learning_rate=GLUE_LEARNING_RATES[0],
+        max_seq_length=128,
+    ),
+    "squad-v1": _finetuning(
+        "SQuAD v1.1: batch 32, 3 epochs",
+        "section 4.2; length: released",
+        FinetuningConfig,
+        batch=32,
+        epochs=3,
+        learning_rate=5e-5,
+        max_seq_length=384,
+    ),
+    "squad-v2": _finetuning(
+        "SQuAD v2.0: batch 48, 2 epochs",
+        "section 4.3; length: released",
+        FinetuningConfig,
+        batch=48,
+        epochs=2,
+        learning_rate=5e-5,
+        max_seq_length=384,
+    ),
+    "swag": _finetuning(
+        "SWAG: batch 16, 3 epochs",
+        "section 4.4; length: ours",
+        FinetuningConfig,
+        batch=16,
+        epochs=3,
+        learning_rate=2e-5,
+        max_seq_length=128,
+    ),
+}
+
+
+def preset_values(name: str, config_class: type[Config]) -> dict[str, Any]:
+    """The settings of a preset, for one configuration.
+
+    Args:
+        name: a key of `PRESETS`.
+        config_class: the configuration that is being filled.
+
+    Returns:
+        Setting -> value; every key is a field of `config_class`.
+
+    Raises:
+        UserError: no such preset, or it is made for another configuration; the message lists those that fit.
+    """
+    fitting = [key for key, preset in PRESETS.items() if preset.applies_to(config_class)]
+    if name not in fitting:
+        reason = f"is for {PRESETS[name].config.__name__}" if name in PRESETS else "is unknown"
+        choices = f"choose one of: {', '.join(fitting)}" if fitting else "there is none for this recipe; leave it out"
+        raise UserError(f"--preset {name!r} {reason}; {choices}")
+    values = dict(PRESETS[name].values)
+    assert values.keys() <= {item.name for item in fields(config_class)}
+    return values

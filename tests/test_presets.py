@@ -1,0 +1,141 @@
+"""The paper's arithmetic holds in our numbers, and every preset makes a valid configuration."""
+
+from dataclasses import replace
+
+import pytest
+
+from bert_repro.configs import Config, CorpusConfig, FinetuningConfig, GlueConfig, PretrainingConfig
+from bert_repro.errors import UserError
+from bert_repro.flops import flops_per_token
+from bert_repro.paper_results import TABLES, paper_result
+from bert_repro.presets import (
+    MASKING_MIXES,
+    MODEL_SIZES,
+    PAPER_PHASES,
+    PRESETS,
+    PRETRAINING_HEADS_PARAMETERS,
+    RELEASED_VOCAB_SIZES,
+    positions,
+    preset_values,
+)
+
+# What a configuration needs beside a preset.
+REQUIRED = {
+    PretrainingConfig: {"corpus": "corpus"},
+    FinetuningConfig: {"model_name_or_path": "model", "task_name": "task", "do_train": True},
+    GlueConfig: {"model_name_or_path": "model", "task_name": "mrpc", "do_train": True},
+}
+
+
+def encoder_parameters(layers: int, hidden: int, vocab: int) -> int:
+    embeddings = (vocab + 512 + 2) * hidden + 2 * hidden
+    attention = 4 * (hidden * hidden + hidden) + 2 * hidden
+    feed_forward = hidden * 4 * hidden + 4 * hidden + 4 * hidden * hidden + hidden + 2 * hidden
+    pooler = hidden * hidden + hidden
+    return embeddings + layers * (attention + feed_forward) + pooler
+
+
+@pytest.mark.parametrize("name", [name for name, size in MODEL_SIZES.items() if size.encoder_parameters])
+def test_parameter_counts_follow_from_the_architecture(name):
+    size = MODEL_SIZES[name]
+    expected = encoder_parameters(size.num_hidden_layers, size.hidden_size, RELEASED_VOCAB_SIZES["uncased"])
+    assert size.encoder_parameters == expected
+
+
+@pytest.mark.parametrize("hidden", PRETRAINING_HEADS_PARAMETERS)
+def test_parameters_of_the_pretraining_heads(hidden):
+    mlm = hidden * hidden + hidden + 2 * hidden + RELEASED_VOCAB_SIZES["uncased"]
+    assert PRETRAINING_HEADS_PARAMETERS[hidden] == mlm + 2 * hidden + 2
+
+
+def test_positions_of_the_two_phases_and_as_the_paper_counts_them():
+    assert positions(PAPER_PHASES) == 42_598_400_000
+    assert positions(PAPER_PHASES, max_seq_length=512) == 131_072_000_000
+
+
+def test_most_predictions_never_cut_the_paper_share_at_128():
+    for phase in PAPER_PHASES:
+        assert round(0.15 * phase.max_seq_length) <= phase.max_predictions_per_seq
+
+
+def test_masking_mixes_are_shares():
+    assert all(sum(mix) == pytest.approx(1) for mix in MASKING_MIXES)
+    names = ["/".join(f"{100 * share:.0f}" for share in mix) for mix in MASKING_MIXES]
+    assert names == list(TABLES[8].rows)
+
+
+@pytest.mark.parametrize(
+    ("shape", "length", "mflop"),
+    [((12, 768), 128, 545), ((12, 768), 512, 588), ((8, 512), 128, 172), ((4, 512), 128, 93)],
+)
+def test_flops_per_token(shape, length, mflop):
+    assert flops_per_token(*shape, 30_522, length) / 1e6 == pytest.approx(mflop, abs=0.5)
+
+
+def test_decoding_every_position_costs_more():
+    assert flops_per_token(12, 768, 30_522, 128, predicted_fraction=1) / 1e6 == pytest.approx(668, abs=0.5)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_makes_a_valid_configuration(name):
+    config_class = PRESETS[name].config
+    values = preset_values(name, config_class)
+    config = config_class(**REQUIRED[config_class], **values)
+    assert replace(config) == config
+    assert all(getattr(config, key) == value for key, value in values.items())
+
+
+def test_preset_values_are_a_copy():
+    preset_values("paper-base", PretrainingConfig)["learning_rate"] = 0.0
+    assert preset_values("paper-base", PretrainingConfig)["learning_rate"] == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "config_class", "parts"),
+    [
+        ("paper-bsae", PretrainingConfig, ["'paper-bsae'", "unknown", "paper-base", "cpu-trial"]),
+        ("glue", PretrainingConfig, ["'glue'", "GlueConfig", "paper-base"]),
+        ("paper-base", GlueConfig, ["PretrainingConfig", "glue"]),
+        ("paper-base", CorpusConfig, ["there is none"]),
+    ],
+)
+def test_wrong_preset_is_refused_with_the_fitting_ones(name, config_class: type[Config], parts):
+    with pytest.raises(UserError) as error:
+        preset_values(name, config_class)
+    assert all(part in str(error.value) for part in parts)
+    assert "\n" not in str(error.value)
+
+
+def test_the_refusal_lists_only_presets_that_fit():
+    with pytest.raises(UserError) as error:
+        preset_values("nothing", PretrainingConfig)
+    assert "squad" not in str(error.value)
+
+
+@pytest.mark.parametrize("number", TABLES)
+def test_every_row_has_one_value_per_column(number):
+    table = TABLES[number]
+    assert all(len(values) == len(table.columns) for values in table.rows.values())
+    assert len({column.name for column in table.columns}) == len(table.columns)
+
+
+@pytest.mark.parametrize("row", TABLES[1].rows)
+def test_table_1_average_is_the_mean_of_its_nine_columns(row):
+    *columns, average = TABLES[1].rows[row]
+    assert len(columns) == 9
+    assert sum(columns) / 9 == pytest.approx(average, abs=0.06)
+
+
+def test_table_6_rows_are_model_sizes():
+    for row in TABLES[6].rows:
+        assert "Table 6" in MODEL_SIZES[row].source
+
+
+def test_paper_result():
+    result = paper_result(5, "No NSP", "MRPC")
+    assert (result.value, result.column.metric, result.column.split) == (86.5, "accuracy", "dev")
+    assert paper_result(1, "BERT-large", "MRPC").column.metric == "f1"
+    assert paper_result(2, "BERT-base", "test F1") is None
+    for wrong in ((9, "BERT-base", "dev"), (4, "BERT-huge", "dev"), (4, "BERT-base", "train")):
+        with pytest.raises(UserError):
+            paper_result(*wrong)
