@@ -1,0 +1,275 @@
+"""Raw text -> a prepared corpus: the entrance. Documents, passages, sentences and tokens have their own modules.
+
+The work goes part by part, a part being about 32 million characters of input. A part is written beside its place and
+renamed, and its record follows, so that an interrupted preparation continues behind its last finished part. Parts are
+numbered by their place in the input alone; neither processes nor interruptions change what they hold.
+"""
+
+import importlib.metadata
+import json
+import logging
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_repro.configs import CorpusConfig, TextConfig, TokenizerConfig
+from bert_repro.data import parts
+from bert_repro.data.documents import Document, Source, find_sources, read_documents
+from bert_repro.data.passages import RULES, passages
+from bert_repro.data.processing import ProcessingSettings, process_blocks
+from bert_repro.data.tokenized_corpus import FORMAT_VERSION, MANIFEST, TokenizedCorpus, read_manifest
+from bert_repro.errors import UserError
+from bert_repro.tokenization import load_tokenizer, tokenizer_fingerprint, train_wordpiece
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+__all__ = ["TokenizedCorpus", "prepare_corpus", "train_tokenizer_from_corpus"]
+
+logger = logging.getLogger("bert_repro")
+
+PART_CHARACTERS = 32_000_000
+BLOCK_CHARACTERS = 500_000
+SETTINGS_FILE = "settings.json"
+
+
+def prepare_corpus(config: CorpusConfig) -> dict[str, Any]:
+    """Prepares a corpus in `config.output_dir`, or finds it there already prepared with the same settings.
+
+    While it runs the parts lie in `<output_dir>.preparing`; started again with the same settings it continues there.
+
+    Args:
+        config: input, tokenizer, output and how to split.
+
+    Returns:
+        The manifest of the corpus: settings, sources, counts (documents, sentences, tokens, words, bytes, lines dropped
+        by each rule), versions.
+
+    Raises:
+        UserError: bad input, no text, or an output folder with something else in it.
+
+    Source: paper 3.1 (text passages only, document-level corpus); the steps in between are ours.
+    """
+    sources = find_sources(config.input_files)
+    tokenizer = load_tokenizer(config.tokenizer, max_input_chars_per_word=config.max_input_chars_per_word)
+    settings = _settings(config, sources, tokenizer)
+    output_dir = Path(config.output_dir)
+    if (finished := _finished(output_dir, settings, config.overwrite_output_dir)) is not None:
+        logger.info("Corpus %s is prepared with these settings already: nothing to do.", output_dir)
+        return finished
+    work_dir = _work_folder(output_dir, settings, config.overwrite_output_dir)
+    _write_parts(config, sources, tokenizer, work_dir)
+    manifest = _join_parts(work_dir, tokenizer, settings)
+    if output_dir.exists():
+        shutil.rmtree(output_dir)
+    work_dir.rename(output_dir)
+    _report(manifest, output_dir)
+    return manifest
+
+
+def train_tokenizer_from_corpus(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
+    """Trains a WordPiece vocabulary on the text of a corpus and saves the tokenizer in `config.output_dir`.
+
+    Args:
+        config: input, output and settings of the vocabulary.
+
+    Raises:
+        UserError: bad input, no text, or an output folder that is not empty.
+    """
+    output_dir = Path(config.output_dir)
+    if output_dir.exists() and any(output_dir.iterdir()) and not config.overwrite_output_dir:
+        raise UserError(f"output_dir {output_dir} is not empty; choose another or give --overwrite_output_dir")
+    tokenizer = train_wordpiece(
+        _texts(config, find_sources(config.input_files)),
+        vocab_size=config.vocab_size,
+        lowercase=config.lowercase,
+        strip_accents=config.strip_accents,
+        handle_chinese_chars=config.handle_chinese_chars,
+        min_frequency=config.min_frequency,
+    )
+    tokenizer.save_pretrained(output_dir)
+    return tokenizer
+
+
+def _settings(config: CorpusConfig, sources: list[Source], tokenizer: "PreTrainedTokenizerFast") -> dict[str, Any]:
+    """All that decides what the parts hold; equal settings make equal parts."""
+    is_nupunkt = config.sentence_splitter == "nupunkt"
+    return {
+        "format_version": FORMAT_VERSION,
+        "sources": [[source.name, source.size, source.revision] for source in sources],
+        "tokenizer_fingerprint": tokenizer_fingerprint(tokenizer),
+        "text_column": config.text_column,
+        "title_column": config.title_column,
+        "hub_config": config.hub_config,
+        "hub_split": config.hub_split,
+        "text_passages_only": config.text_passages_only,
+        "sentence_splitter": config.sentence_splitter,
+        "sentence_splitter_version": importlib.metadata.version("nupunkt") if is_nupunkt else None,
+        "max_documents": config.max_documents,
+        "part_characters": PART_CHARACTERS,
+    }
+
+
+def _finished(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> dict[str, Any] | None:
+    if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
+        return None
+    if not (output_dir / MANIFEST).is_file():
+        raise UserError(f"output_dir {output_dir} exists and is no prepared corpus: choose another folder")
+    if overwrite:
+        return None
+    manifest = read_manifest(output_dir)
+    _require_equal(settings, manifest["settings"], output_dir)
+    return TokenizedCorpus.load(output_dir).manifest
+
+
+def _work_folder(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> Path:
+    work_dir = output_dir.with_name(output_dir.name + ".preparing")
+    record = work_dir / SETTINGS_FILE
+    if work_dir.exists():
+        found = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
+        if found == settings:
+            return work_dir
+        if not overwrite and found is not None:
+            _require_equal(settings, found, work_dir)
+        shutil.rmtree(work_dir)
+    work_dir.mkdir(parents=True)
+    parts.write_json(record, settings)
+    return work_dir
+
+
+def _require_equal(settings: dict[str, Any], found: dict[str, Any], folder: Path) -> None:
+    for name, value in settings.items():
+        if found.get(name) != value:
+            wanted = "" if name == "sources" else f" ({found.get(name)} there, {value} asked for)"
+            raise UserError(
+                f"{folder} was prepared with other settings: {name} differs{wanted}; choose another output_dir or give"
+                " --overwrite_output_dir"
+            )
+
+
+def _write_parts(
+    config: CorpusConfig, sources: list[Source], tokenizer: "PreTrainedTokenizerFast", work_dir: Path
+) -> None:
+    done = parts.finished_parts(work_dir)
+    if done:
+        logger.info("Continuing %s: %d parts are finished.", work_dir, len(done))
+    settings = ProcessingSettings(
+        tokenizer.backend_tokenizer.to_str(), config.text_passages_only, config.sentence_splitter
+    )
+    blocks = ((part, documents) for part, documents in _blocks(config, sources) if part not in done)
+    number, collected = 0, []
+    for part, block in process_blocks(blocks, settings, config.num_proc):
+        if part != number and collected:
+            parts.write_part(work_dir, number, collected)
+            collected = []
+        number = part
+        collected.append(block)
+    if collected:
+        parts.write_part(work_dir, number, collected)
+
+
+def _blocks(config: TextConfig, sources: list[Source]) -> Iterator[tuple[int, list[Document]]]:
+    """Yields (number of the part, documents): cut by characters of the input, so the same in every run."""
+    part = part_characters = block_characters = 0
+    block: list[Document] = []
+    for document in _documents(config, sources):
+        block.append(document)
+        block_characters += len(document.text)
+        part_characters += len(document.text)
+        if block_characters >= BLOCK_CHARACTERS or part_characters >= PART_CHARACTERS:
+            yield part, block
+            block, block_characters = [], 0
+        if part_characters >= PART_CHARACTERS:
+            part, part_characters = part + 1, 0
+    if block:
+        yield part, block
+
+
+def _documents(config: TextConfig, sources: list[Source]) -> Iterator[Document]:
+    """All documents in order, up to `max_documents`, with a progress bar over the bytes of the sources."""
+    from tqdm import tqdm
+
+    total = sum(source.size for source in sources)
+    number = finished = 0
+    with tqdm(total=total or None, unit="B", unit_scale=True, desc="reading", disable=None) as bar:
+        for source in sources:
+            for document in read_documents(
+                source,
+                text_column=config.text_column,
+                title_column=config.title_column,
+                hub_config=config.hub_config,
+                hub_split=config.hub_split,
+            ):
+                if number == config.max_documents:
+                    return
+                number += 1
+                yield document
+                bar.update(finished + document.position - bar.n)
+            finished += source.size
+            bar.update(finished - bar.n)
+
+
+def _texts(config: TokenizerConfig, sources: list[Source]) -> Iterator[str]:
+    words = 0
+    for document in _documents(config, sources):
+        texts = passages(document.text, document.title) if config.text_passages_only else [document.text]
+        for text in texts:
+            yield text
+            words += len(text.split())
+            if config.max_words is not None and words >= config.max_words:
+                return
+
+
+def _join_parts(work_dir: Path, tokenizer: "PreTrainedTokenizerFast", settings: dict[str, Any]) -> dict[str, Any]:
+    """Makes the finished parts of a folder one corpus: index arrays, tokenizer, `datasets` files, manifest."""
+    records = parts.finished_parts(work_dir)
+    counts: Counter[str] = Counter()
+    for record in records.values():
+        counts.update(record["counts"])
+    if not counts["documents"]:
+        shutil.rmtree(work_dir)
+        dropped = f"; {counts['documents_read']} documents were read and none kept" if counts["documents_read"] else ""
+        raise UserError(f"the corpus is empty: no text in {', '.join(s[0] for s in settings['sources'])}{dropped}")
+    ordered = [records[number] for number in sorted(records)]
+    parts.write_index(work_dir, ordered)
+    parts.write_datasets_files(work_dir, ordered)
+    tokenizer.save_pretrained(work_dir / "tokenizer")
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "tokenizer_fingerprint": settings["tokenizer_fingerprint"],
+        "vocab_size": len(tokenizer),
+        "token_dtype": ordered[0]["token_dtype"],
+        "special_ids": {
+            name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "unk", "cls", "sep", "mask")
+        },
+        "counts": {name: value for name, value in sorted(counts.items()) if not name.startswith("dropped_")},
+        "dropped_lines": {rule: counts[f"dropped_{rule}"] for rule in RULES},
+        "settings": settings,
+        "versions": {
+            name: importlib.metadata.version(name) for name in ("nupunkt", "tokenizers", "transformers", "pyarrow")
+        },
+        "parts": ordered,
+    }
+    parts.remove_records(work_dir)
+    (work_dir / SETTINGS_FILE).unlink()
+    files = sorted(path for path in work_dir.rglob("*") if path.is_file())
+    manifest["files"] = {path.relative_to(work_dir).as_posix(): os.path.getsize(path) for path in files}
+    parts.write_json(work_dir / MANIFEST, manifest)
+    return manifest
+
+
+def _report(manifest: dict[str, Any], output_dir: Path) -> None:
+    counts, dropped = manifest["counts"], manifest["dropped_lines"]
+    logger.info(
+        "Corpus %s: %d of %d documents, %d sentences, %d tokens, %d words; lines dropped: %s.",
+        output_dir,
+        counts["documents"],
+        counts["documents_read"],
+        counts["sentences"],
+        counts["tokens"],
+        counts["words"],
+        ", ".join(f"{rule} {lines}" for rule, lines in dropped.items()),
+    )
