@@ -7,7 +7,7 @@ file is checked against the manifest; a damaged checkpoint is named and passed o
     checkpoints/step-N/config.json model.safetensors ...   a published folder: any loader of BERT reads it
                        trainer_state/optimizer.safetensors  Adam's moments by parameter name
                        trainer_state/state.json             step, position in the data, gradient scaler
-                       manifest.json                        SHA-256 and size of every file, versions, thread count
+                       manifest.json                        SHA-256 and size of every file and of itself, versions, thread count
 """
 
 import errno
@@ -86,7 +86,8 @@ def save(
         safetensors.torch.save_file(_optimizer_tensors(model, optimizer), temporary / STATE / "optimizer.safetensors")
         write_json(temporary / STATE / "state.json", vars(state))
         files = {str(path.relative_to(temporary)): _flush_and_hash(path) for path in _files(temporary)}
-        write_json(temporary / MANIFEST, {"step": state.step, "environment": environment, "files": files})
+        manifest = {"step": state.step, "environment": environment, "files": files}
+        write_json(temporary / MANIFEST, {**manifest, "sha256": _sha256_of_json(manifest)})
         _flush_and_hash(temporary / MANIFEST)
         _replace_folder(temporary, target)
     except OSError as error:
@@ -126,6 +127,8 @@ def find_damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None when every file is as its manifest says."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest.pop("sha256") != _sha256_of_json(manifest):
+            return f"{MANIFEST} does not match its own SHA-256"
         expected = {name: (entry["sha256"], entry["bytes"]) for name, entry in manifest["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} is missing or damaged"
@@ -223,6 +226,10 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sha256_of_json(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

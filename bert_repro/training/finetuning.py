@@ -15,7 +15,7 @@ from bert_repro.configs import FinetuningConfig
 from bert_repro.errors import UserError
 from bert_repro.models import modeling_bert_repro
 from bert_repro.randomness import draw
-from bert_repro.tasks import TASKS, find
+from bert_repro.tasks import get_task
 from bert_repro.tasks.base import FloatArray, Task
 from bert_repro.tokenization import load_tokenizer
 from bert_repro.training import run
@@ -32,7 +32,7 @@ ORDER = 3  # what is drawn, in the names of `randomness.draw`
 
 def run_finetuning(config: FinetuningConfig) -> dict[str, Any]:
     """Runs `finetune` on the task that `config.task_name` names."""
-    return finetune(config, find(TASKS.values(), config.task_name))
+    return finetune(config, get_task(config.task_name))
 
 
 def finetune(config: FinetuningConfig, task: Task) -> dict[str, Any]:

@@ -1,0 +1,111 @@
+"""Configuration from preset, YAML and flags; exit codes and status.json."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_repro import cli
+from bert_repro.configs import GlueConfig, Phase, PretrainingConfig
+from bert_repro.errors import NonFiniteError, StopRequested, UserError
+
+GLUE = ["--model_name_or_path", "m", "--do_eval"]
+
+
+def test_flags_win_over_yaml_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("learning_rate: 3e-5\nseed: 7\nmax_steps: 10\n")
+    config = cli.parse(GlueConfig, [*GLUE, "--config", str(file), "--seed", "8"])
+    assert (config.learning_rate, config.seed, config.max_steps, config.num_train_epochs) == (3e-5, 8, 10, 3.0)
+
+
+def test_booleans_as_transformers_users_write_them() -> None:
+    assert cli.parse(GlueConfig, [*GLUE, "--do_train"]).do_train
+    assert not cli.parse(GlueConfig, [*GLUE, "--packing", "false"]).packing
+
+
+def test_phases_come_from_yaml(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "phases:\n- {max_seq_length: 128, steps: 9, batch: 4}\n- {max_seq_length: 512, steps: 1, batch: 4}\n"
+    )
+    assert cli.parse(PretrainingConfig, ["--config", str(file)]).phases == (Phase(128, 9, 4), Phase(512, 1, 4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--learnin_rate", "1"], "unknown flag --learnin_rate; did you mean --learning_rate?"),
+        (["--learning_rate", "fast"], "--learning_rate: invalid float value: 'fast'"),
+        (["--decay_from", "end"], "--decay_from is 'end'; it must be one of: start, warmup_end"),
+        (["--warmup_ratio", "2"], "--warmup_ratio is 2.0; it must lie in [0, 1]"),
+        (["--max_steps", "0"], "--max_steps is 0; it must be positive"),
+        (["--seed", "1", "stray"], "'stray' is not expected here"),
+        (["--packing", "maybe"], "'maybe' is not true or false"),
+        (["--config", "nowhere.yaml"], "--config nowhere.yaml: cannot be read"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: list[str], told: str) -> None:
+    with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
+        cli.parse(GlueConfig, [*GLUE, *arguments])
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("learnin_rate: 1", "unknown setting 'learnin_rate'; did you mean learning_rate?"),
+        ("seed: many", "seed: 'many' is not of type int"),
+        ("do_eval: 3", "do_eval: 3 is not of type bool"),
+        ("- 1", "holds no mapping"),
+        ("a: [", "is not valid YAML"),
+    ],
+)
+def test_wrong_yaml_is_named(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
+        cli.parse(GlueConfig, [*GLUE, "--config", str(file)])
+    assert told in str(raised.value)
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, output_dir: Path, error: BaseException | None) -> int:
+    def recipe(config: object) -> None:
+        if error:
+            raise error
+
+    monkeypatch.setattr(cli.Recipe, "load", lambda self: recipe)
+    with pytest.raises(SystemExit) as raised:
+        cli.main("run_glue", argv=[*GLUE, "--output_dir", str(output_dir)])
+    return int(raised.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (None, 0),
+        (UserError("wrong"), 2),
+        (NonFiniteError("nan"), 3),
+        (StopRequested(15), 143),
+        (RuntimeError("bug"), 1),
+    ],
+)
+def test_exit_codes_and_status(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException | None, code: int
+) -> None:
+    assert run_main(monkeypatch, tmp_path / "run", error) == code
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["code"] == code
+
+
+def test_a_refused_run_leaves_the_record_of_an_earlier_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("{}")
+    (tmp_path / "status.json").write_text('{"code": 0}')
+    assert run_main(monkeypatch, tmp_path, UserError("not empty")) == 2
+    assert json.loads((tmp_path / "status.json").read_text()) == {"code": 0}
+
+
+def test_user_errors_are_one_line_without_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_main(monkeypatch, tmp_path / "run", UserError("the file is\nwrong"))
+    assert capsys.readouterr().err == "error: the file is wrong\n"
