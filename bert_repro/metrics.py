@@ -70,6 +70,8 @@ def matthews_correlation(predictions: npt.ArrayLike, references: npt.ArrayLike) 
     from sklearn.metrics import matthews_corrcoef
 
     predicted, expected = _arrays(predictions, references)
+    if is_constant(predicted) or is_constant(expected):
+        return 0.0
     return float(matthews_corrcoef(expected, predicted))
 
 

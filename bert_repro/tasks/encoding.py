@@ -76,9 +76,9 @@ def truncated_lengths(length_a: int, length_b: int, limit: int) -> tuple[int, in
     return length_a - rest // 2, length_b - (rest + 1) // 2
 
 
-def join(cls: int, sep: int, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[
-    npt.NDArray[np.int32], npt.NDArray[np.int8]
-]:  # fmt: skip
+def join(
+    cls: int, sep: int, first: Sequence[int], second: Sequence[int] | None = None
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
     """[CLS] first [SEP], or [CLS] first [SEP] second [SEP] (paper 3, Figure 2).
 
     Args:

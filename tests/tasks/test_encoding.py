@@ -1,0 +1,29 @@
+import pytest
+
+from bert_repro.errors import UserError
+from bert_repro.tasks.encoding import join, require_length, truncated_lengths
+
+
+def test_truncation_equals_popping_one_token_at_a_time():
+    for limit in (1, 2, 5, 8):
+        for length_a in range(12):
+            for length_b in range(12):
+                a, b = list(range(length_a)), list(range(length_b))
+                while len(a) + len(b) > limit:
+                    (a if len(a) > len(b) else b).pop()
+                assert truncated_lengths(length_a, length_b, limit) == (len(a), len(b)), (length_a, length_b, limit)
+
+
+def test_join_marks_segments_through_the_first_separator():
+    ids, segments = join(101, 102, [5, 6], [7])
+    assert ids.tolist() == [101, 5, 6, 102, 7, 102]
+    assert segments.tolist() == [0, 0, 0, 0, 1, 1]
+    ids, segments = join(101, 102, [])
+    assert ids.tolist() == [101, 102] and segments.tolist() == [0, 0]
+    # An empty second text still has its separator: a pair never turns into a single text.
+    assert join(101, 102, [5], [])[0].tolist() == [101, 5, 102, 102]
+
+
+def test_too_short_a_length_is_refused():
+    with pytest.raises(UserError, match="--max_seq_length is 4; it must be at least 8"):
+        require_length(4)
