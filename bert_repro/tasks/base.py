@@ -223,14 +223,15 @@ class Task(ABC):
 
         Published models order labels as they like; `logits[..., task.label_columns(model.config.id2label)]` is in the
         order of `label_names`. Names are compared without case; a model with unnamed labels (LABEL_0 ...) is taken
-        to be in the task's order.
+        to be in the task's order, and the name of a single output does not matter.
 
         Raises:
             UserError: the model tells other labels apart.
         """
         found = [id2label[index].lower() for index in sorted(id2label)]
         wanted = [name.lower() for name in self.label_names]
-        if len(found) == len(wanted) and all(name == f"label_{index}" for index, name in enumerate(found)):
+        unnamed = all(name == f"label_{index}" for index, name in enumerate(found))
+        if len(found) == len(wanted) and (unnamed or len(found) == 1):
             return list(range(len(wanted)))
         if sorted(found) != sorted(wanted):
             raise UserError(

@@ -176,6 +176,12 @@ def test_logits_of_finished_models_are_put_into_the_tasks_order(id2label, column
     assert MNLI.label_columns(id2label) == columns
 
 
+def test_a_single_output_may_have_any_name():
+    assert STSB.label_columns({0: "score"}) == [0]
+    with pytest.raises(UserError, match="needs similarity"):
+        STSB.label_columns({0: "LABEL_0", 1: "LABEL_1"})
+
+
 @pytest.mark.parametrize(
     "id2label", [{0: "LABEL_0", 1: "LABEL_1"}, {0: "negative", 1: "positive", 2: "other"}, {0: "entailment"}]
 )
