@@ -1,16 +1,25 @@
 """From examples to the tensors of a forward pass, padded or packed.
 
-Shape legend: `B` sequences, `S` columns of a padded batch, `T` tokens of all sequences together.
+Shape legend: `B` sequences, `S` columns of a padded batch, `T` tokens of all sequences together, `P` predictions.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from bert_repro.configs import ExampleConfig
+from bert_repro.data.masking import MaskedTokens, Masker, num_predictions
+from bert_repro.data.pretraining import ExampleBatch
 from bert_repro.data.ragged import Int64Array, pad, places_in_row, row_starts
+from bert_repro.randomness import UInt64Array, draw
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+IGNORE_INDEX = -100
 
 IntArray = npt.NDArray[np.integer]
 Batch = dict[str, Any]
@@ -54,6 +63,134 @@ def collate_features(
     return _padded(fields, lengths, width, {"input_ids": pad_token_id, "token_type_ids": 0})
 
 
+class DataCollatorForBertPreTraining:
+    """Masks pre-training examples and lays them out for `BertReproForPreTraining` or stock `BertForPreTraining`.
+
+    Takes what `ExampleStream.read` returns, or, as a `data_collator` of the stock Trainer, a list of features:
+    `input_ids` with [CLS] and [SEP] in place; `token_type_ids` (else 0 through the first [SEP], 1 after);
+    `next_sentence_label` (0 IsNext, 1 NotNext) in all or none; `example_id`, an integer, in all or none. With
+    `example_id` the masks are a function of it and `seed` (the Trainer drops it unless `remove_unused_columns=False`);
+    without it they are drawn from torch's global generator, anew every time.
+
+    Args:
+        tokenizer: its special tokens and vocabulary are used.
+        config: masking settings.
+        max_predictions_per_seq: most predicted tokens of a sequence, None for no limit beyond `masked_lm_prob`.
+        packing: lay sequences end to end instead of padding them.
+        pad_to_length: S; None pads to the longest sequence of the batch. For padded batches only.
+        pad_to_multiple_of: round S up to a multiple of this. For padded batches only.
+        return_prediction_positions: also return where predictions are made, for models that take it.
+        seed: names the masks of features with an `example_id`.
+
+    Raises:
+        ValueError: padding settings together with `packing`.
+    """
+
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        config: ExampleConfig | None = None,
+        *,
+        max_predictions_per_seq: int | None = None,
+        packing: bool = False,
+        pad_to_length: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        return_prediction_positions: bool = False,
+        seed: int = 0,
+    ) -> None:
+        if packing and (pad_to_length is not None or pad_to_multiple_of is not None):
+            raise ValueError("a packed batch has no padding; leave pad_to_length and pad_to_multiple_of out")
+        self.config = config or ExampleConfig()
+        self.max_predictions_per_seq = max_predictions_per_seq
+        self.packing = packing
+        self.pad_to_length = pad_to_length
+        self.pad_to_multiple_of = pad_to_multiple_of
+        self.return_prediction_positions = return_prediction_positions
+        self.seed = seed
+        self._masker = Masker(tokenizer, self.config, max_predictions_per_seq)
+        self._fill = {"input_ids": int(tokenizer.pad_token_id), "token_type_ids": 0, "labels": IGNORE_INDEX}
+        self._sep_token_id = int(tokenizer.sep_token_id)
+
+    def __call__(self, examples: ExampleBatch | Sequence[Mapping[str, Any]]) -> Batch:
+        """Makes one batch.
+
+        Args:
+            examples: examples of a stream, or a list of features.
+
+        Returns:
+            `input_ids`, `token_type_ids`, `labels` (-100 where nothing is predicted), with `attention_mask`, int64
+            (B, S), or packed, int64 (1, T), with `position_ids`, `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q`,
+            `max_length_k` as `collate_features` returns them. `next_sentence_label`, int64 (B). On request
+            `prediction_positions`, int64 (P), flat places of the predicted tokens; padded batches have as many as
+            their shape allows, the surplus 0, where [CLS] has no label.
+
+        Raises:
+            ValueError: a sequence is longer than `pad_to_length`.
+        """
+        labels: Int64Array | None
+        if isinstance(examples, ExampleBatch):
+            lengths, labels = examples.lengths, examples.next_sentence_labels
+            segments = (places_in_row(lengths) >= np.repeat(examples.first_lengths, lengths)).astype(np.int64)
+            masked = self._masker(examples.tokens, lengths, examples.keys)
+        else:
+            tokens = _flatten(examples, "input_ids")
+            lengths = np.array([len(feature["input_ids"]) for feature in examples], dtype=np.int64)
+            segments = self._segments(examples, tokens, lengths)
+            labels = _column(examples, "next_sentence_label")
+            masked = self._masker(tokens, lengths, self._keys(examples))
+        batch = self._lay_out(masked, segments, lengths)
+        if labels is not None:
+            batch["next_sentence_label"] = _tensor(labels)
+        return batch
+
+    def _lay_out(self, masked: MaskedTokens, segments: Int64Array, lengths: Int64Array) -> Batch:
+        labels = np.full(len(masked.tokens), IGNORE_INDEX, dtype=np.int64)
+        labels[masked.positions] = masked.targets
+        fields = {"input_ids": masked.tokens, "token_type_ids": segments, "labels": labels}
+        if self.packing:
+            batch = _packed(fields, lengths)
+            positions = masked.positions
+        else:
+            width = self._width(lengths)
+            batch = _padded(fields, lengths, width, self._fill)
+            positions = self._padded_positions(masked.positions, lengths, width)
+        if self.return_prediction_positions:
+            batch["prediction_positions"] = _tensor(positions)
+        return batch
+
+    def _width(self, lengths: Int64Array) -> int:
+        longest = int(lengths.max())
+        if self.pad_to_length is not None and longest > self.pad_to_length:
+            raise ValueError(
+                f"a sequence has {longest} tokens, pad_to_length is {self.pad_to_length}; shorten it first"
+            )
+        return _round_up(self.pad_to_length or longest, self.pad_to_multiple_of or 1)
+
+    def _padded_positions(self, positions: Int64Array, lengths: Int64Array, width: int) -> Int64Array:
+        """The same places in (B, S), and 0 up to a number that depends on B and S alone, so shapes never change."""
+        starts = row_starts(lengths)
+        row = np.searchsorted(starts, positions, side="right") - 1
+        most = num_predictions(np.array([width]), self.config.masked_lm_prob, self.max_predictions_per_seq)
+        padded = np.zeros(len(lengths) * int(most[0]), dtype=np.int64)
+        padded[: len(positions)] = positions - starts[row] + row * width
+        return padded
+
+    def _segments(self, features: Sequence[Mapping[str, Any]], tokens: Int64Array, lengths: Int64Array) -> Int64Array:
+        """0 through a sequence's first [SEP], 1 after, where the features do not say."""
+        if "token_type_ids" in features[0]:
+            return _flatten(features, "token_type_ids")
+        separators = np.cumsum(tokens == self._sep_token_id)
+        before = separators - (tokens == self._sep_token_id)
+        segments: Int64Array = (before > np.repeat(before[row_starts(lengths)[:-1]], lengths)).astype(np.int64)
+        return segments
+
+    def _keys(self, features: Sequence[Mapping[str, Any]]) -> UInt64Array:
+        ids = _column(features, "example_id")
+        if ids is None:
+            return torch.randint(2**63 - 1, (len(features),)).numpy().astype(np.uint64)
+        return draw(self.seed, ids)
+
+
 def _padded(fields: Mapping[str, IntArray], lengths: Int64Array, width: int, fill: Mapping[str, int]) -> Batch:
     batch: Batch = {name: _tensor(pad(flat, lengths, width, fill[name])) for name, flat in fields.items()}
     batch["attention_mask"] = torch.from_numpy((np.arange(width) < lengths[:, None]).astype(np.int64))
@@ -71,6 +208,12 @@ def _packed(fields: Mapping[str, IntArray], lengths: Int64Array) -> Batch:
 
 def _flatten(features: Sequence[Mapping[str, Any]], name: str) -> Int64Array:
     return np.concatenate([np.asarray(feature[name], dtype=np.int64) for feature in features])
+
+
+def _column(features: Sequence[Mapping[str, Any]], name: str) -> Int64Array | None:
+    if name not in features[0]:
+        return None
+    return np.array([int(feature[name]) for feature in features], dtype=np.int64)
 
 
 def _tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
