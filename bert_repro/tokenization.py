@@ -112,7 +112,9 @@ def load_tokenizer(
     tokenizer = _load_saved(str(path_or_id))
     normalizer = json.loads(tokenizer.backend_tokenizer.to_str()).get("normalizer") or {}
     if lowercase is not None and normalizer.get("lowercase") not in (None, lowercase):
-        raise UserError(f"tokenizer {path_or_id} has lowercase={normalizer['lowercase']}, not {lowercase}: drop lowercase")
+        raise UserError(
+            f"tokenizer {path_or_id} has lowercase={normalizer['lowercase']}, not {lowercase}: drop lowercase"
+        )
     if max_input_chars_per_word is not None:
         tokenizer = _with_max_input_chars(tokenizer, max_input_chars_per_word)
     return tokenizer
@@ -214,7 +216,9 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     try:
         tokens = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start + 1} is not UTF-8; expected one vocabulary entry per line") from error
+        raise UserError(
+            f"{path}: byte {error.start + 1} is not UTF-8; expected one vocabulary entry per line"
+        ) from error
     vocab: dict[str, int] = {}
     for line, token in enumerate((token.rstrip("\r") for token in tokens), start=1):
         if token in vocab:
@@ -235,7 +239,9 @@ def _load_saved(path_or_id: str) -> "PreTrainedTokenizerFast":
         tokenizer = AutoTokenizer.from_pretrained(path_or_id)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"tokenizer {path_or_id!r} is neither a folder or file here nor on the Hub: {reason}") from error
+        raise UserError(
+            f"tokenizer {path_or_id!r} is neither a folder or file here nor on the Hub: {reason}"
+        ) from error
     missing = [name for name in ("pad", "unk", "cls", "sep", "mask") if getattr(tokenizer, f"{name}_token") is None]
     if missing or not getattr(tokenizer, "is_fast", False):
         lack = f"no {missing[0]} token" if missing else "no fast implementation"

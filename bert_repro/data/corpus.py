@@ -19,7 +19,7 @@ from bert_repro.configs import CorpusConfig, TextConfig, TokenizerConfig
 from bert_repro.data import parts
 from bert_repro.data.documents import Document, Source, find_sources, read_documents
 from bert_repro.data.passages import RULES, passages
-from bert_repro.data.processing import ProcessingSettings, process_blocks
+from bert_repro.data.processing import Block, ProcessingSettings, process_blocks
 from bert_repro.data.tokenized_corpus import FORMAT_VERSION, MANIFEST, TokenizedCorpus, read_manifest
 from bert_repro.errors import UserError
 from bert_repro.tokenization import load_tokenizer, tokenizer_fingerprint, train_wordpiece
@@ -160,7 +160,8 @@ def _write_parts(
         tokenizer.backend_tokenizer.to_str(), config.text_passages_only, config.sentence_splitter
     )
     blocks = ((part, documents) for part, documents in _blocks(config, sources) if part not in done)
-    number, collected = 0, []
+    number = 0
+    collected: list[Block] = []
     for part, block in process_blocks(blocks, settings, config.num_proc):
         if part != number and collected:
             parts.write_part(work_dir, number, collected)
@@ -242,9 +243,7 @@ def _join_parts(work_dir: Path, tokenizer: "PreTrainedTokenizerFast", settings: 
         "tokenizer_fingerprint": settings["tokenizer_fingerprint"],
         "vocab_size": len(tokenizer),
         "token_dtype": ordered[0]["token_dtype"],
-        "special_ids": {
-            name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "unk", "cls", "sep", "mask")
-        },
+        "special_ids": {name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "unk", "cls", "sep", "mask")},
         "counts": {name: value for name, value in sorted(counts.items()) if not name.startswith("dropped_")},
         "dropped_lines": {rule: counts[f"dropped_{rule}"] for rule in RULES},
         "settings": settings,

@@ -17,8 +17,7 @@ from typing import IO, Any, NamedTuple
 
 from bert_repro.errors import UserError
 
-FORMATS = (".txt", ".jsonl", ".parquet")
-SUFFIXES = tuple(form + packing for form in FORMATS[:2] for packing in ("", ".gz", ".xz")) + (".parquet",)
+SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".jsonl", ".jsonl.gz", ".jsonl.xz", ".parquet")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 PARQUET_BATCH_ROWS = 256
 
@@ -220,7 +219,7 @@ def _row_document(row: dict[str, Any], place: str, text_column: str, title_colum
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UserError(
-                f"{place}: field {text_column!r} has half a surrogate pair at character {error.start + 1}; repair the row"
+                f"{place}: field {text_column!r} has half a surrogate pair at character {error.start + 1}; repair it"
             ) from error
     return Document(text, title if isinstance(title, str) else None, position)
 

@@ -103,7 +103,7 @@ def write_datasets_files(folder: Path, records: list[dict[str, Any]]) -> None:
     from datasets import DatasetInfo
 
     DatasetInfo(features=_features(np.dtype(records[0]["token_dtype"]))).write_to_directory(str(folder))
-    state = {
+    state: dict[str, Any] = {
         "_data_files": [{"filename": record["file"]} for record in records],
         "_fingerprint": "bert_repro_corpus",
         "_format_columns": None,

@@ -49,14 +49,18 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / MANIFEST
     if not path.is_file():
-        raise UserError(f"{folder} is no prepared corpus: it has no {MANIFEST}; make one with recipes/prepare_corpus.py")
+        raise UserError(
+            f"{folder} is no prepared corpus: it has no {MANIFEST}; make one with recipes/prepare_corpus.py"
+        )
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         version = manifest["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged or not the manifest of a corpus: prepare the corpus again") from error
     if version != FORMAT_VERSION:
-        raise UserError(f"{path}: format_version {version}, this package reads {FORMAT_VERSION}: prepare the corpus again")
+        raise UserError(
+            f"{path}: format_version {version}, this package reads {FORMAT_VERSION}: prepare the corpus again"
+        )
     return dict(manifest)
 
 
@@ -99,7 +103,7 @@ class TokenizedCorpus:
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in INDEX_ARRAYS}
         parts = [_map_tokens(folder / part["file"]) for part in manifest["parts"]]
         part_starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-        corpus = cls(folder, manifest, *(arrays[name] for name in INDEX_ARRAYS), part_starts, parts)
+        corpus = cls(folder=folder, manifest=manifest, **arrays, _part_starts=part_starts, _parts=parts)
         corpus._check()
         return corpus
 
@@ -124,7 +128,8 @@ class TokenizedCorpus:
     @property
     def token_dtype(self) -> np.dtype[Any]:
         """Type of the token ids: uint16 or int32."""
-        return np.dtype(self.manifest["token_dtype"])
+        dtype: np.dtype[Any] = np.dtype(self.manifest["token_dtype"])
+        return dtype
 
     def gather(self, starts: npt.ArrayLike, lengths: npt.ArrayLike) -> TokenArray:
         """Copies slices of tokens, one behind the other.
@@ -164,7 +169,9 @@ class TokenizedCorpus:
             UserError: the fraction is out of range, or one side is empty.
         """
         if not 0.0 < heldout_fraction < 1.0:
-            raise UserError(f"heldout_fraction={heldout_fraction} is out of range: choose it between 0 and 1, exclusive")
+            raise UserError(
+                f"heldout_fraction={heldout_fraction} is out of range: choose it between 0 and 1, exclusive"
+            )
         draws = fraction(draw(_HELDOUT_DRAW, np.asarray(self.document_keys)))
         heldout = (draws < heldout_fraction) | (draws == draws.min())
         if heldout.all():
