@@ -1,6 +1,7 @@
 """The BERT of Devlin et al. (2019): encoder, pre-training heads, fine-tuning heads.
 
-Reads top to bottom: attention, encoder, pooler and heads, then the nine classes that users load. Shapes are written with
+Reads top to bottom: attention, encoder, pooler and heads, then the nine classes that users load. Shapes are written
+with
 
     B batch        S sequence, padding included     T tokens of all packed sequences
     H hidden       A attention heads                D = H / A
@@ -52,7 +53,7 @@ IGNORED_LABEL = -100
 PACKING_ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
-# --- Attention ---------------------------------------------------------------------------------------------------------
+# --- Attention ------------------------------------------------------------------------------------------------------
 
 
 def eager_attention_forward(
@@ -192,7 +193,7 @@ class BertReproSelfAttention(nn.Module):
         return attended.reshape(hidden_states.shape), probabilities
 
 
-# --- Encoder -----------------------------------------------------------------------------------------------------------
+# --- Encoder --------------------------------------------------------------------------------------------------------
 
 
 class BertReproEmbeddings(nn.Module):
@@ -293,7 +294,7 @@ class BertReproEncoder(nn.Module):
         return hidden_states
 
 
-# --- Pooler and prediction head ----------------------------------------------------------------------------------------
+# --- Pooler and prediction head -------------------------------------------------------------------------------------
 
 
 class BertReproPooler(nn.Module):
@@ -397,7 +398,32 @@ def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ignore_index:
     return total / (labels != ignore_index).sum().clamp(min=1)
 
 
-# --- Base class and encoder --------------------------------------------------------------------------------------------
+# --- Base class and encoder -----------------------------------------------------------------------------------------
+
+
+def truncated_normal(shape: torch.Size, device: torch.device) -> torch.Tensor:
+    """Draws from the standard normal distribution, again and again where a draw is beyond two (released code).
+
+    PyTorch's own function draws the whole tensor again, which takes seven times as long, and not the same in all its
+    versions.
+
+    Args:
+        shape: shape of the tensor.
+        device: device to draw on.
+
+    Returns:
+        The draws, in 32 bits, all within [-2, 2].
+    """
+    draws = torch.randn(shape, device=device, dtype=torch.float32)
+    if draws.is_meta:
+        return draws
+    flat = draws.view(-1)
+    beyond = (flat.abs() > 2).nonzero().squeeze(-1)
+    while len(beyond):
+        redrawn = torch.randn(len(beyond), device=device, dtype=torch.float32)
+        flat[beyond] = redrawn
+        beyond = beyond[redrawn.abs() > 2]
+    return draws
 
 
 class BertReproPreTrainedModel(PreTrainedModel):
@@ -431,8 +457,10 @@ class BertReproPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Draws matrices from a normal distribution truncated at two standard deviations (released code)."""
         if isinstance(module, nn.Linear | nn.Embedding):
-            std = self.config.initializer_range
-            init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+            init.copy_(
+                module.weight,
+                truncated_normal(module.weight.shape, module.weight.device) * self.config.initializer_range,
+            )
             if getattr(module, "bias", None) is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, BertReproPredictionHead):
@@ -491,24 +519,22 @@ class BertReproModel(BertReproPreTrainedModel):
             inputs_embeds: (B, S, H) word embeddings in place of `input_ids`.
             pool_token: token that the pooler reads. `first` unless a sequence head asks for another, so that the output
                 equals that of transformers' BERT.
-            kwargs: `cu_seq_lens_q`, `cu_seq_lens_k` (N + 1, int32) and `max_length_q`, `max_length_k` (tokens) for packed
-                input; `output_hidden_states`, `output_attentions`, `return_dict`.
+            kwargs: `cu_seq_lens_q`, `cu_seq_lens_k` (N + 1, int32) and `max_length_q`, `max_length_k` (tokens) for
+                packed input; `output_hidden_states`, `output_attentions`, `return_dict`.
 
         Returns:
-            `last_hidden_state` (B, S, H), `pooler_output` (B, H) or (N, H), and `hidden_states` and `attentions` on request.
+            `last_hidden_state` (B, S, H), `pooler_output` (B, H) or (N, H); `hidden_states`, `attentions` on request.
 
         Raises:
             ValueError: the arguments do not go together, or a sequence is longer than `max_position_embeddings`.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        batch_size, length = input_shape(input_ids, inputs_embeds)
         for name in ("past_key_values", "encoder_hidden_states"):
             if kwargs.get(name) is not None:
                 raise ValueError(
                     f"{name} is not supported: this BERT has neither a key-value cache nor cross-attention"
                 )
         packing = {name: kwargs[name] for name in PACKING_ARGUMENTS if kwargs.get(name) is not None}
-        batch_size, length = (inputs_embeds if input_ids is None else input_ids).shape[:2]
         check_packing(batch_size, attention_mask, position_ids, packing)
         if packing or position_ids is None:
             self._check_length(packing.get("max_length_q", length))
@@ -551,6 +577,24 @@ class BertReproModel(BertReproPreTrainedModel):
         return create_mask(config=config, inputs_embeds=embeddings, attention_mask=attention_mask, past_key_values=None)
 
 
+def input_shape(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Size:
+    """Shape of the tokens of a call.
+
+    Args:
+        input_ids: token ids, of any shape.
+        inputs_embeds: embeddings in their place, with one more dimension.
+
+    Returns:
+        The shape of the ids.
+
+    Raises:
+        ValueError: neither or both were given.
+    """
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("give exactly one of input_ids and inputs_embeds")
+    return inputs_embeds.shape[:-1] if input_ids is None else input_ids.shape
+
+
 def check_packing(
     batch_size: int,
     attention_mask: torch.Tensor | None,
@@ -588,7 +632,7 @@ def check_packing(
         raise ValueError("packed input has no padding and takes no attention_mask")
 
 
-# --- Heads that predict tokens -----------------------------------------------------------------------------------------
+# --- Heads that predict tokens --------------------------------------------------------------------------------------
 
 
 class BertReproTokenPredictor(BertReproPreTrainedModel):
@@ -624,7 +668,8 @@ class BertReproTokenPredictor(BertReproPreTrainedModel):
         Args:
             hidden_states: (B, S, H).
             labels: (B, S) token ids, -100 where nothing is predicted.
-            prediction_positions: (P,) indices into the B*S positions, padded with 0: that is [CLS], whose label is -100.
+            prediction_positions: (P,) indices into the B*S positions, padded with 0, where the
+                label is -100 because it is [CLS].
             sparse: without `prediction_positions`, decode only where there is a label. The configuration's
                 `sparse_prediction` overrules it.
 
@@ -763,7 +808,7 @@ class BertReproForMaskedLM(BertReproTokenPredictor):
 
 
 class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
-    """Left-to-right language model (paper, section 5.1, "LTR"). Attention is causal whatever `config.is_decoder` says."""
+    """Left-to-right language model (paper, section 5.1, "LTR"). It is causal whatever `config.is_decoder` says."""
 
     def __init__(self, config: BertReproConfig) -> None:
         if not config.is_decoder:
@@ -831,7 +876,7 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
         return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
 
-# --- Heads that read one token of each sequence ------------------------------------------------------------------------
+# --- Heads that read one token of each sequence ---------------------------------------------------------------------
 
 
 def classifier_dropout(config: BertReproConfig) -> nn.Dropout:
@@ -969,8 +1014,8 @@ class BertReproForMultipleChoice(BertReproPreTrainedModel):
     ) -> MultipleChoiceModelOutput:
         """Scores the C choices of each example.
 
-        Padded input as in `BertReproModel.forward`, with choices as second dimension: (B, C, S). Packed input is (1, T),
-        the B*C choices one after the other.
+        Padded input as in `BertReproModel.forward`, with choices as second dimension: (B, C, S). Packed input is
+        (1, T), the B*C choices one after the other.
 
             labels: (B,) index of the right choice.
             num_choices: C, for packed input without labels.
@@ -985,7 +1030,7 @@ class BertReproForMultipleChoice(BertReproPreTrainedModel):
                     f"{num_sequences} packed sequences do not say how many choices there are: give num_choices"
                 )
         else:
-            num_choices = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]
+            num_choices = input_shape(input_ids, inputs_embeds)[1]
         arguments = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         if not packed:
             arguments = tuple(None if argument is None else argument.flatten(0, 1) for argument in arguments)
@@ -999,7 +1044,7 @@ class BertReproForMultipleChoice(BertReproPreTrainedModel):
         )
 
 
-# --- Heads that read every token ---------------------------------------------------------------------------------------
+# --- Heads that read every token ------------------------------------------------------------------------------------
 
 
 class BertReproForTokenClassification(BertReproPreTrainedModel):

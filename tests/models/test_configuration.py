@@ -1,0 +1,110 @@
+"""The configuration: stock's fields, and clear refusals."""
+
+import json
+
+import pytest
+import transformers
+from huggingface_hub.errors import StrictDataclassFieldValidationError
+
+from bert_repro import BertReproConfig, BertReproForSequenceClassification, BertReproModel
+
+OURS = {"pool_token", "sparse_prediction"}
+
+
+def test_fields_and_defaults_are_those_of_stock_bert():
+    ours = BertReproConfig.default_config_fields()
+    assert set(ours) - OURS == set(transformers.BertConfig.default_config_fields())
+    stock = transformers.BertConfig().to_dict()
+    assert {name: value for name, value in BertReproConfig().to_dict().items() if name not in OURS} == {
+        **stock,
+        "model_type": "bert_repro",
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"hidden_size": 30}, "hidden_size must be a multiple of num_attention_heads, got 30 and 12"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1, got 0"),
+        ({"vocab_size": 0}, "vocab_size must be at least 1"),
+        ({"hidden_dropout_prob": 1.0}, r"hidden_dropout_prob must be in \[0, 1\), got 1.0"),
+        ({"classifier_dropout": -0.1}, "classifier_dropout must be in"),
+        ({"vocab_size": 10, "pad_token_id": 10}, "pad_token_id must be in"),
+        ({"add_cross_attention": True}, "no cross-attention"),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        BertReproConfig(**fields)
+
+
+def test_a_value_of_the_wrong_type_is_refused():
+    with pytest.raises(StrictDataclassFieldValidationError, match="hidden_size"):
+        BertReproConfig(hidden_size="abc")
+    with pytest.raises(StrictDataclassFieldValidationError, match="pool_token"):
+        BertReproConfig(pool_token="middle")
+
+
+def test_fields_set_after_construction_are_checked_by_the_model(tiny):
+    config = tiny.config()
+    config.num_attention_heads = 5
+    with pytest.raises(ValueError, match="hidden_size must be a multiple"):
+        BertReproModel(config)
+    with pytest.raises(ValueError, match=r"hidden_act must be one of .*gelu.*, got golu"):
+        BertReproModel(tiny.config(hidden_act="golu"))
+
+
+def test_a_causal_model_pools_its_last_token(tiny):
+    assert BertReproConfig().pool_token == "first"
+    assert BertReproConfig(is_decoder=True).pool_token == "last"
+    config = tiny.config()
+    config.is_decoder = True
+    assert BertReproForSequenceClassification(config).config.pool_token == "last"
+
+
+def test_a_stock_config_is_read_without_a_warning(tmp_path, tiny, warnings_logged):
+    transformers.BertConfig(**tiny.sizes, id2label={0: "no", 1: "yes", 2: "maybe"}).save_pretrained(tmp_path)
+    config = BertReproConfig.from_pretrained(tmp_path)
+    assert warnings_logged() == []
+    assert (config.model_type, config.hidden_size, config.id2label[2]) == ("bert_repro", 32, "maybe")
+
+
+def test_another_model_type_still_warns(tmp_path, warnings_logged):
+    transformers.ElectraConfig().save_pretrained(tmp_path)
+    BertReproConfig.from_pretrained(tmp_path)
+    assert any("electra" in message for message in warnings_logged())
+
+
+def test_config_is_written_in_its_published_form_and_read_back(tmp_path, tiny):
+    config = tiny.config(num_labels=3)
+    config.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["model_type"] == "bert"
+    assert written["auto_map"]["AutoModelForCausalLM"] == "modeling_bert_repro.BertReproForCausalLM"
+    assert (tmp_path / "configuration_bert_repro.py").exists() and (tmp_path / "modeling_bert_repro.py").exists()
+    assert BertReproConfig.from_pretrained(tmp_path).num_labels == 3
+
+
+@pytest.mark.parametrize(
+    ("architecture", "pool_token", "model_type"),
+    [
+        ("BertReproForSequenceClassification", "first", "bert"),
+        ("BertReproForSequenceClassification", "last", "bert_repro"),
+        ("BertForSequenceClassification", "last", "bert_repro"),
+        ("BertReproForMultipleChoice", "last", "bert_repro"),
+        ("BertReproForPreTraining", "last", "bert_repro"),
+        ("BertReproForNextSentencePrediction", "last", "bert_repro"),
+        ("BertReproForCausalLM", "last", "bert"),
+        ("BertReproForTokenClassification", "last", "bert"),
+        ("BertReproModel", "last", "bert"),
+        ("SomebodysOwnHead", "last", "bert_repro"),
+    ],
+)
+def test_model_type_is_stock_only_where_stock_would_compute_the_same(architecture, pool_token, model_type):
+    config = BertReproConfig(pool_token=pool_token, architectures=[architecture])
+    assert config.published()["model_type"] == model_type
+
+
+def test_architectures_name_the_stock_classes():
+    config = BertReproConfig(architectures=["BertReproForCausalLM"], is_decoder=True)
+    assert config.published()["architectures"] == ["BertLMHeadModel"]

@@ -1,0 +1,399 @@
+"""What a transformers user does with a head, tried on all nine. Each subclass names a head and labels its input."""
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+
+import bert_repro
+from bert_repro.models.configuration_bert_repro import HEADS
+
+
+def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+class HeadTests:
+    """The tests. Subclasses set `auto_class`, and `labels` unless the class has no loss."""
+
+    auto_class: ClassVar[str]
+    fields: ClassVar[dict[str, Any]] = {}
+
+    @pytest.fixture(autouse=True)
+    def _setup(self, tiny):
+        self.tiny = tiny
+        head = HEADS[self.auto_class]
+        self.model_class = getattr(bert_repro, head.ours)
+        self.stock_class = getattr(transformers, head.stock)
+        torch.manual_seed(0)
+
+    # What a subclass says about its head
+
+    def batch(self) -> dict[str, torch.Tensor]:
+        return self.tiny.batch()
+
+    def labels(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {}
+
+    # Tools
+
+    def model(self, implementation: str = "sdpa", **fields: Any):
+        config = self.tiny.config(**{**self.fields, **fields}, attn_implementation=implementation)
+        return self.model_class(config)
+
+    def pair(self, implementation: str = "eager"):
+        """Ours and the stock model with equal weights, ours under the configuration that decodes all positions."""
+        stock = self.stock_class(self.tiny.stock_config(**self.fields, attn_implementation=implementation))
+        ours = self.model(implementation, sparse_prediction=False)
+        ours.load_state_dict(stock.state_dict())
+        return ours, stock
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        batch = self.batch()
+        return {**batch, **self.labels(batch)}
+
+    def backward(self, outputs) -> None:
+        outputs["loss"].backward()
+
+    # Parity with the stock class
+
+    @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+    def test_outputs_and_gradients_equal_stock(self, implementation):
+        ours, stock = self.pair(implementation)
+        inputs = self.inputs()
+        our_outputs, stock_outputs = ours(**inputs), stock(**inputs)
+        for name, expected in stock_outputs.items():
+            if torch.is_tensor(expected):
+                self.tiny.assert_close(our_outputs[name], expected, name)
+        self.backward(our_outputs)
+        self.backward(stock_outputs)
+        expected_gradients = gradients(stock)
+        assert gradients(ours).keys() == expected_gradients.keys()
+        for name, gradient in gradients(ours).items():
+            self.tiny.assert_close(gradient, expected_gradients[name], name)
+
+    def test_state_dicts_interchange(self):
+        ours, stock = self.pair()
+        assert list(ours.state_dict()) == list(stock.state_dict())
+        stock.load_state_dict(ours.state_dict(), strict=True)
+
+    def test_loads_a_stock_folder_without_a_warning(self, tmp_path, warnings_logged):
+        stock = self.stock_class(self.tiny.stock_config(**self.fields))
+        stock.save_pretrained(tmp_path)
+        ours = self.model_class.from_pretrained(tmp_path)
+        assert warnings_logged() == []
+        for name, values in stock.state_dict().items():
+            assert torch.equal(ours.state_dict()[name], values), name
+
+    # Loading and saving
+
+    def test_saved_and_loaded_again_is_equal(self, tmp_path, warnings_logged):
+        model = self.model().eval()
+        inputs = self.inputs()
+        expected = model(**inputs)
+        model.save_pretrained(tmp_path)
+        loaded = self.model_class.from_pretrained(tmp_path)
+        assert warnings_logged() == []
+        for name, values in loaded.state_dict().items():
+            assert torch.equal(values, model.state_dict()[name]), name
+        for name, values in loaded(**inputs).items():
+            self.tiny.assert_close(values, expected[name], name)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_loads_in_half_precision(self, tmp_path, dtype):
+        model = self.model()
+        model.to(dtype).save_pretrained(tmp_path)
+        loaded = self.model_class.from_pretrained(tmp_path)
+        assert {parameter.dtype for parameter in loaded.parameters()} == {dtype}
+        outputs = loaded(**self.inputs())
+        assert all(values.isfinite().all() for values in outputs.values())
+        if "loss" in outputs:
+            assert outputs.loss.dtype == torch.float32
+
+    def test_auto_class_resolves_our_model_type(self):
+        config = self.tiny.config(**self.fields)
+        assert type(getattr(transformers, self.auto_class).from_config(config)) is self.model_class
+
+    # What comes out
+
+    def test_tuple_output_equals_dict_output(self):
+        model = self.model().eval()
+        inputs = self.inputs()
+        outputs = model(**inputs)
+        as_tuple = model(**inputs, return_dict=False)
+        assert isinstance(as_tuple, tuple) and len(as_tuple) == len(outputs)
+        for values, expected in zip(as_tuple, outputs.values(), strict=True):
+            assert torch.equal(values, expected)
+
+    @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+    def test_hidden_states_and_attentions(self, implementation):
+        model = self.model(implementation).eval()
+        batch = self.batch()
+        rows, length = batch["input_ids"].flatten(0, -2).shape
+        outputs = model(**batch, output_hidden_states=True, output_attentions=True)
+        assert [tuple(states.shape) for states in outputs.hidden_states] == [(rows, length, 32)] * 3
+        assert [tuple(weights.shape) for weights in outputs.attentions] == [(rows, 4, length, length)] * 2
+        padding = (1 - batch["attention_mask"]).flatten(0, -2)[:, None, None]
+        for weights in outputs.attentions:
+            self.tiny.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)), "sum of attention")
+            assert (weights * padding).max() == 0
+
+    def test_asking_for_attentions_changes_no_output(self):
+        model = self.model("sdpa").eval()
+        inputs = self.inputs()
+        outputs = model(**inputs, output_attentions=True)
+        for name, expected in model(**inputs).items():
+            self.tiny.assert_close(outputs[name], expected, name)
+
+    # What goes in
+
+    def test_embeddings_in_place_of_ids(self):
+        model = self.model().eval()
+        inputs = self.inputs()
+        expected = model(**inputs)
+        embeddings = model.get_input_embeddings()(inputs.pop("input_ids"))
+        for name, values in model(**inputs, inputs_embeds=embeddings).items():
+            assert torch.equal(values, expected[name]), name
+
+    def test_neither_or_both_of_ids_and_embeddings_are_refused(self):
+        model = self.model()
+        batch = self.batch()
+        with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
+            model(attention_mask=batch["attention_mask"])
+        embeddings = model.get_input_embeddings()(batch["input_ids"])
+        with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
+            model(**batch, inputs_embeds=embeddings)
+
+    @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+    def test_packed_equals_padded(self, implementation):
+        ours = self.model(implementation)
+        inputs = self.inputs()
+        mask = inputs["attention_mask"]
+        padded = ours(**inputs)
+        packed = ours(**self.tiny.pack(inputs))
+        for name, values in packed.items():
+            self.compare_packed(name, values, padded, mask, inputs)
+        self.backward(packed)
+        from_packed = gradients(ours)
+        ours.zero_grad()
+        self.backward(self.padded_for_gradients(padded, inputs))
+        for name, gradient in gradients(ours).items():
+            self.tiny.assert_close(from_packed[name], gradient, name)
+
+    def compare_packed(self, name, values, padded, mask, inputs) -> None:
+        expected = padded[name]
+        if expected.shape[:2] == mask.shape:
+            values, expected = values[0], expected[mask.bool()]
+        self.tiny.assert_close(values, expected, name)
+
+    def padded_for_gradients(self, padded, inputs):
+        return padded
+
+    # Training
+
+    def test_gradient_checkpointing_gives_the_same_gradients(self):
+        model = self.model().train()
+        inputs = self.inputs()
+        self.backward(model(**inputs))
+        expected = gradients(model)
+        model.zero_grad()
+        model.gradient_checkpointing_enable()
+        calls = []
+        layer = model.base_model.encoder.layer[0]
+        layer.intermediate.register_forward_hook(lambda *_: calls.append(1))
+        self.backward(model(**inputs))
+        assert len(calls) == 2, "the layer ran once: nothing was recomputed"
+        for name, gradient in gradients(model).items():
+            assert torch.equal(gradient, expected[name]), name
+
+    def test_vocabulary_is_resized(self):
+        model = self.model().eval()
+        inputs = self.inputs()
+        expected = model(**inputs)
+        model.resize_token_embeddings(70, mean_resizing=False)
+        assert model.config.vocab_size == 70
+        assert model.get_input_embeddings().weight.shape == (70, 32)
+        decoder = model.get_output_embeddings()
+        if decoder is not None:
+            assert decoder.weight is model.get_input_embeddings().weight
+            assert decoder.bias is model.cls.predictions.bias
+            assert decoder.bias.shape == (70,)
+        for name, values in model(**inputs).items():
+            if values.shape[-1:] == (70,):
+                values = values[..., :61]
+            if "loss" not in name:
+                self.tiny.assert_close(values, expected[name], name)
+
+    def test_compiles_into_one_graph(self):
+        model = self.model().eval()
+        inputs = self.inputs()
+        torch._dynamo.reset()  # all heads share transformers' wrapper, which would be compiled anew for each
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        for name, expected in model(**inputs).items():
+            self.tiny.assert_close(compiled(**inputs)[name], expected, name)
+
+    def test_loss_arguments_are_not_left_to_the_trainer(self):
+        assert self.model_class.accepts_loss_kwargs is False
+
+    @pytest.mark.slow
+    def test_stock_trainer_accumulates_equal_gradients(self, tmp_path):
+        self.check_stock_trainer(tmp_path)
+
+    def check_stock_trainer(self, tmp_path):
+        assert self.trained_norm(tmp_path, batch_size=8) == pytest.approx(self.trained_norm(tmp_path, 2), rel=1e-5)
+
+    def trained_norm(self, output_dir, batch_size: int) -> float:
+        """Gradient norm of one step of the stock Trainer over eight copies of the first example."""
+        example = {name: values[0] for name, values in self.inputs().items()}
+        arguments = transformers.TrainingArguments(
+            output_dir,
+            per_device_train_batch_size=batch_size,
+            gradient_accumulation_steps=8 // batch_size,
+            max_steps=1,
+            logging_steps=1,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+        )
+        torch.manual_seed(0)
+        trainer = transformers.Trainer(self.model(), arguments, train_dataset=[example] * 8)
+        trainer.train()
+        return trainer.state.log_history[0]["grad_norm"]
+
+
+class TokenPredictorTests(HeadTests):
+    """Heads with a prediction head."""
+
+    def labels(self, batch):
+        return {"labels": self.tiny.masked_labels(batch)}
+
+    def test_decoder_is_tied_to_the_embeddings(self):
+        model = self.model()
+        assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+        assert model.get_output_embeddings().bias is model.cls.predictions.bias
+
+    def test_decoder_is_its_own_when_not_tied(self, tmp_path):
+        model = self.model(tie_word_embeddings=False)
+        assert model.get_output_embeddings().weight is not model.get_input_embeddings().weight
+        model.save_pretrained(tmp_path)
+        loaded = self.model_class.from_pretrained(tmp_path)
+        assert torch.equal(loaded.get_output_embeddings().weight, model.get_output_embeddings().weight)
+
+
+class TestModel(HeadTests):
+    auto_class = "AutoModel"
+
+    def check_stock_trainer(self, tmp_path):
+        """The encoder has no loss to train."""
+
+    def backward(self, outputs):
+        states = outputs.last_hidden_state
+        if len(states) > 1:
+            states = states[self.batch()["attention_mask"].bool()]
+        (states.square().mean() + outputs.pooler_output.square().mean()).backward()
+
+
+class TestForPreTraining(TokenPredictorTests):
+    auto_class = "AutoModelForPreTraining"
+
+    def labels(self, batch):
+        return {**super().labels(batch), "next_sentence_label": torch.tensor([0, 1, 1])}
+
+    def test_stock_trainer_accumulates_equal_gradients(self, tmp_path):
+        self.check_stock_trainer(tmp_path)
+
+
+class TestForMaskedLM(TokenPredictorTests):
+    auto_class = "AutoModelForMaskedLM"
+
+
+class TestForCausalLM(TokenPredictorTests):
+    auto_class = "AutoModelForCausalLM"
+    fields: ClassVar = {"is_decoder": True}
+
+    def labels(self, batch):
+        return {"labels": torch.where(batch["attention_mask"].bool(), batch["input_ids"], -100)}
+
+
+class TestForNextSentencePrediction(HeadTests):
+    auto_class = "AutoModelForNextSentencePrediction"
+
+    def labels(self, batch):
+        return {"labels": torch.tensor([0, 1, 1])}
+
+
+class TestForSequenceClassification(HeadTests):
+    auto_class = "AutoModelForSequenceClassification"
+    fields: ClassVar = {"num_labels": 3}
+
+    def labels(self, batch):
+        return {"labels": torch.tensor([2, 0, 1])}
+
+    def test_stock_trainer_accumulates_equal_gradients(self, tmp_path):
+        self.check_stock_trainer(tmp_path)
+
+
+class TestSequenceRegression(HeadTests):
+    auto_class = "AutoModelForSequenceClassification"
+    fields: ClassVar = {"num_labels": 1}
+
+    def labels(self, batch):
+        return {"labels": torch.tensor([0.5, 4.0, 2.5])}
+
+
+class TestSequenceMultiLabel(HeadTests):
+    auto_class = "AutoModelForSequenceClassification"
+    fields: ClassVar = {"num_labels": 2, "problem_type": "multi_label_classification"}
+
+    def labels(self, batch):
+        return {"labels": torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])}
+
+
+class TestForMultipleChoice(HeadTests):
+    auto_class = "AutoModelForMultipleChoice"
+
+    def batch(self):
+        batch = self.tiny.batch((9, 5, 8, 3, 7, 9))
+        return {name: values.view(2, 3, -1) for name, values in batch.items()}
+
+    def labels(self, batch):
+        return {"labels": torch.tensor([2, 0])}
+
+
+class TestForTokenClassification(HeadTests):
+    auto_class = "AutoModelForTokenClassification"
+    fields: ClassVar = {"num_labels": 5}
+
+    def labels(self, batch):
+        return {"labels": torch.where(batch["attention_mask"].bool(), batch["input_ids"] % 5, -100)}
+
+
+class TestForQuestionAnswering(HeadTests):
+    auto_class = "AutoModelForQuestionAnswering"
+
+    def labels(self, batch):
+        return {"start_positions": torch.tensor([0, 3, 1]), "end_positions": torch.tensor([10, 5, 99])}
+
+    def compare_packed(self, name, values, padded, mask, inputs):
+        if name == "loss":
+            self.tiny.assert_close(values, self.loss_without_padding(padded, inputs), name)
+        else:
+            self.tiny.assert_close(values[mask.bool()], padded[name][mask.bool()], name)
+            assert (values[~mask.bool()] == torch.finfo(values.dtype).min).all()
+
+    def padded_for_gradients(self, padded, inputs):
+        return {"loss": self.loss_without_padding(padded, inputs)}
+
+    def loss_without_padding(self, padded, inputs):
+        padding = inputs["attention_mask"] == 0
+        starts, ends = (padded[name].masked_fill(padding, -torch.inf) for name in ("start_logits", "end_logits"))
+        end_positions = torch.where(inputs["end_positions"] == 99, -100, inputs["end_positions"])
+        return (F.cross_entropy(starts, inputs["start_positions"]) + F.cross_entropy(ends, end_positions)) / 2
+
+
+def test_every_head_is_tested():
+    tested = {test.auto_class for name, test in globals().items() if name.startswith("Test")}
+    assert tested == set(HEADS)

@@ -1,0 +1,73 @@
+"""Parameter counts and the distribution that weights start from."""
+
+import pytest
+import torch
+from scipy import stats
+
+from bert_repro import BertReproConfig, BertReproForPreTraining, BertReproModel
+
+
+def parameters(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "heads", "count"),
+    [
+        (3, 768, 12, 45_691_392),
+        (6, 768, 3, 66_955_008),
+        (6, 768, 12, 66_955_008),
+        (12, 768, 12, 109_482_240),
+        (12, 1024, 16, 183_987_200),
+        (24, 1024, 16, 335_141_888),
+    ],
+)
+def test_parameter_counts_of_table_6(layers, hidden, heads, count):
+    config = BertReproConfig(
+        num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads, intermediate_size=4 * hidden
+    )
+    with torch.device("meta"):
+        encoder = BertReproModel(config)
+        pre_training = BertReproForPreTraining(config)
+    assert parameters(encoder) == count
+    assert parameters(pre_training) - count == {768: 624_188, 1024: 1_084_220}[hidden]
+
+
+@pytest.fixture(scope="module")
+def model() -> BertReproForPreTraining:
+    torch.manual_seed(0)
+    return BertReproForPreTraining(
+        BertReproConfig(vocab_size=3000, hidden_size=128, num_hidden_layers=2, num_attention_heads=2)
+    )
+
+
+def test_matrices_are_drawn_within_two_standard_deviations(model):
+    for name, values in model.named_parameters():
+        if values.dim() == 2:
+            assert (0.015 < values.std() < 0.02 and abs(values.mean()) < 0.001) or values.numel() < 1000, name
+            assert values.abs().max() <= 0.04 + 1e-8, name
+            assert (values[0] != 0).all(), f"{name}: the padding row is drawn like any other"
+
+
+def test_matrices_follow_the_truncated_normal_distribution(model):
+    values = model.bert.embeddings.word_embeddings.weight.detach().flatten().numpy()
+    assert stats.kstest(values, stats.truncnorm(-2, 2, scale=0.02).cdf).pvalue > 0.01
+
+
+def test_biases_are_zero_and_norms_are_the_identity(model):
+    for name, values in model.named_parameters():
+        if values.dim() == 1:
+            assert (values == (1.0 if name.endswith("LayerNorm.weight") else 0.0)).all(), name
+
+
+def test_same_seed_gives_the_same_weights(tiny):
+    models = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        models.append(BertReproForPreTraining(tiny.config()).state_dict())
+    assert all(torch.equal(values, models[1][name]) for name, values in models[0].items())
+
+
+def test_initializer_range_scales_the_bounds(tiny):
+    weight = BertReproModel(tiny.config(initializer_range=0.5)).embeddings.word_embeddings.weight
+    assert 0.9 < weight.abs().max() <= 1.0
