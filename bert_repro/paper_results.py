@@ -17,8 +17,8 @@ class Column:
     Args:
         name: the column's head.
         task: task name as in `--task_name`.
-        metric: what is scored.
-        split: on which examples.
+        metric: what is scored, with the names of `bert_repro.metrics.METRICS` where it is one of them.
+        split: on which examples, with the names of our tasks' splits; the paper's "dev" is `validation`.
         incomparable: why no difference may be printed although task, metric and split agree; None: it may.
     """
 
@@ -52,14 +52,14 @@ class ResultTable:
     rows: Mapping[str, tuple[float | None, ...]]
 
 
-_FIRST_QNLI = "the paper's QNLI is GLUE's first release (108k training rows); today's is another split of SQuAD"
+_FIRST_QNLI = "the paper's QNLI is GLUE's first release (108k training rows); today's has 104,743"
 _LEADERBOARD = "GLUE test, scored by the leaderboard; the best of several runs on dev"
 
 
 def _squad_columns(task: str) -> tuple[Column, ...]:
     return tuple(
-        Column(f"{split} {head}", task, metric, split)
-        for split in ("dev", "test")
+        Column(f"{name} {head}", task, metric, split)
+        for name, split in (("dev", "validation"), ("test", "test"))
         for head, metric in (("EM", "exact_match"), ("F1", "f1"))
     )
 
@@ -74,7 +74,7 @@ TABLES: Mapping[int, ResultTable] = {
             Column("QNLI", "qnli", "accuracy", "test", _FIRST_QNLI),
             Column("SST-2", "sst2", "accuracy", "test"),
             Column("CoLA", "cola", "matthews_correlation", "test"),
-            Column("STS-B", "stsb", "spearman", "test"),
+            Column("STS-B", "stsb", "spearmanr", "test"),
             Column("MRPC", "mrpc", "f1", "test"),
             Column("RTE", "rte", "accuracy", "test"),
             Column("Average", "glue", "mean of the nine columns", "test", _FIRST_QNLI),
@@ -117,7 +117,7 @@ TABLES: Mapping[int, ResultTable] = {
     ),
     4: ResultTable(
         "SWAG",
-        (Column("dev", "swag", "accuracy", "dev"), Column("test", "swag", "accuracy", "test")),
+        (Column("dev", "swag", "accuracy", "validation"), Column("test", "swag", "accuracy", "test")),
         {
             "ESIM+GloVe": (51.9, 52.7),
             "ESIM+ELMo": (59.1, 59.2),
@@ -131,11 +131,11 @@ TABLES: Mapping[int, ResultTable] = {
     5: ResultTable(
         "Ablation of the pre-training tasks, BERT-base size, dev",
         (
-            Column("MNLI-m", "mnli", "accuracy", "dev_matched"),
-            Column("QNLI", "qnli", "accuracy", "dev", _FIRST_QNLI),
-            Column("MRPC", "mrpc", "accuracy", "dev"),
-            Column("SST-2", "sst2", "accuracy", "dev"),
-            Column("SQuAD", "squad", "f1", "dev"),
+            Column("MNLI-m", "mnli", "accuracy", "validation_matched"),
+            Column("QNLI", "qnli", "accuracy", "validation", _FIRST_QNLI),
+            Column("MRPC", "mrpc", "accuracy", "validation"),
+            Column("SST-2", "sst2", "accuracy", "validation"),
+            Column("SQuAD", "squad", "f1", "validation"),
         ),
         {
             "BERT-base": (84.4, 88.4, 86.7, 92.7, 88.5),
@@ -148,9 +148,9 @@ TABLES: Mapping[int, ResultTable] = {
         "Model size; dev accuracy, mean of 5 restarts. Rows are names of `presets.MODEL_SIZES`",
         (
             Column("LM perplexity", "pretraining", "mlm_perplexity", "heldout", "the held-out data is not described"),
-            Column("MNLI-m", "mnli", "accuracy", "dev_matched"),
-            Column("MRPC", "mrpc", "accuracy", "dev"),
-            Column("SST-2", "sst2", "accuracy", "dev"),
+            Column("MNLI-m", "mnli", "accuracy", "validation_matched"),
+            Column("MRPC", "mrpc", "accuracy", "validation"),
+            Column("SST-2", "sst2", "accuracy", "validation"),
         ),
         {
             "3-768-12": (5.84, 77.9, 79.8, 88.4),
@@ -163,7 +163,7 @@ TABLES: Mapping[int, ResultTable] = {
     ),
     7: ResultTable(
         "CoNLL-2003, mean of 5 restarts; the rows from `Embeddings` on are the feature-based approach with BERT-base",
-        (Column("dev", "conll2003", "entity_f1", "dev"), Column("test", "conll2003", "entity_f1", "test")),
+        (Column("dev", "conll2003", "entity_f1", "validation"), Column("test", "conll2003", "entity_f1", "test")),
         {
             "ELMo": (95.7, 92.2),
             "CVT": (None, 92.6),
@@ -182,9 +182,9 @@ TABLES: Mapping[int, ResultTable] = {
         "Masking mixes [MASK]/same/random, dev. Its 80/10/10 row differs from Table 7 without an explanation: "
         "never mix the two",
         (
-            Column("MNLI", "mnli", "accuracy", "dev_matched"),
-            Column("NER fine-tune", "conll2003", "entity_f1", "dev"),
-            Column("NER feature-based", "conll2003", "entity_f1", "dev"),
+            Column("MNLI", "mnli", "accuracy", "validation_matched"),
+            Column("NER fine-tune", "conll2003", "entity_f1", "validation"),
+            Column("NER feature-based", "conll2003", "entity_f1", "validation"),
         ),
         {
             "80/10/10": (84.2, 95.4, 94.9),
@@ -216,7 +216,7 @@ class Figure5:
 
 
 FIGURE_5 = Figure5(
-    Column("MNLI", "mnli", "accuracy", "dev_matched"),
+    Column("MNLI", "mnli", "accuracy", "validation_matched"),
     (200_000, 400_000, 600_000, 800_000, 1_000_000),
     1.0,
     "The masked model converges marginally slower than the left-to-right one but passes it almost at once.",

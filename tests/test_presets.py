@@ -133,7 +133,7 @@ def test_table_6_rows_are_model_sizes():
 
 def test_paper_result():
     result = paper_result(5, "No NSP", "MRPC")
-    assert (result.value, result.column.metric, result.column.split) == (86.5, "accuracy", "dev")
+    assert (result.value, result.column.metric, result.column.split) == (86.5, "accuracy", "validation")
     assert paper_result(1, "BERT-large", "MRPC").column.metric == "f1"
     assert paper_result(2, "BERT-base", "test F1") is None
     for wrong in ((9, "BERT-base", "dev"), (4, "BERT-huge", "dev"), (4, "BERT-base", "train")):

@@ -1,0 +1,304 @@
+"""Writes docs/CONFIGURATION.md and docs/DEVIATIONS.md from the settings, so that neither can fall behind them.
+
+`python -m bert_repro.reference --write` (or `make docs`) writes both, `--check` says whether they are current.
+"""
+
+import argparse
+import dataclasses
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bert_repro import configs
+from bert_repro.configs import Config, Phase
+from bert_repro.paper_results import TABLES
+from bert_repro.presets import PAPER_PHASES, PRESETS, positions
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+_SOURCES = {
+    "paper": "the paper",
+    "released": "the released code",
+    "transformers": "transformers' users",
+    "ours": "this project",
+}
+
+CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "Model": (
+        (
+            "sequence heads",
+            "The paper classifies from the final hidden vector C of [CLS] (4.1); the released code, and ours, "
+            "from the pooler's output for it, followed by dropout.",
+        ),
+        (
+            "`pool_token` of the model configuration",
+            "Under causal attention the first position sees only itself, so a left-to-right classifier (Table "
+            "5) cannot read [CLS]. The paper does not say what it reads. Ours reads the last token that is not "
+            "padding.",
+        ),
+        (
+            "initialisation and epsilon",
+            "Normal, standard deviation 0.02, truncated at two deviations, and a LayerNorm epsilon of 1e-12: "
+            "released; the paper is silent.",
+        ),
+    ),
+    "Examples": (
+        (
+            "NotNext from another document",
+            "The release redraws up to ten times and then keeps a segment of the same document, still called "
+            "NotNext. Ours is never of the same document; with NSP a corpus of one document is an error.",
+        ),
+        (
+            "chunks of one sentence with `nsp_sampling=paper`",
+            "So that the label can be drawn first: such a chunk takes the document's next sentence too, a "
+            "document of one sentence is split at a uniform token, a document of one token makes no example. "
+            "The paper calls a sentence any contiguous span; it gives no rule.",
+        ),
+        (
+            "order and sharding",
+            "The release shuffles within the files it is given. Ours draws pairs and order over the whole "
+            "corpus from (seed, phase, epoch), so preparation shards and loader processes change nothing.",
+        ),
+        (
+            "how many tokens are predicted",
+            "The paper says 15%. The release, and ours, take an exact count without replacement: 0.15 x tokens "
+            "with the special ones included, rounded half to even, at least 1, at most "
+            "`max_predictions_per_seq`.",
+        ),
+        (
+            "`max_predictions_per_seq`",
+            "Not in the paper. 20 at 128 tokens and 77 at 512 in its presets: the release's, where neither ever "
+            "cuts 15%.",
+        ),
+    ),
+    "Pre-training": (
+        (
+            "mean of the losses",
+            "The release takes the mean over each core's predicted tokens, then the mean of those means. Ours "
+            "is the mean over all predicted tokens, and over all sequences, of the global batch, so it does not "
+            "depend on the devices.",
+        ),
+        (
+            "positions seen",
+            f"The paper's 128,000 tokens a batch and 40 epochs (A.2) count 512 tokens throughout: {positions(PAPER_PHASES, max_seq_length=512) / 1e9:.1f} billion "
+            f"positions. Its two phases have {positions(PAPER_PHASES) / 1e9:.1f} billion. Ours reports the latter.",
+        ),
+        (
+            "one schedule over both phases",
+            "Learning rate and optimiser state run on when the length changes: our reading of A.2. While "
+            "sequences are short, weight decay alone moves the embeddings of later positions, as in the "
+            "release.",
+        ),
+        (
+            "steps under fp16",
+            "Not in the paper. A step that the loss scaler skips does not advance the learning rate.",
+        ),
+    ),
+    "Fine-tuning": (
+        (
+            "optimiser",
+            "A.3 names batch, rate and epochs only. As released: the optimiser of pre-training with a fresh "
+            "state, decay 0.01, clipping at 1.0, linear decay to zero.",
+        ),
+        (
+            "batches",
+            "As released, shuffled epochs are laid end to end and cut into full batches, so a batch may span "
+            "two epochs and the last partial batch is dropped.",
+        ),
+        (
+            "metrics",
+            "Table 1 gives F1 for MRPC and QQP, Tables 5 and 6 accuracy for MRPC. Both are always reported.",
+        ),
+    ),
+}
+"""Choices that no setting changes, by part: what it is about, and how the sources and ours read it."""
+
+
+def config_classes() -> list[type[Config]]:
+    """The configuration classes in the order in which `bert_repro.configs` defines them."""
+    found = [item for item in vars(configs).values() if inspect.isclass(item) and issubclass(item, Config)]
+    return [item for item in found if item is not Config]
+
+
+def own_settings(config_class: type[Config]) -> Iterator["dataclasses.Field[Any]"]:
+    """The settings that a class adds or redefines, in order."""
+    own = inspect.get_annotations(config_class)
+    return (item for item in dataclasses.fields(config_class) if item.name in own)
+
+
+def configuration_reference() -> str:
+    """The text of docs/CONFIGURATION.md."""
+    classes = config_classes()
+    parts = [
+        "# Configuration reference",
+        _generated("bert_repro/configs.py` and `bert_repro/presets.py"),
+        "Every setting is a flag of the recipes that take its class (`--learning_rate 1e-4`; a yes or no may stand "
+        "alone: `--packing false`, `--do_train`) and a key of a `--config FILE.yaml`. Defaults give way to `--preset "
+        "NAME`, that to the file, that to flags. Unknown flags and keys are refused. *Decided by* says who set the "
+        "default: the paper, the code its authors released, a name that transformers' users know, or this project; "
+        "where they differ, see [DEVIATIONS.md](DEVIATIONS.md). The settings of the architecture itself stand in "
+        "`bert_repro/models/configuration_bert_repro.py`.",
+        "\n".join(f"- [{item.__name__}](#{item.__name__.lower()}): {_first_line(item)}" for item in classes),
+        *(_class_section(item) for item in classes),
+        f"## {Phase.__name__}\n\n{_phase_section()}",
+        "## Presets\n\n" + _preset_table(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def deviations() -> str:
+    """The text of docs/DEVIATIONS.md."""
+    rows = [
+        (f"`{item.name}`", item_class.__name__, _value(item.default), _SOURCES[item.metadata["source"]], text)
+        for item_class in config_classes()
+        for item in own_settings(item_class)
+        if (text := item.metadata["deviation"])
+    ]
+    without = [
+        f"### {part}\n\n" + "\n".join(f"- **{what}**: {text}" for what, text in choices)
+        for part, choices in CHOICES_WITHOUT_A_SETTING.items()
+    ]
+    parts = [
+        "# Where the paper and the released code differ or are silent",
+        _generated("bert_repro/configs.py` and `bert_repro/reference.py"),
+        "Two sources define BERT: the paper (arXiv:1810.04805v2) and the code its authors released, which by its own "
+        "account is not the very code of the paper. The rule here: where the released code is one possible reading of "
+        "the paper's words, the released code; where it contradicts a fact that the paper states, the paper; where "
+        "both are silent, our choice, called so.",
+        "## Choices that are settings",
+        _table(("Setting", "Class", "Default", "Default follows", "The readings"), rows),
+        "## Choices without a setting",
+        *without,
+        "## Numbers of the paper that ours cannot be subtracted from",
+        "\n".join(_incomparable()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def documents() -> dict[Path, str]:
+    """The generated files and what they must hold."""
+    return {DOCS / "CONFIGURATION.md": configuration_reference(), DOCS / "DEVIATIONS.md": deviations()}
+
+
+def stale() -> list[Path]:
+    """The generated files that are missing or not current."""
+    return [path for path, text in documents().items() if not path.exists() or path.read_text("utf-8") != text]
+
+
+def _generated(sources: str) -> str:
+    return f"*Generated from `{sources}`; change those and run `make docs`.*"
+
+
+def _first_line(item: type) -> str:
+    return (inspect.getdoc(item) or "").splitlines()[0]
+
+
+def _class_section(config_class: type[Config]) -> str:
+    hints = typing.get_type_hints(config_class)
+    parents = [base for base in config_class.__mro__[1:] if issubclass(base, Config) and base is not Config]
+    inherited = ", ".join(f"[{base.__name__}](#{base.__name__.lower()})" for base in parents)
+    rows = [
+        (
+            f"`--{item.name}`" if not _is_nested(hints[item.name]) else f"`{item.name}` (preset or YAML only)",
+            _type(hints[item.name], item.metadata["choices"]),
+            _value(item.default),
+            item.metadata["unit"] or "",
+            _SOURCES[item.metadata["source"]],
+            item.metadata["help"],
+        )
+        for item in own_settings(config_class)
+    ]
+    parts = [f"## {config_class.__name__}", _first_line(config_class)]
+    if inherited:
+        parts.append(f"Takes the settings of {inherited} too" + ("; its own, which win:" if rows else "."))
+    if rows:
+        parts.append(_table(("Setting", "Type", "Default", "Unit", "Decided by", "Meaning"), rows))
+    return "\n\n".join(parts)
+
+
+def _phase_section() -> str:
+    text = inspect.getdoc(Phase) or ""
+    summary, _, arguments = text.partition("Args:")
+    fields = [line.strip().partition(": ") for line in arguments.strip().splitlines()]
+    return summary.strip() + "\n\n" + "\n".join(f"- `{name}`: {meaning}" for name, _, meaning in fields)
+
+
+def _preset_table() -> str:
+    rows = [
+        (
+            f"`{name}`",
+            preset.config.__name__,
+            preset.source,
+            preset.description,
+            "<br>".join(f"`{key}`: {_value(value)}" for key, value in preset.values.items()),
+        )
+        for name, preset in PRESETS.items()
+    ]
+    return _table(("`--preset`", "For", "Source", "What", "Values"), rows)
+
+
+def _incomparable() -> Iterator[str]:
+    for number, table in TABLES.items():
+        for column in table.columns:
+            if column.incomparable:
+                yield f"- Table {number}, {column.name}: {column.incomparable}."
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+
+
+def _is_nested(hint: Any) -> bool:
+    return any(dataclasses.is_dataclass(arm) for arm in typing.get_args(hint))
+
+
+def _type(hint: Any, choices: tuple[str, ...] | None) -> str:
+    if choices:
+        return " or ".join(f"`{choice}`" for choice in choices)
+    if isinstance(hint, types.UnionType):
+        hint = next(arm for arm in typing.get_args(hint) if arm is not type(None))
+    if typing.get_origin(hint) is tuple:
+        return f"{typing.get_args(hint)[0].__name__}, one or more"
+    return {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}.get(hint.__name__, str(hint))
+
+
+def _value(value: Any) -> str:
+    if value is None or value == () or value == "":
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return ", ".join(_value(element) for element in value)
+    if isinstance(value, Phase):
+        return f"{value.steps:,} steps of {value.batch} x {value.max_seq_length}"
+    return f"`{value}`" if isinstance(value, str) else str(value)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Writes or checks the documents; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bert_repro.reference", description=__doc__)
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--write", action="store_true", help="write the documents")
+    action.add_argument("--check", action="store_true", help="exit with 1 and name those that are not current")
+    write = parser.parse_args(argv).write
+    if not DOCS.is_dir():
+        sys.stderr.write(f"{DOCS} is no folder; run this in a checkout of the sources\n")
+        return 2
+    if write:
+        for path, text in documents().items():
+            path.write_text(text, encoding="utf-8")
+        return 0
+    for path in (out_of_date := stale()):
+        sys.stderr.write(f"{path.relative_to(DOCS.parent)} is not current; run: make docs\n")
+    return 1 if out_of_date else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
