@@ -84,8 +84,9 @@ CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
         ),
         (
             "positions seen",
-            f"The paper's 128,000 tokens a batch and 40 epochs (A.2) count 512 tokens throughout: {positions(PAPER_PHASES, max_seq_length=512) / 1e9:.1f} billion "
-            f"positions. Its two phases have {positions(PAPER_PHASES) / 1e9:.1f} billion. Ours reports the latter.",
+            f"The paper's 128,000 tokens a batch and 40 epochs (A.2) count 512 tokens throughout: "
+            f"{positions(PAPER_PHASES, max_seq_length=512) / 1e9:.1f} billion positions. Its two phases have "
+            f"{positions(PAPER_PHASES) / 1e9:.1f} billion. Ours reports the latter.",
         ),
         (
             "one schedule over both phases",

@@ -1,0 +1,113 @@
+"""Imports point down the layers of docs/ARCHITECTURE.md only."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "bert_repro"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+PUBLIC_FACE = "__init__"  # bert_repro/__init__.py gathers the public names; nothing inside may import from it.
+
+# First part of the module's path below the package -> its layer. A new module is entered here and in ARCHITECTURE.md.
+LAYERS = {
+    "models": 0,
+    "configs": 0,
+    "errors": 0,
+    "flops": 0,
+    "metrics": 0,
+    "optimization": 0,
+    "randomness": 0,
+    "tokenization": 0,
+    "data": 1,
+    "paper_results": 1,
+    "presets": 1,
+    "hub": 2,
+    "tasks": 2,
+    "cli": 3,
+    "quickstart": 3,
+    "reference": 3,
+    "training": 3,
+}
+ISLAND = "models"
+
+
+def layer_name(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imports_of_ours(source: str) -> set[str]:
+    """Parts of the package that a module imports, at any depth and inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "bert_repro"}
+        elif isinstance(node, ast.ImportFrom):
+            if node.level == 0 and node.module == "bert_repro":
+                found |= {f"bert_repro.{alias.name}" for alias in node.names}
+            elif node.level == 0 and node.module.split(".")[0] == "bert_repro":
+                found.add(node.module)
+    return {name.split(".")[1] if "." in name else PUBLIC_FACE for name in found}
+
+
+def relative_imports(source: str) -> set[str]:
+    """Relative imports as written, `from . import name` as `.name`."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            found |= {"." * node.level + name for name in ([node.module] if node.module else _names(node))}
+    return found
+
+
+def _names(node: ast.ImportFrom) -> list[str]:
+    return [alias.name for alias in node.names]
+
+
+def test_every_module_has_a_layer_and_every_layer_a_module():
+    assert {layer_name(path) for path in MODULES} - {PUBLIC_FACE} == set(LAYERS)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_down(path):
+    own = layer_name(path)
+    if own == PUBLIC_FACE:
+        return
+    for imported in imports_of_ours(path.read_text("utf-8")):
+        assert imported in LAYERS, f"imports bert_repro.{imported}, which has no layer"
+        assert LAYERS[imported] <= LAYERS[own], f"{own} (L{LAYERS[own]}) imports {imported} (L{LAYERS[imported]})"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_island_imports_relatively(path):
+    if layer_name(path) == PUBLIC_FACE:
+        return
+    siblings = {f".{other.stem}" for other in path.parent.glob("*.py")} if layer_name(path) == ISLAND else set()
+    assert relative_imports(path.read_text("utf-8")) <= siblings
+
+
+def test_the_island_imports_nothing_of_ours():
+    for path in (PACKAGE / ISLAND).glob("*.py"):
+        assert imports_of_ours(path.read_text("utf-8")) == set()
+
+
+def test_the_island_is_flat():
+    assert [path for path in (PACKAGE / ISLAND).rglob("*.py") if path.parent != PACKAGE / ISLAND] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import bert_repro.cli", {"cli"}),
+        ("def f():\n    from bert_repro.training.loop import step", {"training"}),
+        ("from bert_repro import data, hub", {"data", "hub"}),
+        ("import bert_repro", {PUBLIC_FACE}),
+        ("import bert_reproduction\nfrom os import path", set()),
+    ],
+)
+def test_the_walk_finds_imports_of_ours(source, found):
+    assert imports_of_ours(source) == found
+
+
+def test_the_walk_finds_relative_imports():
+    source = "from . import a, b\nfrom .c import d\nfrom ..e import f\nfrom g import h"
+    assert relative_imports(source) == {".a", ".b", ".c", "..e"}
