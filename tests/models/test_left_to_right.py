@@ -1,0 +1,117 @@
+"""The left-to-right model of Table 5: causal everywhere, equal to stock where stock has it, pooled at the end."""
+
+import itertools
+
+import pytest
+import torch
+import transformers
+
+from bert_repro import BertReproForCausalLM, BertReproForSequenceClassification, BertReproModel
+
+
+@pytest.fixture
+def config(tiny):
+    return lambda **fields: tiny.config(is_decoder=True, **fields)
+
+
+@pytest.mark.parametrize(
+    ("implementation", "form"),
+    [
+        *itertools.product(["eager", "sdpa"], ["padded", "packed", "one row"]),
+        # Compiled for each form: 20 to 40 seconds.
+        *(pytest.param("flex_attention", form, marks=pytest.mark.slow) for form in ("padded", "packed", "one row")),
+    ],
+)
+def test_a_later_token_never_changes_an_earlier_state(tiny, config, implementation, form):
+    torch.manual_seed(0)
+    model = BertReproModel(config(attn_implementation=implementation)).eval()
+    batch = tiny.batch()
+    inputs = {"padded": batch, "packed": tiny.pack(batch), "one row": {"input_ids": batch["input_ids"][:1]}}[form]
+    with torch.no_grad():
+        before = model(**inputs).last_hidden_state
+        inputs["input_ids"] = inputs["input_ids"].clone()
+        inputs["input_ids"][0, 5] = 60
+        after = model(**inputs).last_hidden_state
+    assert torch.equal(after[0, :5], before[0, :5])
+    assert not torch.equal(after[0, 5:11], before[0, 5:11])
+
+
+def test_bidirectional_model_does_see_later_tokens(tiny):
+    model = BertReproModel(tiny.config()).eval()
+    batch = tiny.batch()
+    before = model(**batch).last_hidden_state
+    batch["input_ids"][0, 5] = 60
+    assert not torch.equal(model(**batch).last_hidden_state[0, :5], before[0, :5])
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_encoder_equals_stock_decoder(tiny, config, implementation):
+    stock = transformers.BertModel(tiny.stock_config(is_decoder=True, attn_implementation=implementation)).eval()
+    ours = BertReproModel(config(attn_implementation=implementation)).eval()
+    ours.load_state_dict(stock.state_dict())
+    batch = tiny.batch()
+    expected, actual = stock(**batch, use_cache=False), ours(**batch)
+    tiny.assert_close(actual.last_hidden_state, expected.last_hidden_state)
+    tiny.assert_close(actual.pooler_output, expected.pooler_output)
+
+
+def test_causal_language_model_is_causal_whatever_the_config_says(tiny):
+    config = tiny.config()
+    model = BertReproForCausalLM(config)
+    assert model.config.is_decoder and model.bert.config.is_decoder
+    assert not config.is_decoder, "the caller's configuration is left alone"
+
+
+def test_classifier_reads_the_last_token_and_is_not_constant(tiny, config):
+    torch.manual_seed(0)
+    model = BertReproForSequenceClassification(config()).eval()
+    batch = tiny.batch((11, 11))
+    batch["input_ids"][1] = batch["input_ids"][0]
+    batch["input_ids"][1, -1] = 60
+    logits = model(**batch).logits
+    assert not torch.equal(logits[0], logits[1])
+
+
+def test_last_token_is_found_under_padding_on_either_side(tiny, config):
+    torch.manual_seed(0)
+    model = BertReproForSequenceClassification(config()).eval()
+    ids = torch.tensor([[7, 8, 9]])
+    expected = model(ids).logits
+    right = model(torch.tensor([[7, 8, 9, 0, 0]]), attention_mask=torch.tensor([[1, 1, 1, 0, 0]]))
+    tiny.assert_close(right.logits, expected)
+    left = model(
+        torch.tensor([[0, 0, 7, 8, 9]]),
+        attention_mask=torch.tensor([[0, 0, 1, 1, 1]]),
+        position_ids=torch.tensor([[0, 0, 0, 1, 2]]),
+    )
+    tiny.assert_close(left.logits, expected)
+    with pytest.raises(ValueError, match=r"attention_mask of shape \(B, S\)"):
+        model(ids, attention_mask=torch.ones((1, 1, 3, 3), dtype=torch.bool))
+
+
+def test_labels_are_shifted(tiny, config):
+    model = BertReproForCausalLM(config()).eval()
+    ids = tiny.batch((11,))["input_ids"]
+    outputs = model(ids, labels=ids)
+    tiny.assert_close(outputs.loss, torch.nn.functional.cross_entropy(outputs.logits[0, :-1], ids[0, 1:]))
+
+
+@pytest.mark.parametrize("arguments", [{}, {"num_beams": 3}, {"use_cache": False}])
+def test_generates_what_stock_generates(tiny, config, arguments):
+    torch.manual_seed(0)
+    stock = transformers.BertLMHeadModel(tiny.stock_config(is_decoder=True)).eval()
+    ours = BertReproForCausalLM(config()).eval()
+    ours.load_state_dict(stock.state_dict())
+    prompt = torch.tensor([[7, 8, 9, 10], [0, 0, 11, 12]])
+    options = {"attention_mask": (prompt != 0).long(), "max_new_tokens": 6, "do_sample": False, **arguments}
+    generated = ours.generate(prompt, **options)
+    assert generated.shape == (2, 10)
+    assert torch.equal(generated, stock.generate(prompt, **options))
+
+
+def test_only_the_last_logits_are_decoded_on_request(tiny, config):
+    model = BertReproForCausalLM(config()).eval()
+    ids = tiny.batch((11,))["input_ids"]
+    tiny.assert_close(model(ids, logits_to_keep=2).logits, model(ids).logits[:, -2:])
+    with pytest.raises(ValueError, match="leave logits_to_keep at 0"):
+        model(ids, labels=ids, logits_to_keep=1)

@@ -1,0 +1,140 @@
+"""Pre-training heads: which positions are decoded, and which losses are summed."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bert_repro import BertReproForMaskedLM, BertReproForPreTraining
+
+
+@pytest.fixture
+def batch(tiny):
+    batch = tiny.batch()
+    return {**batch, "labels": tiny.masked_labels(batch)}
+
+
+@pytest.fixture
+def model(tiny):
+    torch.manual_seed(0)
+    return BertReproForPreTraining(tiny.config()).eval()
+
+
+def positions_of(labels: torch.Tensor, count: int) -> torch.Tensor:
+    """As the collator gives them: padded with 0 to a fixed count."""
+    positions = (labels.flatten() != -100).nonzero().squeeze(-1)
+    return F.pad(positions, (0, count - len(positions)))
+
+
+@pytest.mark.parametrize("model_class", [BertReproForPreTraining, BertReproForMaskedLM])
+@pytest.mark.parametrize("pack", [False, True])
+def test_given_positions_decode_only_those_with_equal_loss_and_gradients(tiny, batch, model_class, pack):
+    torch.manual_seed(0)
+    model = model_class(tiny.config(sparse_prediction=False))
+    inputs = tiny.pack(batch) if pack else batch
+    dense = model(**inputs)
+    dense.loss.backward()
+    expected = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    model.zero_grad()
+    positions = positions_of(inputs["labels"], count=12)
+    sparse = model(**inputs, prediction_positions=positions)
+    sparse.loss.backward()
+    logits = "prediction_logits" if "prediction_logits" in dense else "logits"
+    assert sparse[logits].shape == (12, tiny.sizes["vocab_size"])
+    tiny.assert_close(sparse[logits], dense[logits].flatten(0, 1)[positions])
+    tiny.assert_close(sparse.loss, dense.loss)
+    for name, gradient in expected.items():
+        tiny.assert_close(model.get_parameter(name).grad, gradient, name)
+
+
+@pytest.mark.parametrize(
+    ("model_class", "sparse_prediction", "sparse"),
+    [
+        (BertReproForPreTraining, None, True),
+        (BertReproForPreTraining, False, False),
+        (BertReproForMaskedLM, None, False),
+        (BertReproForMaskedLM, True, True),
+    ],
+)
+def test_default_of_each_class_and_the_setting(tiny, batch, model_class, sparse_prediction, sparse):
+    model = model_class(tiny.config(sparse_prediction=sparse_prediction))
+    predicted = int((batch["labels"] != -100).sum())
+    shape = (predicted, 61) if sparse else (*batch["labels"].shape, 61)
+    outputs = model(**batch, return_dict=True)
+    assert outputs[("prediction_logits" if "prediction_logits" in outputs else "logits")].shape == shape
+    del batch["labels"]
+    outputs = model(**batch)
+    assert outputs[("prediction_logits" if "prediction_logits" in outputs else "logits")].shape == (3, 11, 61)
+
+
+def test_either_label_alone_or_both(tiny, model, batch):
+    next_sentence_label = torch.tensor([0, 1, 1])
+    both = model(**batch, next_sentence_label=next_sentence_label)
+    tiny.assert_close(both.loss, both.mlm_loss + both.nsp_loss)
+    mlm = model(**batch)
+    assert mlm.nsp_loss is None and torch.equal(mlm.loss, both.mlm_loss)
+    del batch["labels"]
+    nsp = model(**batch, next_sentence_label=next_sentence_label)
+    assert nsp.mlm_loss is None and torch.equal(nsp.loss, both.nsp_loss)
+    assert nsp.prediction_logits.shape == (3, 11, 61)
+    neither = model(**batch)
+    assert neither.loss is None and neither.seq_relationship_logits.shape == (3, 2)
+
+
+def test_losses_are_means_over_the_batch(tiny, model, batch):
+    outputs = model(**batch, next_sentence_label=torch.tensor([0, 1, 1]))
+    labels = batch["labels"][batch["labels"] != -100]
+    tiny.assert_close(outputs.mlm_loss, F.cross_entropy(outputs.prediction_logits, labels))
+    is_next, not_next = outputs.seq_relationship_logits.log_softmax(-1).unbind(-1)
+    tiny.assert_close(outputs.nsp_loss, -(is_next[0] + not_next[1] + not_next[2]) / 3)
+
+
+@pytest.mark.parametrize("given_positions", [False, True])
+def test_a_batch_without_predicted_tokens_has_loss_zero(model, batch, given_positions):
+    batch["labels"] = torch.full_like(batch["labels"], -100)
+    positions = {"prediction_positions": torch.zeros(4, dtype=torch.long)} if given_positions else {}
+    outputs = model(**batch, **positions, next_sentence_label=torch.tensor([0, 1, 1]))
+    assert outputs.mlm_loss == 0
+    outputs.loss.backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+def test_without_next_sentence_labels_pooler_and_head_get_no_gradient(model, batch):
+    """So a run without them can freeze both, as DistributedDataParallel wants."""
+    for parameter in [*model.bert.pooler.parameters(), *model.cls.seq_relationship.parameters()]:
+        parameter.requires_grad_(False)
+    model(**batch).loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
+
+
+def test_predicted_positions_compile_into_one_graph(tiny, model, batch):
+    """Whatever is masked: one graph for all batches of a shape, forward and backward."""
+    torch._dynamo.reset()
+    graphs = []
+
+    def count(graph, _):
+        graphs.append(graph)
+        return graph
+
+    model.train()
+    compiled = torch.compile(model, fullgraph=True, backend=count)
+    for seed in range(3):
+        inputs = tiny.batch(seed=seed)
+        labels = tiny.masked_labels(inputs, every=3 + seed)
+        inputs.update(labels=labels, prediction_positions=positions_of(labels, 8))
+        outputs = compiled(**inputs, next_sentence_label=torch.tensor([0, 1, 1]))
+        outputs.loss.backward()
+        tiny.assert_close(outputs.loss, model(**inputs, next_sentence_label=torch.tensor([0, 1, 1])).loss)
+    assert len(graphs) == 1
+
+
+@pytest.mark.slow
+def test_compiled_by_inductor_equals_eager(tiny, model, batch):
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True)
+    inputs = {**batch, "prediction_positions": positions_of(batch["labels"], 12)}
+    tiny.assert_close(compiled(**inputs).loss, model(**inputs).loss)
+
+
+def test_losses_keep_64_bits(tiny, batch):
+    model = BertReproForPreTraining(tiny.config()).double()
+    assert model(**batch).loss.dtype == torch.float64

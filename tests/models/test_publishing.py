@@ -1,0 +1,243 @@
+"""A saved folder loads three ways with equal outputs: stock transformers, remote code, our classes.
+
+The first two are tried in a process that cannot import this package.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import bert_repro
+from bert_repro.models import modeling_bert_repro
+from bert_repro.models.configuration_bert_repro import HEADS
+
+WITHOUT_THE_PACKAGE = """
+import importlib.abc
+import json
+import sys
+
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "bert_repro":
+            raise ModuleNotFoundError(name)
+
+
+sys.meta_path.insert(0, Absent())
+import logging
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+messages = []
+handler = logging.Handler(logging.WARNING)
+handler.emit = lambda record: messages.append(record.getMessage())
+transformers.utils.logging.get_logger("transformers").addHandler(handler)
+
+work = json.load(open(sys.argv[1]))
+for folder, auto_class in work.values():
+    inputs = load_file(f"{folder}/inputs.safetensors")
+    auto = getattr(transformers, auto_class)
+    stock_error = None
+    try:
+        stock = auto.from_pretrained(folder, attn_implementation="sdpa")
+        assert type(stock).__module__ == "transformers.models.bert.modeling_bert", type(stock)
+        with torch.no_grad():
+            outputs = stock(**inputs, use_cache=False)
+        save_file({name: values.contiguous() for name, values in outputs.items()}, f"{folder}/stock.safetensors")
+    except ValueError as error:
+        stock_error = str(error)
+    json.dump(stock_error, open(f"{folder}/stock_error.json", "w"))
+    remote = auto.from_pretrained(folder, attn_implementation="sdpa", trust_remote_code=True)
+    assert type(remote).__module__.startswith("transformers_modules."), type(remote)
+    with torch.no_grad():
+        outputs = remote(**inputs)
+    save_file({name: values.contiguous() for name, values in outputs.items()}, f"{folder}/remote.safetensors")
+    remote.save_pretrained(f"{folder}/again")
+json.dump(messages, open(sys.argv[1] + ".messages", "w"))
+assert not any(module.split(".")[0] == "bert_repro" for module in sys.modules)
+"""
+
+PUBLISHED = {
+    **{head.ours: (auto_class, {}) for auto_class, head in HEADS.items()},
+    "left-to-right encoder": ("AutoModel", {"is_decoder": True}),
+    "left-to-right tokens": ("AutoModelForTokenClassification", {"is_decoder": True}),
+    "left-to-right sequences": ("AutoModelForSequenceClassification", {"is_decoder": True}),
+    "last token": ("AutoModelForMultipleChoice", {"pool_token": "last"}),
+    "bfloat16": ("AutoModelForMaskedLM", {"dtype": torch.bfloat16}),
+}
+VARIANTS = {"left-to-right sequences", "last token"}
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """The folders, after a process without this package has loaded each of them."""
+    root = tmp_path_factory.mktemp("published")
+    work = {}
+    for number, (name, (auto_class, fields)) in enumerate(PUBLISHED.items()):
+        folder = root / f"model-{number}"
+        dtype = fields.get("dtype", torch.float32)
+        fields = {key: value for key, value in fields.items() if key != "dtype"}
+        torch.manual_seed(number)
+        model = getattr(bert_repro, HEADS[auto_class].ours)(config(num_labels=2, **fields)).to(dtype).eval()
+        model.save_pretrained(folder)
+        inputs = example(auto_class)
+        with torch.no_grad():
+            outputs = {key: values.contiguous() for key, values in model(**inputs).items()}
+        save_file(inputs, folder / "inputs.safetensors")
+        save_file(outputs, folder / "ours.safetensors")
+        work[name] = (str(folder), auto_class)
+    (root / "work.json").write_text(json.dumps(work))
+    environment = {**os.environ, "HF_HOME": str(root / "cache"), "HF_HUB_OFFLINE": "1"}
+    environment.pop("HF_MODULES_CACHE", None)
+    command = [sys.executable, "-I", "-c", WITHOUT_THE_PACKAGE, str(root / "work.json")]
+    child = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert child.returncode == 0, child.stderr[-3000:]
+    messages = json.loads((root / "work.json.messages").read_text())
+    return {name: Path(folder) for name, (folder, _) in work.items()}, messages
+
+
+def config(**fields):
+    sizes = {
+        "vocab_size": 61,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 24,
+        "initializer_range": 0.2,
+    }
+    return bert_repro.BertReproConfig(**sizes, **fields)
+
+
+def example(auto_class: str) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.ones((4, 9), dtype=torch.long)
+    mask[1, 6:] = mask[3, 2:] = 0
+    ids = torch.randint(5, 61, mask.shape, generator=generator) * mask
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    return {k: v.view(2, 2, 9) for k, v in inputs.items()} if "MultipleChoice" in auto_class else inputs
+
+
+def assert_equal_outputs(folder: Path, way: str) -> None:
+    actual, expected = load_file(folder / f"{way}.safetensors"), load_file(folder / "ours.safetensors")
+    assert actual.keys() == expected.keys()
+    for name, values in expected.items():
+        difference = (actual[name].double() - values.double()).abs().max().item()
+        assert difference <= 1e-5 * max(1.0, values.abs().max().item()), f"{name} differs by {difference}"
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if name not in VARIANTS])
+def test_stock_transformers_loads_it_without_this_code(published, name):
+    folders, _ = published
+    assert json.loads((folders[name] / "stock_error.json").read_text()) is None
+    assert_equal_outputs(folders[name], "stock")
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_what_stock_does_not_know_it_refuses(published, name):
+    folders, _ = published
+    error = json.loads((folders[name] / "stock_error.json").read_text())
+    assert "trust_remote_code=True" in error
+    assert not (folders[name] / "stock.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_remote_code_loads_it_without_this_package(published, name):
+    folders, _ = published
+    assert_equal_outputs(folders[name], "remote")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_our_classes_load_it_without_a_warning(published, warnings_logged, name):
+    folders, _ = published
+    model_class = getattr(bert_repro, HEADS[PUBLISHED[name][0]].ours)
+    model = model_class.from_pretrained(folders[name])
+    assert warnings_logged() == []
+    inputs = load_file(folders[name] / "inputs.safetensors")
+    expected = load_file(folders[name] / "ours.safetensors")
+    for key, values in model(**inputs).items():
+        torch.testing.assert_close(values, expected[key])
+
+
+def test_loading_warns_of_nothing(published):
+    _, messages = published
+    assert messages == []
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_saved_again_by_remote_code_it_is_the_same_folder(published, name):
+    folder = published[0][name]
+    for file in ("config.json", "configuration_bert_repro.py", "modeling_bert_repro.py"):
+        assert (folder / "again" / file).read_text() == (folder / file).read_text(), file
+
+
+def test_plugin_resolves_what_stock_refuses(published):
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(published[0]["left-to-right sequences"])
+    assert type(model) is bert_repro.BertReproForSequenceClassification
+
+
+def test_a_stock_trainer_saves_a_folder_that_can_be_published(tmp_path):
+    model = bert_repro.BertReproForSequenceClassification(config())
+    arguments = transformers.TrainingArguments(tmp_path, report_to=[], use_cpu=True)
+    transformers.Trainer(model, arguments).save_model()
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["model_type"] == "bert" and set(saved["auto_map"]) == {"AutoConfig", *HEADS}
+    assert (tmp_path / "modeling_bert_repro.py").exists() and (tmp_path / "configuration_bert_repro.py").exists()
+
+
+def test_a_sharded_save_loads_in_stock(tmp_path):
+    model = bert_repro.BertReproForMaskedLM(config())
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    stock = transformers.BertForMaskedLM.from_pretrained(tmp_path)
+    assert all(torch.equal(values, model.state_dict()[name]) for name, values in stock.state_dict().items())
+
+
+def test_label_names_reach_stock(tmp_path):
+    names = {0: "negative", 1: "positive"}
+    bert_repro.BertReproForSequenceClassification(config(id2label=names)).save_pretrained(tmp_path)
+    assert transformers.AutoConfig.from_pretrained(tmp_path).id2label == names
+
+
+def test_the_island_imports_only_itself_and_installed_libraries():
+    folder = Path(modeling_bert_repro.__file__).parent
+    imported = set()
+    for name in ("configuration_bert_repro", "modeling_bert_repro"):
+        source = folder / f"{name}.py"
+        imported |= set(transformers.dynamic_module_utils.get_imports(source))
+        relative = transformers.dynamic_module_utils.get_relative_imports(source)
+        assert set(relative) <= {"configuration_bert_repro"}
+    assert imported - set(sys.stdlib_module_names) == {"huggingface_hub", "torch", "transformers"}
+
+
+def test_old_checkpoints_load_without_a_warning(tmp_path, warnings_logged):
+    """The layout of google-bert/bert-base-uncased: LayerNorm gamma and beta, a buffer of positions, all heads."""
+    stock = transformers.BertForPreTraining(transformers.BertConfig(**config().to_dict()))
+    tensors = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): values.clone()
+        for name, values in stock.state_dict().items()
+        if "decoder" not in name
+    }
+    tensors["bert.embeddings.position_ids"] = torch.arange(24).unsqueeze(0)
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    transformers.BertConfig(**config().to_dict()).save_pretrained(tmp_path)
+    for model_class in (bert_repro.BertReproModel, bert_repro.BertReproForPreTraining, bert_repro.BertReproForMaskedLM):
+        model = model_class.from_pretrained(tmp_path)
+        encoder = getattr(model, "bert", model)
+        expected = stock.bert.encoder.layer[1].output.LayerNorm.weight
+        assert torch.equal(encoder.encoder.layer[1].output.LayerNorm.weight, expected)
+    assert warnings_logged() == []
+
+
+def test_a_missing_head_is_reported(tmp_path, warnings_logged):
+    bert_repro.BertReproForPreTraining(config()).save_pretrained(tmp_path)
+    bert_repro.BertReproForSequenceClassification.from_pretrained(tmp_path)
+    assert any("classifier.weight" in message for message in warnings_logged())
