@@ -7,7 +7,7 @@ file is checked against the manifest; a damaged checkpoint is named and passed o
     checkpoints/step-N/config.json model.safetensors ...   a published folder: any loader of BERT reads it
                        trainer_state/optimizer.safetensors  Adam's moments by parameter name
                        trainer_state/state.json             step, position in the data, gradient scaler
-                       manifest.json                        SHA-256 and size of every file and of itself, versions, thread count
+                       manifest.json                        SHA-256 of every file and of itself, versions, threads
 """
 
 import errno

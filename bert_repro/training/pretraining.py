@@ -12,9 +12,10 @@ import torch
 from accelerate import Accelerator
 
 from bert_repro.configs import Phase, PretrainingConfig
-from bert_repro.data.collators import DataCollatorForBertPreTraining
-from bert_repro.data.corpus import TokenizedCorpus
-from bert_repro.data.pretraining import ExampleStream, Position, num_predictions
+from bert_repro.data.collators import IGNORE_INDEX, DataCollatorForBertPreTraining
+from bert_repro.data.masking import num_predictions
+from bert_repro.data.pretraining import ExampleStream, Position
+from bert_repro.data.tokenized_corpus import TokenizedCorpus
 from bert_repro.errors import UserError
 from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.models.modeling_bert_repro import BertReproForPreTraining
@@ -26,7 +27,9 @@ from bert_repro.training.loop import Ids, MicroBatch, Step, Trainer, batch_sizes
 logger = logging.getLogger("bert_repro")
 
 PAPER_BATCH = 256
-_HELDOUT_SEED = 0  # the held-out examples and their masks are the same whatever the seed of the run
+# The held-out examples and their masks are the same whatever the seed of the run.
+_HELDOUT_SEED = 0
+_HELDOUT_PHASE = 1000
 
 
 def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
@@ -69,13 +72,13 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
             "split": f"held-out documents ({config.heldout_fraction:.2%} of the corpus, by content)",
             "metrics": metrics,
             "rows_scored": evaluation.rows,
-            "data": {"corpus": corpus.manifest, "documents": len(training), "heldout_documents": len(heldout)},
+            "data": _data_record(corpus, len(training), len(heldout)),
             "train": {"steps": trainer.state.step, "phases": [vars(phase) for phase in phases]},
         },
     )
 
 
-def build_model(config: PretrainingConfig, tokenizer: Any) -> BertReproForPreTraining:
+def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:
     """A new model of the configured size, or the checkpoint to go on from, with its pre-training heads.
 
     Without NSP the pooler and the NSP head take no part in the loss and are frozen.
@@ -142,20 +145,11 @@ class PretrainingSource:
     ) -> None:
         self.config, self.phases = config, phases
         self.total_steps = sum(phase.steps for phase in phases)
-        folder = Path(config.output_dir) / "plans"
         self.streams = [
-            ExampleStream(
-                corpus,
-                documents,
-                config,
-                max_seq_length=phase.max_seq_length,
-                seed=config.seed,
-                phase=number,
-                folder=folder,
-            )
+            _stream(config, phase, corpus, documents, tokenizer, seed=config.seed, number=number)
             for number, phase in enumerate(phases)
         ]
-        self.collators = [_collator(config, phase, tokenizer, config.seed) for phase in phases]
+        self.collators = [_collator(config, phase, tokenizer) for phase in phases]
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         """See `BatchSource.steps`; a position names the phase, the steps taken in it, the epoch and the row."""
@@ -165,6 +159,8 @@ class PretrainingSource:
             done = start["phase_step"] if number == start["phase"] else 0
             for phase_step in range(done, self.phases[number].steps):
                 ids, at = self.streams[number].take(at, self.phases[number].batch)
+                # Loader processes read a few steps behind; those never reach back more than one epoch.
+                self.streams[number].discard_before(at.epoch - 1)
                 place = {"phase": number, "phase_step": phase_step + 1, "epoch": at.epoch, "row": at.row}
                 yield Step(ids, self._totals(ids, number), number, place)
             at = Position(0, 0)
@@ -173,7 +169,11 @@ class PretrainingSource:
         """See `BatchSource.load`."""
         examples = self.streams[group].read(ids)
         inputs = self.collators[group](examples)
-        return MicroBatch(inputs, self._totals(ids, group), int(examples.lengths.sum()))
+        if not self.config.next_sentence_prediction:
+            del inputs["next_sentence_label"]
+        # Whole-word masking may predict a few tokens less than the length allows, so the labels are counted.
+        counts = {"mlm_loss": int((inputs["labels"] != IGNORE_INDEX).sum()), "nsp_loss": len(ids)}
+        return MicroBatch(inputs, counts, int(examples.lengths.sum()))
 
     def _totals(self, ids: Ids, group: int) -> dict[str, int]:
         lengths = self.streams[group].lengths(ids)
@@ -194,17 +194,9 @@ class HeldOut:
         tokenizer: Any,
     ) -> None:
         self.batch = config.per_device_eval_batch_size
-        self.stream = ExampleStream(
-            corpus,
-            documents,
-            config,
-            max_seq_length=phase.max_seq_length,
-            seed=_HELDOUT_SEED,
-            phase=0,
-            folder=Path(config.output_dir) / "plans" / "heldout",
-        )
-        self.collate = _collator(config, phase, tokenizer, _HELDOUT_SEED)
-        self.rows = min(config.max_eval_sequences, self.stream.epoch_size(0))
+        self.stream = _stream(config, phase, corpus, documents, tokenizer, seed=_HELDOUT_SEED, number=_HELDOUT_PHASE)
+        self.collate = _collator(config, phase, tokenizer)
+        self.rows = min(config.max_eval_sequences, len(self.stream.plan(0)))
         self.ids, _ = self.stream.take(Position(0, 0), self.rows)
 
     def measure(self, model: BertReproForPreTraining, accelerator: Accelerator) -> dict[str, float]:
@@ -251,14 +243,50 @@ def _score(model: BertReproForPreTraining, batch: dict[str, Any], accelerator: A
     return torch.stack([value.double().cpu() for value in sums])
 
 
-def _collator(config: PretrainingConfig, phase: Phase, tokenizer: Any, seed: int) -> DataCollatorForBertPreTraining:
+def _data_record(corpus: TokenizedCorpus, documents: int, heldout: int) -> dict[str, Any]:
+    manifest = corpus.manifest
+    return {
+        "sources": [Path(source[0]).name for source in manifest["settings"]["sources"]],
+        "counts": manifest["counts"],
+        "vocab_size": manifest["vocab_size"],
+        "tokenizer_fingerprint": manifest["tokenizer_fingerprint"],
+        "sentence_splitter": f"{manifest['settings']['sentence_splitter']} "
+        f"{manifest['settings']['sentence_splitter_version']}",
+        "training_documents": documents,
+        "heldout_documents": heldout,
+    }
+
+
+def _stream(
+    config: PretrainingConfig,
+    phase: Phase,
+    corpus: TokenizedCorpus,
+    documents: npt.NDArray[np.int64],
+    tokenizer: Any,
+    *,
+    seed: int,
+    number: int,
+) -> ExampleStream:
+    return ExampleStream(
+        corpus,
+        documents,
+        config,
+        max_seq_length=phase.max_seq_length,
+        seed=seed,
+        phase=number,
+        folder=Path(config.output_dir) / "plans",
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+    )
+
+
+def _collator(config: PretrainingConfig, phase: Phase, tokenizer: Any) -> DataCollatorForBertPreTraining:
     return DataCollatorForBertPreTraining(
         tokenizer,
         config,
-        max_seq_length=phase.max_seq_length,
         max_predictions_per_seq=phase.max_predictions_per_seq,
         packing=config.packing,
-        seed=seed,
+        return_prediction_positions=True,
     )
 
 
