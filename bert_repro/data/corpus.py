@@ -34,6 +34,7 @@ logger = logging.getLogger("bert_repro")
 PART_CHARACTERS = 32_000_000
 BLOCK_CHARACTERS = 500_000
 SETTINGS_FILE = "settings.json"
+FEW_SENTENCES = 3
 
 
 def prepare_corpus(config: CorpusConfig) -> dict[str, Any]:
@@ -272,3 +273,9 @@ def _report(manifest: dict[str, Any], output_dir: Path) -> None:
         counts["words"],
         ", ".join(f"{rule} {lines}" for rule, lines in dropped.items()),
     )
+    if counts["sentences"] < FEW_SENTENCES * counts["documents"]:
+        logger.warning(
+            "Documents have %.1f sentences on average, few for next sentence prediction. In .txt a blank line ends a"
+            " document: take blank lines between paragraphs out.",
+            counts["sentences"] / counts["documents"],
+        )

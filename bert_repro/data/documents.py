@@ -1,6 +1,7 @@
 """Raw text in, documents out: text files, JSON lines, Parquet (see `SUFFIXES`) and datasets of the Hugging Face Hub.
 
-Documents come in input order, one at a time: memory holds one document (for Parquet one batch of rows), never a file.
+Only text and JSON lines may be packed (.gz, .xz); Parquet has its own compression. Documents come in input order, one
+at a time: memory holds one document (for Parquet one batch of rows), never a file.
 Every complaint about the input is a `UserError` that names the file and the place in it.
 """
 

@@ -187,12 +187,13 @@ def test_a_folder_with_something_else_is_never_replaced(make_config):
     assert (folder / "thesis.tex").exists()
 
 
-def test_lines_splitter_and_all_lines(make_config, tmp_path):
+def test_lines_splitter_and_all_lines(make_config, tmp_path, caplog):
     path = tmp_path / "released.txt"
     path.write_text("A heading\nOne. Two.\n\nShort\n")
     options = {"input_files": (str(path),), "text_passages_only": False}
     counts = prepare_corpus(make_config(**options, sentence_splitter="lines"))["counts"]
     assert (counts["documents"], counts["sentences"]) == (2, 3)
+    assert "1.5 sentences on average" in caplog.text
     options["output_dir"] = str(tmp_path / "split")
     assert prepare_corpus(make_config(**options))["counts"]["sentences"] == 4
 
