@@ -114,8 +114,7 @@ class EpochPlan:
             except UserError as error:
                 logger.warning("%s; drawing the examples again", error)
         blocks = PairGenerator(corpus, documents, rules, seed, phase, epoch).blocks()
-        _write_plan(path, made_from, blocks)
-        return cls.open(path)
+        return _write_plan(path, made_from, blocks)
 
     @classmethod
     def open(cls, path: str | Path) -> "EpochPlan":
@@ -130,15 +129,17 @@ class EpochPlan:
                 header = json.loads(file.read(_HEADER_BYTES))
             plan_bytes = _HEADER_BYTES + header["statistics"]["rows"] * ROW.itemsize
             version = header["made_from"]["format_version"]
+            if version != _FORMAT_VERSION:
+                raise UserError(f"{path}: format_version {version}, this package reads {_FORMAT_VERSION}; remove it")
+            if path.stat().st_size != plan_bytes:
+                raise UserError(f"{path}: has {path.stat().st_size} bytes, not {plan_bytes}: it is damaged; remove it")
+            return cls(path, header)
         except FileNotFoundError as error:
             raise UserError(f"{path}: no such file; build the epoch plan first") from error
+        except UserError:
+            raise
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: not an epoch plan, or its header is damaged; remove it") from error
-        if version != _FORMAT_VERSION:
-            raise UserError(f"{path}: format_version {version}, this package reads {_FORMAT_VERSION}; remove it")
-        if path.stat().st_size != plan_bytes:
-            raise UserError(f"{path}: has {path.stat().st_size} bytes, not {plan_bytes}: it is damaged; remove it")
-        return cls(path, header)
 
     def verify(self) -> None:
         """Reads all rows and compares their checksum with the header's.
@@ -152,6 +153,13 @@ class EpochPlan:
             checksum = crc32(rows[start : start + step].tobytes(), checksum)
         if _seal(self._header, checksum) != self._header["checksum"]:
             raise UserError(f"{self.path}: checksum does not match: it is damaged; remove it")
+
+    def remove_earlier(self, epoch: int) -> None:
+        """Removes the files of plans that differ from this one in the epoch alone and come before `epoch`."""
+        series = self.path.name[: self.path.name.rindex("-epoch")]
+        for path in self.path.parent.glob(f"{series}-epoch*.plan"):
+            if int(path.stem.removeprefix(f"{series}-epoch")) < epoch:
+                path.unlink(missing_ok=True)
 
 
 def sequence_lengths(rows: RowArray) -> Int64Array:
@@ -188,8 +196,9 @@ def _digest(*arrays: Int64Array) -> str:
 
 
 def _plan_path(folder: str | Path, made_from: dict[str, Any]) -> Path:
-    digest = blake2b(json.dumps(made_from, sort_keys=True).encode(), digest_size=8).hexdigest()
-    return Path(folder) / f"phase{made_from['phase']}-epoch{made_from['epoch']}-{digest}.plan"
+    series = {name: value for name, value in made_from.items() if name != "epoch"}
+    digest = blake2b(json.dumps(series, sort_keys=True).encode(), digest_size=8).hexdigest()
+    return Path(folder) / f"phase{made_from['phase']}-{digest}-epoch{made_from['epoch']}.plan"
 
 
 def _seal(header: dict[str, Any], checksum: int) -> int:
@@ -197,7 +206,7 @@ def _seal(header: dict[str, Any], checksum: int) -> int:
     return crc32(json.dumps([header["made_from"], header["statistics"]], sort_keys=True).encode(), checksum)
 
 
-def _write_plan(path: Path, made_from: dict[str, Any], blocks: Iterator[RowArray]) -> None:
+def _write_plan(path: Path, made_from: dict[str, Any], blocks: Iterator[RowArray]) -> EpochPlan:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Several processes may draw the same plan at once; each writes its own file, and the last rename wins.
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
@@ -211,7 +220,11 @@ def _write_plan(path: Path, made_from: dict[str, Any], blocks: Iterator[RowArray
             file.write(json.dumps(header).encode())
             file.flush()
             os.fsync(file.fileno())
+        # Mapped before it gets its name, after which another process may discard it.
+        plan = EpochPlan.open(temporary)
         os.replace(temporary, path)
+        plan.path = path
+        return plan
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -22,6 +22,7 @@ from bert_repro.data.ragged import Int64Array, row_starts
 from bert_repro.errors import UserError
 from bert_repro.randomness import UInt64Array, draw
 
+_OPEN_PLANS = 4  # a map holds a file open; a batch of a tiny corpus may reach over dozens of epochs
 _ORDER_DRAW = 0x4F52444552  # names the order's draws among all others of (seed, phase, epoch)
 
 
@@ -101,6 +102,7 @@ class ExampleStream:
         self._cls_token_id = cls_token_id
         self._sep_token_id = sep_token_id
         self._plans: dict[int, EpochPlan] = {}
+        self._first_kept = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_plans": {}}
@@ -109,7 +111,7 @@ class ExampleStream:
         """The plan that an epoch reads, built when it is not there; that of epoch 0 without fresh examples."""
         epoch = epoch if self._config.fresh_examples else 0
         if epoch not in self._plans:
-            self._plans[epoch] = EpochPlan.build(
+            plan = EpochPlan.build(
                 self._corpus,
                 self._documents,
                 self._config,
@@ -119,6 +121,9 @@ class ExampleStream:
                 epoch=epoch,
                 folder=self._folder,
             )
+            if len(self._plans) == _OPEN_PLANS:
+                del self._plans[next(iter(self._plans))]
+            self._plans[epoch] = plan
         return self._plans[epoch]
 
     def take(self, position: Position, count: int) -> tuple[Int64Array, Position]:
@@ -185,8 +190,9 @@ class ExampleStream:
         Args:
             epoch: the first epoch to keep.
         """
-        for earlier in [number for number in self._plans if self._config.fresh_examples and number < epoch]:
-            self._plans.pop(earlier).path.unlink(missing_ok=True)
+        if self._config.fresh_examples and self._plans and epoch > self._first_kept:
+            self._first_kept = epoch
+            next(iter(self._plans.values())).remove_earlier(epoch)
 
     def _keys(self, ids: Int64Array) -> UInt64Array:
         return draw(self._seed, self._phase, ids[:, 0], ids[:, 1])

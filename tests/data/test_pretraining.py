@@ -1,6 +1,7 @@
 import logging
 import pickle
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -245,10 +246,27 @@ def test_examples_do_not_depend_on_the_workers(open_stream):
 
 
 def test_earlier_plans_can_be_discarded(open_stream, tmp_path):
+    left_by_an_earlier_run, other_phase = open_stream(), open_stream(phase=1)
+    left_by_an_earlier_run.plan(0)
+    other_phase.plan(0)
     stream = open_stream()
-    ids, _ = stream.take(Position(0, 5), 20)
+    ids, _ = stream.take(Position(1, 5), 20)
     before = stream.read(ids)
-    stream.plan(1)
-    stream.discard_before(1)
-    assert [path.name.split("-")[1] for path in (tmp_path / "plans").iterdir()] == ["epoch1"]
+    stream.plan(2)
+    stream.discard_before(2)
+    names = sorted(path.stem for path in (tmp_path / "plans").iterdir())
+    assert [(name[:6], name[-6:]) for name in names] == [("phase0", "epoch2"), ("phase1", "epoch0")]
     assert np.array_equal(stream.read(ids).tokens, before.tokens)
+    assert np.array_equal(open_stream().read(ids).tokens, before.tokens)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files by /proc")
+def test_a_batch_over_many_epochs_of_a_tiny_corpus_keeps_few_files_open(tmp_path):
+    stream = ExampleStream(
+        corpus_of(2), np.arange(2), ExampleConfig(), max_seq_length=64, seed=1, phase=0, folder=tmp_path,
+        cls_token_id=CLS, sep_token_id=SEP,
+    )  # fmt: skip
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    ids, position = stream.take(Position(), 400)
+    assert position.epoch > 20 and len(stream.read(ids).lengths) == 400
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 10
