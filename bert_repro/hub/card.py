@@ -1,0 +1,194 @@
+"""Makes a model card from the record of a run. What the record does not say, the card does not say either.
+
+The record is what results.json holds; every key may be missing:
+
+    task, split, metrics {name: number}, rows_scored       the score
+    splits {split: {metrics, rows_scored} or {missing}}    the scores of a task with several splits
+    train {steps, rows, batch, tokens, flops ...}          what training went through
+    data {dataset, config, license, language, text_columns ...}
+                                                           `dataset`: id on the Hub; two `text_columns` are a pair
+    model {class, model_type, parameters, labels ...}      filled in by `export_checkpoint`
+    settings, seed, versions, git_commit, hardware, wall_time_seconds, command
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from bert_repro.hub.redaction import redacted
+
+TEMPLATE = "card_template.md.jinja"
+CODE_LICENSE = "apache-2.0"
+_LONGEST_LIST = 8  # A longer list of a record (shards, files) is given by its size.
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a kind of model is to the Hub.
+
+    Args:
+        auto_class: the class of transformers that loads it.
+        pipeline_tag: the Hub's name for what it does; None: the Hub has none.
+        widget: example inputs, in the Hub's form.
+    """
+
+    auto_class: str
+    pipeline_tag: str | None = None
+    widget: tuple[Mapping[str, str], ...] = ()
+
+
+_FILL_MASK = ({"text": "Paris is the [MASK] of France."},)
+HEADS: Mapping[str, Head] = {
+    "ForPreTraining": Head("AutoModelForPreTraining", "fill-mask", _FILL_MASK),
+    "ForMaskedLM": Head("AutoModelForMaskedLM", "fill-mask", _FILL_MASK),
+    "ForCausalLM": Head("AutoModelForCausalLM", "text-generation"),
+    "ForNextSentencePrediction": Head("AutoModelForNextSentencePrediction"),
+    "ForSequenceClassification": Head(
+        "AutoModelForSequenceClassification", "text-classification", ({"text": "A film that never lets you go."},)
+    ),
+    "ForTokenClassification": Head(
+        "AutoModelForTokenClassification", "token-classification", ({"text": "Marie Curie worked in Paris."},)
+    ),
+    "ForQuestionAnswering": Head(
+        "AutoModelForQuestionAnswering",
+        "question-answering",
+        ({"text": "Where did Marie Curie work?", "context": "Marie Curie worked in Paris."},),
+    ),
+    "ForMultipleChoice": Head("AutoModelForMultipleChoice", "multiple-choice"),
+    "Model": Head("AutoModel", "feature-extraction"),
+}
+"""By the ending of the class name, ours and transformers' alike."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One row of the result table."""
+
+    split: str
+    metric: str
+    value: float | None
+    rows: int | None
+
+
+def make_card(record: Mapping[str, Any], model_id: str) -> str:
+    """The text of README.md for a published folder, metadata block included.
+
+    Args:
+        record: what is known of the run; see the module's docstring.
+        model_id: how the snippets name the model: its id on the Hub, or the folder.
+
+    Returns:
+        Markdown. Credentials and home folders in the record are taken out.
+    """
+    import jinja2
+    from huggingface_hub import ModelCard
+
+    known = redacted(record)
+    class_name = known.get("model", {}).get("class")
+    environment = jinja2.Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.ChainableUndefined
+    )
+    environment.filters["cell"] = _cell
+    template = environment.from_string(resources.files("bert_repro.hub").joinpath(TEMPLATE).read_text("utf-8"))
+    text = template.render(
+        metadata=_metadata(known, model_id).to_yaml(),
+        model_id=model_id,
+        class_name=class_name,
+        head=head_of(class_name) if class_name else None,
+        stock=known.get("model", {}).get("model_type", "bert") == "bert",
+        pair=len(known.get("data", {}).get("text_columns", ())) == 2,
+        base=known.get("settings", {}).get("model_name_or_path"),
+        record=known,
+        facts={name: dict(_flat(known.get(name, {}))) for name in ("model", "data", "train", "hardware", "settings")},
+        scores=list(scores(known)),
+    )
+    return str(ModelCard(text))
+
+
+def head_of(class_name: str) -> Head:
+    """The entry of `HEADS` for a model class.
+
+    Raises:
+        ValueError: the class is none of the BERT family.
+    """
+    for ending, head in HEADS.items():
+        if class_name.endswith(ending):
+            return head
+    raise ValueError(f"{class_name} is no BERT model; its name must end in one of: {', '.join(HEADS)}")
+
+
+def scores(record: Mapping[str, Any]) -> Iterator[Score]:
+    """The scores of a record, one per split and metric; a split that was not scored has the value None."""
+    splits = record.get("splits") or {record.get("split", "validation"): record}
+    for name, split in splits.items():
+        if split.get("missing"):
+            yield Score(name, "any", None, None)
+        for metric, value in split.get("metrics", {}).items():
+            yield Score(name, metric, float(value), split.get("rows_scored"))
+
+
+def _metadata(record: Mapping[str, Any], model_id: str) -> Any:
+    from huggingface_hub import ModelCardData
+
+    data, class_name = record.get("data", {}), record.get("model", {}).get("class")
+    head = head_of(class_name) if class_name else None
+    fields: dict[str, Any] = {
+        "library_name": "transformers",
+        "license": record.get("license", CODE_LICENSE),
+        "language": data.get("language"),
+        "datasets": [data["dataset"]] if data.get("dataset") else None,
+        "base_model": _hub_id(record.get("settings", {}).get("model_name_or_path")),
+        "pipeline_tag": head.pipeline_tag if head else None,
+        "tags": ["bert", "bert-repro", *([record["task"]] if record.get("task") else [])],
+        "widget": [dict(example) for example in head.widget] if head and head.widget else None,
+    }
+    results = _eval_results(record, fields["pipeline_tag"] or "other")
+    if results:
+        fields |= {"model_name": model_id.rsplit("/", 1)[-1], "eval_results": results}
+    return ModelCardData(**fields)
+
+
+def _eval_results(record: Mapping[str, Any], task_type: str) -> list[Any]:
+    from huggingface_hub import EvalResult
+
+    data, task = record.get("data", {}), record.get("task", "unnamed")
+    return [
+        EvalResult(
+            task_type=task_type,
+            dataset_type=data.get("dataset") or task,
+            dataset_name=task,
+            dataset_config=data.get("config"),
+            dataset_split=score.split,
+            metric_type=score.metric,
+            metric_value=score.value,
+        )
+        for score in scores(record)
+        if score.value is not None and math.isfinite(score.value)
+    ]
+
+
+def _hub_id(name: str | None) -> str | None:
+    """The name if it can be an id on the Hub; a folder of this machine is none."""
+    return None if not name or Path(name).expanduser().exists() or name.count("/") > 1 or name[0] in "./~" else name
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Scalars of a nested mapping under dotted names. What is empty is left out, a long list given by its size."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and len(value) > _LONGEST_LIST:
+            yield f"{prefix}{key}", f"{len(value)} entries"
+        elif value not in (None, "", []):
+            yield f"{prefix}{key}", value
+
+
+def _cell(value: Any) -> str:
+    """A value in a Markdown table."""
+    if isinstance(value, list):
+        return ", ".join(_cell(element) for element in value)
+    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,108 @@
+"""The one way out: a model, its tokenizer, its results and its card become a folder that anyone loads.
+
+An interruption never leaves a folder that looks whole and is not: everything is written beside its place first, and
+config.json, without which nothing loads, is taken away before the first file moves in and comes back last.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_repro.hub.card import make_card
+from bert_repro.hub.redaction import redacted
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+CARD = "README.md"
+RESULTS = "results.json"
+_STAGE = ".export.partial"
+_LAST = "config.json"
+_WEIGHTS = "model*.safetensors*"
+_SHAPE = (
+    "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size",
+    "max_position_embeddings", "hidden_act",
+)  # fmt: skip
+
+
+def export_checkpoint(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    output_dir: str | Path,
+    *,
+    results: Mapping[str, Any] | None = None,
+    model_id: str | None = None,
+) -> Path:
+    """Writes a published folder: weights, configuration, model code, tokenizer, results.json and the card.
+
+    It loads in stock transformers, with `trust_remote_code=True`, and with the classes of this package. Other files of
+    `output_dir` stay; files of an earlier export are replaced, its surplus weight shards removed.
+
+    Args:
+        model: one of our models; its `save_pretrained` writes the published configuration and the code beside it.
+        tokenizer: its tokenizer.
+        output_dir: folder, made if need be.
+        results: the record of the run, ready for JSON; see `bert_repro.hub.card`. None: the card says "not run" and no
+            results.json is written.
+        model_id: how the card names the model; default: the record's `hub_model_id`, else the folder's name.
+
+    Returns:
+        The folder.
+    """
+    folder = Path(output_dir)
+    stage = folder / _STAGE
+    shutil.rmtree(stage, ignore_errors=True)
+    stage.mkdir(parents=True)
+    model.save_pretrained(stage)
+    tokenizer.save_pretrained(stage)
+    record = redacted({**(results or {}), "model": _model_facts(model, stage, (results or {}).get("model", {}))})
+    name = model_id or record.get("settings", {}).get("hub_model_id") or folder.resolve().name
+    (stage / CARD).write_text(make_card(record, name), encoding="utf-8")
+    if results is not None:
+        (stage / RESULTS).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    _move_in(stage, folder)
+    return folder
+
+
+def _model_facts(model: "PreTrainedModel", stage: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the card says about the model itself; what the record already says wins."""
+    published = json.loads((stage / _LAST).read_text(encoding="utf-8"))
+    facts: dict[str, Any] = {
+        "class": type(model).__name__,
+        "model_type": published["model_type"],
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        **{name: getattr(model.config, name) for name in _SHAPE},
+    }
+    if "id2label" in published:
+        labels = published["id2label"]
+        facts["labels"] = [labels[index] for index in sorted(labels, key=int)]
+    return {**facts, **given}
+
+
+def _move_in(stage: Path, folder: Path) -> None:
+    new = sorted(path.relative_to(stage) for path in stage.rglob("*") if path.is_file())
+    assert Path(_LAST) in new, "a model always saves its configuration"
+    for path in new:
+        _flush(stage / path)
+    (folder / _LAST).unlink(missing_ok=True)
+    _flush(folder)
+    for old in folder.glob(_WEIGHTS):
+        if old.relative_to(folder) not in new:
+            old.unlink()
+    for path in sorted(new, key=lambda path: path == Path(_LAST)):
+        (folder / path).parent.mkdir(exist_ok=True)
+        os.replace(stage / path, folder / path)
+    _flush(folder)
+    shutil.rmtree(stage)
+
+
+def _flush(path: Path) -> None:
+    """Waits until a file, or the list of a folder's files, is on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
