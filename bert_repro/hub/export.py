@@ -1,7 +1,8 @@
 """The one way out: a model, its tokenizer, its results and its card become a folder that anyone loads.
 
-An interruption never leaves a folder that looks whole and is not: everything is written beside its place first, and
-config.json, without which nothing loads, is taken away before the first file moves in and comes back last.
+An interruption never leaves a folder that looks whole and is not: everything is written beside its place first, and the
+file by which every loader finds the weights is taken away before the first file moves in and comes back last. (Without
+config.json alone, a loader of one class would go on with that class's defaults.)
 """
 
 import json
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 CARD = "README.md"
 RESULTS = "results.json"
 _STAGE = ".export.partial"
-_LAST = "config.json"
+_CONFIG = "config.json"
 _WEIGHTS = "model*.safetensors*"
+_WEIGHTS_ENTRIES = ("model.safetensors", "model.safetensors.index.json")  # the second where there are several shards
 _SHAPE = (
     "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size",
     "max_position_embeddings", "hidden_act",
@@ -69,7 +71,7 @@ def export_checkpoint(
 
 def _model_facts(model: "PreTrainedModel", stage: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """What the card says about the model itself; what the record already says wins."""
-    published = json.loads((stage / _LAST).read_text(encoding="utf-8"))
+    published = json.loads((stage / _CONFIG).read_text(encoding="utf-8"))
     facts: dict[str, Any] = {
         "class": type(model).__name__,
         "model_type": published["model_type"],
@@ -84,15 +86,15 @@ def _model_facts(model: "PreTrainedModel", stage: Path, given: Mapping[str, Any]
 
 def _move_in(stage: Path, folder: Path) -> None:
     new = sorted(path.relative_to(stage) for path in stage.rglob("*") if path.is_file())
-    assert Path(_LAST) in new, "a model always saves its configuration"
+    assert any(str(path) in _WEIGHTS_ENTRIES for path in new), "a model always saves its weights"
     for path in new:
         _flush(stage / path)
-    (folder / _LAST).unlink(missing_ok=True)
+    for name in _WEIGHTS_ENTRIES:
+        (folder / name).unlink(missing_ok=True)
     _flush(folder)
     for old in folder.glob(_WEIGHTS):
-        if old.relative_to(folder) not in new:
-            old.unlink()
-    for path in sorted(new, key=lambda path: path == Path(_LAST)):
+        old.unlink()
+    for path in sorted(new, key=lambda path: str(path) in _WEIGHTS_ENTRIES):
         (folder / path).parent.mkdir(exist_ok=True)
         os.replace(stage / path, folder / path)
     _flush(folder)

@@ -1,0 +1,202 @@
+"""An exported folder is complete, loads three ways, and is never half there."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+import bert_repro
+from bert_repro.hub import export
+from bert_repro.hub.export import export_checkpoint
+
+WORDS = (
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "paris",
+    "is",
+    "the",
+    "capital",
+    "of",
+    "france",
+    ".",
+    "a",
+    "film",
+)
+SIZES = {
+    "vocab_size": len(WORDS),
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 48,
+}
+RECORD = {"task": "toy", "split": "validation", "metrics": {"accuracy": 0.5}, "rows_scored": 2, "settings": {}}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return transformers.BertTokenizer(vocab={word: index for index, word in enumerate(WORDS)})
+
+
+def tiny(class_name="BertReproForSequenceClassification", **fields):
+    torch.manual_seed(0)
+    fields = {"num_labels": 3, **fields} if "Classification" in class_name else fields
+    model_class = getattr(bert_repro, class_name)
+    return model_class(bert_repro.BertReproConfig(**SIZES, **fields)).eval()
+
+
+def snippets(folder):
+    return re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text("utf-8"), re.DOTALL)
+
+
+def test_folder_is_complete(tmp_path, tokenizer):
+    folder = export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md", "results.json",
+        "configuration_bert_repro.py", "modeling_bert_repro.py",
+    }  # fmt: skip
+    results = json.loads((folder / "results.json").read_text("utf-8"))
+    assert results["metrics"] == RECORD["metrics"]
+    assert results["model"]["class"] == "BertReproForSequenceClassification"
+    assert results["model"]["parameters"] == sum(p.numel() for p in tiny().parameters())
+    assert results["model"]["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
+    assert "# toy" in (folder / "README.md").read_text("utf-8")
+
+
+def test_without_results_the_card_says_not_run(tmp_path, tokenizer):
+    folder = export_checkpoint(tiny("BertReproModel"), tokenizer, tmp_path)
+    assert not (folder / "results.json").exists()
+    assert "Not run." in (folder / "README.md").read_text("utf-8")
+
+
+def test_loads_three_ways_with_equal_outputs(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "modules")])
+    model = tiny()
+    folder = export_checkpoint(model, tokenizer, tmp_path / "toy", results=RECORD)
+    auto = transformers.AutoModelForSequenceClassification
+    loaded = {
+        "stock": auto.from_pretrained(folder),
+        "remote": auto.from_pretrained(folder, trust_remote_code=True),
+        "plugin": bert_repro.BertReproForSequenceClassification.from_pretrained(folder),
+    }
+    assert type(loaded["stock"]) is transformers.BertForSequenceClassification
+    assert type(loaded["remote"]).__name__ == "BertReproForSequenceClassification"
+    assert type(loaded["remote"]) is not type(loaded["plugin"])
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)(
+        ["paris is", "a film ."], padding=True, return_tensors="pt"
+    )
+    assert inputs["input_ids"].tolist() == tokenizer(["paris is", "a film ."], padding=True)["input_ids"]
+    expected = model(**inputs).logits
+    for name, other in loaded.items():
+        torch.testing.assert_close(other.eval()(**inputs).logits, expected, rtol=1e-5, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("head", [head.ours for head in bert_repro.models.configuration_bert_repro.HEADS.values()])
+def test_every_snippet_of_a_card_runs(head, tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "modules")])
+    causal = {"is_decoder": True} if head == "BertReproForCausalLM" else {}
+    folder = export_checkpoint(tiny(head, **causal), tokenizer, tmp_path / "toy", results=RECORD)
+    monkeypatch.chdir(tmp_path)
+    codes = snippets(folder)
+    assert len(codes) == 3
+    for code in codes:
+        exec(compile(code, "card", "exec"), {})
+
+
+@pytest.mark.slow
+def test_snippets_run_in_processes_that_only_know_the_card(tmp_path, tokenizer):
+    folder = export_checkpoint(tiny("BertReproForPreTraining"), tokenizer, tmp_path / "toy", results=RECORD)
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+    stock, remote, plugin = snippets(folder)
+    no_plugin = "import sys; sys.modules['bert_repro'] = None\n"
+    for code in (no_plugin + stock, no_plugin + remote, plugin):
+        options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+        done = subprocess.run([sys.executable, "-c", code], **options)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
+
+
+def test_other_files_of_the_folder_stay_and_stale_shards_go(tmp_path, tokenizer):
+    for name in ("train_log.jsonl", "model-00001-of-00002.safetensors", "model.safetensors.index.json"):
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+    export_checkpoint(tiny(), tokenizer, tmp_path, results=RECORD)
+    assert (tmp_path / "train_log.jsonl").exists()
+    assert [path.name for path in tmp_path.glob("model*.safetensors*")] == ["model.safetensors"]
+    assert not list(tmp_path.glob(".*"))
+
+
+def move_counter(monkeypatch, limit):
+    """Lets `limit` files move into place and fails at the next."""
+    moved: list[Path] = []
+
+    def replace(source, target):
+        if len(moved) == limit:
+            raise OSError(28, "No space left on device")
+        moved.append(Path(target))
+        os.rename(source, target)
+
+    monkeypatch.setattr(export.os, "replace", replace)
+    return moved
+
+
+def test_an_interruption_while_moving_leaves_no_folder_that_loads(tmp_path, tokenizer, monkeypatch):
+    export_checkpoint(tiny(num_labels=2), tokenizer, tmp_path / "toy", results=RECORD)
+    count = len([path for path in (tmp_path / "toy").iterdir() if path.is_file()])
+    for limit in range(count):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+            move_counter(patch, limit)
+            export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
+        for loader in (transformers.AutoModelForSequenceClassification, bert_repro.BertReproForSequenceClassification):
+            with pytest.raises((OSError, ValueError), match=r"config\.json|model\.safetensors"):
+                loader.from_pretrained(tmp_path / "toy")
+    export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
+    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "toy")
+    assert loaded.config.num_labels == 3
+
+
+def test_the_way_to_the_weights_comes_last(tmp_path, tokenizer, monkeypatch):
+    moved = move_counter(monkeypatch, limit=-1)
+    export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
+    assert moved[-1].name == "model.safetensors"
+
+
+def test_an_interruption_while_saving_leaves_the_earlier_export_whole(tmp_path, tokenizer, monkeypatch):
+    folder = export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setattr(export, "make_card", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        export_checkpoint(tiny(num_labels=5), tokenizer, folder, results={})
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
+def test_no_secret_is_written(tmp_path, tokenizer):
+    token = "hf_" + "q9Z" * 9
+    record = {**RECORD, "command": f"x --hub_token {token}", "settings": {"hub_model_id": "org/toy", "note": token}}
+    folder = export_checkpoint(tiny(), tokenizer, tmp_path, results=record)
+    assert all(token.encode() not in path.read_bytes() for path in folder.iterdir())
+    assert "# org/toy" in (folder / "README.md").read_text("utf-8")
+
+
+def test_shards_come_before_their_index(tmp_path, tokenizer, monkeypatch):
+    model = tiny()
+    save = model.save_pretrained
+    monkeypatch.setattr(model, "save_pretrained", lambda folder: save(folder, max_shard_size="2KB"))
+    with monkeypatch.context() as patch:
+        moved = move_counter(patch, limit=-1)
+        folder = export_checkpoint(model, tokenizer, tmp_path / "toy", results=RECORD)
+    assert moved[-1].name == "model.safetensors.index.json"
+    assert len(list(folder.glob("model-*.safetensors"))) > 1
+    loaded = bert_repro.BertReproForSequenceClassification.from_pretrained(folder)
+    assert torch.equal(loaded.classifier.weight, model.classifier.weight)
