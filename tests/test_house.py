@@ -1,0 +1,167 @@
+"""The house rules that a machine can check."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+import bert_repro
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = sorted((ROOT / "bert_repro").rglob("*.py"))
+RECIPES = sorted((ROOT / "recipes").glob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+PUBLIC_API = ROOT / "tests" / "golden" / "public_api.txt"
+
+LONGEST_MODULE = 400
+LONGEST_RECIPE = 60
+LARGEST_FILE = 500_000
+MAY_BE_LONGER = {
+    "bert_repro/models/modeling_bert_repro.py",  # one file, because it is copied beside published weights
+    "bert_repro/configs.py",  # a table of settings, one after another
+}
+# Files whose tests may skip themselves, and when. Every other test runs or is excluded by a marker.
+MAY_SKIP = {
+    "tests/data/test_corpus.py": "the real corpora are not beside the project",
+    "tests/data/test_pretraining.py": "the system has no /proc",
+    "tests/models/test_real_weights.py": "the package with real weights is not installed",
+    "tests/tasks/test_glue_real_files.py": "the official files are not beside the project",
+    "tests/test_tokenization.py": "the released vocabularies are not beside the project",
+}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def tracked_files() -> list[Path]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_modules_stay_short(path):
+    if name_of(path) not in MAY_BE_LONGER:
+        assert len(path.read_text("utf-8").splitlines()) <= LONGEST_MODULE
+
+
+def test_the_exceptions_are_still_needed():
+    for name in MAY_BE_LONGER:
+        assert len((ROOT / name).read_text("utf-8").splitlines()) > LONGEST_MODULE
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=name_of)
+def test_recipes_are_short_and_say_what_they_do(path):
+    source = path.read_text("utf-8")
+    assert len(source.splitlines()) <= LONGEST_RECIPE
+    assert ast.get_docstring(ast.parse(source))
+
+
+def test_no_path_of_one_machine_and_no_large_file():
+    # Put together here, so that this file does not find itself.
+    machine_path = re.compile(r"(?<![\w.~])/(?:" + "|".join(("work", "root", "home")) + r")/\w")
+    found, large = [], []
+    for path in tracked_files():
+        data = path.read_bytes()
+        if len(data) > LARGEST_FILE:
+            large.append(name_of(path))
+        if machine_path.search(data.decode("utf-8", "ignore")):
+            found.append(name_of(path))
+    assert found == []
+    assert large == []
+
+
+def test_no_address_of_a_package_index():
+    index = re.compile(r"--(?:extra-)?index-url|--find-links|find-links\s*=|file:///", re.IGNORECASE)
+    for name in ("constraints.txt", "pyproject.toml", "Makefile", ".ci/run"):
+        assert not index.search((ROOT / name).read_text("utf-8")), name
+
+
+def test_only_known_markers_and_skips():
+    # A test that never runs anywhere looks like one that passes: who may skip is written down above.
+    markers = {line.split(":")[0] for line in configuration()["tool"]["pytest"]["ini_options"]["markers"]}
+    assert markers == {"slow", "gpu", "network", "xla"}
+    skips = re.compile(r"pytest\.(?:skip|mark\.skip|mark\.skipif|mark\.xfail|importorskip)\b")
+    found = {name_of(path) for path in TESTS if skips.search(path.read_text("utf-8"))} - {name_of(Path(__file__))}
+    assert found == set(MAY_SKIP)
+
+
+def configuration() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def test_every_dependency_is_pinned_at_or_above_its_lower_bound():
+    project = configuration()["project"]
+    declared = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    pinned = {normal(name): version for name, version in pins().items()}
+    for requirement in declared:
+        name, _, bound = requirement.partition(">=")
+        assert normal(name) in pinned, requirement
+        version = pinned[normal(name)]
+        assert not bound or release(version) >= release(bound), f"{requirement}, pinned at {version}"
+
+
+def release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0]))
+
+
+def test_pins_name_no_local_build():
+    assert not [f"{name}=={version}" for name, version in pins().items() if "+" in version]
+    assert list(pins()) == sorted(pins(), key=str.lower), "sort constraints.txt by name"
+
+
+def test_the_version_stands_everywhere_alike():
+    version = configuration()["project"]["version"]
+    assert bert_repro.__version__ == version
+    assert re.search(rf"^version: {re.escape(version)}$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
+
+
+def test_public_names_are_those_on_record():
+    # A changed name breaks users' code: change the record on purpose, with a line in CHANGELOG.md.
+    assert sorted(bert_repro.__all__) == PUBLIC_API.read_text("utf-8").split()
+    assert all(hasattr(bert_repro, name) for name in bert_repro.__all__)
+
+
+def test_make_help_lists_every_target():
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert targets == {line.split()[1] for line in listed.splitlines() if line.strip()}
+    assert targets >= {"quickstart", "test", "check", "bench", "docs", "wheel", "clean", "help"}
+
+
+def test_continuous_integration_runs_the_tests_last():
+    lines = [line for line in (ROOT / ".ci" / "run").read_text("utf-8").splitlines() if "make " in line]
+    assert ["check" in line for line in lines] == [True, False]
+    assert "make --no-print-directory test" in lines[-1]
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_what_installed_users_need(tmp_path):
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    modules = {path.relative_to(ROOT).as_posix() for path in MODULES}
+    assert modules | {"bert_repro/py.typed", "bert_repro/hub/card_template.md.jinja"} <= names
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"bert_repro"}
+    assert any(name.endswith("licenses/NOTICE") for name in names)
