@@ -64,7 +64,7 @@ bench: $(READY) ## The side-by-side measurements, one after another
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
 wheel: $(READY) ## Build the wheel and the source archive into dist/
-	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --no-isolation --outdir dist .
 
 clean: ## Remove the environment, builds and caches; runs/ stays
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
