@@ -1,6 +1,7 @@
 """Imports point down the layers of docs/ARCHITECTURE.md only."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,9 @@ def test_the_walk_finds_imports_of_ours(source, found):
 def test_the_walk_finds_relative_imports():
     source = "from . import a, b\nfrom .c import d\nfrom ..e import f\nfrom g import h"
     assert relative_imports(source) == {".a", ".b", ".c", "..e"}
+
+
+def test_the_architecture_document_names_every_module_in_its_layer():
+    text = (PACKAGE.parent / "docs" / "ARCHITECTURE.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d) \| `(\w+)/?` \|", text, re.MULTILINE)
+    assert {name: int(layer) for layer, name in rows} == LAYERS | {"recipes": 4}
