@@ -104,8 +104,9 @@ def packed_attention_forward(
 ) -> tuple[torch.Tensor, None]:
     """Attention of packed sequences, each within its own bounds, dropout included.
 
-    Half precision on CUDA is one call of PyTorch's own flash kernel, the only variable-length one that has dropout.
-    Elsewhere a loop over sequences does no work on padding and beats both padded and nested tensors on the CPU.
+    Half precision on CUDA is one call of PyTorch's own flash kernel, the only variable-length one that has dropout, for
+    the head sizes that it takes. Elsewhere a loop over sequences does no work on padding and beats both padded and
+    nested tensors on the CPU.
 
     Args:
         module: the calling attention layer. Its `is_causal` decides whether later tokens are hidden.
@@ -115,7 +116,7 @@ def packed_attention_forward(
         attention_mask: unused, since packed input has no padding.
         scaling: factor on the scores, D ** -0.5.
         dropout: dropout probability on the attention probabilities.
-        cu_seq_lens_q: (N + 1,) int32, offset of each sequence, then T.
+        cu_seq_lens_q: (N + 1,) offset of each sequence, then T.
         cu_seq_lens_k: the same offsets again, as flash kernels ask for them twice.
         max_length_q: longest sequence, in tokens.
         max_length_k: the same length again.
@@ -131,11 +132,12 @@ def packed_attention_forward(
         raise ValueError(
             "packed_sdpa attends to packed input only: give cu_seq_lens_q, or use attn_implementation='sdpa'"
         )
-    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
+    head_size = query.shape[-1]
+    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and head_size % 8 == 0 and head_size <= 256:
         attended, *_ = torch.ops.aten._flash_attention_forward(
             *(states.squeeze(0).transpose(0, 1) for states in (query, key, value)),
-            cu_seq_lens_q,
-            cu_seq_lens_k,
+            cu_seq_lens_q.int(),
+            cu_seq_lens_k.int(),
             max_length_q,
             max_length_k,
             dropout,

@@ -31,6 +31,7 @@ class Absent(importlib.abc.MetaPathFinder):
 
 
 sys.meta_path.insert(0, Absent())
+sys.path.insert(0, sys.argv[2])
 import logging
 import torch
 import transformers
@@ -97,7 +98,8 @@ def published(tmp_path_factory):
     (root / "work.json").write_text(json.dumps(work))
     environment = {**os.environ, "HF_HOME": str(root / "cache"), "HF_HUB_OFFLINE": "1"}
     environment.pop("HF_MODULES_CACHE", None)
-    command = [sys.executable, "-I", "-c", WITHOUT_THE_PACKAGE, str(root / "work.json")]
+    libraries = Path(transformers.__file__).parents[1]
+    command = [sys.executable, "-I", "-c", WITHOUT_THE_PACKAGE, str(root / "work.json"), str(libraries)]
     child = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert child.returncode == 0, child.stderr[-3000:]
     messages = json.loads((root / "work.json.messages").read_text())
