@@ -108,6 +108,17 @@ class TokenizerConfig(TextConfig):
     strip_accents: bool | None = setting(None, "Strip accents; default: as `lowercase`.", source="released")
     handle_chinese_chars: bool = setting(True, "Put spaces around CJK characters.", source="released")
     min_frequency: int = setting(2, "Drop pieces seen less often than this.", unit="occurrences")
+    limit_alphabet: int = setting(
+        1000, "Most frequent characters that get entries; raise it for scripts with many.", unit="characters"
+    )
+    max_input_chars_per_word: int = setting(
+        100,
+        "A longer word becomes [UNK].",
+        source="transformers",
+        unit="characters",
+        deviation="100 in the first release and in transformers (ours, so tokens equal stock); 200 in the release "
+        "since 2018-11-23.",
+    )
     max_words: int | None = setting(None, "Learn from the first so many words only.", unit="words")
 
 
@@ -126,13 +137,8 @@ class CorpusConfig(TextConfig):
         deviation="The paper does not name its sentence splitter and the released code leaves it to the user. "
         "Ours is nupunkt; its version is in the manifest.",
     )
-    max_input_chars_per_word: int = setting(
-        100,
-        "A longer word becomes [UNK].",
-        source="transformers",
-        unit="characters",
-        deviation="100 in the first release and in transformers (ours, so tokens equal stock); 200 in the release "
-        "since 2018-11-23.",
+    max_input_chars_per_word: int | None = setting(
+        None, "A longer word becomes [UNK]; default: as the tokenizer was saved.", unit="characters"
     )
 
     def validate(self) -> None:

@@ -120,7 +120,7 @@ class DataCollatorForBertPreTraining:
         Returns:
             `input_ids`, `token_type_ids`, `labels` (-100 where nothing is predicted), with `attention_mask`, int64
             (B, S), or packed, int64 (1, T), with `position_ids`, `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q`,
-            `max_length_k` as `collate_features` returns them. `next_sentence_label`, int64 (B). On request
+            `max_length_k` as `collate_features` returns them. With NSP `next_sentence_label`, int64 (B). On request
             `prediction_positions`, int64 (P), flat places of the predicted tokens; padded batches have as many as
             their shape allows, the surplus 0, where [CLS] has no label.
 
@@ -139,7 +139,7 @@ class DataCollatorForBertPreTraining:
             labels = _column(examples, "next_sentence_label")
             masked = self._masker(tokens, lengths, self._keys(examples))
         batch = self._lay_out(masked, segments, lengths)
-        if labels is not None:
+        if labels is not None and self.config.next_sentence_prediction:
             batch["next_sentence_label"] = _tensor(labels)
         return batch
 

@@ -90,6 +90,8 @@ def train_tokenizer_from_corpus(config: TokenizerConfig) -> "PreTrainedTokenizer
         strip_accents=config.strip_accents,
         handle_chinese_chars=config.handle_chinese_chars,
         min_frequency=config.min_frequency,
+        limit_alphabet=config.limit_alphabet,
+        max_input_chars_per_word=config.max_input_chars_per_word,
     )
     tokenizer.save_pretrained(output_dir)
     return tokenizer

@@ -152,32 +152,34 @@ class TokenizedCorpus:
         tokens: TokenArray = np.concatenate([parts[number][begin:end] for number, begin, end in triples])
         return tokens
 
-    def split(self, heldout_fraction: float) -> tuple[Int64Array, Int64Array]:
+    def split(self, heldout_fraction: float, *, at_least: int = 1) -> tuple[Int64Array, Int64Array]:
         """Divides the documents into training and held-out ones, by their text alone.
 
         A document's side depends on the hash of its text and the fraction: copies of a text are never on both sides,
-        and other documents, their order, or the tokenizer change nothing. When chance holds out none, the documents
-        with the lowest draw are.
+        and other documents, their order, or the tokenizer change nothing. When chance holds out too few, those with the
+        lowest draws are.
 
         Args:
             heldout_fraction: share of documents to hold out, between 0 and 1.
+            at_least: documents that each side needs; next sentence prediction draws from two.
 
         Returns:
             Ids of training documents and of held-out documents, ascending.
 
         Raises:
-            UserError: the fraction is out of range, or one side is empty.
+            UserError: the fraction is out of range, or one side has too few documents.
         """
         if not 0.0 < heldout_fraction < 1.0:
             raise UserError(
                 f"heldout_fraction={heldout_fraction} is out of range: choose it between 0 and 1, exclusive"
             )
         draws = fraction(draw(_HELDOUT_DRAW, np.asarray(self.document_keys)))
-        heldout = (draws < heldout_fraction) | (draws == draws.min())
-        if heldout.all():
+        lowest = np.partition(draws, min(at_least, len(draws)) - 1)[: min(at_least, len(draws))]
+        heldout = (draws < heldout_fraction) | (draws <= lowest.max())
+        if (~heldout).sum() < at_least or heldout.sum() < at_least:
             raise UserError(
-                f"corpus {self.folder}: all its {self.num_documents} documents would be held out with"
-                f" heldout_fraction={heldout_fraction}; give more (different) documents or a smaller fraction"
+                f"corpus {self.folder} has {self.num_documents} document(s), too few to hold some out with"
+                f" heldout_fraction={heldout_fraction} (each side needs {at_least}); give more, different documents"
             )
         return np.flatnonzero(~heldout), np.flatnonzero(heldout)
 

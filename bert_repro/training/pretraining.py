@@ -44,7 +44,9 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
     """
     corpus = TokenizedCorpus.load(config.corpus)
     tokenizer = load_tokenizer(str(Path(config.corpus) / "tokenizer"))
-    training, heldout = corpus.split(config.heldout_fraction)
+    # Segment B of a NotNext pair comes from another document of the same side.
+    draws_pairs = config.next_sentence_prediction or config.no_nsp_input == "pairs"
+    training, heldout = corpus.split(config.heldout_fraction, at_least=2 if draws_pairs else 1)
     begun = run.begin(config)
     accelerator = begun.accelerator
     model = build_model(config, tokenizer)
@@ -169,8 +171,6 @@ class PretrainingSource:
         """See `BatchSource.load`."""
         examples = self.streams[group].read(ids)
         inputs = self.collators[group](examples)
-        if not self.config.next_sentence_prediction:
-            del inputs["next_sentence_label"]
         # Whole-word masking may predict a few tokens less than the length allows, so the labels are counted.
         counts = {"mlm_loss": int((inputs["labels"] != IGNORE_INDEX).sum()), "nsp_loss": len(ids)}
         return MicroBatch(inputs, counts, int(examples.lengths.sum()))

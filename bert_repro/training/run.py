@@ -5,8 +5,6 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,6 +87,7 @@ def begin(config: RunConfig) -> Run:
         raise UserError("--push_to_hub needs --hub_model_id, for example org/bert-repro-base")
     if int(os.environ.get("RANK", "0")) == 0:
         _claim_output_dir(config)
+    _quiet_transformers()
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
@@ -114,8 +113,7 @@ def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **option
     torch.manual_seed(torch_seed(config.seed, INITIALISATION))
     options |= {"dtype": torch.float32, "attn_implementation": config.attn_implementation}
     try:
-        with _quiet_transformers():
-            model, info = model_class.from_pretrained(name, output_loading_info=True, **options)
+        model, info = model_class.from_pretrained(name, output_loading_info=True, **options)
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise UserError(f"--model_name_or_path {name}: {_first_line(error)}") from error
     new = sorted(set(info["missing_keys"]) | {key[0] for key in info["mismatched_keys"]})
@@ -124,19 +122,6 @@ def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **option
     if new:
         logger.info("new weights, not in %s: %s", name, ", ".join(new))
     return prepare_model(model, config)
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    # Its report of missing and unused weights is replaced by one line of ours.
-    from transformers.utils import logging as transformers_logging
-
-    before = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(before)
 
 
 def prepare_model(model: Any, config: RunConfig) -> Any:
@@ -160,6 +145,14 @@ def use_fast_float32() -> None:
     error = ((left @ right).double() - exact).abs().max() / exact.abs().max()
     if error > 1e-5:
         torch.set_float32_matmul_precision(before)
+
+
+def _quiet_transformers() -> None:
+    # Its report of missing and unused weights is replaced by one line of `load_model`.
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
 
 
 def _claim_output_dir(config: RunConfig) -> None:

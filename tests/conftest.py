@@ -1,0 +1,106 @@
+"""Shared by all tests: no network, one thread, and a tiny world made once (text, tokenizer, corpus, GLUE files)."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+WORDS = [
+    "the",
+    "a",
+    "river",
+    "stone",
+    "bird",
+    "light",
+    "tree",
+    "house",
+    "green",
+    "quiet",
+    "small",
+    "old",
+    "bright",
+    "falls",
+    "runs",
+    "sings",
+    "grows",
+    "turns",
+    "slowly",
+    "often",
+    "never",
+    "under",
+    "over",
+    "near",
+    "with",
+    "and",
+    "but",
+    "because",
+    "while",
+    "morning",
+    "evening",
+    "winter",
+    "summer",
+    "water",
+    "glass",
+    "road",
+    "field",
+]
+
+
+@dataclass(frozen=True)
+class World:
+    """Paths of the tiny world."""
+
+    root: Path
+    text: Path
+    tokenizer: Path
+    corpus: Path
+    glue: Path
+
+
+def sentence(generator: random.Random) -> str:
+    words = generator.choices(WORDS, k=generator.randint(5, 12))
+    return " ".join(words).capitalize() + "."
+
+
+def write_text(path: Path, documents: int, seed: int = 0) -> Path:
+    generator = random.Random(seed)
+    texts = ["\n".join(" ".join(sentence(generator) for _ in range(4)) for _ in range(5)) for _ in range(documents)]
+    path.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+    return path
+
+
+def write_glue(folder: Path) -> Path:
+    """SST-2 whose label is whether the sentence says "bright", MRPC whose pairs are equal or not."""
+    generator = random.Random(1)
+    (folder / "SST-2").mkdir(parents=True)
+    for split, rows in (("train", 64), ("dev", 21)):
+        lines = ["sentence\tlabel"]
+        for row in range(rows):
+            words = [word for word in sentence(generator).lower().split() if word.strip(".") != "bright"]
+            lines.append(f"{'bright ' if row % 2 else ''}{' '.join(words)}\t{row % 2}")
+        (folder / "SST-2" / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    tests = "\n".join(f"{row}\t{sentence(generator)}" for row in range(5))
+    (folder / "SST-2" / "test.tsv").write_text(f"index\tsentence\n{tests}\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    from bert_repro.configs import CorpusConfig, TokenizerConfig
+    from bert_repro.data.corpus import prepare_corpus, train_tokenizer_from_corpus
+
+    root = tmp_path_factory.mktemp("world")
+    text = write_text(root / "text.txt", documents=60)
+    tokenizer, corpus = root / "tokenizer", root / "corpus"
+    train_tokenizer_from_corpus(TokenizerConfig(input_files=(str(text),), output_dir=str(tokenizer), vocab_size=150))
+    prepare_corpus(CorpusConfig(input_files=(str(text),), tokenizer=str(tokenizer), output_dir=str(corpus)))
+    return World(root, text, tokenizer, corpus, write_glue(root / "glue"))
