@@ -14,45 +14,10 @@ import torch
 
 torch.set_num_threads(1)
 
-WORDS = [
-    "the",
-    "a",
-    "river",
-    "stone",
-    "bird",
-    "light",
-    "tree",
-    "house",
-    "green",
-    "quiet",
-    "small",
-    "old",
-    "bright",
-    "falls",
-    "runs",
-    "sings",
-    "grows",
-    "turns",
-    "slowly",
-    "often",
-    "never",
-    "under",
-    "over",
-    "near",
-    "with",
-    "and",
-    "but",
-    "because",
-    "while",
-    "morning",
-    "evening",
-    "winter",
-    "summer",
-    "water",
-    "glass",
-    "road",
-    "field",
-]
+WORDS = (
+    "the a river stone bird light tree house green quiet small old bright falls runs sings grows turns slowly often "
+    "never under over near with and but because while morning evening winter summer water glass road field"
+).split()
 
 
 @dataclass(frozen=True)
