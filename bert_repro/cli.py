@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from bert_repro import configs
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
-from bert_repro.training import status
+from bert_repro import status
 
 logger = logging.getLogger("bert_repro")
 

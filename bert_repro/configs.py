@@ -279,12 +279,14 @@ class Phase:
         steps: optimiser steps of this phase.
         batch: sequences per optimiser step over all devices.
         max_predictions_per_seq: most predicted tokens of a sequence; None: no limit beyond masked_lm_prob.
+        per_device_batch: sequences per device and forward pass; None: the run's setting.
     """
 
     max_seq_length: int
     steps: int
     batch: int
     max_predictions_per_seq: int | None = None
+    per_device_batch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -370,6 +372,7 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
         unit="fraction",
         deviation="The paper does not describe its held-out data.",
     )
+    plan: bool = setting(False, "Print positions, FLOPs and expected time of the run, and stop.")
     max_eval_sequences: int = setting(1024, "Held-out sequences in an evaluation.", unit="sequences")
 
     def validate(self) -> None:

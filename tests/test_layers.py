@@ -15,6 +15,7 @@ LAYERS = {
     "models": 0,
     "configs": 0,
     "errors": 0,
+    "status": 0,
     "flops": 0,
     "metrics": 0,
     "optimization": 0,

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from bert_repro.errors import UserError
-from bert_repro.training.status import write_json
+from bert_repro.status import write_json
 
 logger = logging.getLogger("bert_repro")
 

@@ -19,7 +19,7 @@ from bert_repro.tasks import get_task
 from bert_repro.tasks.base import FloatArray, Task
 from bert_repro.tokenization import load_tokenizer
 from bert_repro.training import run
-from bert_repro.training.loop import Ids, MicroBatch, Step, Trainer, batch_sizes, to_device
+from bert_repro.training.loop import BatchSizes, Ids, MicroBatch, Step, Trainer, batch_sizes, to_device
 
 if TYPE_CHECKING:
     import datasets
@@ -82,14 +82,13 @@ class _Bench:
         assert task.train_split is not None, "checked before the run began"
         features = self._splits([task.train_split], config.max_train_samples)[task.train_split][1]
         sizes = batch_sizes(config, self.accelerator.num_processes, PAPER_BATCH)
-        source = FinetuningSource(config, task, features, sizes.batch, self.tokenizer.pad_token_id)
+        source = FinetuningSource(config, task, features, sizes, self.tokenizer.pad_token_id)
         trainer = Trainer(
             self.accelerator,
             self.model,
             source,
             config,
             tokenizer=self.tokenizer,
-            micro_batch_size=sizes.micro,
             evaluate=self._evaluate_first,
         )
         trainer.train()
@@ -194,28 +193,32 @@ class FinetuningSource:
         config: epochs or steps, seed, packing.
         task: collates features and counts their loss terms.
         features: the tokenised training set.
-        batch: sequences per optimiser step over all devices.
+        sizes: sequences per optimiser step, and per device and forward pass.
         pad_token_id: for padded batches.
     """
 
     def __init__(
-        self, config: FinetuningConfig, task: Task, features: "datasets.Dataset", batch: int, pad_token_id: int
+        self, config: FinetuningConfig, task: Task, features: "datasets.Dataset", sizes: BatchSizes, pad_token_id: int
     ) -> None:
         self.config, self.task, self.features = config, task, features
-        self.batch, self.pad_token_id = batch, pad_token_id
-        self.total_steps = config.max_steps or max(1, int(len(features) * config.num_train_epochs / batch))
+        self.sizes, self.pad_token_id = sizes, pad_token_id
+        self.total_steps = config.max_steps or max(1, int(len(features) * config.num_train_epochs / sizes.batch))
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         """See `BatchSource.steps`; the position is the number of steps taken."""
         for number in range(position["step"] if position else 0, self.total_steps):
-            ids = self._ids(np.arange(number * self.batch, (number + 1) * self.batch))
-            yield Step(ids, self._count(ids), 0, {"step": number + 1})
+            ids = self._ids(np.arange(number * self.sizes.batch, (number + 1) * self.sizes.batch))
+            yield Step(ids, self._count(ids), self.sizes.micro, 0, {"step": number + 1})
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """See `BatchSource.load`; there is one group."""
         rows = _rows(self.features, ids)
         inputs = self.task.collate(rows, pad_token_id=self.pad_token_id, packing=self.config.packing)
         return MicroBatch(inputs, self._count(ids), sum(row["length"] for row in rows))
+
+    def count_right(self, output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """See `BatchSource.count_right`; the dev set says more than training accuracy does."""
+        return {}
 
     def _ids(self, places: Ids) -> Ids:
         """Feature rows at places of the endless order, in which every epoch is a permutation of its own."""

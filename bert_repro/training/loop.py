@@ -48,12 +48,14 @@ class Step:
     Args:
         ids: example ids of the global batch, in the source's own form; first dimension is the batch.
         totals: for each loss term of the model's output, what its sum is divided by over the global batch.
+        micro: most sequences per device and forward pass.
         group: which stretch of the run this is (a pre-training phase); the source's `load` needs it.
         position: where the data stands after this step; JSON.
     """
 
     ids: Ids
     totals: dict[str, int]
+    micro: int
     group: int
     position: dict[str, Any]
 
@@ -84,6 +86,9 @@ class BatchSource(Protocol):
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """Reads, masks and collates examples; a pure function of its arguments."""
 
+    def count_right(self, output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """For loss terms with a right answer, how many of this forward pass are right; logged as an accuracy."""
+
 
 @dataclass(frozen=True)
 class BatchSizes:
@@ -93,24 +98,25 @@ class BatchSizes:
     micro: int
 
 
-def batch_sizes(config: RunConfig, processes: int, default: int) -> BatchSizes:
+def batch_sizes(config: RunConfig, processes: int, default: int, *, fixed: int | None = None) -> BatchSizes:
     """Settles the three batch settings (README, "Batch sizes").
 
     Args:
         config: its `train_batch_size`, `per_device_train_batch_size` and `gradient_accumulation_steps`.
         processes: devices that share the work.
         default: the paper's batch, where the user gives nothing.
+        fixed: a batch that is already decided (a phase's), in place of `train_batch_size`.
 
     Raises:
         UserError: the settings contradict each other, or the batch cannot be shared evenly.
     """
     per_device, accumulation = config.per_device_train_batch_size, config.gradient_accumulation_steps
-    batch = config.train_batch_size
+    batch = fixed or config.train_batch_size
     if batch is None:
         batch = default if per_device is None else per_device * (accumulation or 1) * processes
     elif per_device is not None and accumulation is not None and batch != per_device * accumulation * processes:
         raise UserError(
-            f"--train_batch_size {batch} is not --per_device_train_batch_size {per_device} x "
+            f"a batch of {batch} sequences is not --per_device_train_batch_size {per_device} x "
             f"--gradient_accumulation_steps {accumulation} x {processes} processes; leave one of them out"
         )
     if batch % processes:
@@ -128,7 +134,6 @@ class Trainer:
         source: the plan.
         config: settings of the run and of the optimiser.
         tokenizer: saved in every checkpoint.
-        micro_batch_size: most sequences per device and forward pass.
         evaluate: called every `eval_steps`; returns figures for the log.
     """
 
@@ -140,11 +145,10 @@ class Trainer:
         config: Any,
         *,
         tokenizer: Any,
-        micro_batch_size: int,
         evaluate: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         self.accelerator, self.source, self.config, self.tokenizer = accelerator, source, config, tokenizer
-        self.micro_batch_size, self.evaluate = micro_batch_size, evaluate
+        self.evaluate = evaluate
         self.output_dir = Path(config.output_dir)
         self.model = model.to(accelerator.device)
         self.wrapped, self.optimizer = accelerator.prepare(self.model, build_optimizer(self.model, config))
@@ -198,7 +202,7 @@ class Trainer:
     def _steps(self) -> Iterator[tuple[Step, list[MicroBatch]]]:
         """The remaining steps with this process's micro-batches, loaded ahead where there are loader processes."""
         accelerator = self.accelerator
-        share = _Share(self.source, accelerator.process_index, accelerator.num_processes, self.micro_batch_size)
+        share = _Share(self.source, accelerator.process_index, accelerator.num_processes)
         loader: Iterator[tuple[Step, list[MicroBatch]]] = iter(
             DataLoader(
                 share,
@@ -225,15 +229,20 @@ class Trainer:
             self._seed_dropout(number)
             last = number == len(micro_batches) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.wrapped):
-                output = self.wrapped(**to_device(micro_batch.inputs, self.accelerator.device))
+                inputs = to_device(micro_batch.inputs, self.accelerator.device)
+                output = self.wrapped(**inputs)
                 shares = {
                     term: getattr(output, term) * (micro_batch.counts[term] / total)
                     for term, total in step.totals.items()
                 }
                 # DDP averages gradients over the processes, while the totals already count all of them.
                 self.accelerator.backward(sum(shares.values()) * self.accelerator.num_processes)
+            right = self.source.count_right(output, inputs)
             for term, share in shares.items():
                 sums[term] = sums[term] + share.detach()
+            for term, count in right.items():
+                name = term.replace("loss", "accuracy")
+                sums[name] = sums.get(name, 0) + count / step.totals[term]
         tokens = sum(micro_batch.tokens for micro_batch in micro_batches)
         losses, tokens, stop = self._over_processes(sums, tokens, stop)
         rate, norm = self._update(losses)
@@ -252,7 +261,7 @@ class Trainer:
 
     def _over_processes(self, sums: dict[str, Any], tokens: int, stop: bool) -> tuple[dict[str, float], int, bool]:
         """Adds up loss terms, tokens and stop requests with one collective."""
-        values = torch.stack([*sums.values()])
+        values = torch.stack([value.to(self.accelerator.device) for value in sums.values()])
         own = torch.cat([values, torch.tensor([tokens, stop], dtype=values.dtype, device=values.device)])
         total = self.accelerator.reduce(own, "sum").tolist()
         return dict(zip(sums, total, strict=False)), int(total[-2]), total[-1] > 0
@@ -306,12 +315,12 @@ class _Schedule(Sampler[Step]):
 class _Share(Dataset[tuple[Step, list[MicroBatch]]]):
     """This process's micro-batches of a step."""
 
-    def __init__(self, source: BatchSource, process: int, processes: int, micro_batch_size: int) -> None:
-        self.source, self.process, self.processes, self.micro = source, process, processes, micro_batch_size
+    def __init__(self, source: BatchSource, process: int, processes: int) -> None:
+        self.source, self.process, self.processes = source, process, processes
 
     def __getitem__(self, step: Step) -> tuple[Step, list[MicroBatch]]:  # type: ignore[override]
         ids = step.ids[self.process :: self.processes]
-        pieces = np.array_split(ids, math.ceil(len(ids) / self.micro))
+        pieces = np.array_split(ids, math.ceil(len(ids) / step.micro))
         return step, [self.source.load(piece, step.group) for piece in pieces]
 
 

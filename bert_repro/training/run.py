@@ -13,12 +13,13 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import is_tensorboard_available, is_wandb_available
 
+from bert_repro import status
 from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
 from bert_repro.hub.export import export_checkpoint
 from bert_repro.hub.push import push_folder
 from bert_repro.randomness import torch_seed
-from bert_repro.training import checkpoint, logs, plots, record, status
+from bert_repro.training import checkpoint, logs, plots, record
 
 logger = logging.getLogger("bert_repro")
 

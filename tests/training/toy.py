@@ -73,14 +73,14 @@ class ToyTokenizer:
 class ToySource:
     """Rows by a counter hash; a row is "picked" by its id, so micro-batches have unequal counts."""
 
-    def __init__(self, config: ToyConfig) -> None:
-        self.config, self.total_steps = config, config.max_steps or 1
+    def __init__(self, config: ToyConfig, micro: int) -> None:
+        self.config, self.micro, self.total_steps = config, micro, config.max_steps or 1
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         for number in range(position["step"] if position else 0, self.total_steps):
             size = self.config.train_batch_size or 8
             ids = np.arange(number * size, (number + 1) * size)
-            yield Step(ids, self._count(ids), 0, {"step": number + 1})
+            yield Step(ids, self._count(ids), self.micro, 0, {"step": number + 1})
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
         time.sleep(self.config.pause)
@@ -90,6 +90,9 @@ class ToySource:
         dtype = torch.float64 if self.config.float64 else torch.float32
         inputs = {"rows": rows.to(dtype), "picked": torch.from_numpy(self._picked(ids))}
         return MicroBatch(inputs, self._count(ids), len(ids))
+
+    def count_right(self, output: ToyOutput, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+        return {"row_loss": (inputs["rows"][:, 0] > 0.5).sum()}
 
     def _picked(self, ids: Ids) -> Any:
         return ids % 4 != 1
@@ -107,7 +110,7 @@ def make_trainer(config: ToyConfig) -> Trainer:
     if config.float64:
         model.double()
     micro = batch_sizes(config, accelerator.num_processes, 8).micro
-    return Trainer(accelerator, model, ToySource(config), config, tokenizer=ToyTokenizer(), micro_batch_size=micro)
+    return Trainer(accelerator, model, ToySource(config, micro), config, tokenizer=ToyTokenizer())
 
 
 def losses(config: ToyConfig) -> list[float]:

@@ -1,0 +1,78 @@
+"""Figures on documents that training never sees."""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from accelerate import Accelerator
+
+from bert_repro.configs import Phase, PretrainingConfig
+from bert_repro.data.collators import IGNORE_INDEX
+from bert_repro.data.pretraining import Position
+from bert_repro.data.tokenized_corpus import TokenizedCorpus
+from bert_repro.training.loop import to_device
+from bert_repro.training.phases import collator, count_right, example_stream
+
+# The held-out examples and their masks are the same whatever the seed of the run.
+_SEED = 0
+_PHASE = 1000
+
+
+class HeldOut:
+    """The same held-out examples and masks at every evaluation, so figures compare along a run and between runs."""
+
+    def __init__(
+        self,
+        config: PretrainingConfig,
+        phase: Phase,
+        corpus: TokenizedCorpus,
+        documents: npt.NDArray[np.int64],
+        tokenizer: Any,
+    ) -> None:
+        self.batch = config.per_device_eval_batch_size
+        self.stream = example_stream(config, phase, corpus, documents, tokenizer, seed=_SEED, number=_PHASE)
+        self.collate = collator(config, phase, tokenizer)
+        self.rows = min(config.max_eval_sequences, len(self.stream.plan(0)))
+        self.ids, _ = self.stream.take(Position(0, 0), self.rows)
+
+    def measure(self, model: Any, accelerator: Accelerator) -> dict[str, float]:
+        """Held-out loss and accuracy of both tasks, and the masked-LM perplexity (Table 6's "LM ppl").
+
+        Every sequence is counted exactly once, however many processes share them.
+        """
+        sums = torch.zeros(6, dtype=torch.float64)
+        own = self.ids[accelerator.process_index :: accelerator.num_processes]
+        model.eval()
+        for ids in np.array_split(own, max(1, math.ceil(len(own) / self.batch))):
+            if len(ids):
+                sums += _score(model, self.collate(self.stream.read(ids)), accelerator)
+        model.train()
+        total = accelerator.reduce(sums.to(accelerator.device, torch.float32), "sum").tolist()
+        mlm_loss, mlm_right, predictions, nsp_loss, nsp_right, sequences = total
+        metrics = {
+            "mlm_loss": mlm_loss / predictions,
+            "mlm_accuracy": mlm_right / predictions,
+            "mlm_perplexity": math.exp(min(700.0, mlm_loss / predictions)),
+        }
+        if sequences:
+            metrics |= {"nsp_loss": nsp_loss / sequences, "nsp_accuracy": nsp_right / sequences}
+        return metrics
+
+
+@torch.no_grad()
+def _score(model: Any, batch: dict[str, Any], accelerator: Accelerator) -> torch.Tensor:
+    """Sums over a batch: MLM loss, right and predicted tokens; NSP loss, right and scored sequences."""
+    inputs = to_device(batch, accelerator.device)
+    with accelerator.autocast():
+        output = model(**inputs)
+    right = count_right(output, inputs)
+    predictions = (inputs["labels"] != IGNORE_INDEX).sum()
+    sums = [output.mlm_loss.double() * predictions, right["mlm_loss"], predictions]
+    if "nsp_loss" in right:
+        sequences = len(inputs["next_sentence_label"])
+        sums += [output.nsp_loss.double() * sequences, right["nsp_loss"], torch.tensor(sequences)]
+    else:
+        sums += [torch.tensor(0)] * 3
+    return torch.stack([value.double().cpu() for value in sums])
