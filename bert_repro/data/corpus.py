@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bert_repro.configs import CorpusConfig, TextConfig, TokenizerConfig
 from bert_repro.data import parts
 from bert_repro.data.documents import Document, Source, find_sources, read_documents
-from bert_repro.data.passages import RULES, passages
+from bert_repro.data.passages import RULES, RULES_VERSION, passages
 from bert_repro.data.processing import Block, ProcessingSettings, process_blocks
 from bert_repro.data.tokenized_corpus import FORMAT_VERSION, MANIFEST, TokenizedCorpus, read_manifest
 from bert_repro.errors import UserError
@@ -109,6 +109,7 @@ def _settings(config: CorpusConfig, sources: list[Source], tokenizer: "PreTraine
         "hub_config": config.hub_config,
         "hub_split": config.hub_split,
         "text_passages_only": config.text_passages_only,
+        "rules_version": RULES_VERSION if config.text_passages_only else None,
         "sentence_splitter": config.sentence_splitter,
         "sentence_splitter_version": importlib.metadata.version("nupunkt") if is_nupunkt else None,
         "max_documents": config.max_documents,

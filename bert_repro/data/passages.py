@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 SHORT_LINE_WORDS = 10
 SHORT_DOCUMENT_WORDS = 20
 CHAPTER_LINE_WORDS = 30
+RULES_VERSION = 1
+"""Raised with every change of what the rules keep, drop or repair: parts made by other rules are never mixed."""
 RULES = ("title", "markup", "symbols", "list", "heading", "short_document")
 
 # A document counts as hard-wrapped when 95% of its lines have at most WRAPPED_WIDTH characters, half of them at least
