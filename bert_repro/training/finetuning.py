@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bert_repro")
 
-PAPER_BATCH = 32
 ORDER = 3  # what is drawn, in the names of `randomness.draw`
 
 
@@ -67,12 +66,14 @@ class _Bench:
     """One task, one model and one tokenizer, ready to train, score and predict."""
 
     def __init__(self, config: FinetuningConfig, task: Task, accelerator: Accelerator) -> None:
-        self.config, self.task, self.accelerator = config, task, accelerator
+        self.config, self.accelerator = config, accelerator
         self.tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
+        task = task.prepared(config, self.tokenizer)
         model_class = getattr(modeling_bert_repro, task.head)
         changes = {**task.model_settings(), "ignore_mismatched_sizes": True} if config.do_train else {}
         self.model = run.load_model(model_class, config, may_add_weights=config.do_train, **changes)
         self.model.to(accelerator.device)
+        self.task = task.restored(self.model.config)
         self._check_fit()
         self._cache: dict[str, tuple[datasets.Dataset, datasets.Dataset]] = {}
 
@@ -80,8 +81,8 @@ class _Bench:
         """Fine-tunes the model; returns what the record says about it."""
         task, config = self.task, self.config
         assert task.train_split is not None, "checked before the run began"
-        features = self._splits([task.train_split], config.max_train_samples)[task.train_split][1]
-        sizes = batch_sizes(config, self.accelerator.num_processes, PAPER_BATCH)
+        features = task.training_features(self._splits([task.train_split], config.max_train_samples)[task.train_split][1])
+        sizes = batch_sizes(config, self.accelerator.num_processes, task.paper_batch)
         source = FinetuningSource(config, task, features, sizes, self.tokenizer.pad_token_id)
         trainer = Trainer(
             self.accelerator,
@@ -202,7 +203,8 @@ class FinetuningSource:
     ) -> None:
         self.config, self.task, self.features = config, task, features
         self.sizes, self.pad_token_id = sizes, pad_token_id
-        self.total_steps = config.max_steps or max(1, int(len(features) * config.num_train_epochs / sizes.batch))
+        epochs = config.num_train_epochs or task.paper_epochs
+        self.total_steps = config.max_steps or max(1, int(len(features) * epochs / sizes.batch))
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         """See `BatchSource.steps`; the position is the number of steps taken."""

@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,6 +12,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from bert_repro.configs import RunConfig
+from bert_repro.training.speed import measured_peak
 
 logger = logging.getLogger("bert_repro")
 
@@ -26,10 +28,20 @@ class TrainingLog:
         config: output folder and logging interval.
         start: steps already taken; later lines of an interrupted run are dropped from the file.
         total: steps of the whole run.
+        watch: called with every row, on the main process.
     """
 
-    def __init__(self, accelerator: Accelerator, config: RunConfig, start: int, total: int) -> None:
-        self.accelerator, self.every = accelerator, config.logging_steps
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        config: RunConfig,
+        start: int,
+        total: int,
+        *,
+        watch: Callable[[dict[str, float]], None] | None = None,
+    ) -> None:
+        self.accelerator, self.every, self.watch = accelerator, config.logging_steps, watch
+        self.precision = config.mixed_precision
         self.path = Path(config.output_dir) / FILE_NAME
         self.start, self.total = start, total
         self.active = accelerator.is_main_process
@@ -40,7 +52,8 @@ class TrainingLog:
             kept = [row for row in read(self.path) if row["step"] <= self.start] if self.start else []
             self.path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
             self._seconds_before = kept[-1]["seconds"] if kept else 0.0
-            self._tokens = kept[-1].get("tokens", 0) if kept else 0
+            self._tokens = max((row["tokens"] for row in kept if "tokens" in row), default=0)
+            self._peak = measured_peak(self.accelerator.device, self.precision) * self.accelerator.num_processes
         self._bar = tqdm(total=self.total, initial=self.start, unit="step", disable=not self.active, dynamic_ncols=True)
         self._redirect = logging_redirect_tqdm([logger])
         self._redirect.__enter__()
@@ -54,25 +67,35 @@ class TrainingLog:
     def step(self, step: int, figures: dict[str, float]) -> None:
         """Takes the figures of one step; every `logging_steps` writes their mean over the window.
 
-        `tokens` counts real tokens since the beginning of the run, `tokens_per_second` those of the window.
+        In the log `tokens` counts real tokens since the beginning of the run, `tokens_per_second` those of the window;
+        `peak_share` is the useful work as a share of what a large matrix product reached at the start of the run.
         """
         self._bar.update(1)
         self._window.append(figures)
         if not self.active or (step % self.every and step != self.total):
             return
-        now, window = time.perf_counter(), self._window
-        tokens = sum(row["tokens"] for row in window)
-        self._tokens += int(tokens)
-        row = {name: sum(entry[name] for entry in window) / len(window) for name in window[0]}
-        row.update(
-            learning_rate=figures["learning_rate"],
-            tokens=self._tokens,
-            tokens_per_second=tokens / (now - self._window_began),
-        )
+        row = self._summary(figures)
         self._write(step, row)
+        if self.watch:
+            self.watch(row)
         shown = {name: f"{row[name]:.3f}" for name in _SHOWN if name in row}
-        self._bar.set_postfix({**shown, "tokens/s": f"{row['tokens_per_second']:,.0f}"})
+        speed = {"tokens/s": f"{row['tokens_per_second']:,.0f}"}
+        if "peak_share" in row:
+            speed["of peak"] = f"{row['peak_share']:.0%}"
+        self._bar.set_postfix({**shown, **speed})
         self._window, self._window_began = [], time.perf_counter()
+
+    def _summary(self, last: dict[str, float]) -> dict[str, float]:
+        """Means over the window, the last step's rate, tokens so far, and the window's speed."""
+        window, seconds = self._window, time.perf_counter() - self._window_began
+        sums = {name: sum(entry[name] for entry in window) for name in window[0]}
+        row = {name: total / len(window) for name, total in sums.items() if name != "flops"}
+        self._tokens += int(sums["tokens"])
+        row |= {"learning_rate": last["learning_rate"], "tokens": self._tokens}
+        row["tokens_per_second"] = sums["tokens"] / seconds
+        if sums["flops"]:
+            row["peak_share"] = sums["flops"] / seconds / self._peak
+        return row
 
     def evaluation(self, step: int, figures: dict[str, Any]) -> None:
         """Writes the figures of an evaluation, each named `eval_...`; its time does not count as training time."""

@@ -51,6 +51,7 @@ class Step:
         micro: most sequences per device and forward pass.
         group: which stretch of the run this is (a pre-training phase); the source's `load` needs it.
         position: where the data stands after this step; JSON.
+        flops_per_token: useful operations per token, to show the speed as a share of the hardware's; 0: not shown.
     """
 
     ids: Ids
@@ -58,6 +59,7 @@ class Step:
     micro: int
     group: int
     position: dict[str, Any]
+    flops_per_token: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ class Trainer:
         config: settings of the run and of the optimiser.
         tokenizer: saved in every checkpoint.
         evaluate: called every `eval_steps`; returns figures for the log.
+        watch: called with every row of the training log.
     """
 
     def __init__(
@@ -146,9 +149,10 @@ class Trainer:
         *,
         tokenizer: Any,
         evaluate: Callable[[], dict[str, Any]] | None = None,
+        watch: Callable[[dict[str, float]], None] | None = None,
     ) -> None:
         self.accelerator, self.source, self.config, self.tokenizer = accelerator, source, config, tokenizer
-        self.evaluate = evaluate
+        self.evaluate, self.watch = evaluate, watch
         self.output_dir = Path(config.output_dir)
         self.model = model.to(accelerator.device)
         self.wrapped, self.optimizer = accelerator.prepare(self.model, build_optimizer(self.model, config))
@@ -164,7 +168,7 @@ class Trainer:
         """
         if self.config.resume_from_checkpoint:
             self._resume()
-        log = TrainingLog(self.accelerator, self.config, self.state.step, self.source.total_steps)
+        log = TrainingLog(self.accelerator, self.config, self.state.step, self.source.total_steps, watch=self.watch)
         with log, _stop_signals() as received:
             for step, micro_batches in self._steps():
                 self.wrapped.train()
@@ -222,38 +226,38 @@ class Trainer:
         """Forward, backward and update of one global batch.
 
         Returns:
-            The step's figures (loss terms, rate, gradient norm, tokens), and whether any process wants to stop.
+            The step's figures (losses, accuracies, rate, gradient norm, tokens), and whether any process wants to stop.
         """
-        sums: dict[str, Any] = dict.fromkeys(step.totals, 0)
+        sums: dict[str, Any] = {}
         for number, micro_batch in enumerate(micro_batches):
             self._seed_dropout(number)
             last = number == len(micro_batches) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.wrapped):
-                inputs = to_device(micro_batch.inputs, self.accelerator.device)
-                output = self.wrapped(**inputs)
-                shares = {
-                    term: getattr(output, term) * (micro_batch.counts[term] / total)
-                    for term, total in step.totals.items()
-                }
-                # DDP averages gradients over the processes, while the totals already count all of them.
-                self.accelerator.backward(sum(shares.values()) * self.accelerator.num_processes)
-            right = self.source.count_right(output, inputs)
-            for term, share in shares.items():
-                sums[term] = sums[term] + share.detach()
-            for term, count in right.items():
-                name = term.replace("loss", "accuracy")
-                sums[name] = sums.get(name, 0) + count / step.totals[term]
+                shares = self._backward(step, micro_batch)
+            for name, share in shares.items():
+                sums[name] = sums.get(name, 0) + share
         tokens = sum(micro_batch.tokens for micro_batch in micro_batches)
-        losses, tokens, stop = self._over_processes(sums, tokens, stop)
+        figures, tokens, stop = self._over_processes(sums, tokens, stop)
+        losses = {term: figures[term] for term in step.totals}
         rate, norm = self._update(losses)
         self._advance(step)
-        return {
-            "loss": sum(losses.values()),
-            **losses,
-            "learning_rate": rate,
-            "grad_norm": norm,
-            "tokens": tokens,
-        }, stop
+        figures |= {"loss": sum(losses.values()), "learning_rate": rate, "grad_norm": norm}
+        figures |= {"tokens": tokens, "flops": tokens * step.flops_per_token}
+        return figures, stop
+
+    def _backward(self, step: Step, micro_batch: MicroBatch) -> dict[str, torch.Tensor]:
+        """This micro-batch's share of every loss term and accuracy of the global batch; gradients are added up."""
+        inputs = to_device(micro_batch.inputs, self.accelerator.device)
+        output = self.wrapped(**inputs)
+        losses = {
+            term: getattr(output, term) * (micro_batch.counts[term] / total) for term, total in step.totals.items()
+        }
+        # DDP averages gradients over the processes, while the totals already count all of them.
+        self.accelerator.backward(sum(losses.values()) * self.accelerator.num_processes)
+        shares = {term: loss.detach() for term, loss in losses.items()}
+        for term, right in self.source.count_right(output, inputs).items():
+            shares[term.replace("loss", "accuracy")] = right.to(shares[term].dtype) / step.totals[term]
+        return shares
 
     def _seed_dropout(self, micro_batch: int) -> None:
         names = (self.config.seed, DROPOUT, self.state.step, self.accelerator.process_index, micro_batch)
@@ -261,7 +265,7 @@ class Trainer:
 
     def _over_processes(self, sums: dict[str, Any], tokens: int, stop: bool) -> tuple[dict[str, float], int, bool]:
         """Adds up loss terms, tokens and stop requests with one collective."""
-        values = torch.stack([value.to(self.accelerator.device) for value in sums.values()])
+        values = torch.stack([*sums.values()])
         own = torch.cat([values, torch.tensor([tokens, stop], dtype=values.dtype, device=values.device)])
         total = self.accelerator.reduce(own, "sum").tolist()
         return dict(zip(sums, total, strict=False)), int(total[-2]), total[-1] > 0

@@ -16,8 +16,10 @@ from bert_repro.data.pretraining import ExampleStream, Position
 from bert_repro.data.tokenized_corpus import TokenizedCorpus
 from bert_repro.errors import UserError
 from bert_repro.training.loop import Ids, MicroBatch, Step, batch_sizes
+from bert_repro.training.plan import model_flops
 
 PAPER_BATCH = 256
+_SAMPLE = 1000  # examples
 
 
 def resolve_phases(config: PretrainingConfig, processes: int) -> tuple[Phase, ...]:
@@ -55,6 +57,7 @@ class PretrainingSource:
         corpus: the prepared corpus.
         documents: ids of the documents to train on.
         tokenizer: special tokens and vocabulary.
+        model_config: shape of the model, for its operations per token.
     """
 
     def __init__(
@@ -64,9 +67,11 @@ class PretrainingSource:
         corpus: TokenizedCorpus,
         documents: npt.NDArray[np.int64],
         tokenizer: Any,
+        model_config: Any,
     ) -> None:
-        self.config, self.phases = config, phases
+        self.config, self.phases, self.unk_token_id = config, phases, tokenizer.unk_token_id
         self.total_steps = sum(phase.steps for phase in phases)
+        self.flops_per_token = [model_flops(model_config, config, phase.max_seq_length) for phase in phases]
         self.streams = [
             example_stream(config, phase, corpus, documents, tokenizer, seed=config.seed, number=number)
             for number, phase in enumerate(phases)
@@ -85,7 +90,7 @@ class PretrainingSource:
                 self.streams[number].discard_before(at.epoch - 1)
                 place = {"phase": number, "phase_step": phase_step + 1, "epoch": at.epoch, "row": at.row}
                 micro = self.phases[number].per_device_batch or len(ids)
-                yield Step(ids, self._totals(ids, number), micro, number, place)
+                yield Step(ids, self._totals(ids, number), micro, number, place, self.flops_per_token[number])
             at = Position(0, 0)
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
@@ -99,6 +104,12 @@ class PretrainingSource:
     def count_right(self, output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
         """See `BatchSource.count_right`."""
         return count_right(output, inputs)
+
+    def sample_shares(self) -> tuple[float, float]:
+        """Share of NotNext in the first epoch's plan, and of [UNK] in a sample of its examples."""
+        stream = self.streams[0]
+        examples = stream.read(stream.take(Position(0, 0), _SAMPLE)[0])
+        return stream.plan(0).statistics.not_next_share, float((examples.tokens == self.unk_token_id).mean())
 
     def _totals(self, ids: Ids, group: int) -> dict[str, int]:
         lengths = self.streams[group].lengths(ids)

@@ -1,9 +1,13 @@
 """Pre-training: documents in, a published BERT with its MLM and NSP heads out (paper 3.1, A.2)."""
 
 import logging
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from bert_repro.configs import Phase, PretrainingConfig
@@ -13,10 +17,12 @@ from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.models.modeling_bert_repro import BertReproForPreTraining
 from bert_repro.randomness import torch_seed
 from bert_repro.tokenization import load_tokenizer, tokenizer_fingerprint
-from bert_repro.training import run
+from bert_repro.training import plan, run
 from bert_repro.training.heldout import HeldOut
 from bert_repro.training.loop import Trainer
 from bert_repro.training.phases import PretrainingSource, resolve_phases
+from bert_repro.training.speed import measured_peak
+from bert_repro.training.watch import Watch
 
 logger = logging.getLogger("bert_repro")
 
@@ -36,13 +42,17 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
     # Segment B of a NotNext pair comes from another document of the same side.
     draws_pairs = config.next_sentence_prediction or config.no_nsp_input == "pairs"
     training, heldout = corpus.split(config.heldout_fraction, at_least=2 if draws_pairs else 1)
+    if config.plan:
+        return _print_plan(config, corpus, training, tokenizer)
     begun = run.begin(config)
     accelerator = begun.accelerator
     model = build_model(config, tokenizer)
     phases = resolve_phases(config, accelerator.num_processes)
     _check_lengths(phases, model.config.max_position_embeddings)
-    source = PretrainingSource(config, phases, corpus, training, tokenizer)
+    source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config)
     evaluation = HeldOut(config, phases[-1], corpus, heldout, tokenizer)
+    watch = Watch(config)
+    watch.corpus(*source.sample_shares())
     trainer = Trainer(
         accelerator,
         model,
@@ -50,6 +60,7 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
         config,
         tokenizer=tokenizer,
         evaluate=lambda: evaluation.measure(model, accelerator),
+        watch=watch.step,
     )
     trainer.train()
     metrics = evaluation.measure(model, accelerator)
@@ -81,21 +92,38 @@ def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:
         _check_vocabulary(config.model_name_or_path, model, tokenizer)
     else:
         torch.manual_seed(torch_seed(config.seed, run.INITIALISATION))
-        shape = BertReproConfig(
-            vocab_size=len(tokenizer),
-            num_hidden_layers=config.num_hidden_layers,
-            hidden_size=config.hidden_size,
-            num_attention_heads=config.num_attention_heads,
-            intermediate_size=4 * config.hidden_size,
-            hidden_act=config.hidden_act,
-            pad_token_id=tokenizer.pad_token_id,
-            attn_implementation=config.attn_implementation,
-        )
-        model = run.prepare_model(BertReproForPreTraining(shape), config)
+        model = run.prepare_model(BertReproForPreTraining(_new_model_config(config, tokenizer)), config)
     if not config.next_sentence_prediction:
         model.bert.pooler.requires_grad_(False)
         model.cls.seq_relationship.requires_grad_(False)
     return model
+
+
+def _new_model_config(config: PretrainingConfig, tokenizer: Any) -> BertReproConfig:
+    return BertReproConfig(
+        vocab_size=len(tokenizer),
+        num_hidden_layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        num_attention_heads=config.num_attention_heads,
+        intermediate_size=4 * config.hidden_size,
+        hidden_act=config.hidden_act,
+        pad_token_id=tokenizer.pad_token_id,
+        attn_implementation=config.attn_implementation,
+    )
+
+
+def _print_plan(
+    config: PretrainingConfig, corpus: TokenizedCorpus, documents: npt.NDArray[np.int64], tokenizer: Any
+) -> dict[str, Any]:
+    devices = int(os.environ.get("WORLD_SIZE", "1"))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    name = config.model_name_or_path
+    shape = BertReproConfig.from_pretrained(name) if name else _new_model_config(config, tokenizer)
+    tokens = int(np.diff(corpus.document_starts)[documents].sum())
+    phases = resolve_phases(config, devices)
+    peak = measured_peak(device, config.mixed_precision)
+    sys.stdout.write(plan.describe(config, shape, phases, tokens, peak, devices) + "\n")
+    return {}
 
 
 def _data_record(corpus: TokenizedCorpus, documents: int, heldout: int) -> dict[str, Any]:

@@ -152,6 +152,14 @@ def test_signal_saves_and_the_resumed_run_is_identical(tmp_path: Path) -> None:
     assert losses(resumed.config) == losses(whole.config)
 
 
+def test_log_holds_the_sum_of_the_losses_and_accuracies_apart(tmp_path: Path) -> None:
+    config = ToyConfig(output_dir=str(tmp_path), max_steps=4, per_device_train_batch_size=3)
+    trained(config)
+    for row in logs.read(tmp_path / logs.FILE_NAME):
+        assert row["loss"] == pytest.approx(row["token_loss"] + row["row_loss"])
+        assert row["row_accuracy"] * 8 == pytest.approx(round(row["row_accuracy"] * 8), abs=1e-5)
+
+
 def test_log_counts_tokens_on_after_a_resume(tmp_path: Path) -> None:
     config = ToyConfig(output_dir=str(tmp_path), max_steps=6, save_steps=3)
     trained(config)

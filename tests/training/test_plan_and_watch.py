@@ -1,0 +1,66 @@
+"""What --plan says, and the warnings that a run gives."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from running import TINY, recipe
+
+from bert_repro import BertReproConfig
+from bert_repro.configs import PretrainingConfig
+from bert_repro.presets import PAPER_PHASES
+from bert_repro.training import plan
+from bert_repro.training.speed import measured_peak
+from bert_repro.training.watch import Watch
+
+
+def test_plan_of_the_paper() -> None:
+    text = plan.describe(PretrainingConfig(), BertReproConfig(), PAPER_PHASES, 3_300_000_000, 790e12, 1)
+    assert "42,598,400,000" in text and "131,072,000,000" in text
+    assert "2.38e+19" in text  # 29.5e9 positions of 545 MFLOP and 13.1e9 of 588
+
+
+def test_plan_prints_and_starts_nothing(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 7 --plan"]
+    assert recipe("run_pretraining", TINY, *arguments) == 0
+    assert "7 steps of 16 sequences of 64 tokens" in capsys.readouterr().out
+    assert not (tmp_path / "run" / "results.json").exists()
+
+
+def test_measured_peak_is_a_speed() -> None:
+    assert 1e8 < measured_peak(torch.device("cpu"), "no") < 1e14
+
+
+def figures(**changes: float) -> dict[str, float]:
+    return {"tokens": 1e9, "mlm_loss": 2.0, "nsp_accuracy": 0.9} | changes
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (figures(mlm_loss=7.0), "token frequency"),
+        (figures(nsp_accuracy=1.0), "gives the label away"),
+        (figures(nsp_accuracy=0.5), "still 0.5"),
+        (figures(), None),
+        (figures(mlm_loss=7.0, nsp_accuracy=0.5, tokens=1e5), None),
+    ],
+)
+def test_warnings_say_what_is_wrong_once(
+    row: dict[str, float], told: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = Watch(PretrainingConfig())
+    with caplog.at_level("WARNING", logger="bert_repro"):
+        watch.step(row)
+        watch.step(row)
+    assert len(caplog.records) == (told is not None)
+    assert told is None or told in caplog.text
+
+
+def test_warnings_about_the_data(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="bert_repro"):
+        Watch(PretrainingConfig()).corpus(not_next_share=0.5, unknown_share=0.0)
+        Watch(PretrainingConfig(nsp_sampling="released")).corpus(not_next_share=0.57, unknown_share=0.0)
+        assert not caplog.records
+        Watch(PretrainingConfig()).corpus(not_next_share=0.57, unknown_share=0.05)
+    assert len(caplog.records) == 2
