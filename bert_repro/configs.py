@@ -141,9 +141,27 @@ class CorpusConfig(TextConfig):
         None, "A longer word becomes [UNK]; default: as the tokenizer was saved.", unit="characters"
     )
 
+    shard: str | None = setting(
+        None,
+        "Prepare one share of the work, for example 3/16 (from 1/16 to 16/16): the same command on every machine, with "
+        "the same output_dir on a disk they share. Afterwards the same command with --join makes the corpus.",
+    )
+    join: bool = setting(False, "Make the corpus out of shards that are all prepared; the same as one made whole.")
+
     def validate(self) -> None:
-        """A tokenizer is needed."""
+        """A tokenizer is needed; a shard is written as number/count."""
         super().validate()
+        if self.shard is not None:
+            number, _, count = self.shard.partition("/")
+            is_shard = number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)
+            require(is_shard, f"--shard is {self.shard!r}; write number/count from 1/16 to 16/16, for example 3/16")
+            require(
+                not self.join, f"--shard {self.shard} and --join are two steps: first all the shards, then the join"
+            )
+            require(
+                not self.overwrite_output_dir,
+                "--overwrite_output_dir with --shard could remove the work of other shards; give it to --join",
+            )
         require(bool(self.tokenizer), "--tokenizer is missing; name a tokenizer folder, a vocab.txt or a Hub id")
 
 
@@ -326,11 +344,14 @@ class ExampleConfig(Config):
         deviation="Not in the paper. In the release a segment B that starts with ## joins A's last word across "
         "[SEP]; ours starts a new group after [SEP].",
     )
-    fresh_examples: bool = setting(
-        True,
-        "New pairs and masks every epoch (False: those of epoch 0 again and again).",
-        deviation="The paper is silent; the release writes examples to disk with duplication factor 10 and repeats "
-        "them. Ours draws pairs and masks anew each epoch.",
+    dupe_factor: int | None = setting(
+        None,
+        "Static examples: so many passes over the documents are drawn once, shuffled together, and repeated with the "
+        "same pairs and masks; the release's is 10. Default: every pass is drawn anew.",
+        unit="passes",
+        deviation="The paper is silent. The release writes examples to disk with their masks, ten passes shuffled "
+        "together, and repeats them. Ours draws pairs and masks anew in every pass; with dupe_factor=10 the examples "
+        "are those of the release in distribution, and each repetition comes in a new order.",
     )
 
     def validate(self) -> None:
@@ -339,6 +360,7 @@ class ExampleConfig(Config):
         for name in ("short_seq_prob", "masked_lm_prob", "mask_share", "random_share"):
             value = getattr(self, name)
             require(0 <= value <= 1, f"--{name} is {value}; it must lie in [0, 1]")
+        require(self.dupe_factor is None or self.dupe_factor > 0, f"--dupe_factor is {self.dupe_factor}; at least 1")
         total = self.mask_share + self.random_share
         require(total <= 1 + 1e-9, f"--mask_share + --random_share is {total}; it must not exceed 1")
 
@@ -392,6 +414,26 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
         require(self.max_seq_length >= 8, f"--max_seq_length is {self.max_seq_length}; it must be at least 8")
 
 
+@dataclass(frozen=True)
+class AuditConfig(ExampleConfig):
+    """Measures the examples that a corpus and settings give (recipes/audit_pretraining_data.py)."""
+
+    corpus: str = setting("", "Prepared corpus (recipes/prepare_corpus.py).")
+    output_dir: str = setting("runs/audit", "Folder for audit.json, audit.txt and audit.png.", source="transformers")
+    overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.", source="transformers")
+    seed: int = setting(42, "Decides pairs and masks, as in pre-training.", source="transformers")
+    max_seq_length: int = setting(128, "Tokens per sequence.", unit="tokens")
+    max_predictions_per_seq: int | None = setting(None, "Most predicted tokens of a sequence.", unit="tokens")
+    num_sequences: int = setting(200_000, "Sequences to look at, drawn from the first epoch.", unit="sequences")
+
+    def validate(self) -> None:
+        """A corpus; lengths and numbers that can be."""
+        super().validate()
+        require(bool(self.corpus), "--corpus is missing; name a prepared corpus")
+        require(self.max_seq_length >= 8, f"--max_seq_length is {self.max_seq_length}; it must be at least 8")
+        require(self.num_sequences > 0, f"--num_sequences is {self.num_sequences}; it must be positive")
+
+
 # ---------------------------------------------------------------------------------------------------------- fine-tuning
 
 
@@ -406,7 +448,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
     do_train: bool = setting(False, "Train.", source="transformers")
     do_eval: bool = setting(False, "Score the dev set.", source="transformers")
     do_predict: bool = setting(False, "Predict the test set.", source="transformers")
-    num_train_epochs: float = setting(3.0, "Passes over the training set.", source="paper", unit="epochs")
+    num_train_epochs: float | None = setting(3.0, "Passes over the training set.", source="paper", unit="epochs")
     learning_rate: float = setting(
         5e-5,
         "Peak learning rate.",
@@ -432,8 +474,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
             self.do_train or self.do_eval or self.do_predict,
             "nothing to do: give at least one of --do_train, --do_eval, --do_predict",
         )
-        require(self.num_train_epochs > 0, f"--num_train_epochs is {self.num_train_epochs}; it must be positive")
-        for name in ("max_train_samples", "max_eval_samples"):
+        for name in ("num_train_epochs", "max_train_samples", "max_eval_samples"):
             value = getattr(self, name)
             require(value is None or value > 0, f"--{name} is {value}; it must be positive")
 
@@ -441,3 +482,119 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
 @dataclass(frozen=True)
 class GlueConfig(FinetuningConfig):
     """GLUE (recipes/run_glue.py)."""
+
+
+@dataclass(frozen=True)
+class SquadConfig(FinetuningConfig):
+    """SQuAD v1.1 and v2.0, or questions of one's own in their format (recipes/run_squad.py)."""
+
+    num_train_epochs: float | None = setting(
+        None, "Passes over the training set; default: 3 for squad, 2 for squad_v2.", source="paper", unit="epochs"
+    )
+    max_seq_length: int = setting(
+        384, "Tokens per window: [CLS] question [SEP] passage [SEP].", source="released", unit="tokens"
+    )
+    max_query_length: int = setting(64, "Longer questions are cut to this.", source="released", unit="tokens")
+    doc_stride: int = setting(
+        128,
+        "How far the window moves over a passage that does not fit. (`stride` of the tokenizers library is the "
+        "overlap, another number.)",
+        source="released",
+        unit="tokens",
+        deviation="The paper does not say what it does with long passages. The release slides a window (ours); a "
+        "window without the full answer has [CLS] as its target, in v1.1 too.",
+    )
+    train_file: str | None = setting(None, "Training questions; default: the official file in data_dir, or the Hub's.")
+    validation_file: str | None = setting(None, "Questions to score; default as for train_file.")
+    test_file: str | None = setting(None, "Questions to predict, with or without answers; default as for train_file.")
+    qa_loss: str = setting(
+        "mean",
+        "Mean or sum of the cross-entropies of start and end.",
+        source="released",
+        choices=("mean", "sum"),
+        deviation="The paper maximises the sum of the two log-likelihoods (4.2); the release and transformers take "
+        "their mean (ours).",
+    )
+    qa_softmax: str = setting(
+        "sequence",
+        "Where start and end may lie in the training loss: all tokens of the window (sequence), those and its padding "
+        "up to max_seq_length (padded; needs --packing false), or the passage only, with [CLS] in v2.0 (paragraph).",
+        source="released",
+        choices=("sequence", "padded", "paragraph"),
+        deviation="The paper's softmax is over the words of the paragraph, in v2.0 with [CLS]. The release's is over "
+        "the whole window, question and padding included: `padded`. Ours leaves only the padding out, so that nothing "
+        "is computed on it and batches of any layout give one result. Under `paragraph` a v1.1 window without the "
+        "full answer has no target and is not trained on.",
+    )
+    decoding: str = setting(
+        "released",
+        "released: the n_best_size best starts with as many best ends, then filtered. exact: the best of all spans.",
+        source="released",
+        choices=("released", "exact"),
+        deviation="The paper takes the span with the highest score of all j >= i. The release searches the 20 best "
+        "starts and ends only, anywhere in the window, and keeps a span in the window where its start has most context "
+        "(ours; `exact` keeps the last rule). Padding, which the release may find among the best, has no scores here.",
+    )
+    n_best_size: int = setting(20, "Starts and ends considered, and answers kept.", source="released", unit="answers")
+    max_answer_length: int = setting(
+        30,
+        "Longest answer in pieces; 0: no limit.",
+        source="released",
+        unit="tokens",
+        deviation="The paper states no limit; the release has 30 (ours).",
+    )
+    answer_text: str = setting(
+        "released",
+        "released: whole words, trimmed by aligning them with their tokenised form. offsets: the characters of the "
+        "tokens.",
+        source="released",
+        choices=("released", "offsets"),
+        deviation="The paper does not say how tokens become text. The release aligns (ours) and keeps whole words where "
+        "that fails.",
+    )
+    null_score_diff_threshold: float | None = setting(
+        None,
+        "v2.0: no answer where the null score exceeds the best answer's by more than this (the paper's -tau). Default: "
+        "the best for F1 on the dev set after training, else what the model stores, else 0.",
+        source="paper",
+        unit="logits",
+        deviation="tau is chosen on the dev set that is then scored (4.3), so F1 at 0 is reported beside it. At "
+        "equality the release answers (ours); the paper does not.",
+    )
+
+    def validate(self) -> None:
+        """Room for a passage, positive sizes, a layout that has padding where padding is asked for."""
+        super().validate()
+        for name in ("max_query_length", "doc_stride", "n_best_size"):
+            require(getattr(self, name) > 0, f"--{name} is {getattr(self, name)}; it must be positive")
+        require(
+            self.max_answer_length >= 0,
+            f"--max_answer_length is {self.max_answer_length}; it must be positive, or 0 for no limit",
+        )
+        require(
+            self.max_seq_length >= self.max_query_length + 8,
+            f"--max_seq_length is {self.max_seq_length}; it must be at least --max_query_length + 8 "
+            f"({self.max_query_length + 8}) to leave room for a passage",
+        )
+        require(
+            self.qa_softmax != "padded" or not self.packing,
+            "--qa_softmax padded needs --packing false: packed sequences have no padding",
+        )
+
+
+@dataclass(frozen=True)
+class SquadScoringConfig(Config):
+    """Scores a file of predictions as the official SQuAD scripts do (recipes/score_squad.py)."""
+
+    task_name: str = setting("squad", "squad or squad_v2.", source="transformers", choices=("squad", "squad_v2"))
+    data_file: str = setting("", "Questions with their answers: dev-v1.1.json, dev-v2.0.json.")
+    predictions_file: str = setting("", "JSON: question id -> answer text, empty for no answer.")
+    null_odds_file: str | None = setting(
+        None, "JSON: question id -> null score less best score; v2.0 then also finds the best threshold."
+    )
+
+    def validate(self) -> None:
+        """Both files are needed."""
+        super().validate()
+        for name in ("data_file", "predictions_file"):
+            require(bool(getattr(self, name)), f"--{name} is missing; name a JSON file")

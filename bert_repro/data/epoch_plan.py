@@ -1,4 +1,4 @@
-"""The plan of an epoch: its pre-training pairs, drawn once in one pass over the documents, as a table on disk."""
+"""The plan of an epoch: its pre-training pairs, drawn once from the documents, as a table on disk."""
 
 import json
 import logging
@@ -97,14 +97,15 @@ class EpochPlan:
             max_seq_length: tokens of an example at most, [CLS] and [SEP] included.
             seed: the run's seed.
             phase: number of the phase.
-            epoch: number of the pass over the documents.
+            epoch: number of the pass over the documents; with static examples, of so many passes as `dupe_factor` says.
             folder: where plans are kept.
 
         Raises:
             UserError: too few documents for pairs, or no document that makes an example.
         """
         rules = PairRules.of(config, max_seq_length)
-        made_from = _made_from(corpus, documents, rules, (seed, phase, epoch))
+        passes = config.dupe_factor or 1
+        made_from = _made_from(corpus, documents, rules, passes, (seed, phase, epoch))
         path = _plan_path(folder, made_from)
         if path.exists():
             try:
@@ -113,7 +114,11 @@ class EpochPlan:
                 return plan
             except UserError as error:
                 logger.warning("%s; drawing the examples again", error)
-        blocks = PairGenerator(corpus, documents, rules, seed, phase, epoch).blocks()
+        blocks = (
+            block
+            for number in range(epoch * passes, (epoch + 1) * passes)
+            for block in PairGenerator(corpus, documents, rules, seed, phase, number).blocks()
+        )
         return _write_plan(path, made_from, blocks)
 
     @classmethod
@@ -176,12 +181,13 @@ def sequence_lengths(rows: RowArray) -> Int64Array:
 
 
 def _made_from(
-    corpus: SentenceBoundaries, documents: Int64Array, rules: PairRules, names: tuple[int, int, int]
+    corpus: SentenceBoundaries, documents: Int64Array, rules: PairRules, passes: int, names: tuple[int, int, int]
 ) -> dict[str, Any]:
     """Everything that decides a plan's rows, in a form that JSON keeps."""
     return {
         "format_version": _FORMAT_VERSION,
         **asdict(rules),
+        "passes": passes,
         **dict(zip(("seed", "phase", "epoch"), names, strict=True)),
         "boundaries": _digest(corpus.sentence_starts, corpus.document_sentences),
         "documents": _digest(documents),

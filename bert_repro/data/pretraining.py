@@ -2,7 +2,7 @@
 
 An epoch is drawn once, in one pass over the documents, into a table of rows (`EpochPlan`); its order is a function of
 (seed, phase, epoch); loader workers only slice tokens. So an example is the same in any process, and a run goes on from
-(epoch, row) alone.
+(epoch, row) alone. Static examples (`dupe_factor`) are one plan of several passes, read again and again.
 
 Shape legend: `B` examples, `T` tokens of all examples together.
 """
@@ -108,8 +108,8 @@ class ExampleStream:
         return {**self.__dict__, "_plans": {}}
 
     def plan(self, epoch: int) -> EpochPlan:
-        """The plan that an epoch reads, built when it is not there; that of epoch 0 without fresh examples."""
-        epoch = epoch if self._config.fresh_examples else 0
+        """The plan that an epoch reads, built when it is not there; static examples are those of epoch 0."""
+        epoch = self._drawn_in(epoch)
         if epoch not in self._plans:
             plan = EpochPlan.build(
                 self._corpus,
@@ -150,7 +150,7 @@ class ExampleStream:
             size = len(self.plan(epoch))
             places = np.arange(row, min(row + count, size))
             rows = permute(places, size, self._seed, self._phase, epoch, _ORDER_DRAW)
-            parts.append(np.stack([np.full_like(rows, epoch if self._config.fresh_examples else 0), rows], axis=1))
+            parts.append(np.stack([np.full_like(rows, self._drawn_in(epoch)), rows], axis=1))
             count -= len(places)
             row += len(places)
             if row == size:
@@ -190,9 +190,12 @@ class ExampleStream:
         Args:
             epoch: the first epoch to keep.
         """
-        if self._config.fresh_examples and self._plans and epoch > self._first_kept:
+        if self._config.dupe_factor is None and self._plans and epoch > self._first_kept:
             self._first_kept = epoch
             next(iter(self._plans.values())).remove_earlier(epoch)
+
+    def _drawn_in(self, epoch: int) -> int:
+        return epoch if self._config.dupe_factor is None else 0
 
     def _keys(self, ids: Int64Array) -> UInt64Array:
         return draw(self._seed, self._phase, ids[:, 0], ids[:, 1])

@@ -182,13 +182,18 @@ def test_every_epoch_and_phase_is_fresh(open_stream):
     assert size > 150
 
 
-def test_without_fresh_examples_epoch_0_comes_again_in_another_order(open_stream):
-    stream = open_stream(ExampleConfig(fresh_examples=False))
-    size = len(stream.plan(0))
-    first, second = stream.take(Position(0), size)[0], stream.take(Position(1), size)[0]
+def test_static_examples_are_several_passes_shuffled_together_and_repeated(open_stream):
+    fresh, static = open_stream(), open_stream(ExampleConfig(dupe_factor=3))
+    passes = [fresh.plan(number).rows for number in range(3)]
+    assert static.plan(0).rows.tolist() == np.concatenate(passes).tolist()
+    size = len(static.plan(0))
+    first, second = static.take(Position(0), size)[0], static.take(Position(1), size)[0]
     assert not np.array_equal(first, second)
     assert set(map(tuple, first.tolist())) == set(map(tuple, second.tolist()))
-    assert set(stream.read(first).keys.tolist()) == set(stream.read(second).keys.tolist())
+    keys = static.read(first).keys
+    assert len(set(keys.tolist())) == size and set(static.read(second).keys.tolist()) == set(keys.tolist())
+    pass_of = np.searchsorted(np.cumsum([len(rows) for rows in passes]), first[:, 1], side="right")
+    assert np.abs(np.bincount(pass_of[: size // 3]) / (size // 3) - 1 / 3).max() < 0.1
 
 
 def test_read_puts_special_tokens_around_the_text_of_the_plan(open_stream, corpus):
