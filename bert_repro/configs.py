@@ -7,6 +7,7 @@ reference (docs/CONFIGURATION.md) and the list of choices where the paper and th
 """
 
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
 from bert_repro.errors import UserError
@@ -480,8 +481,99 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
 
 
 @dataclass(frozen=True)
-class GlueConfig(FinetuningConfig):
-    """GLUE (recipes/run_glue.py)."""
+class OwnFilesConfig(FinetuningConfig):
+    """A task, or one's own files in its place."""
+
+    train_file: str | None = setting(None, "File to train on.", source="transformers")
+    validation_file: str | None = setting(None, "File to score.", source="transformers")
+    test_file: str | None = setting(None, "File to predict; may lack labels.", source="transformers")
+
+    @property
+    def own_files(self) -> dict[str, Path]:
+        """The files given, by split."""
+        named = {"train": self.train_file, "validation": self.validation_file, "test": self.test_file}
+        return {split: Path(name) for split, name in named.items() if name is not None}
+
+    def validate(self) -> None:
+        """Own files stand in place of published data, and every part of the run has one."""
+        super().validate()
+        if not self.own_files:
+            return
+        require(self.data_dir is None, f"--data_dir {self.data_dir} and own files exclude each other; leave one out")
+        for doing, split in (("do_train", "train"), ("do_eval", "validation"), ("do_predict", "test")):
+            require(
+                not getattr(self, doing) or split in self.own_files,
+                f"--{doing} needs --{split}_file",
+            )
+
+
+@dataclass(frozen=True)
+class GlueConfig(OwnFilesConfig):
+    """GLUE, or one's own texts and labels in .csv, .tsv or .jsonl files (recipes/run_glue.py)."""
+
+    text_columns: tuple[str, ...] = setting(
+        (), "Own files: the column, or two columns, of text; default: text, else text_a and text_b."
+    )
+    label_column: str = setting("label", "Own files: the column of labels.")
+    regression: bool = setting(False, "Own files: labels are numbers to predict.")
+
+    def validate(self) -> None:
+        """Either a task of GLUE or own files."""
+        super().validate()
+        if self.own_files:
+            require(not self.task_name, f"--task_name {self.task_name} and own files exclude each other; leave one out")
+        require(len(self.text_columns) <= 2, f"--text_columns names {len(self.text_columns)}; one or two are needed")
+
+
+@dataclass(frozen=True)
+class SwagConfig(FinetuningConfig):
+    """SWAG (recipes/run_swag.py); batch 16 unless told otherwise."""
+
+    task_name: str = setting("swag", "Name of the task.", source="transformers", choices=("swag",))
+    learning_rate: float = setting(2e-5, "Peak learning rate.", source="paper")
+    max_seq_length: int = setting(
+        128,
+        "Tokens per sequence, of which an example has four; longer ones are truncated.",
+        unit="tokens",
+        deviation="SWAG: the paper states no length, and the code was not released. 128 cuts no official example.",
+    )
+    start_segment: str = setting(
+        "A",
+        "Segment that holds the start of the second sentence: A, after the first sentence, or B, before the ending.",
+        choices=("A", "B"),
+        deviation="The paper pairs the given sentence (A) with a possible continuation (B). SWAG gives a sentence and "
+        "the start of the next one; ours counts both as given. `B` is the other reading.",
+    )
+
+
+@dataclass(frozen=True)
+class NerConfig(OwnFilesConfig):
+    """CoNLL-2003, or one's own tagged text (recipes/run_ner.py)."""
+
+    task_name: str = setting("conll2003", "Name of the task.", source="transformers", choices=("conll2003",))
+    learning_rate: float = setting(
+        5e-5,
+        "Peak learning rate.",
+        source="paper",
+        deviation="CoNLL-2003: the paper names no hyper-parameters beyond the general ones (A.3): batch 16 or 32, rate "
+        "5e-5, 3e-5 or 2e-5, 2 to 4 epochs. Ours is 32, 5e-5 and 3.",
+    )
+    max_seq_length: int = setting(
+        512,
+        "Tokens per window.",
+        unit="tokens",
+        deviation="CoNLL-2003: the paper takes the maximal document context (5.3) and states no length. Ours is the "
+        "longest that the model has positions for.",
+    )
+    ner_context: str = setting(
+        "tile",
+        "What is read at once: as many whole sentences of a document as fit, each word once (tile); each sentence "
+        "amid its document's text, about 17 times the cost (centred); each sentence alone (sentence).",
+        choices=("tile", "centred", "sentence"),
+        deviation="The paper includes the maximal document context (5.3) and does not say how. `tile` (ours) reads each "
+        "word once, so words at a window's border see less on one side; `centred` gives every sentence as much as "
+        "fits. A sentence longer than a window is cut between words; no word is dropped.",
+    )
 
 
 @dataclass(frozen=True)

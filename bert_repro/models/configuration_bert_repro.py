@@ -1,7 +1,7 @@
 """Configuration of the BERT of Devlin et al. (2019), and the form in which it is published.
 
-The fields are those of transformers' `BertConfig`, with its names and defaults (BERT-BASE uncased), and two of our own:
-`pool_token` and `sparse_prediction`. A published config.json names the model type `bert`, so that transformers loads
+The fields are those of transformers' `BertConfig`, with its names and defaults (BERT-BASE uncased), and four of our own:
+`pool_token`, `sparse_prediction`, `qa_loss` and `null_score_diff_threshold`. A published config.json names the model type `bert`, so that transformers loads
 the folder without this code, and maps every Auto class to the code beside it, so that `trust_remote_code=True` loads
 ours. This file and the modeling file are copied next to the weights: they import installed libraries and each other
 only.
@@ -86,6 +86,9 @@ class BertReproConfig(PreTrainedConfig):
             does not say what its left-to-right model classifies from.
         sparse_prediction: whether masked-language heads that are given labels decode labelled positions only. `None` is
             the default of the class: yes in `BertReproForPreTraining`, no in `BertReproForMaskedLM`.
+        qa_loss: `mean` (released code) or `sum` (the paper's words) of the question-answering head's two losses.
+        null_score_diff_threshold: a model fine-tuned on SQuAD v2.0 answers unless its null score exceeds that of the
+            best answer by more than this. `None`: not tuned.
         kwargs: fields of `PreTrainedConfig`.
 
     Raises:
@@ -117,6 +120,8 @@ class BertReproConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     pool_token: Literal["first", "last"] = "first"
     sparse_prediction: bool | None = None
+    qa_loss: Literal["mean", "sum"] = "mean"
+    null_score_diff_threshold: float | int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)

@@ -1105,22 +1105,28 @@ class BertReproForQuestionAnswering(BertReproPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         start_positions: torch.Tensor | None = None,
         end_positions: torch.Tensor | None = None,
+        answer_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
         """Scores tokens as start and end of the answer. Other input as in `BertReproModel.forward`.
 
-        The loss is the mean of the two cross-entropies, over the whole sequence (released code): padding is part of a
-        padded sequence, as in the release, and not of a packed one. Packed sequences give logits (N, longest sequence),
-        with the lowest number after the end of the shorter ones.
+        The loss is the mean or the sum (`config.qa_loss`) of the two cross-entropies, over the whole sequence unless
+        there is an `answer_mask`: padding is part of a padded sequence, as in the released code, and not of a packed
+        one. Packed sequences give logits (N, longest sequence), with the lowest number after the end of the shorter
+        ones.
 
             start_positions: (B,) or (N,) first token of the answer, counted from the start of its sequence; positions
                 beyond the sequence are ignored.
             end_positions: (B,) or (N,) last token of the answer.
+            answer_mask: (B, S) or (1, T), true where an answer may start and end; the logits of other tokens become the
+                lowest number. A position that it leaves out must not be a target.
         """
         outputs = self.bert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
         logits = self.qa_outputs(outputs.last_hidden_state)
+        if answer_mask is not None:
+            logits = logits.masked_fill(~answer_mask.bool().unsqueeze(-1), torch.finfo(logits.dtype).min)
         if kwargs.get("cu_seq_lens_q") is not None:
             logits = unpack_tokens(logits, kwargs["cu_seq_lens_q"], kwargs["max_length_q"])
         start_logits, end_logits = logits.unbind(dim=-1)
@@ -1131,7 +1137,9 @@ class BertReproForQuestionAnswering(BertReproPreTrainedModel):
                 mean_cross_entropy(scores, positions.clamp(0, beyond), ignore_index=beyond)
                 for scores, positions in ((start_logits, start_positions), (end_logits, end_positions))
             )
-            loss = (start_loss + end_loss) / 2
+            loss = start_loss + end_loss
+            if self.config.qa_loss == "mean":
+                loss = loss / 2
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start_logits.contiguous(),

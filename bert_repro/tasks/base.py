@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import evaluate
     from transformers import PreTrainedTokenizerBase
 
+    from bert_repro.configs import FinetuningConfig
+
 logger = logging.getLogger("bert_repro")
 
 Feature = Mapping[str, Any]
@@ -55,6 +57,8 @@ class Task(ABC):
         train_split: the split to train on; None: the task has no training set.
         eval_splits: labelled splits to score, each reported under its name.
         predict_splits: splits to predict, usually unlabelled.
+        paper_batch: sequences per optimiser step, where the user gives none.
+        paper_epochs: passes over the training set, where the configuration leaves it to the task.
     """
 
     name: str
@@ -67,6 +71,27 @@ class Task(ABC):
     train_split: str | None = "train"
     eval_splits: tuple[str, ...] = ("validation",)
     predict_splits: tuple[str, ...] = ("test",)
+    paper_batch: int = 32
+    paper_epochs: float = 3.0
+
+    def prepared(self, config: "FinetuningConfig", tokenizer: "PreTrainedTokenizerBase") -> "Task":
+        """The task with a run's settings and tokenizer, where it needs them; called once, before the model loads."""
+        return self
+
+    def restored(self, model_config: Any) -> "Task":
+        """The task with what a fine-tuned model's configuration stores for it; called once the model is there."""
+        return self
+
+    def tuned(self, predictions: Predictions, dataset: "datasets.Dataset") -> "Task":
+        """The task with the settings that are chosen on a labelled split after training.
+
+        They reach the model's configuration through `model_settings`, and inference through `restored`.
+
+        Args:
+            predictions: what `postprocess` returned for the split.
+            dataset: the split.
+        """
+        return self
 
     @abstractmethod
     def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
@@ -123,7 +148,15 @@ class Task(ABC):
         )
         truncated = self.count_truncated(features)
         if truncated:
-            logger.info("%s: %d of %d inputs cut to %d tokens", self.name, truncated, len(features), max_seq_length)
+            logger.info("%s: %d of %d inputs lost text to the length limit", self.name, truncated, len(features))
+        return features
+
+    def training_features(self, features: "datasets.Dataset") -> "datasets.Dataset":
+        """The features that can be trained on; a task that drops some counts them in the log.
+
+        Raises:
+            UserError: none is left.
+        """
         return features
 
     def count_truncated(self, features: "datasets.Dataset") -> int:

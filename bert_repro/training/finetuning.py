@@ -16,7 +16,7 @@ from bert_repro.errors import UserError
 from bert_repro.models import modeling_bert_repro
 from bert_repro.randomness import draw
 from bert_repro.tasks import get_task
-from bert_repro.tasks.base import FloatArray, Task
+from bert_repro.tasks.base import FloatArray, Predictions, Task
 from bert_repro.tokenization import load_tokenizer
 from bert_repro.training import run
 from bert_repro.training.loop import BatchSizes, Ids, MicroBatch, Step, Trainer, batch_sizes, to_device
@@ -81,7 +81,8 @@ class _Bench:
         """Fine-tunes the model; returns what the record says about it."""
         task, config = self.task, self.config
         assert task.train_split is not None, "checked before the run began"
-        features = task.training_features(self._splits([task.train_split], config.max_train_samples)[task.train_split][1])
+        read = self._splits([task.train_split], config.max_train_samples)[task.train_split][1]
+        features = task.training_features(read)
         sizes = batch_sizes(config, self.accelerator.num_processes, task.paper_batch)
         source = FinetuningSource(config, task, features, sizes, self.tokenizer.pad_token_id)
         trainer = Trainer(
@@ -95,6 +96,7 @@ class _Bench:
         trainer.train()
         return {
             "rows": len(features),
+            "dropped": len(read) - len(features),
             "truncated": task.count_truncated(features),
             "steps": source.total_steps,
             "batch": sizes.batch,
@@ -112,34 +114,41 @@ class _Bench:
         """Writes predictions for every prediction split."""
         splits = self._splits(self.task.predict_splits, None)
         return {
-            name: self._predict(name, *splits[name])[1] if name in splits else {"missing": True}
+            name: self._predict(name, *splits[name]) if name in splits else {"missing": True}
             for name in self.task.predict_splits
         }
 
     def _evaluate_first(self) -> dict[str, Any]:
         splits = self._splits(self.task.eval_splits, self.config.max_eval_samples)
         dataset, features = next(iter(splits.values()))
-        predictions = self.task.postprocess(dataset, features, self._outputs(features))
-        return self.task.score(predictions, dataset)
+        return self.task.score(self._predictions(dataset, features), dataset)
 
     def _evaluate(self, name: str, dataset: "datasets.Dataset", features: "datasets.Dataset") -> dict[str, Any]:
         if not self.task.is_labelled(dataset):
             raise UserError(f"--do_eval: split {name} of {self.task.name} has no labels; use --do_predict")
-        predictions, written = self._predict(name, dataset, features)
+        predictions = self._predictions(dataset, features)
+        if self.config.do_train:
+            self.task = self.task.tuned(predictions, dataset)
+            self.model.config.update(self.task.model_settings())
         metrics = self.task.score(predictions, dataset)
         told = ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())
         logger.info("%s %s: %s", self.task.name, name, told)
-        return {"metrics": metrics, "rows_scored": len(dataset), **written}
+        return {"metrics": metrics, "rows_scored": len(dataset), **self._write(name, dataset, features, predictions)}
 
-    def _predict(
-        self, name: str, dataset: "datasets.Dataset", features: "datasets.Dataset"
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        predictions = self.task.postprocess(dataset, features, self._outputs(features))
+    def _predict(self, name: str, dataset: "datasets.Dataset", features: "datasets.Dataset") -> dict[str, Any]:
+        return self._write(name, dataset, features, self._predictions(dataset, features))
+
+    def _predictions(self, dataset: "datasets.Dataset", features: "datasets.Dataset") -> Predictions:
+        return self.task.postprocess(dataset, features, self._outputs(features))
+
+    def _write(
+        self, name: str, dataset: "datasets.Dataset", features: "datasets.Dataset", predictions: Predictions
+    ) -> dict[str, Any]:
         files = []
         if self.accelerator.is_main_process:
             files = self.task.write_predictions(self.config.output_dir, name, dataset, predictions)
         truncated = self.task.count_truncated(features)
-        return predictions, {"rows": len(dataset), "truncated": truncated, "files": [path.name for path in files]}
+        return {"rows": len(dataset), "truncated": truncated, "files": [path.name for path in files]}
 
     def _outputs(self, features: "datasets.Dataset") -> list[FloatArray]:
         """The head's output for every feature, in order; each feature is computed once, by one process."""
