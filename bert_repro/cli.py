@@ -49,6 +49,8 @@ RECIPES = {
     "prepare_corpus": Recipe(configs.CorpusConfig, "bert_repro.data.corpus:prepare_corpus"),
     "run_pretraining": Recipe(configs.PretrainingConfig, "bert_repro.training.pretraining:run_pretraining"),
     "run_glue": Recipe(configs.GlueConfig, "bert_repro.training.finetuning:run_finetuning"),
+    "run_swag": Recipe(configs.SwagConfig, "bert_repro.training.finetuning:run_finetuning"),
+    "run_ner": Recipe(configs.NerConfig, "bert_repro.training.finetuning:run_finetuning"),
 }
 
 

@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 
+from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.base import Task
+from bert_repro.tasks.conll2003 import CONLL2003
 from bert_repro.tasks.glue import GLUE_TASKS
+from bert_repro.tasks.own_data import own_classification, own_tagging
+from bert_repro.tasks.swag import SWAG
 
-TASKS: Mapping[str, Task] = {task.name: task for task in GLUE_TASKS}
+TASKS: Mapping[str, Task] = {task.name: task for task in (*GLUE_TASKS, SWAG, CONLL2003)}
 
 
 def get_task(name: str) -> Task:
@@ -20,4 +24,19 @@ def get_task(name: str) -> Task:
     return TASKS[name]
 
 
-__all__ = ["TASKS", "Task", "get_task"]
+def configured_task(config: FinetuningConfig) -> Task:
+    """The task that a run is about: one's own files, or the one that `--task_name` says.
+
+    Raises:
+        UserError: there is no such task, or the files are not as its family needs them.
+    """
+    match config:
+        case GlueConfig() if config.own_files:
+            return own_classification(config)
+        case NerConfig() if config.own_files:
+            return own_tagging(config)
+        case _:
+            return get_task(config.task_name)
+
+
+__all__ = ["TASKS", "Task", "configured_task", "get_task"]

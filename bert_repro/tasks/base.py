@@ -93,6 +93,20 @@ class Task(ABC):
         """
         return self
 
+    def deviations(
+        self, tokenizer: "PreTrainedTokenizerBase", splits: "Mapping[str, datasets.Dataset]"
+    ) -> dict[str, str]:
+        """Where a run departs from the paper by the model or the data that it was given, not by a setting.
+
+        Args:
+            tokenizer: the model's tokenizer.
+            splits: the splits that the run reads.
+
+        Returns:
+            Name -> one sentence; recorded in results.json.
+        """
+        return {}
+
     @abstractmethod
     def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
         """Reads splits.

@@ -15,7 +15,7 @@ from bert_repro.configs import FinetuningConfig
 from bert_repro.errors import UserError
 from bert_repro.models import modeling_bert_repro
 from bert_repro.randomness import draw
-from bert_repro.tasks import get_task
+from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Predictions, Task
 from bert_repro.tokenization import load_tokenizer
 from bert_repro.training import run
@@ -30,8 +30,8 @@ ORDER = 3  # what is drawn, in the names of `randomness.draw`
 
 
 def run_finetuning(config: FinetuningConfig) -> dict[str, Any]:
-    """Runs `finetune` on the task that `config.task_name` names."""
-    return finetune(config, get_task(config.task_name))
+    """Runs `finetune` on the task that the configuration names or whose files it gives."""
+    return finetune(config, configured_task(config))
 
 
 def finetune(config: FinetuningConfig, task: Task) -> dict[str, Any]:
@@ -59,6 +59,7 @@ def finetune(config: FinetuningConfig, task: Task) -> dict[str, Any]:
         results["primary_metric"] = task.primary_metric
     if config.do_predict:
         results["splits"] |= bench.predict_all()
+    results["deviations"] = bench.deviations()
     return begun.finish(bench.model, bench.tokenizer, results, save_model=config.do_train)
 
 
@@ -117,6 +118,13 @@ class _Bench:
             name: self._predict(name, *splits[name]) if name in splits else {"missing": True}
             for name in self.task.predict_splits
         }
+
+    def deviations(self) -> dict[str, str]:
+        """Where the data or the model given make the run depart from the paper; each is logged as a warning."""
+        found = self.task.deviations(self.tokenizer, {name: dataset for name, (dataset, _) in self._cache.items()})
+        for name, explanation in found.items():
+            logger.warning("deviation %s: %s", name, explanation)
+        return found
 
     def _evaluate_first(self) -> dict[str, Any]:
         splits = self._splits(self.task.eval_splits, self.config.max_eval_samples)

@@ -1,0 +1,42 @@
+"""Reading a task's dataset from the Hub, with one clear line where that fails."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bert_repro.errors import UserError
+
+if TYPE_CHECKING:
+    import datasets
+
+
+def load_from_hub(
+    dataset_id: str, splits: Sequence[str], *, name: str | None = None, revision: str | None = None
+) -> "dict[str, datasets.Dataset]":
+    """Reads splits of a dataset of the Hub.
+
+    Args:
+        dataset_id: for example `allenai/swag`.
+        splits: the splits wanted.
+        name: the dataset's configuration.
+        revision: its branch or commit.
+
+    Returns:
+        The splits that it has.
+
+    Raises:
+        UserError: it cannot be read, or has none of the splits.
+    """
+    import datasets
+
+    try:
+        published = datasets.load_dataset(dataset_id, name, revision=revision)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UserError(
+            f"{dataset_id} cannot be read from the Hub: {reason}; check the connection, or give the official files "
+            "with --data_dir"
+        ) from error
+    found = {split: published[split] for split in splits if split in published}
+    if not found:
+        raise UserError(f"{dataset_id} has no split {' or '.join(splits)}; give the official files with --data_dir")
+    return found

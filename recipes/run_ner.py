@@ -1,0 +1,20 @@
+"""Fine-tune and score CoNLL-2003 (paper 5.3, Table 7), or any tagger on one's own tagged text.
+
+    accelerate launch recipes/run_ner.py --model_name_or_path google-bert/bert-base-cased \
+      --data_dir conll2003 --do_train --do_eval --do_predict --output_dir runs/ner
+
+`--data_dir` holds the official `eng.train`, `eng.testa`, `eng.testb` (IOB1 is read as BIO). Without it the Hub's
+`eriktks/conll2003` is used, which does not know documents: sentences are then read alone, and the results say so.
+`--ner_context tile|centred|sentence` says what is read at once. The test set has tags, so `--do_predict` scores it too.
+`predictions.*.txt` are in the columns that `conlleval` takes.
+
+    python recipes/run_ner.py --model_name_or_path google-bert/bert-base-cased \
+      --train_file my_train.txt --validation_file my_dev.txt --do_train --do_eval --output_dir runs/my-tagger
+
+Expected: entity F1 96.4 dev, 92.4 test (BERT-base, cased, mean of 5 restarts). Cost: minutes on one modern GPU.
+"""
+
+from bert_repro.cli import main
+
+if __name__ == "__main__":
+    main("run_ner", __doc__)
