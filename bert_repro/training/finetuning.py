@@ -138,13 +138,19 @@ class _Bench:
         if self.config.do_train:
             self.task = self.task.tuned(predictions, dataset)
             self.model.config.update(self.task.model_settings())
+        return self._score(name, dataset, predictions) | self._write(name, dataset, features, predictions)
+
+    def _predict(self, name: str, dataset: "datasets.Dataset", features: "datasets.Dataset") -> dict[str, Any]:
+        predictions = self._predictions(dataset, features)
+        # Some test sets have labels (CoNLL-2003): they are scored, but nothing is tuned on them.
+        scores = self._score(name, dataset, predictions) if self.task.is_labelled(dataset) else {}
+        return scores | self._write(name, dataset, features, predictions)
+
+    def _score(self, name: str, dataset: "datasets.Dataset", predictions: Predictions) -> dict[str, Any]:
         metrics = self.task.score(predictions, dataset)
         told = ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())
         logger.info("%s %s: %s", self.task.name, name, told)
-        return {"metrics": metrics, "rows_scored": len(dataset), **self._write(name, dataset, features, predictions)}
-
-    def _predict(self, name: str, dataset: "datasets.Dataset", features: "datasets.Dataset") -> dict[str, Any]:
-        return self._write(name, dataset, features, self._predictions(dataset, features))
+        return {"metrics": metrics, "rows_scored": len(dataset)}
 
     def _predictions(self, dataset: "datasets.Dataset", features: "datasets.Dataset") -> Predictions:
         return self.task.postprocess(dataset, features, self._outputs(features))
