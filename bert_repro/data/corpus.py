@@ -1,26 +1,27 @@
 """Raw text -> a prepared corpus: the entrance. Documents, passages, sentences and tokens have their own modules.
 
 The work goes part by part, a part being about 32 million characters of input. A part is written beside its place and
-renamed, and its record follows, so that an interrupted preparation continues behind its last finished part. Parts are
-numbered by their place in the input alone; neither processes nor interruptions change what they hold.
+renamed, and its record follows, so that an interrupted preparation continues behind its last finished part, and several
+machines can share the parts (`--shard`). Parts are numbered by their place in the input alone; neither processes nor
+interruptions nor shards change what they hold.
 """
 
 import importlib.metadata
-import json
 import logging
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_repro import status
 from bert_repro.configs import CorpusConfig, TextConfig, TokenizerConfig
-from bert_repro.data import parts
+from bert_repro.data import parts, work_folder
 from bert_repro.data.documents import Document, Source, find_sources, read_documents
 from bert_repro.data.passages import RULES, RULES_VERSION, passages
 from bert_repro.data.processing import Block, ProcessingSettings, process_blocks
 from bert_repro.data.tokenized_corpus import FORMAT_VERSION, MANIFEST, TokenizedCorpus, read_manifest
+from bert_repro.data.work_folder import Shard
 from bert_repro.errors import UserError
 from bert_repro.tokenization import load_tokenizer, tokenizer_fingerprint, train_wordpiece
 
@@ -33,7 +34,6 @@ logger = logging.getLogger("bert_repro")
 
 PART_CHARACTERS = 32_000_000
 BLOCK_CHARACTERS = 500_000
-SETTINGS_FILE = "settings.json"
 FEW_SENTENCES = 3
 
 
@@ -41,16 +41,18 @@ def prepare_corpus(config: CorpusConfig) -> dict[str, Any]:
     """Prepares a corpus in `config.output_dir`, or finds it there already prepared with the same settings.
 
     While it runs the parts lie in `<output_dir>.preparing`; started again with the same settings it continues there.
+    With `config.shard` it writes that shard's parts and stops; `config.join` makes the corpus out of all shards.
 
     Args:
         config: input, tokenizer, output and how to split.
 
     Returns:
         The manifest of the corpus: settings, sources, counts (documents, sentences, tokens, words, bytes, lines dropped
-        by each rule), versions.
+        by each rule), versions. For a shard: its name and the number of parts of the whole input.
 
     Raises:
-        UserError: bad input, no text, or an output folder with something else in it.
+        UserError: bad input, no text, an output folder with something else in it, shards that are missing or do not
+            fit together.
 
     Source: paper 3.1 (text passages only, document-level corpus); the steps in between are ours.
     """
@@ -61,12 +63,18 @@ def prepare_corpus(config: CorpusConfig) -> dict[str, Any]:
     if (finished := _finished(output_dir, settings, config.overwrite_output_dir)) is not None:
         logger.info("Corpus %s is prepared with these settings already: nothing to do.", output_dir)
         return finished
-    work_dir = _work_folder(output_dir, settings, config.overwrite_output_dir)
-    _write_parts(config, sources, tokenizer, work_dir)
-    manifest = _join_parts(work_dir, tokenizer, settings)
-    if output_dir.exists():
-        shutil.rmtree(output_dir)
-    work_dir.rename(output_dir)
+    folder = work_folder.work_folder(output_dir)
+    if not work_folder.is_joined(folder, settings):
+        if config.join:
+            work_folder.require_all_parts(folder, settings)
+        else:
+            work_folder.open_folder(folder, settings, config.overwrite_output_dir)
+            num_parts = _write_parts(config, sources, tokenizer, folder)
+            if config.shard:
+                return _finish_shard(folder, Shard.parse(config.shard), num_parts, settings)
+        _join_parts(folder, tokenizer, settings)
+    work_folder.put_in_place(folder, output_dir)
+    manifest = read_manifest(output_dir)
     _report(manifest, output_dir)
     return manifest
 
@@ -81,7 +89,7 @@ def train_tokenizer_from_corpus(config: TokenizerConfig) -> "PreTrainedTokenizer
         UserError: bad input, no text, or an output folder that is not empty.
     """
     output_dir = Path(config.output_dir)
-    if output_dir.exists() and any(output_dir.iterdir()) and not config.overwrite_output_dir:
+    if not status.is_free(output_dir) and not config.overwrite_output_dir:
         raise UserError(f"output_dir {output_dir} is not empty; choose another or give --overwrite_output_dir")
     tokenizer = train_wordpiece(
         _texts(config, find_sources(config.input_files)),
@@ -118,62 +126,60 @@ def _settings(config: CorpusConfig, sources: list[Source], tokenizer: "PreTraine
 
 
 def _finished(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> dict[str, Any] | None:
-    if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
+    if output_dir.is_file():
+        raise UserError(f"output_dir {output_dir} is a file: name a folder")
+    if status.is_free(output_dir):
         return None
     if not (output_dir / MANIFEST).is_file():
         raise UserError(f"output_dir {output_dir} exists and is no prepared corpus: choose another folder")
     if overwrite:
         return None
     manifest = read_manifest(output_dir)
-    _require_equal(settings, manifest["settings"], output_dir)
+    mend = "choose another output_dir or give --overwrite_output_dir"
+    work_folder.require_equal(settings, manifest["settings"], str(output_dir), mend)
     return TokenizedCorpus.load(output_dir).manifest
 
 
-def _work_folder(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> Path:
-    work_dir = output_dir.with_name(output_dir.name + ".preparing")
-    record = work_dir / SETTINGS_FILE
-    if work_dir.exists():
-        found = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
-        if found == settings:
-            return work_dir
-        if not overwrite and found is not None:
-            _require_equal(settings, found, work_dir)
-        shutil.rmtree(work_dir)
-    work_dir.mkdir(parents=True)
-    parts.write_json(record, settings)
-    return work_dir
-
-
-def _require_equal(settings: dict[str, Any], found: dict[str, Any], folder: Path) -> None:
-    for name, value in settings.items():
-        if found.get(name) != value:
-            wanted = "" if name == "sources" else f" ({found.get(name)} there, {value} asked for)"
-            raise UserError(
-                f"{folder} was prepared with other settings: {name} differs{wanted}; choose another output_dir or give"
-                " --overwrite_output_dir"
-            )
-
-
 def _write_parts(
-    config: CorpusConfig, sources: list[Source], tokenizer: "PreTrainedTokenizerFast", work_dir: Path
-) -> None:
-    done = parts.finished_parts(work_dir)
+    config: CorpusConfig, sources: list[Source], tokenizer: "PreTrainedTokenizerFast", folder: Path
+) -> int:
+    """Writes the parts that are not finished yet, or those of a shard; returns how many parts the whole input has."""
+    done = parts.finished_parts(folder)
     if done:
-        logger.info("Continuing %s: %d parts are finished.", work_dir, len(done))
+        logger.info("Continuing %s: %d parts are finished.", folder, len(done))
+    shard = Shard.parse(config.shard or "1/1")
+    num_parts = 0
+
+    def blocks() -> Iterator[tuple[int, list[Document]]]:
+        nonlocal num_parts
+        for part, documents in _blocks(config, sources):
+            num_parts = part + 1
+            if part not in done and shard.holds(part):
+                yield part, documents
+
     settings = ProcessingSettings(
         tokenizer.backend_tokenizer.to_str(), config.text_passages_only, config.sentence_splitter
     )
-    blocks = ((part, documents) for part, documents in _blocks(config, sources) if part not in done)
     number = 0
     collected: list[Block] = []
-    for part, block in process_blocks(blocks, settings, config.num_proc):
+    for part, block in process_blocks(blocks(), settings, config.num_proc):
         if part != number and collected:
-            parts.write_part(work_dir, number, collected)
+            parts.write_part(folder, number, collected)
             collected = []
         number = part
         collected.append(block)
     if collected:
-        parts.write_part(work_dir, number, collected)
+        parts.write_part(folder, number, collected)
+    return num_parts
+
+
+def _finish_shard(folder: Path, shard: Shard, num_parts: int, settings: dict[str, Any]) -> dict[str, Any]:
+    work_folder.finish_shard(folder, shard, num_parts, settings)
+    finished = len(parts.finished_parts(folder))
+    logger.info("Shard %s is prepared; %d of all %d parts are in %s.", shard, finished, num_parts, folder)
+    if finished == num_parts:
+        logger.info("All parts are there: the same command with --join in place of --shard makes the corpus.")
+    return {"shard": str(shard), "num_parts": num_parts}
 
 
 def _blocks(config: TextConfig, sources: list[Source]) -> Iterator[tuple[int, list[Document]]]:
@@ -228,8 +234,8 @@ def _texts(config: TokenizerConfig, sources: list[Source]) -> Iterator[str]:
                 return
 
 
-def _join_parts(work_dir: Path, tokenizer: "PreTrainedTokenizerFast", settings: dict[str, Any]) -> dict[str, Any]:
-    """Makes the finished parts of a folder one corpus: index arrays, tokenizer, `datasets` files, manifest."""
+def _join_parts(work_dir: Path, tokenizer: "PreTrainedTokenizerFast", settings: dict[str, Any]) -> None:
+    """Makes the finished parts of a folder one corpus: index arrays, tokenizer, `datasets` files, last the manifest."""
     records = parts.finished_parts(work_dir)
     counts: Counter[str] = Counter()
     for record in records.values():
@@ -256,12 +262,8 @@ def _join_parts(work_dir: Path, tokenizer: "PreTrainedTokenizerFast", settings: 
         },
         "parts": ordered,
     }
-    parts.remove_records(work_dir)
-    (work_dir / SETTINGS_FILE).unlink()
-    files = sorted(path for path in work_dir.rglob("*") if path.is_file())
-    manifest["files"] = {path.relative_to(work_dir).as_posix(): os.path.getsize(path) for path in files}
+    manifest["files"] = work_folder.corpus_files(work_dir)
     parts.write_json(work_dir / MANIFEST, manifest)
-    return manifest
 
 
 def _report(manifest: dict[str, Any], output_dir: Path) -> None:

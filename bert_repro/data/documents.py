@@ -200,12 +200,18 @@ def _read_hub(
 ) -> Iterator[Document]:
     from datasets import load_dataset
 
+    place = f"dataset {source.name} (configuration {config}, split {split})"
+    number = 0
     try:
-        rows = load_dataset(source.name, config, split=split, streaming=True, revision=source.revision)
-    except Exception as error:
-        raise UserError(f"dataset {source.name} (configuration {config}, split {split}): {_one_line(error)}") from error
-    for number, row in enumerate(rows, start=1):
-        yield _row_document(row, f"dataset {source.name}, row {number}", text_column, title_column, 0)
+        rows = iter(load_dataset(source.name, config, split=split, streaming=True, revision=source.revision))
+        while (row := next(rows, None)) is not None:
+            number += 1
+            yield _row_document(row, f"dataset {source.name}, row {number}", text_column, title_column, 0)
+    except UserError:
+        raise
+    except Exception as error:  # what can fail depends on the dataset's files and on the network
+        so_far = f"; it broke off after row {number}, start again to go on behind the finished parts" if number else ""
+        raise UserError(f"{place}: {_one_line(error)}{so_far}") from error
 
 
 def _row_document(row: dict[str, Any], place: str, text_column: str, title_column: str, position: int) -> Document:

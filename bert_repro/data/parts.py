@@ -16,7 +16,7 @@ from bert_repro.data.processing import Block
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_RECORD = re.compile(r"part-(\d{5,})\.json")
+RECORD = re.compile(r"part-(\d{5,})\.json")
 
 
 def write_part(folder: Path, number: int, blocks: list[Block]) -> None:
@@ -57,19 +57,12 @@ def finished_parts(folder: Path) -> dict[int, dict[str, Any]]:
     """Records of the finished parts of a folder, by number."""
     records = {}
     for path in folder.iterdir():
-        if match := _RECORD.fullmatch(path.name):
+        if match := RECORD.fullmatch(path.name):
             record = json.loads(path.read_text(encoding="utf-8"))
             part = folder / record["file"]
             if part.is_file() and part.stat().st_size == record["size"]:
                 records[int(match[1])] = record
     return records
-
-
-def remove_records(folder: Path) -> None:
-    """Removes the parts' records, once the manifest holds them."""
-    for path in list(folder.iterdir()):
-        if _RECORD.fullmatch(path.name):
-            path.unlink()
 
 
 def write_index(folder: Path, records: list[dict[str, Any]]) -> None:

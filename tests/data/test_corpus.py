@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_repro import status
 from bert_repro.configs import CorpusConfig, TokenizerConfig
 from bert_repro.data import corpus as corpus_module
-from bert_repro.data import parts
+from bert_repro.data import parts, work_folder
 from bert_repro.data.corpus import TokenizedCorpus, prepare_corpus, train_tokenizer_from_corpus
 from bert_repro.errors import UserError
 from bert_repro.tokenization import load_tokenizer, train_wordpiece
@@ -166,6 +167,96 @@ def test_a_part_cut_short_is_made_again(make_config, small_parts, tmp_path, monk
     assert contents(config.output_dir) == whole
 
 
+def test_shards_in_any_order_make_the_corpus_of_one_run(make_config, small_parts, tmp_path):
+    prepare_corpus(make_config())
+    num_parts = len(TokenizedCorpus.load(make_config().output_dir).manifest["parts"])
+    shared = {"output_dir": str(tmp_path / "shared")}
+    for shard in ("3/3", "1/3", "2/3"):
+        assert not Path(shared["output_dir"]).exists()
+        assert prepare_corpus(make_config(**shared, shard=shard)) == {"shard": shard, "num_parts": num_parts}
+    manifest = prepare_corpus(make_config(**shared, join=True))
+    assert manifest == prepare_corpus(make_config(**shared)) == prepare_corpus(make_config(**shared, shard="1/3"))
+    assert contents(shared["output_dir"]) == contents(make_config().output_dir)
+    assert not Path(shared["output_dir"] + ".preparing").exists()
+
+
+def test_more_shards_than_parts_and_a_run_without_shards_afterwards(make_config, small_parts, tmp_path):
+    prepare_corpus(make_config())
+    shared = {"output_dir": str(tmp_path / "shared")}
+    prepare_corpus(make_config(**shared, shard="99/99"))
+    prepare_corpus(make_config(**shared, shard="2/99"))
+    prepare_corpus(make_config(**shared))
+    assert contents(shared["output_dir"]) == contents(make_config().output_dir)
+
+
+def test_missing_and_unlike_shards_are_named(make_config, small_parts):
+    folder = Path(make_config().output_dir + ".preparing")
+    with pytest.raises(UserError, match=r"no shard has finished in .*\.preparing; prepare them with --shard"):
+        prepare_corpus(make_config(join=True))
+    prepare_corpus(make_config(shard="2/4"))
+    with pytest.raises(UserError, match=r"parts are missing or damaged in .*: prepare shard 1/4, 3/4, 4/4 first"):
+        prepare_corpus(make_config(join=True))
+    with pytest.raises(UserError, match=r"max_documents differs \(None there, 5 asked for\)"):
+        prepare_corpus(make_config(shard="1/4", max_documents=5))
+    for shard in ("1/4", "3/4", "4/4"):
+        prepare_corpus(make_config(shard=shard))
+    part, record = folder / "part-00002.arrow", folder / "shard-4-of-4.json"
+    whole, recorded = part.read_bytes(), json.loads(record.read_text())
+    part.write_bytes(whole[:-1])
+    with pytest.raises(UserError, match=r"1 of .* parts are missing or damaged .*: prepare shard 3/4 first"):
+        prepare_corpus(make_config(join=True))
+    part.write_bytes(whole)
+    for field, value, complaint in (
+        ("settings", recorded["settings"] | {"rules_version": 0}, r"shard 4/4 in .*: rules_version differs"),
+        ("num_parts", 99, r"shard 4/4 read 99 parts, shard 1/4 .*: their input differs"),
+    ):
+        record.write_text(json.dumps(recorded | {field: value}))
+        with pytest.raises(UserError, match=complaint):
+            prepare_corpus(make_config(join=True))
+    record.write_text(json.dumps(recorded))
+    assert prepare_corpus(make_config(join=True))["counts"]["documents"] == 40
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"shard": "0/4"}, "--shard is '0/4'; write number/count"),
+        ({"shard": "5/4"}, "--shard is '5/4'"),
+        ({"shard": "3"}, "--shard is '3'"),
+        ({"shard": "1/4", "join": True}, "two steps"),
+        ({"shard": "1/4", "overwrite_output_dir": True}, "could remove the work of other shards"),
+    ],
+)
+def test_shards_are_written_as_number_and_count(make_config, options, complaint):
+    with pytest.raises(UserError, match=complaint):
+        make_config(**options)
+
+
+def test_a_kill_between_join_and_rename_loses_nothing(make_config, small_parts, tmp_path, monkeypatch):
+    prepare_corpus(make_config())
+    config = make_config(output_dir=str(tmp_path / "killed"))
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(work_folder, "put_in_place", lambda *_: 1 / 0)
+        prepare_corpus(config)
+    monkeypatch.setattr(corpus_module, "_write_parts", None)
+    prepare_corpus(config)
+    assert contents(config.output_dir) == contents(make_config().output_dir)
+
+
+def test_a_folder_that_is_no_preparation_is_left_alone(make_config):
+    folder = Path(make_config().output_dir + ".preparing")
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="is no corpus in preparation"):
+        prepare_corpus(make_config())
+    assert (folder / "thesis.tex").exists()
+
+
+def test_the_record_of_a_failed_run_is_no_obstacle(make_config):
+    status.finish(make_config().output_dir, 2, "no such file")
+    assert prepare_corpus(make_config())["counts"]["documents"] == 40
+
+
 def test_finished_corpus_is_reused_refused_or_replaced(make_config, monkeypatch):
     first = prepare_corpus(make_config())
     with monkeypatch.context() as patch:
@@ -240,7 +331,7 @@ def test_split_follows_the_text_alone(make_config, tmp_path):
 def test_split_needs_both_sides(make_config):
     prepare_corpus(make_config(max_documents=1))
     corpus = TokenizedCorpus.load(make_config().output_dir)
-    with pytest.raises(UserError, match="all its 1 documents would be held out"):
+    with pytest.raises(UserError, match=r"1 document\(s\), too few to hold some out"):
         corpus.split(0.5)
     with pytest.raises(UserError, match=r"heldout_fraction=1\.5 is out of range"):
         corpus.split(1.5)

@@ -1,6 +1,7 @@
 import gzip
 import json
 import lzma
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,6 +125,23 @@ def test_hub_dataset_is_read_as_a_stream_of_one_revision(monkeypatch):
     assert [document.title for document in documents] == ["One", None]
     options = {"split": "test", "streaming": True, "revision": "abc123"}
     assert calls == [(("wikimedia/wikipedia", "20231101.en"), options)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "place"), [(0, r"\): 503 again$"), (2, "503 again; it broke off after row 2, start")]
+)
+def test_a_stream_that_breaks_off_is_a_user_error(monkeypatch, rows, place):
+    import datasets
+    import huggingface_hub
+
+    def load_dataset(*args, **options):
+        yield from ROWS[:rows]
+        raise ConnectionError("503\nagain")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda self, name: SimpleNamespace(sha="abc123"))
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(UserError, match=r"dataset wikimedia/wikipedia \(configuration None, split train.*" + place):
+        read("wikimedia/wikipedia")
 
 
 def test_unknown_hub_dataset_is_a_user_error(monkeypatch):

@@ -1,8 +1,10 @@
+import hashlib
+import json
 import textwrap
 
 import pytest
 
-from bert_repro.data.passages import find_passages, passages, repair
+from bert_repro.data.passages import RULES_VERSION, find_passages, passages, repair
 
 SENTENCE = "The mountain lies in the north of the country and is climbed by many people every year."
 FILLER = SENTENCE + " Its first ascent was made in 1865 by a party of seven, four of whom died on the way down."
@@ -136,3 +138,19 @@ def test_a_document_of_a_few_words_is_dropped():
     found = find_passages("Mercury may refer to a planet, a metal, or a god of the Romans.")
     assert found.kept == [] and found.dropped == {"short_document": 1}
     assert passages("") == []
+
+
+def test_changed_rules_change_their_version():
+    # Another digest means that the rules keep, drop or repair other lines than before: raise RULES_VERSION and write
+    # the new digest down, or parts made by both would be mixed.
+    lines = [
+        "Mountain", FILLER, "A heading", "* a bullet", "- a dash", "{{template}}", "12 34 56", "CHAPTER IV", "THE END",
+        "A [[link|text]] and <b>bold</b> words [1] go on &amp; on until the long sentence ends right here.",
+        "Was this said, he wondered, by one who had seen the {{convert|3|km}} of road (, ) and formula_12 himself?",
+        "«Nobody,» she said,", "二千十九年四月、桜の花が咲いている間に、私たちは山へ行った。",
+    ]  # fmt: skip
+    wrapped = textwrap.wrap(" ".join([FILLER] * 5), 70)
+    found = [vars(find_passages("\n".join(text), title)) for text, title in
+             ((lines, "Mountain"), (lines, None), (wrapped, None), (["Too short."], None))]  # fmt: skip
+    digest = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+    assert (RULES_VERSION, digest) == (1, "f7d8180c2133f4dd")
