@@ -19,9 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bert_repro import configs
+from bert_repro import configs, status
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
-from bert_repro import status
 
 logger = logging.getLogger("bert_repro")
 
@@ -47,10 +46,14 @@ class Recipe:
 RECIPES = {
     "train_tokenizer": Recipe(configs.TokenizerConfig, "bert_repro.data.corpus:train_tokenizer_from_corpus"),
     "prepare_corpus": Recipe(configs.CorpusConfig, "bert_repro.data.corpus:prepare_corpus"),
+    "audit_pretraining_data": Recipe(configs.AuditConfig, "bert_repro.data.audit:audit_pretraining_data"),
     "run_pretraining": Recipe(configs.PretrainingConfig, "bert_repro.training.pretraining:run_pretraining"),
     "run_glue": Recipe(configs.GlueConfig, "bert_repro.training.finetuning:run_finetuning"),
+    "run_squad": Recipe(configs.SquadConfig, "bert_repro.training.finetuning:run_finetuning"),
+    "score_squad": Recipe(configs.SquadScoringConfig, "bert_repro.tasks.squad_scoring:score_squad"),
     "run_swag": Recipe(configs.SwagConfig, "bert_repro.training.finetuning:run_finetuning"),
     "run_ner": Recipe(configs.NerConfig, "bert_repro.training.finetuning:run_finetuning"),
+    "extract_features": Recipe(configs.ExtractionConfig, "bert_repro.training.extraction:extract_features"),
 }
 
 

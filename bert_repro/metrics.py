@@ -6,6 +6,9 @@ The paper prints them times 100. No score is ever NaN: what a degenerate input g
 The keys of `METRICS` are the Hub's metric ids, so they can stand in a model card as they are.
 """
 
+import re
+import string
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     import evaluate
 
 Tags = Sequence[Sequence[str]]
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def accuracy(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
@@ -231,3 +236,110 @@ def _correlation(function: Callable[..., Any], predictions: npt.ArrayLike, refer
     if is_constant(predicted) or is_constant(expected):
         return 0.0
     return float(function(predicted, expected)[0])
+
+
+# ------------------------------------------------------------------------------------------------------ answers as text
+
+
+def normalize_answer(text: str) -> str:
+    """An answer as SQuAD's scripts compare it: lower case, no ASCII punctuation, no articles, single spaces."""
+    kept = text.lower().translate(_NO_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", kept).split())
+
+
+def answer_scores(prediction: str, references: Sequence[str], *, empty_is_answer: bool = False) -> tuple[float, float]:
+    """Exact match and F1 of one answer, each the best over its references, as SQuAD's scripts count them.
+
+    F1 is that of the bags of words of the normalised texts.
+
+    Args:
+        prediction: the answer; "" for no answer.
+        references: the right answers, at least one.
+        empty_is_answer: two texts without words have F1 1 (the v2.0 script, where "" is the right answer of an
+            unanswerable question), not 0 (the v1.1 script).
+
+    Returns:
+        Exact match (0 or 1) and F1.
+
+    Raises:
+        ValueError: there is no reference.
+    """
+    if not references:
+        raise ValueError("an answer needs at least one reference; without one give the empty text")
+    predicted = normalize_answer(prediction)
+    expected = [normalize_answer(reference) for reference in references]
+    overlaps = [_overlap(predicted.split(), words.split(), empty_is_answer) for words in expected]
+    return float(predicted in expected), max(overlaps)
+
+
+def _overlap(predicted: list[str], expected: list[str], empty_is_answer: bool) -> float:
+    if not predicted and not expected:
+        return float(empty_is_answer)
+    common = sum((Counter(predicted) & Counter(expected)).values())
+    if not common:
+        return 0.0
+    # In this form, as the scripts compute it, so that not even the last digit differs.
+    precision, recall = common / len(predicted), common / len(expected)
+    return 2 * precision * recall / (precision + recall)
+
+
+def answer_exact_match(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Share of answers that equal one of their references after `normalize_answer` (SQuAD v1.1).
+
+    Args:
+        predictions: N answers.
+        references: the right answers of each.
+
+    Raises:
+        ValueError: the lengths differ, or there is nothing to score.
+    """
+    return _mean_answer_score(predictions, references, 0)
+
+
+def answer_f1(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """Mean over the answers of their best word F1 (SQuAD v1.1).
+
+    Args:
+        predictions: N answers.
+        references: the right answers of each.
+
+    Raises:
+        ValueError: the lengths differ, or there is nothing to score.
+    """
+    return _mean_answer_score(predictions, references, 1)
+
+
+ANSWER_METRICS: Mapping[str, Callable[[Sequence[str], Sequence[Sequence[str]]], float]] = {
+    "exact_match": answer_exact_match,
+    "f1": answer_f1,
+}
+"""Scores of answers in words, each beside several right ones; names as in the paper's tables."""
+
+
+def answer_evaluate_metric() -> "evaluate.Metric":
+    """`ANSWER_METRICS` as one object of the `evaluate` library; see `evaluate_metric`."""
+    import datasets
+    import evaluate
+
+    class BertReproAnswerMetric(evaluate.Metric):  # type: ignore[misc]
+        """Adapter over `ANSWER_METRICS`."""
+
+        def _info(self) -> Any:
+            text = datasets.Value("string")
+            return evaluate.MetricInfo(
+                description="bert_repro: exact_match, f1",
+                citation="",
+                features=datasets.Features({"predictions": text, "references": datasets.List(text)}),
+            )
+
+        def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+            return {name: function(predictions, references) for name, function in ANSWER_METRICS.items()}
+
+    return BertReproAnswerMetric(keep_in_memory=True)
+
+
+def _mean_answer_score(predictions: Sequence[str], references: Sequence[Sequence[str]], which: int) -> float:
+    if not predictions or len(predictions) != len(references):
+        raise ValueError(f"{len(predictions)} answers and {len(references)} references; need as many, not 0")
+    scores = [answer_scores(*pair)[which] for pair in zip(predictions, references, strict=True)]
+    return sum(scores) / len(scores)

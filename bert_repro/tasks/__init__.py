@@ -8,9 +8,10 @@ from bert_repro.tasks.base import Task
 from bert_repro.tasks.conll2003 import CONLL2003
 from bert_repro.tasks.glue import GLUE_TASKS
 from bert_repro.tasks.own_data import own_classification, own_tagging
+from bert_repro.tasks.squad import SQUAD_TASKS
 from bert_repro.tasks.swag import SWAG
 
-TASKS: Mapping[str, Task] = {task.name: task for task in (*GLUE_TASKS, SWAG, CONLL2003)}
+TASKS: Mapping[str, Task] = {task.name: task for task in (*GLUE_TASKS, *SQUAD_TASKS, SWAG, CONLL2003)}
 
 
 def get_task(name: str) -> Task:

@@ -50,7 +50,7 @@ class Task(ABC):
         name: what `--task_name` says.
         title: the name that people write, for reports and cards.
         head: name of the class in `bert_repro.models` that is fine-tuned.
-        metrics: keys of `bert_repro.metrics.METRICS`, all reported on every labelled split.
+        metrics: keys of `bert_repro.metrics.METRICS` or `ANSWER_METRICS`, all reported on every labelled split.
         primary_metric: the metric that chooses among runs on dev.
         paper_metrics: the metrics that a table of the paper prints for this task; keys such as `table_1`.
         label_names: the model's `id2label` in order; empty for heads without labels.

@@ -1,0 +1,358 @@
+"""SQuAD v1.1 and v2.0: the answer to a question is a span of a passage (paper 4.2, 4.3; released run_squad.py).
+
+A question over a long passage is one example with several features, one for each window. `squad_windows` makes
+windows, `squad_decoding` turns scores into answers, `squad_scoring` scores them, `squad_files` reads the files.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_repro import metrics
+from bert_repro.configs import FinetuningConfig, SquadConfig
+from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.tasks import squad_scoring as scoring
+from bert_repro.tasks.base import Batch, Feature, FloatArray, Predictions, Task
+from bert_repro.tasks.encoding import join, special_ids, token_ids
+from bert_repro.tasks.published import load_from_hub
+from bert_repro.tasks.squad_decoding import Answer, Decoder, ReleasedText, text_by_offsets
+from bert_repro.tasks.squad_files import read_questions
+from bert_repro.tasks.squad_windows import (
+    NO_ANSWER,
+    UNFOUND,
+    Passage,
+    answer_span,
+    fullest_windows,
+    target,
+    tokenize_passages,
+    window_spans,
+)
+
+if TYPE_CHECKING:
+    import datasets
+    import evaluate
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger("bert_repro")
+
+_ROWS_AT_ONCE = 1000
+_DEFAULTS = SquadConfig(model_name_or_path="-", do_eval=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquadTask(Task):
+    """Span of a passage that answers a question.
+
+    A split has the columns `id`, `question`, `context` and, if it is labelled, `answers` (`text`, `answer_start`), as
+    the Hub's datasets have. Training takes the first answer of a question that has several.
+
+    A feature is one window, with `window` (0 for the first of its question), `window_start` (its first piece of the
+    passage), `passage_at` (the position of that piece in the input) and `labels` (start and end position).
+
+    Args:
+        files: the official file of each split.
+        hub_dataset: its id on the Hub.
+        unanswerable: whether a question may have no answer (v2.0).
+        settings: what the run is told.
+        null_score_diff_threshold: v2.0: leave a question unanswered where the null score exceeds the best answer's by
+            more than this; None: not chosen yet, counts as 0.
+        tokenizer: of the model; `prepared` puts it in.
+    """
+
+    head: str = "BertReproForQuestionAnswering"
+    metrics: tuple[str, ...] = ("exact_match", "f1")
+    primary_metric: str = "f1"
+    files: Mapping[str, str]
+    hub_dataset: str
+    unanswerable: bool
+    settings: SquadConfig = _DEFAULTS
+    null_score_diff_threshold: float | None = None
+    tokenizer: Any = field(default=None, repr=False)
+
+    # -------------------------------------------------------------------------------------------------- settings
+
+    def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SquadTask":
+        """See `Task.prepared`."""
+        assert isinstance(config, SquadConfig), "run_squad makes one"
+        threshold = config.null_score_diff_threshold
+        return replace(self, settings=config, null_score_diff_threshold=threshold, tokenizer=tokenizer)
+
+    def restored(self, model_config: Any) -> "SquadTask":
+        """The task with the model's own threshold, unless the run names one."""
+        if not self.unanswerable or self.null_score_diff_threshold is not None:
+            return self
+        return replace(self, null_score_diff_threshold=model_config.null_score_diff_threshold)
+
+    def tuned(self, predictions: Predictions, dataset: "datasets.Dataset") -> "SquadTask":
+        """The task with the threshold that is best for F1 (paper 4.3), unless the run names one."""
+        if not self.unanswerable or self.null_score_diff_threshold is not None:
+            return self
+        questions, odds = self._questions(predictions, dataset)
+        best_f1, threshold = scoring.best_threshold(questions.f1, questions, odds)
+        logger.info("%s: F1 is best, %.4f, at null_score_diff_threshold %.4f", self.name, best_f1, threshold)
+        return replace(self, null_score_diff_threshold=threshold)
+
+    def model_settings(self) -> dict[str, Any]:
+        """How the loss is taken, and the threshold."""
+        return {"qa_loss": self.settings.qa_loss, "null_score_diff_threshold": self.null_score_diff_threshold}
+
+    # ------------------------------------------------------------------------------------------------------ data
+
+    def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.load`; files named in the settings go before those of `data_dir`."""
+        named = {name: getattr(self.settings, f"{name}_file") for name in ("train", "validation", "test")}
+        if data_dir is None and not any(named.values()):
+            found = load_from_hub(self.hub_dataset, splits)
+        else:
+            found = {}
+            for split in splits:
+                path = Path(named[split] or Path(data_dir or "") / self.files[split])
+                if named[split] or (data_dir is not None and path.is_file()):
+                    found[split] = read_questions(path, unanswerable=self.unanswerable)
+        if not found:
+            paths = " and ".join(str(Path(data_dir or "") / self.files[split]) for split in splits)
+            flags = " or ".join(f"--{split}_file" for split in splits)
+            raise UserError(f"{paths}: no such file; put the official file into --data_dir, or name one with {flags}")
+        for split in splits:
+            if split not in found:
+                logger.warning("%s: split %s is missing", self.name, split)
+        return found
+
+    def is_labelled(self, dataset: "datasets.Dataset") -> bool:
+        """Whether there is a column `answers`."""
+        return "answers" in dataset.column_names
+
+    def encode_batch(
+        self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
+    ) -> dict[str, list[Any]]:
+        """[CLS] question [SEP] window [SEP] for every window of every question."""
+        cls, sep = special_ids(tokenizer)
+        questions = token_ids(tokenizer, examples["question"])
+        passages = _passages(tokenizer, examples["context"])
+        spans = self._answer_spans(examples, tokenizer, passages) if "answers" in examples else None
+        columns = ("input_ids", "token_type_ids", "length", "truncated", "window", "window_start", "passage_at")
+        features: dict[str, list[Any]] = {name: [] for name in columns}
+        if spans is not None:
+            features["labels"] = []
+        most = self.settings.max_query_length
+        for row, (question, passage) in enumerate(zip(questions, passages, strict=True)):
+            kept = question[:most]
+            passage_at = len(kept) + 2
+            windows = window_spans(len(passage.ids), max_seq_length - passage_at - 1, self.settings.doc_stride)
+            for number, (start, size) in enumerate(windows):
+                ids, segments = join(cls, sep, kept, passage.ids[start : start + size].tolist())
+                values = (ids, segments, len(ids), len(question) > most, number, start, passage_at)
+                for name, value in zip(columns, values, strict=True):
+                    features[name].append(value)
+                if spans is not None:
+                    span = spans[row]
+                    features["labels"].append(UNFOUND if span == UNFOUND else target(span, (start, size), passage_at))
+        return features
+
+    def _answer_spans(
+        self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", passages: Sequence[Passage]
+    ) -> list[tuple[int, int] | None]:
+        """The pieces of each question's first answer; None without an answer, `UNFOUND` where it cannot be found."""
+        texts = [next(iter(answers["text"]), "") for answers in examples["answers"]]
+        answer_ids = token_ids(tokenizer, texts)
+        spans: list[tuple[int, int] | None] = []
+        for answers, passage, text, ids in zip(examples["answers"], passages, texts, answer_ids, strict=True):
+            found = None
+            if answers["text"]:
+                found = answer_span(passage, text, answers["answer_start"][0], ids) or UNFOUND
+            spans.append(found)
+        return spans
+
+    def training_features(self, features: "datasets.Dataset") -> "datasets.Dataset":
+        """Leaves out questions whose answer is not where they say, and windows without a target.
+
+        The latter only where the softmax is over the passage alone, which gives [CLS] no place.
+        """
+        if "labels" not in features.column_names:
+            raise UserError(f"--do_train: the training set of {self.name} has no answers; name a labelled file")
+        starts = np.asarray(features["labels"][:])[:, 0]
+        kept = starts != UNFOUND[0]
+        lost = int((np.asarray(features["window"][:])[~kept] == 0).sum())
+        if lost:
+            logger.warning("%s: dropped %d training questions whose answer is not in its place", self.name, lost)
+        if self.settings.qa_softmax == "paragraph" and not self.unanswerable:
+            kept &= starts != NO_ANSWER[0]
+        if not kept.any():
+            raise UserError(f"--do_train: the training set of {self.name} has no answer where it says; mend its file")
+        return features if kept.all() else features.select(np.flatnonzero(kept))
+
+    def collate(self, features: Sequence[Feature], *, pad_token_id: int, packing: bool) -> Batch:
+        """See `Task.collate`; `start_positions`, `end_positions` and, where the softmax needs it, `answer_mask`."""
+        import torch
+
+        from bert_repro.data.collators import collate_features
+
+        softmax, training = self.settings.qa_softmax, "labels" in features[0]
+        fixed = self.settings.max_seq_length if training and softmax == "padded" else None
+        batch = collate_features(features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=fixed)
+        if not training:
+            return batch
+        labels = torch.tensor([feature["labels"] for feature in features])
+        batch["start_positions"], batch["end_positions"] = labels.unbind(dim=1)
+        if softmax == "paragraph":
+            rows = [self._paragraph_mask(feature) for feature in features]
+            if packing:
+                batch["answer_mask"] = torch.from_numpy(np.concatenate(rows)[None])
+            else:
+                width = batch["input_ids"].shape[1]
+                batch["answer_mask"] = torch.from_numpy(np.stack([np.pad(row, (0, width - len(row))) for row in rows]))
+        elif softmax == "sequence" and not packing:
+            batch["answer_mask"] = batch["attention_mask"].bool()
+        return batch
+
+    def _paragraph_mask(self, feature: Feature) -> npt.NDArray[np.bool_]:
+        mask = np.zeros(feature["length"], dtype=bool)
+        mask[feature["passage_at"] : -1] = True
+        mask[0] = self.unanswerable
+        return mask
+
+    # ---------------------------------------------------------------------------------------------------- answers
+
+    def feature_outputs(self, output: Any, lengths: Sequence[int]) -> list[FloatArray]:
+        """Start and end score of every token of each window, (length, 2)."""
+        scores = np.stack(
+            [logits.detach().float().cpu().numpy() for logits in (output.start_logits, output.end_logits)]
+        )
+        return [scores[:, row, :length].T.copy() for row, length in enumerate(lengths)]
+
+    def postprocess(
+        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Sequence[FloatArray]
+    ) -> Predictions:
+        """The best text of each question, for v2.0 before the threshold, with its `null_odds` and `nbest` list."""
+        if not all(np.isfinite(scores).all() for scores in outputs):
+            raise NonFiniteError(f"{self.name}: the model's output is not finite")
+        columns = (np.asarray(features[name][:]) for name in ("window", "window_start", "passage_at"))
+        number, starts, passage_at = columns
+        firsts = np.append(np.flatnonzero(number == 0), len(number))
+        decoder = self._decoder()
+        answers = []
+        for row, passage in enumerate(self._dataset_passages(dataset)):
+            rows = range(firsts[row], firsts[row + 1])
+            windows = [(int(starts[place]), len(outputs[place]) - int(passage_at[place]) - 1) for place in rows]
+            scores = [outputs[place].astype(np.float64) for place in rows]
+            answers.append(_answer(decoder, passage, windows, scores, int(passage_at[rows[0]])))
+        return {
+            "prediction": [answer.text for answer in answers],
+            "null_odds": [answer.null_odds for answer in answers],
+            "nbest": [answer.best for answer in answers],
+        }
+
+    def answers(self, predictions: Predictions) -> list[str]:
+        """What the model answers: the best text or, in v2.0 beyond the threshold, "" for no answer."""
+        if not self.unanswerable:
+            return list(predictions["prediction"])
+        pairs = zip(predictions["prediction"], predictions["null_odds"], strict=True)
+        return ["" if odds > (self.null_score_diff_threshold or 0.0) else text for text, odds in pairs]
+
+    def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
+        """`exact_match` and `f1`; for v2.0 those at the threshold, at 0 and at the best thresholds."""
+        questions, odds = self._questions(predictions, dataset)
+        if not self.unanswerable:
+            return questions.summary()
+        threshold = self.null_score_diff_threshold or 0.0
+        at_zero = questions.at(odds, 0.0).summary()
+        return {
+            **questions.at(odds, threshold).summary(),
+            "null_score_diff_threshold": threshold,
+            "exact_match_at_0": at_zero["exact_match"],
+            "f1_at_0": at_zero["f1"],
+            **scoring.threshold_report(questions, odds),
+        }
+
+    def write_predictions(
+        self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
+    ) -> list[Path]:
+        """Writes predictions.json, nbest_predictions.json and, for v2.0, null_odds.json, as the official scripts take
+        them; for other splits than `validation` with the split's name, as in predictions.test.json."""
+        contents = {"predictions": self.answers(predictions), "nbest_predictions": predictions["nbest"]}
+        if self.unanswerable:
+            contents["null_odds"] = predictions["null_odds"]
+        paths = []
+        for name, values in contents.items():
+            path = Path(directory) / (f"{name}.json" if split == "validation" else f"{name}.{split}.json")
+            text = json.dumps(scoring.by_id(dataset, values), indent=1, ensure_ascii=False, allow_nan=False)
+            path.write_text(text + "\n", encoding="utf-8")
+            paths.append(path)
+        return paths
+
+    def evaluate_metric(self) -> "evaluate.Metric":
+        """Exact match and F1 as one object of the `evaluate` library; references are lists of right answers."""
+        return metrics.answer_evaluate_metric()
+
+    def _questions(
+        self, predictions: Predictions, dataset: "datasets.Dataset"
+    ) -> tuple[scoring.QuestionScores, npt.NDArray[np.float64]]:
+        right = scoring.answer_texts(dataset)
+        questions = scoring.score_questions(predictions["prediction"], right, unanswerable=self.unanswerable)
+        return questions, np.asarray(predictions["null_odds"], dtype=np.float64)
+
+    def _decoder(self) -> Decoder:
+        settings = self.settings
+        return Decoder(
+            exact=settings.decoding == "exact",
+            n_best_size=settings.n_best_size,
+            max_answer_length=settings.max_answer_length,
+            nullable=self.unanswerable,
+            text_of=ReleasedText(self.tokenizer) if settings.answer_text == "released" else text_by_offsets,
+        )
+
+    def _dataset_passages(self, dataset: "datasets.Dataset") -> Iterator[Passage]:
+        for start in range(0, len(dataset), _ROWS_AT_ONCE):
+            yield from _passages(self.tokenizer, dataset[start : start + _ROWS_AT_ONCE]["context"])
+
+
+def _passages(tokenizer: "PreTrainedTokenizerBase", contexts: Sequence[str]) -> list[Passage]:
+    """A passage for each context, tokenised once where several questions share it."""
+    different = list(dict.fromkeys(contexts))
+    passages = dict(zip(different, tokenize_passages(tokenizer, different), strict=True))
+    return [passages[context] for context in contexts]
+
+
+def _answer(
+    decoder: Decoder,
+    passage: Passage,
+    windows: Sequence[tuple[int, int]],
+    scores: Sequence[npt.NDArray[np.float64]],
+    passage_at: int,
+) -> Answer:
+    """The answer to one question, from the scores of its windows."""
+    fullest = fullest_windows(windows, len(passage.ids))
+    candidates = []
+    for number, (window, values) in enumerate(zip(windows, scores, strict=True)):
+        may_start = fullest[window[0] : sum(window)] == number
+        candidates.append(decoder.candidates(values, passage_at, window, may_start))
+    return decoder.decode(passage, candidates, [(float(values[0, 0]), float(values[0, 1])) for values in scores])
+
+
+SQUAD = SquadTask(
+    name="squad",
+    title="SQuAD v1.1",
+    files={"train": "train-v1.1.json", "validation": "dev-v1.1.json", "test": "test-v1.1.json"},
+    hub_dataset="rajpurkar/squad",
+    unanswerable=False,
+    paper_metrics={"table_2": ("exact_match", "f1"), "table_5": ("f1",)},
+)
+
+SQUAD_V2 = SquadTask(
+    name="squad_v2",
+    title="SQuAD v2.0",
+    files={"train": "train-v2.0.json", "validation": "dev-v2.0.json", "test": "test-v2.0.json"},
+    hub_dataset="rajpurkar/squad_v2",
+    unanswerable=True,
+    paper_metrics={"table_3": ("exact_match", "f1")},
+    paper_batch=48,
+    paper_epochs=2.0,
+)
+
+SQUAD_TASKS = (SQUAD, SQUAD_V2)
