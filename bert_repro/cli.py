@@ -54,6 +54,7 @@ RECIPES = {
     "run_swag": Recipe(configs.SwagConfig, "bert_repro.training.finetuning:run_finetuning"),
     "run_ner": Recipe(configs.NerConfig, "bert_repro.training.finetuning:run_finetuning"),
     "extract_features": Recipe(configs.ExtractionConfig, "bert_repro.training.extraction:extract_features"),
+    "extract_features": Recipe(configs.ExtractionConfig, "bert_repro.training.extraction:extract_features"),
 }
 
 

@@ -577,6 +577,44 @@ class NerConfig(OwnFilesConfig):
 
 
 @dataclass(frozen=True)
+class ExtractionConfig(Config):
+    """Features of a frozen encoder for every text of a file (recipes/extract_features.py)."""
+
+    model_name_or_path: str = setting("", "Any BERT checkpoint: a folder or a Hub id.", source="transformers")
+    tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.", source="transformers")
+    input_file: str = setting("", "A text on each line, or .jsonl with a text in each object.")
+    text_column: str = setting("text", "Field of a JSON line that holds the text.")
+    output_file: str = setting("", "File to write: .parquet or .safetensors.")
+    overwrite_output_file: bool = setting(False, "Replace the output file.")
+    layers: tuple[str, ...] = setting(
+        ("last",),
+        "embeddings, last, second_to_last, last_four, all, or indices: 0 for the embeddings, 1 for the first layer, -1 "
+        "for the last (Table 7).",
+        source="paper",
+    )
+    combine: str = setting("concat", "How several layers become one vector.", choices=("concat", "sum"))
+    pooling: str = setting(
+        "none",
+        "A vector for every token, special tokens included (none); or one for the text: of [CLS] (cls), or their mean "
+        "over all tokens (mean).",
+        choices=("none", "cls", "mean"),
+    )
+    max_seq_length: int = setting(512, "Tokens per text; longer ones are truncated.", unit="tokens")
+    per_device_eval_batch_size: int = setting(64, "Texts per forward pass.", source="transformers", unit="sequences")
+    mixed_precision: str = setting("no", "Autocast precision.", source="transformers", choices=("no", "bf16"))
+    attn_implementation: str = setting("sdpa", "Attention of transformers' interface.", source="transformers")
+
+    def validate(self) -> None:
+        """A model, an input, an output and at least one layer."""
+        super().validate()
+        for name in ("model_name_or_path", "input_file", "output_file"):
+            require(bool(getattr(self, name)), f"--{name} is missing")
+        require(len(self.layers) > 0, "--layers is empty; name at least one, for example last")
+        size = self.per_device_eval_batch_size
+        require(size > 0, f"--per_device_eval_batch_size is {size}; it must be positive")
+
+
+@dataclass(frozen=True)
 class SquadConfig(FinetuningConfig):
     """SQuAD v1.1 and v2.0, or questions of one's own in their format (recipes/run_squad.py)."""
 

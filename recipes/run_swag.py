@@ -7,7 +7,7 @@
 `--data_dir`, from the official `train.csv` and `val.csv`. Batch 16, 3 epochs, rate 2e-5 (the paper's).
 
 Expected: 81.6 dev accuracy (BERT-base), 86.6 (BERT-large); chance is 25. Cost: 13,800 steps of 16 examples, four
-sequences each: about an hour on one modern GPU for BERT-base.
+sequences each; the paper says at most an hour on one Cloud TPU for any of its tasks.
 """
 
 from bert_repro.cli import main
