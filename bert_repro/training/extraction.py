@@ -88,11 +88,11 @@ def resolve_layers(names: Sequence[str], num_layers: int) -> tuple[int, ...]:
     found: list[int] = []
     for name in names:
         try:
-            layers: tuple[int, ...] = named[name] if name in named else (int(name),)
+            places = named[name] if name in named else (int(name) % (num_layers + 1),)
+            known = name in named or -num_layers - 1 <= int(name) <= num_layers
         except ValueError:
             raise UserError(f"--layers {name}: write an index or one of: {', '.join(named)}") from None
-        places = [layer + num_layers + 1 if layer < 0 else layer for layer in layers]
-        if not all(0 <= place <= num_layers for place in places):
+        if not known or (name == "last_four" and num_layers < 4):
             raise UserError(
                 f"--layers {name}: the model has layers 1 to {num_layers}, 0 for its embeddings, or -1 to "
                 f"-{num_layers + 1} from the end"
