@@ -258,6 +258,10 @@ class Task(ABC):
             The files written.
         """
 
+    def data_record(self) -> dict[str, Any]:
+        """What results and the card say about the data: `dataset` (Hub id), `config`, `language`, `text_columns`."""
+        return {}
+
     def model_settings(self) -> dict[str, Any]:
         """Settings of the model's configuration that the task decides, for `from_pretrained`."""
         if not self.label_names:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bert_repro.errors import UserError
 from bert_repro.tasks.classification import ClassificationTask
 from bert_repro.tasks.files import Table, read_tsv
+from bert_repro.tasks.published import load_from_hub
 
 if TYPE_CHECKING:
     import datasets
@@ -78,23 +79,17 @@ class GlueTask(ClassificationTask):
                 logger.warning("%s: split %s is missing", self.name, split)
         return found
 
-    def _load_from_hub(self, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        import datasets
+    def data_record(self) -> dict[str, Any]:
+        """See `Task.data_record`."""
+        return {
+            "dataset": HUB_DATASET,
+            "config": self.name,
+            "language": "en",
+            "text_columns": list(self.text_columns),
+        }
 
-        try:
-            published = datasets.load_dataset(HUB_DATASET, self.name)
-        except (OSError, RuntimeError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise UserError(
-                f"{HUB_DATASET} ({self.name}) cannot be read from the Hub: {reason}; check the connection, or give "
-                "the official files with --data_dir"
-            ) from error
-        found = {split: published[split] for split in splits if split in published}
-        if not found:
-            raise UserError(
-                f"{HUB_DATASET} ({self.name}) has no split {' or '.join(splits)}; give the official files with "
-                "--data_dir"
-            )
+    def _load_from_hub(self, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        found = load_from_hub(HUB_DATASET, splits, name=self.name)
         return {split: _without_placeholders(dataset) for split, dataset in found.items()}
 
     def _load_from_files(self, data_dir: Path, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":

@@ -28,15 +28,16 @@ def load_from_hub(
     """
     import datasets
 
+    title = f"{dataset_id} ({name})" if name else dataset_id
     try:
         published = datasets.load_dataset(dataset_id, name, revision=revision)
     except (OSError, RuntimeError, ValueError) as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise UserError(
-            f"{dataset_id} cannot be read from the Hub: {reason}; check the connection, or give the official files "
+            f"{title} cannot be read from the Hub: {reason}; check the connection, or give the official files "
             "with --data_dir"
         ) from error
     found = {split: published[split] for split in splits if split in published}
     if not found:
-        raise UserError(f"{dataset_id} has no split {' or '.join(splits)}; give the official files with --data_dir")
+        raise UserError(f"{title} has no split {' or '.join(splits)}; give the official files with --data_dir")
     return found

@@ -59,7 +59,7 @@ def finetune(config: FinetuningConfig, task: Task) -> dict[str, Any]:
         results["primary_metric"] = task.primary_metric
     if config.do_predict:
         results["splits"] |= bench.predict_all()
-    results["deviations"] = bench.deviations()
+    results |= {"deviations": bench.deviations(), "data": bench.task.data_record()}
     return begun.finish(bench.model, bench.tokenizer, results, save_model=config.do_train)
 
 

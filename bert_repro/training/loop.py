@@ -169,17 +169,29 @@ class Trainer:
         if self.config.resume_from_checkpoint:
             self._resume()
         log = TrainingLog(self.accelerator, self.config, self.state.step, self.source.total_steps, watch=self.watch)
-        with log, _stop_signals() as received:
-            for step, micro_batches in self._steps():
-                self.wrapped.train()
-                figures, stop = self._step(step, micro_batches, stop=bool(received))
-                log.step(self.state.step, figures)
-                if self._due(self.config.eval_steps) and self.evaluate:
-                    log.evaluation(self.state.step, self.evaluate())
-                if stop or self._due(self.config.save_steps):
-                    self.save()
-                if stop:
-                    raise StopRequested(received[0] if received else signal.SIGTERM)
+        try:
+            with log, _stop_signals() as received:
+                self._run(log, received)
+        finally:
+            self._unwrap()
+
+    def _run(self, log: TrainingLog, received: list[int]) -> None:
+        for step, micro_batches in self._steps():
+            self.wrapped.train()
+            figures, stop = self._step(step, micro_batches, stop=bool(received))
+            log.step(self.state.step, figures)
+            if self._due(self.config.eval_steps) and self.evaluate:
+                log.evaluation(self.state.step, self.evaluate())
+            if stop or self._due(self.config.save_steps):
+                self.save()
+            if stop:
+                raise StopRequested(received[0] if received else signal.SIGTERM)
+
+    def _unwrap(self) -> None:
+        # DDP must go before the process group: whoever holds the group last joins its threads while holding the
+        # interpreter's lock, and gloo's threads may wait for that lock.
+        self.wrapped = self.model
+        self.accelerator.free_memory()
 
     def save(self) -> None:
         """Writes a checkpoint of the present state, from the main process."""

@@ -4,7 +4,6 @@ import dataclasses
 import importlib.metadata
 import os
 import platform
-import re
 import shlex
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import torch
 from accelerate import Accelerator
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
-_SECRET = re.compile(r"hf_[A-Za-z0-9]{8,}|(?<=token=)\S+")
 
 
 def environment(accelerator: Accelerator) -> dict[str, Any]:
@@ -75,10 +73,10 @@ def hardware(device: torch.device) -> dict[str, Any]:
 
 
 def command() -> str:
-    """The command line of this process, without anything that looks like a token and without leading folders."""
+    """The command line of this process, without the folders before the script's name."""
     script = Path(sys.argv[0])
     shown = f"recipes/{script.name}" if script.parent.name == "recipes" else script.name
-    return _SECRET.sub("[removed]", shlex.join(["python", shown, *sys.argv[1:]]))
+    return shlex.join(["python", shown, *sys.argv[1:]])
 
 
 def _device_name(device: torch.device) -> str:

@@ -18,6 +18,7 @@ from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
 from bert_repro.hub.export import export_checkpoint
 from bert_repro.hub.push import push_folder
+from bert_repro.hub.redaction import redacted
 from bert_repro.randomness import torch_seed
 from bert_repro.training import checkpoint, logs, plots, record
 
@@ -61,7 +62,7 @@ class Run:
         Returns:
             The complete record, as written to results.json.
         """
-        complete = {**results, **record.run_record(self.config, self.accelerator, model)}
+        complete = redacted({**results, **record.run_record(self.config, self.accelerator, model)})
         complete["wall_time_seconds"] = round(time.perf_counter() - self.began, 1)
         if self.accelerator.is_main_process:
             if (self.output_dir / logs.FILE_NAME).exists():
@@ -74,7 +75,7 @@ class Run:
                 push_folder(self.output_dir, self.config.hub_model_id)
         self.accelerator.wait_for_everyone()
         self.accelerator.end_training()
-        return complete
+        return dict(complete)
 
 
 def begin(config: RunConfig) -> Run:

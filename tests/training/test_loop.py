@@ -170,10 +170,18 @@ def test_log_counts_tokens_on_after_a_resume(tmp_path: Path) -> None:
     assert all(a["seconds"] < b["seconds"] for a, b in itertools.pairwise(rows))
 
 
-def torchrun(settings: dict[str, Any], **options: Any) -> subprocess.Popen[str]:
+def torchrun(settings: dict[str, Any], *flags: str) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0"]
-    command += ["--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0", str(TOY), json.dumps(settings)]
-    return subprocess.Popen(command, env=ENVIRONMENT, text=True, stderr=subprocess.PIPE, **options)
+    command += ["--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0", str(TOY), json.dumps(settings), *flags]
+    done = subprocess.run(command, env=ENVIRONMENT, text=True, stderr=subprocess.PIPE, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_two_processes_resume_after_every_step_bit_identically(tmp_path: Path, accumulation: int) -> None:
+    settings = {"train_batch_size": 8, "gradient_accumulation_steps": accumulation, "output_dir": str(tmp_path / "run")}
+    torchrun(settings, "--resume_everywhere")
+    assert len(losses(ToyConfig(output_dir=str(tmp_path / "run")))) == 40
 
 
 def test_two_processes_equal_one(tmp_path: Path) -> None:
@@ -186,9 +194,7 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     }
     alone = ToyConfig(output_dir=str(tmp_path / "one"), **settings)  # type: ignore[arg-type]
     trained(alone)
-    process = torchrun({**settings, "output_dir": str(tmp_path / "two")})
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
+    torchrun({**settings, "output_dir": str(tmp_path / "two")})
     both = losses(dataclasses.replace(alone, output_dir=str(tmp_path / "two")))
     assert len(both) == 100
     assert both == pytest.approx(losses(alone), abs=1e-10)

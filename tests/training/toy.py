@@ -118,10 +118,25 @@ def losses(config: ToyConfig) -> list[float]:
     return [row["loss"] for row in logs.read(Path(config.output_dir) / logs.FILE_NAME)]
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("settings", type=json.loads)
-    trainer = make_trainer(dataclasses.replace(ToyConfig(), **parser.parse_args().settings))
+def resume_everywhere(config: ToyConfig) -> None:
+    """Trains once with a checkpoint at every step, then again from each of them; fails unless all ends are equal."""
+    whole = make_trainer(dataclasses.replace(config, save_steps=1, save_total_limit=config.max_steps or 1))
+    whole.train()
+    for step in range(1, config.max_steps or 1):
+        start = str(Path(config.output_dir) / "checkpoints" / f"step-{step}")
+        folder = f"{config.output_dir}-{step}"
+        again = make_trainer(dataclasses.replace(config, resume_from_checkpoint=start, output_dir=folder))
+        again.train()
+        for name, value in whole.model.state_dict().items():
+            if not torch.equal(value, again.model.state_dict()[name]):
+                raise SystemExit(f"{name} differs after resuming from step {step}")
+        if whole.accelerator.is_main_process and losses(again.config) != losses(whole.config)[step:]:
+            raise SystemExit(f"losses differ after resuming from step {step}")
+
+
+def run_once(config: ToyConfig) -> None:
+    """Trains, and saves the final weights."""
+    trainer = make_trainer(config)
     try:
         trainer.train()
     except StopRequested as stop:
@@ -130,3 +145,16 @@ if __name__ == "__main__":
         trainer.accelerator.end_training()
     if trainer.accelerator.is_main_process:
         trainer.model.save_pretrained(trainer.output_dir)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("settings", type=json.loads)
+    parser.add_argument("--resume_everywhere", action="store_true")
+    arguments = parser.parse_args()
+    settings = dataclasses.replace(ToyConfig(), **arguments.settings)
+    if arguments.resume_everywhere:
+        resume_everywhere(settings)
+        Accelerator().end_training()
+    else:
+        run_once(settings)
