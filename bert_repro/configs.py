@@ -679,8 +679,8 @@ class SquadConfig(FinetuningConfig):
         "tokens.",
         source="released",
         choices=("released", "offsets"),
-        deviation="The paper does not say how tokens become text. The release aligns (ours) and keeps whole words where "
-        "that fails.",
+        deviation="The paper does not say how tokens become text. The release aligns (ours) and keeps whole words "
+        "where that fails.",
     )
     null_score_diff_threshold: float | None = setting(
         None,

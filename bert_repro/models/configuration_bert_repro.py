@@ -1,10 +1,10 @@
 """Configuration of the BERT of Devlin et al. (2019), and the form in which it is published.
 
-The fields are those of transformers' `BertConfig`, with its names and defaults (BERT-BASE uncased), and four of our own:
-`pool_token`, `sparse_prediction`, `qa_loss` and `null_score_diff_threshold`. A published config.json names the model type `bert`, so that transformers loads
-the folder without this code, and maps every Auto class to the code beside it, so that `trust_remote_code=True` loads
-ours. This file and the modeling file are copied next to the weights: they import installed libraries and each other
-only.
+The fields are those of transformers' `BertConfig`, with its names and defaults (BERT-BASE uncased), and four of our
+own: `pool_token`, `sparse_prediction`, `qa_loss` and `null_score_diff_threshold`. A published config.json names the
+model type `bert`, so that transformers loads the folder without this code, and maps every Auto class to the code beside
+it, so that `trust_remote_code=True` loads ours. This file and the modeling file are copied next to the weights: they
+import installed libraries and each other only.
 """
 
 import json

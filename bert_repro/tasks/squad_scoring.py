@@ -175,4 +175,5 @@ def by_id(dataset: "datasets.Dataset", values: Sequence[Any]) -> Mapping[str, An
 
 def _mean(values: FloatArray) -> float:
     # Summed one after another, as the scripts do, so that not even the last digit differs.
-    return sum(values.tolist()) / len(values)
+    total: float = sum(values.tolist())
+    return total / len(values)
