@@ -54,7 +54,6 @@ RECIPES = {
     "run_swag": Recipe(configs.SwagConfig, "bert_repro.training.finetuning:run_finetuning"),
     "run_ner": Recipe(configs.NerConfig, "bert_repro.training.finetuning:run_finetuning"),
     "extract_features": Recipe(configs.ExtractionConfig, "bert_repro.training.extraction:extract_features"),
-    "extract_features": Recipe(configs.ExtractionConfig, "bert_repro.training.extraction:extract_features"),
 }
 
 
@@ -74,9 +73,12 @@ def main(recipe: str, description: str | None = None, argv: Sequence[str] | None
         output_dir = getattr(config, "output_dir", None)
         entry.load()(config)
     except BaseException as error:
-        sys.exit(_report(error, output_dir))
-    status.finish(output_dir, 0, "done")
-    sys.exit(0)
+        code = _report(error, output_dir)
+    else:
+        code = 0
+        status.finish(output_dir, 0, "done")
+    _leave_process_group()
+    sys.exit(code)
 
 
 def console() -> NoReturn:
@@ -247,6 +249,13 @@ def _report(error: BaseException, output_dir: str | None) -> int:
             traceback.print_exception(error)
     status.finish(output_dir, code, reason)
     return code
+
+
+def _leave_process_group() -> None:
+    # Without it gloo aborts some exits. Only a run that trained has loaded torch's side of it.
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _is_main_process() -> bool:
