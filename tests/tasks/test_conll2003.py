@@ -152,6 +152,8 @@ def test_tiles_hold_as_many_whole_sentences_as_fit():
     found = [(window.first_word, window.last_word) for window in windows(document, "tile", 6)]
     # 2 + 2 tokens, then 3; the sentence of 12 words is cut at the window's size; then the last.
     assert found == [(0, 3), (3, 6), (6, 12), (12, 18), (18, 19)]
+    exact = TokenisedDocument.of([[[9]] * 2, [[9]] * 4, [[9]]], 6, UNK)
+    assert [(window.first_word, window.last_word) for window in windows(exact, "tile", 6)] == [(0, 6), (6, 7)]
 
 
 def test_centred_windows_share_the_room_between_both_sides():

@@ -74,7 +74,7 @@ def test_bad_rows_are_refused_with_their_number(tmp_path, row, told):
 
 
 def test_rows_are_counted_in_lines_of_the_file(tmp_path):
-    write(tmp_path, '0,v,1,x,"a\nb\nc",He,gold,a,b,c,d,1', "1,v,1,x,One.,He,gold,a,b,c,d,9")
+    write(tmp_path, '0,v,1,x,"a\nb\nc",He,gold,a,b,c,d,1', '1,v,1,x,"One\nmore.",He,gold,a,b,c,d,9')
     with pytest.raises(UserError, match="row 5"):
         SWAG.load(tmp_path, ["train"])
 
