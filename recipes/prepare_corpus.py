@@ -10,6 +10,12 @@ Input as in recipes/train_tokenizer.py. Headings, lists, tables and debris are d
 the text passages of Wikipedia only. The result does not depend on `--num_proc`; an interrupted preparation goes on
 where it stopped.
 
+Many machines with a common disk share the work, for example as a SLURM array of 1-16; the joined corpus is the one that
+a single machine would have made:
+
+    python recipes/prepare_corpus.py ... --output_dir runs/corpus --shard $SLURM_ARRAY_TASK_ID/16
+    python recipes/prepare_corpus.py ... --output_dir runs/corpus --join    # when all have finished
+
 Expected: a memory-mapped `datasets` folder with `manifest.json`, which says what was kept and dropped. The paper's
 corpus has 3,300 million words. Cost: about 0.3 million words a second and core, so 3 hours on one core for as many.
 """

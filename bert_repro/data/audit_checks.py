@@ -144,7 +144,7 @@ def _pair_checks(tally: Tally) -> Iterator[Check]:
     yield from _evenness("documents of NotNext, even", documents_b, expected, _NSP_MEND)
     sizes = tally.document_groups(np.arange(1, tally.num_documents))
     yield from _evenness(
-        "distance between A's and B's documents, even", distances, sizes * (distances.sum() / sizes.sum()), _NSP_MEND
+        "distances of NotNext documents, even", distances, sizes * (distances.sum() / sizes.sum()), _NSP_MEND
     )
 
 

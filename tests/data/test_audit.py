@@ -168,7 +168,7 @@ right_num_predictions = masking.num_predictions
         (masking, "num_predictions", one_short, "wrong count of predictions"),
         (PairGenerator, "_labels", sixty_percent, "NotNext, share"),
         (PairGenerator, "_other_documents", early_documents, "documents of NotNext, even"),
-        (PairGenerator, "_other_documents", next_document, "distance between A's and B's documents, even"),
+        (PairGenerator, "_other_documents", next_document, "distances of NotNext documents, even"),
         (PairGenerator, "_other_documents", same_document, "NotNext inside one document"),
     ],
     ids=lambda value: value.__name__ if callable(value) else str(value),
