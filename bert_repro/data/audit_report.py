@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def plot_audit(report: dict[str, Any], path: Path) -> None:
     _plot_counts(predictions, figures["predictions_histogram"], "predicted tokens of a sequence", bins=None)
     predictions.set_title(f"Predictions: mean {figures['predictions_per_sequence']:.2f}")
     _plot_shares(shares, report)
-    names = [name.replace(" ", "\n", 2) for name in figures["padding"]]
+    names = [fill(name, 14) for name in figures["padding"]]
     values = list(figures["padding"].values())
     bars = padding.barh(names, [100 * value for value in values], color="tab:blue")
     padding.bar_label(bars, fmt="%.1f%%", padding=3)
