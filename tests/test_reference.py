@@ -9,9 +9,10 @@ from bert_repro.presets import PRESETS
 
 # Choices where the sources differ or are silent that no later change may drop from the list.
 DEVIATING_SETTINGS = (
-    "bias_correction", "decay_from", "dupe_factor", "hidden_act", "learning_rate", "max_grad_norm",
-    "max_input_chars_per_word", "no_nsp_input", "nsp_sampling", "random_token_source", "sentence_splitter",
-    "text_passages_only", "vocab_size", "warmup_ratio", "weight_decay", "whole_word_masking",
+    "answer_text", "bias_correction", "decay_from", "decoding", "doc_stride", "dupe_factor", "hidden_act",
+    "learning_rate", "max_grad_norm", "max_input_chars_per_word", "ner_context", "no_nsp_input", "nsp_sampling",
+    "qa_loss", "qa_softmax", "random_token_source", "sentence_splitter", "start_segment", "text_passages_only",
+    "vocab_size", "warmup_ratio", "weight_decay", "whole_word_masking",
 )  # fmt: skip
 
 
