@@ -112,8 +112,8 @@ CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
         ),
         (
             "metrics",
-            "Table 1 gives F1 for MRPC and QQP, Tables 5 and 6 accuracy for MRPC. Both are always reported; the best of "
-            "several runs is chosen by Table 1's. A correlation of a constant prediction is undefined: reported as 0.",
+            "Table 1 gives F1 for MRPC and QQP, Tables 5 and 6 accuracy for MRPC. Both are always reported; the best "
+            "of several runs is chosen by Table 1's. A constant prediction has no correlation: reported as 0.",
         ),
         (
             "QQP rows with missing fields",
@@ -121,8 +121,8 @@ CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
         ),
         (
             "CoNLL-2003 tags",
-            "As the paper: the first sub-token of a word is classified, without a CRF. How whole documents become inputs "
-            "is the setting `ner_context`.",
+            "As the paper: the first sub-token of a word is classified, without a CRF. How whole documents become "
+            "inputs is the setting `ner_context`.",
         ),
     ),
 }

@@ -17,7 +17,8 @@ a single machine would have made:
     python recipes/prepare_corpus.py ... --output_dir runs/corpus --join    # when all have finished
 
 Expected: a memory-mapped `datasets` folder with `manifest.json`, which says what was kept and dropped. The paper's
-corpus has 3,300 million words. Cost: about 0.3 million words a second and core, so 3 hours on one core for as many.
+corpus has 3,300 million words. Cost: about 0.12 million words a second and core, so 8 hours on one core for as
+many.
 """
 
 from bert_repro.cli import main

@@ -14,8 +14,8 @@ latest` goes on after an interruption, exactly as if there had been none. Withou
 
 Expected: held-out figures in results.json. The paper states NSP accuracy 97-98% (footnote 5) and, for Table 6's models,
 masked-LM perplexities from 5.84 (3 layers) over 3.99 (BERT-base) to 3.23 (BERT-large), on data it does not describe.
-Cost: the paper took 4 days on 16 TPU chips for BERT-base, on 64 for BERT-large; `--preset cpu-trial` takes about an hour on two
-cores. The log says tokens a second and the time left.
+Cost: the paper took 4 days on 16 TPU chips for BERT-base, on 64 for BERT-large; `--preset cpu-trial` takes about an
+hour on two cores. The log says tokens a second and the time left.
 """
 
 from bert_repro.cli import main

@@ -1,0 +1,44 @@
+"""`import bert_repro` is light, and the classes are registered whenever a registration can be seen."""
+
+import subprocess
+import sys
+
+import pytest
+
+ASK = (
+    "from transformers import AutoConfig, AutoModel; "
+    "print(AutoModel._model_mapping[type(AutoConfig.for_model('bert_repro'))].__name__)"
+)
+
+
+def run(*lines: str) -> str:
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_settings_and_text_need_no_torch():
+    modules = "bert_repro, bert_repro.cli, bert_repro.presets, bert_repro.data.processing"
+    assert run(f"import sys, {modules}", "print(sorted({'torch', 'transformers'} & set(sys.modules)))") == "[]"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["import bert_repro"],
+        ["import transformers", "import bert_repro"],
+        ["import bert_repro.models.modeling_bert_repro"],
+        ["from bert_repro import BertReproModel"],
+    ],
+    ids=" then ".join,
+)
+def test_the_classes_are_registered_in_any_order_of_imports(lines):
+    assert run(*lines, ASK) == "BertReproModel"
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    import bert_repro
+
+    with pytest.raises(AttributeError, match="no attribute 'BertReproModle'"):
+        bert_repro.BertReproModle  # noqa: B018
+    assert set(bert_repro.__all__) <= set(dir(bert_repro))
