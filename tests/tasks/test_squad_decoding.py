@@ -274,6 +274,15 @@ def test_the_null_score_is_the_lowest_of_the_windows(plain):
     assert nulls == [(1.0, 2.0)]
 
 
+def test_of_equal_scores_an_answer_goes_before_none(plain):
+    answer = decode(decoder_of(nullable=True, n_best_size=2), plain, [(0, 8)], [np.zeros((13, 2))], 4)
+    # The best starts and ends of equal scores are the first positions, so there are candidates from 20 on only.
+    assert [entry["text"] for entry in answer.best] == [""]
+    answer = decode(decoder_of(nullable=True), plain, [(0, 8)], [np.zeros((13, 2))], 4)
+    assert answer.best[0]["text"] == "a" and answer.null_odds == 0
+    assert [entry["text"] for entry in answer.best].index("") == 20
+
+
 @pytest.mark.parametrize("length", [0, 3])
 def test_without_a_span_there_is_no_answer_and_no_crash(tokenizer, length):
     passage = passage_of(tokenizer, "abc"[:length])

@@ -7,7 +7,8 @@ To hold the golden files against the official scripts, which are not part of thi
       --na-prob-file tests/golden/squad/null_odds-v2.0.json --na-prob-thresh 1e9
 
 They print percentages under their own names: exact and f1 are our exact_match and f1, best_f1_thresh is our
-best_f1_threshold. `official_script_sha256` in expected.json is null until somebody who holds the scripts has done so.
+best_f1_threshold. `official_script_sha256` in expected.json is null until somebody who holds the scripts has done so;
+`agrees_with` names a port of the v2.0 script that was run on these files and printed these values.
 """
 
 import json
