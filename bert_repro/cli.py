@@ -54,6 +54,7 @@ RECIPES = {
     "run_swag": Recipe(configs.SwagConfig, "bert_repro.training.finetuning:run_finetuning"),
     "run_ner": Recipe(configs.NerConfig, "bert_repro.training.finetuning:run_finetuning"),
     "extract_features": Recipe(configs.ExtractionConfig, "bert_repro.training.extraction:extract_features"),
+    "quickstart": Recipe(configs.QuickstartConfig, "bert_repro.quickstart.road:run_quickstart"),
 }
 
 
@@ -267,4 +268,3 @@ def _log_on_main_process() -> None:
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.handlers[:] = [handler]
     logger.setLevel(logging.INFO if _is_main_process() else logging.ERROR)
-    logger.propagate = False

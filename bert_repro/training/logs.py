@@ -53,7 +53,7 @@ class TrainingLog:
             self.path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
             self._seconds_before = kept[-1]["seconds"] if kept else 0.0
             self._tokens = max((row["tokens"] for row in kept if "tokens" in row), default=0)
-            self._peak = measured_peak(self.accelerator.device, self.precision) * self.accelerator.num_processes
+            self._peak: float | None = None
         self._bar = tqdm(total=self.total, initial=self.start, unit="step", disable=not self.active, dynamic_ncols=True)
         self._redirect = logging_redirect_tqdm([logger])
         self._redirect.__enter__()
@@ -68,7 +68,7 @@ class TrainingLog:
         """Takes the figures of one step; every `logging_steps` writes their mean over the window.
 
         In the log `tokens` counts real tokens since the beginning of the run, `tokens_per_second` those of the window;
-        `peak_share` is the useful work as a share of what a large matrix product reached at the start of the run.
+        `peak_share` is the useful work as a share of what a large matrix product reached on the same devices.
         """
         self._bar.update(1)
         self._window.append(figures)
@@ -94,8 +94,13 @@ class TrainingLog:
         row |= {"learning_rate": last["learning_rate"], "tokens": self._tokens}
         row["tokens_per_second"] = sums["tokens"] / seconds
         if sums["flops"]:
-            row["peak_share"] = sums["flops"] / seconds / self._peak
+            row["peak_share"] = sums["flops"] / seconds / self._measured_peak()
         return row
+
+    def _measured_peak(self) -> float:
+        if self._peak is None:
+            self._peak = measured_peak(self.accelerator.device, self.precision) * self.accelerator.num_processes
+        return self._peak
 
     def evaluation(self, step: int, figures: dict[str, Any]) -> None:
         """Writes the figures of an evaluation, each named `eval_...`; its time does not count as training time."""

@@ -190,8 +190,9 @@ class Trainer:
     def _unwrap(self) -> None:
         # DDP must go before the process group: whoever holds the group last joins its threads while holding the
         # interpreter's lock, and gloo's threads may wait for that lock.
-        self.wrapped = self.model
-        self.accelerator.free_memory()
+        if self.wrapped is not self.model:
+            self.wrapped = self.model
+            self.accelerator.free_memory()
 
     def save(self) -> None:
         """Writes a checkpoint of the present state, from the main process."""

@@ -127,9 +127,7 @@ def test_hub_dataset_is_read_as_a_stream_of_one_revision(monkeypatch):
     assert calls == [(("wikimedia/wikipedia", "20231101.en"), options)]
 
 
-@pytest.mark.parametrize(
-    ("rows", "place"), [(0, r"\): 503 again$"), (2, "503 again; it broke off after row 2, start")]
-)
+@pytest.mark.parametrize(("rows", "place"), [(0, r"\): 503 again$"), (2, "503 again; it broke off after row 2, start")])
 def test_a_stream_that_breaks_off_is_a_user_error(monkeypatch, rows, place):
     import datasets
     import huggingface_hub

@@ -71,7 +71,7 @@ def test_pairs_lose_the_end_of_the_longer_text_and_on_a_tie_of_the_second(tokeni
 def test_truncation_is_counted_in_the_log(tokenizer, caplog):
     with caplog.at_level("INFO", logger="bert_repro"):
         RTE.encode(pairs([(2, 3), (9, 4)]), tokenizer, 10)
-    assert "rte: 1 of 2 inputs cut to 10 tokens" in caplog.text
+    assert "rte: 1 of 2 inputs lost text to the length limit" in caplog.text
 
 
 def test_encode_refuses_what_cannot_work(tokenizer):

@@ -177,7 +177,7 @@ def torchrun(settings: dict[str, Any], *flags: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("accumulation", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_two_processes_resume_after_every_step_bit_identically(tmp_path: Path, accumulation: int) -> None:
     settings = {"train_batch_size": 8, "gradient_accumulation_steps": accumulation, "output_dir": str(tmp_path / "run")}
     torchrun(settings, "--resume_everywhere")
