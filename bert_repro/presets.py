@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from bert_repro.configs import Config, FinetuningConfig, GlueConfig, Phase, PretrainingConfig
+from bert_repro.configs import Config, GlueConfig, Phase, PretrainingConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
 
 # --------------------------------------------------------------------------------------------------------------- sizes
@@ -183,10 +183,11 @@ PRESETS: Mapping[str, Preset] = {
         PretrainingConfig,
         {
             **MODEL_SIZES["mini"].values,
-            "phases": (Phase(128, 1_800, 64, 20), Phase(512, 200, 64, 77)),
-            "learning_rate": 5e-4,
-            "warmup_steps": 100,
-            "per_device_train_batch_size": 64,
+            "phases": (Phase(128, 1_800, 64, 20, 64), Phase(512, 200, 64, 77, 16)),
+            "learning_rate": 1e-3,
+            "warmup_steps": 150,
+            # Without it the first steps after so short a warm-up are several times too large (docs/LOG.md).
+            "bias_correction": True,
         },
     ),
     "glue": _finetuning(
@@ -201,7 +202,7 @@ PRESETS: Mapping[str, Preset] = {
     "squad-v1": _finetuning(
         "SQuAD v1.1: batch 32, 3 epochs",
         "section 4.2; length: released",
-        FinetuningConfig,
+        SquadConfig,
         batch=32,
         epochs=3,
         learning_rate=5e-5,
@@ -210,7 +211,7 @@ PRESETS: Mapping[str, Preset] = {
     "squad-v2": _finetuning(
         "SQuAD v2.0: batch 48, 2 epochs",
         "section 4.3; length: released",
-        FinetuningConfig,
+        SquadConfig,
         batch=48,
         epochs=2,
         learning_rate=5e-5,
@@ -219,7 +220,7 @@ PRESETS: Mapping[str, Preset] = {
     "swag": _finetuning(
         "SWAG: batch 16, 3 epochs",
         "section 4.4; length: ours",
-        FinetuningConfig,
+        SwagConfig,
         batch=16,
         epochs=3,
         learning_rate=2e-5,

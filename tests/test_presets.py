@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bert_repro.configs import Config, CorpusConfig, FinetuningConfig, GlueConfig, PretrainingConfig
+from bert_repro.configs import Config, CorpusConfig, FinetuningConfig, GlueConfig, PretrainingConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
 from bert_repro.flops import flops_per_token
 from bert_repro.paper_results import TABLES, paper_result
@@ -24,6 +24,8 @@ REQUIRED = {
     PretrainingConfig: {"corpus": "corpus"},
     FinetuningConfig: {"model_name_or_path": "model", "task_name": "task", "do_train": True},
     GlueConfig: {"model_name_or_path": "model", "task_name": "mrpc", "do_train": True},
+    SquadConfig: {"model_name_or_path": "model", "task_name": "squad", "do_train": True},
+    SwagConfig: {"model_name_or_path": "model", "do_train": True},
 }
 
 

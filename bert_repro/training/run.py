@@ -26,8 +26,8 @@ logger = logging.getLogger("bert_repro")
 
 INITIALISATION = 2  # what is drawn, in the names of `randomness.draw`; loop.DROPOUT is 1
 _PRODUCTS = (
-    checkpoint.FOLDER, logs.FILE_NAME, status.FILE_NAME, "results.json", "predictions.json", "training.png",
-    "README.md", "plans",
+    checkpoint.FOLDER, logs.FILE_NAME, status.FILE_NAME, "results.json", "predictions.json", "nbest_predictions.json",
+    "null_odds.json", "training.png", "README.md", "plans",
 )  # fmt: skip
 
 
