@@ -570,8 +570,8 @@ class NerConfig(OwnFilesConfig):
         "What is read at once: as many whole sentences of a document as fit, each word once (tile); each sentence "
         "amid its document's text, about 17 times the cost (centred); each sentence alone (sentence).",
         choices=("tile", "centred", "sentence"),
-        deviation="The paper includes the maximal document context (5.3) and does not say how. `tile` (ours) reads each "
-        "word once, so words at a window's border see less on one side; `centred` gives every sentence as much as "
+        deviation="The paper includes the maximal document context (5.3) and does not say how. `tile` (ours) reads "
+        "each word once, so words at a window's border see less on one side; `centred` gives every sentence as much as "
         "fits. A sentence longer than a window is cut between words; no word is dropped.",
     )
 
@@ -728,3 +728,16 @@ class SquadScoringConfig(Config):
         super().validate()
         for name in ("data_file", "predictions_file"):
             require(bool(getattr(self, name)), f"--{name} is missing; name a JSON file")
+
+
+# ----------------------------------------------------------------------------------------------------------- quickstart
+
+
+@dataclass(frozen=True)
+class QuickstartConfig(Config):
+    """The whole road in miniature (recipes/quickstart.py)."""
+
+    output_dir: str = setting(
+        "runs/quickstart", "Folder of all it makes; replaced when it is that of an earlier quickstart."
+    )
+    seed: int = setting(42, "Decides initialisation, dropout, order, pairs and masks.", source="transformers")

@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from bert_repro.configs import Config, CorpusConfig, FinetuningConfig, GlueConfig, PretrainingConfig, SquadConfig, SwagConfig
+from bert_repro.configs import (
+    Config,
+    CorpusConfig,
+    FinetuningConfig,
+    GlueConfig,
+    PretrainingConfig,
+    SquadConfig,
+    SwagConfig,
+)
 from bert_repro.errors import UserError
 from bert_repro.flops import flops_per_token
 from bert_repro.paper_results import TABLES, paper_result
