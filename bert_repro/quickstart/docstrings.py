@@ -1,0 +1,204 @@
+"""A real English corpus that every machine with this project has: the docstrings of installed Python packages.
+
+Source files are parsed, never imported. One module is one document. What is kept of a docstring is its prose:
+paragraphs at its left margin that end as sentences do. Parameter tables are indented, headings and signatures do not
+end in a full stop, examples start with `>>>`, so this one rule drops them all.
+"""
+
+import ast
+import gc
+import importlib.util
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bert_repro.errors import UserError
+from bert_repro.randomness import draw
+
+STANDARD_LIBRARY = "python"
+PACKAGES = (
+    STANDARD_LIBRARY, "accelerate", "datasets", "fontTools", "fsspec", "huggingface_hub", "jinja2", "joblib",
+    "matplotlib", "mpmath", "networkx", "numpy", "pandas", "scipy", "sklearn", "sympy", "torch", "transformers",
+)  # fmt: skip
+"""Import names of what this project depends on, so of what is installed wherever it runs."""
+
+# Tests, code of others, and parsers' tables have docstrings, but hardly a sentence of their own.
+_SKIPPED_FOLDERS = frozenset(
+    "__pycache__ _vendor externals idlelib lib2to3 site-packages dist-packages test testing tests turtledemo".split()
+)
+_ORDER = 0x51554943  # names the draws that order a package's modules
+_MIN_WORDS = 4
+
+_SECTION = re.compile(r"^.+\n[-=~^\"+*]{3,}[ \t]*$", re.MULTILINE)
+_LINK = re.compile(r"`([^`<]+?)\s*<[^`>]*>`_{0,2}")
+_ROLE = re.compile(r":[a-z]+(?::[a-z]+)*:`~?!?([^`]*)`")
+_QUOTES = re.compile(r"`+[~.!]*|\*\*|(?<!\w)\*(?=\w)|(?<=\w)\*(?!\w)|(?<=\w)_(?=[\s.,;:)])")
+_FOOTNOTE = re.compile(r"\s*\[\w+\]_")
+_MARKDOWN_LINK = re.compile(r"\[([^\[\]]*)\]\([^()]*\)")
+_ADDRESS = re.compile(r"https?://\S*[\w/]")
+_STARTS_PROSE = re.compile(r"[\"'(]?[A-Z]")
+_ENDS_PROSE = re.compile(r"[.!?][\"')]?$")
+_NOT_PROSE = re.compile(r">>>|\.\. |[\\{}|=<>@#]|\w\(\w*\)\s*->|:\w+ \w+:|\d\. |Copyright|__\w+__ =")
+_WORD = re.compile(r"[A-Za-z]+(?:['-][A-Za-z]+)*[.,;:!?)\"']*|[\"'(][A-Za-z]+(?:['-][A-Za-z]+)*[.,;:!?)\"']*")
+_MIN_WORD_SHARE = 0.7
+
+
+@dataclass(frozen=True)
+class Module:
+    """The prose of one module's docstrings.
+
+    Args:
+        package: import name of its package.
+        name: the file, below the package's folder.
+        docstrings: one string per docstring, a paragraph per line.
+    """
+
+    package: str
+    name: str
+    docstrings: tuple[str, ...]
+
+    @property
+    def words(self) -> int:
+        """Words between white space."""
+        return sum(len(text.split()) for text in self.docstrings)
+
+
+def gather(packages: Sequence[str] = PACKAGES, *, max_words: int) -> list[Module]:
+    """Reads the docstrings of packages.
+
+    Args:
+        packages: import names; `python` is the standard library.
+        max_words: stop within a package after so many words; its modules come in a drawn, fixed order, so what is
+            kept is spread over the package.
+
+    Returns:
+        Modules with at least one sentence, in a fixed order. A paragraph that occurs twice is kept once.
+
+    Raises:
+        UserError: a package is not installed, or has no docstrings.
+    """
+    seen: set[str] = set()
+    modules: list[Module] = []
+    with _without_garbage_collection():
+        for package in packages:
+            folder = find_package(package)
+            found = (read_module(package, folder, path) for path in _drawn_order(folder))
+            kept = list(_up_to(max_words, _without_repeats(found, seen)))
+            if not kept:
+                raise UserError(f"package {package} in {folder} has no docstrings; install it with its source files")
+            modules += sorted(kept, key=lambda module: module.name)
+    return modules
+
+
+def find_package(name: str) -> Path:
+    """The folder of an installed package, found without importing it.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    if name == STANDARD_LIBRARY:
+        return Path(sysconfig.get_paths()["stdlib"])
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(f"package {name} is not installed; `make quickstart` installs what it needs")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def read_module(package: str, folder: Path, path: Path) -> Module:
+    """The prose of a source file; a file that is not valid Python gives none."""
+    name = path.relative_to(folder).as_posix()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # templates of source files, bad encodings on purpose
+        return Module(package, name, ())
+    texts = ("\n".join(paragraphs(docstring)) for docstring in _docstrings(tree))
+    return Module(package, name, tuple(text for text in texts if text))
+
+
+def paragraphs(docstring: str) -> list[str]:
+    """The prose paragraphs of a docstring, without markup, each on one line.
+
+    Args:
+        docstring: with its indentation removed, as `ast.get_docstring` gives it.
+    """
+    blocks = (block.strip("\n") for block in re.split(r"\n[ \t]*\n", _SECTION.sub("\n\n", docstring)))
+    at_margin = (block for block in blocks if not any(line[:1].isspace() for line in block.splitlines()))
+    plain = (_without_markup(" ".join(block.split())) for block in at_margin)
+    return [text for text in plain if _is_prose(text)]
+
+
+def _docstrings(tree: ast.Module) -> Iterator[str]:
+    # Only statements can hold definitions; walking expressions too would take twice as long.
+    nodes: list[ast.AST] = [tree]
+    for node in nodes:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node)
+            if docstring:
+                yield docstring
+        nodes.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    # Syntax trees are many objects and no cycles: without the collector's passes parsing takes a fifth of the time.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _without_markup(text: str) -> str:
+    text = _MARKDOWN_LINK.sub(r"\1", _ROLE.sub(r"\1", _LINK.sub(r"\1", text)))
+    return _QUOTES.sub("", _FOOTNOTE.sub("", _ADDRESS.sub("", text))).strip()
+
+
+def _is_prose(text: str) -> bool:
+    if not _STARTS_PROSE.match(text) or not _ENDS_PROSE.search(text) or _NOT_PROSE.search(text):
+        return False
+    words = text.split()
+    plain = sum(_WORD.fullmatch(word) is not None for word in words)
+    return len(words) >= _MIN_WORDS and plain >= _MIN_WORD_SHARE * len(words)
+
+
+def _drawn_order(folder: Path) -> list[Path]:
+    files = sorted(
+        path for path in folder.rglob("*.py") if not _SKIPPED_FOLDERS.intersection(path.relative_to(folder).parts[:-1])
+    )
+    order = np.argsort(draw(_ORDER, np.arange(len(files))), kind="stable")
+    return [files[place] for place in order]
+
+
+def _without_repeats(modules: Iterable[Module], seen: set[str]) -> Iterator[Module]:
+    for module in modules:
+        docstrings = []
+        for text in module.docstrings:
+            fresh = []
+            for line in text.splitlines():
+                key = line.lower()
+                if key not in seen:
+                    seen.add(key)
+                    fresh.append(line)
+            if fresh:
+                docstrings.append("\n".join(fresh))
+        if docstrings:
+            yield Module(module.package, module.name, tuple(docstrings))
+
+
+def _up_to(max_words: int, modules: Iterable[Module]) -> Iterator[Module]:
+    words = 0
+    for module in modules:
+        yield module
+        words += module.words
+        if words >= max_words:
+            return

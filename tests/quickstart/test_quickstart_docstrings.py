@@ -1,0 +1,125 @@
+import sys
+import textwrap
+
+import pytest
+
+from bert_repro.errors import UserError
+from bert_repro.quickstart.docstrings import PACKAGES, find_package, gather, paragraphs
+
+NUMPYDOC = """
+Return the sum of the elements over an axis.
+
+The ``dtype`` follows :func:`~numpy.add`, see the `user guide <https://example.org/guide>`_ [1]_.
+
+Parameters
+----------
+values : array
+    Elements to sum. This line is a table entry.
+
+Notes
+-----
+Sums are exact for integers of any size.
+
+>>> total([1, 2])
+3
+"""
+
+
+def test_paragraphs_keep_prose_without_markup_tables_headings_and_examples():
+    assert paragraphs(textwrap.dedent(NUMPYDOC).strip()) == [
+        "Return the sum of the elements over an axis.",
+        "The dtype follows numpy.add, see the user guide.",
+        "Sums are exact for integers of any size.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Args:\n    name (str): What to call it.",
+        "name: A field of the record that ends in a dot.",
+        "too short to begin in lower case and so no sentence.",
+        "Short one.",
+        "A title without an end",
+        ":param name: Says what it is called.",
+        "+----+----+\n| a  | b  |\n+----+----+",
+        "Use x = y + 1 and then f(x) = x ** 2 | 3 as in the paper.",
+        ".. deprecated:: 1.2\n   Use the other one.",
+    ],
+)
+def test_paragraphs_drop_what_is_no_sentence(docstring):
+    assert paragraphs(docstring) == []
+
+
+def test_a_wrapped_paragraph_becomes_one_line():
+    assert paragraphs("The first line of a\nsentence goes on here.") == ["The first line of a sentence goes on here."]
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """Two packages that cannot be imported; `twin` repeats a sentence of `origin`."""
+    files = {
+        "origin/__init__.py": '"""Everything about the origin of things."""\nraise RuntimeError("imported")\n',
+        "origin/deep/work.py": (
+            '"""Work is done by these functions here."""\nclass A:\n    """The letter that opens the alphabet."""\n'
+            '    def f(self):\n        """Return the letter as a string.\n\n        It is written large.\n        """\n'
+            "if True:\n    def g():\n        '''Found inside a condition as well.'''\n"
+        ),
+        "origin/broken.py": "def f(:\n",
+        "origin/silent.py": "x = 1\n",
+        "origin/tests/test_work.py": '"""Tests have sentences of their own."""\n',
+        "twin/__init__.py": '"""work is done by these functions here."""\n',
+        "twin/other.py": '"""Work is done by these functions here.\n\nThis sentence is new to everyone."""\n',
+    }
+    for name, source in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    return ("origin", "twin")
+
+
+def test_gather_reads_without_importing_one_document_a_module(packages):
+    modules = gather(packages, max_words=1000)
+    assert [(module.package, module.name) for module in modules] == [
+        ("origin", "__init__.py"),
+        ("origin", "deep/work.py"),
+        ("twin", "other.py"),
+    ]
+    assert set(modules[1].docstrings) == {
+        "Work is done by these functions here.",
+        "The letter that opens the alphabet.",
+        "Return the letter as a string.\nIt is written large.",
+        "Found inside a condition as well.",
+    }
+    assert modules[1].words == 29
+    assert not {"origin", "twin"} & set(sys.modules)
+
+
+def test_gather_keeps_a_repeated_paragraph_once(packages):
+    (module,) = [module for module in gather(packages, max_words=1000) if module.package == "twin"]
+    assert module.docstrings == ("This sentence is new to everyone.",)
+
+
+def test_gather_stops_within_a_package_once_it_has_enough(packages):
+    assert len(gather(("origin",), max_words=1)) == 1
+
+
+def test_gather_is_the_same_every_time(packages):
+    assert gather(packages, max_words=20) == gather(packages, max_words=20)
+
+
+def test_a_missing_package_is_one_clear_line():
+    with pytest.raises(UserError, match=r"^package no_such_package is not installed.*"):
+        gather(("no_such_package",), max_words=10)
+
+
+def test_a_package_without_docstrings_is_refused(packages, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "__init__.py").write_text("x = 1\n")
+    with pytest.raises(UserError, match=r"package empty in .* has no docstrings"):
+        gather(("empty",), max_words=10)
+
+
+def test_every_listed_package_is_installed():
+    assert all(find_package(name).is_dir() for name in PACKAGES)
