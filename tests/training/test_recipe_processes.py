@@ -1,0 +1,98 @@
+"""The pre-training recipe as its users run it, in processes: stopped and resumed, two at once, an absurd rate."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from running import TINY, recipe
+
+from bert_repro.training import logs
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "run_pretraining.py"
+TORCHRUN = "-m torch.distributed.run --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint localhost:0 "
+TORCHRUN += "--signals_to_handle SIGTERM,SIGINT,SIGUSR1 --shutdown_timeout 300"
+STOP_AT = (5, 12, 19, 26, 33)
+
+
+def start(world: Any, output: Path, launcher: str, *flags: str) -> subprocess.Popen[bytes]:
+    command = f"{launcher} {RECIPE} {TINY} --corpus {world.corpus} --output_dir {output} {' '.join(flags)}"
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, *command.split()], env=environment, stderr=subprocess.DEVNULL)
+
+
+def stop_after(process: subprocess.Popen[bytes], output: Path, step: int) -> None:
+    deadline = time.monotonic() + 120
+    while not any(row["step"] >= step for row in read_log(output)):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=120)
+    assert json.loads((output / "status.json").read_text())["code"] == 143
+
+
+def read_log(output: Path) -> list[dict[str, Any]]:
+    """The log of a run that may just be writing its last line."""
+    path = output / logs.FILE_NAME
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def final_state(output: Path) -> dict[str, torch.Tensor]:
+    """Weights and optimiser of the last checkpoint, by file and name."""
+    folder = max((output / "checkpoints").iterdir(), key=lambda path: int(path.name.removeprefix("step-")))
+    files = sorted(folder.rglob("*.safetensors"))
+    assert len(files) >= 2
+    return {f"{file.name}/{name}": value for file in files for name, value in safetensors.torch.load_file(file).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("launcher", ["", TORCHRUN], ids=["python", "torchrun"])
+def test_stopped_at_five_points_ends_bit_identical(
+    world: Any, tmp_path: Path, launcher: str, accumulation: int
+) -> None:
+    flags = ("--max_steps 40 --save_steps 40", f"--gradient_accumulation_steps {accumulation}")
+    assert start(world, tmp_path / "whole", launcher, *flags).wait(timeout=200) == 0
+    resume = ""
+    for step in STOP_AT:
+        stop_after(start(world, tmp_path / "cut", launcher, *flags, resume), tmp_path / "cut", step)
+        resume = "--resume_from_checkpoint latest"
+    assert start(world, tmp_path / "cut", launcher, *flags, resume).wait(timeout=200) == 0
+    whole, cut = final_state(tmp_path / "whole"), final_state(tmp_path / "cut")
+    assert whole.keys() == cut.keys()
+    assert [name for name in whole if not torch.equal(whole[name], cut[name])] == []
+    figures = ("step", "loss", "mlm_loss", "nsp_loss", "learning_rate", "tokens", "grad_norm")
+    assert [[row.get(figure) for figure in figures] for row in read_log(tmp_path / "cut")] == [
+        [row.get(figure) for figure in figures] for row in read_log(tmp_path / "whole")
+    ]
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(world: Any, tmp_path: Path) -> None:
+    flags = "--max_steps 100 --hidden_dropout_prob 0 --attention_probs_dropout_prob 0"
+    curves = []
+    for name, launcher in (("one", ""), ("two", TORCHRUN)):
+        assert start(world, tmp_path / name, launcher, flags).wait(timeout=300) == 0
+        curves.append([row["loss"] for row in read_log(tmp_path / name) if "loss" in row])
+    one, two = curves
+    assert len(one) == len(two) == 100
+    assert two == pytest.approx(one, abs=1e-5)
+
+
+def test_an_absurd_learning_rate_ends_with_code_3_and_nothing_corrupt(world: Any, tmp_path: Path) -> None:
+    flags = "--max_steps 20 --save_steps 1 --warmup_steps 3 --learning_rate 1e30"
+    tiny = TINY.replace("--learning_rate 2e-3 ", "")
+    code = recipe("run_pretraining", tiny, "--corpus", world.corpus, "--output_dir", tmp_path / "run", flags)
+    assert code == 3
+    files = list((tmp_path / "run").rglob("*.safetensors"))
+    assert files
+    for file in files:
+        assert all(torch.isfinite(value).all() for value in safetensors.torch.load_file(file).values()), file
