@@ -225,7 +225,39 @@ class OptimizerConfig(Config):
 
 
 @dataclass(frozen=True)
-class RunConfig(Config):
+class AdapterConfig(Config):
+    """Training a few added weights in place of all, through the `peft` library (Hu et al., 2021; not in the paper)."""
+
+    peft: str | None = setting(
+        None,
+        "Train an adapter of this kind, with a new head where there is one, and freeze the rest: lora, dora or ia3. It "
+        "wants higher rates than full training, such as 5e-4. The run leaves the adapter in `adapter/` and beside it "
+        "the whole model with the adapter merged.",
+        choices=("lora", "dora", "ia3"),
+    )
+    lora_r: int = setting(8, "lora, dora: rank of the added matrices.", source="transformers")
+    lora_alpha: int = setting(16, "lora, dora: their product is scaled by lora_alpha / lora_r.", source="transformers")
+    lora_dropout: float = setting(0.1, "lora, dora: dropout in front of them.", unit="fraction")
+    peft_target_modules: tuple[str, ...] = setting(
+        (),
+        "Ends of the names of the layers that get an adapter; default: the library's choice for BERT (lora, dora: query "
+        "and value of the attention; ia3: key, value and output.dense).",
+    )
+
+    def validate(self) -> None:
+        """Ranges of the adapter's numbers; its own settings only with an adapter."""
+        super().validate()
+        for name in ("lora_r", "lora_alpha"):
+            require(getattr(self, name) > 0, f"--{name} is {getattr(self, name)}; it must be positive")
+        require(0 <= self.lora_dropout < 1, f"--lora_dropout is {self.lora_dropout}; it must lie in [0, 1)")
+        require(
+            self.peft is not None or not self.peft_target_modules,
+            "--peft_target_modules needs --peft, for example --peft lora",
+        )
+
+
+@dataclass(frozen=True)
+class RunConfig(AdapterConfig):
     """What every training run shares: where it writes, how it computes, what it saves."""
 
     output_dir: str = setting("runs/run", "Folder for the model, results, logs and checkpoints.", source="transformers")
@@ -406,6 +438,10 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
             f"--hidden_size is {self.hidden_size}; it must be a multiple of --num_attention_heads "
             f"({self.num_attention_heads})",
         )
+        require(
+            self.peft is None or self.model_name_or_path is not None,
+            f"--peft {self.peft} needs --model_name_or_path: an adapter goes beside trained weights",
+        )
         require(0 < self.heldout_fraction < 1, f"--heldout_fraction is {self.heldout_fraction}; it must lie in (0, 1)")
         for phase in self.phases:
             require(
@@ -474,6 +510,10 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         require(
             self.do_train or self.do_eval or self.do_predict,
             "nothing to do: give at least one of --do_train, --do_eval, --do_predict",
+        )
+        require(
+            self.peft is None or self.do_train,
+            f"--peft {self.peft} needs --do_train; a finished run's folder holds the merged model, score it without",
         )
         for name in ("num_train_epochs", "max_train_samples", "max_eval_samples"):
             value = getattr(self, name)

@@ -4,7 +4,8 @@ A checkpoint is written beside the older ones under a temporary name, flushed to
 then renamed to `step-N`. Whatever interrupts the writing leaves the older ones as they were. When a run resumes, every
 file is checked against the manifest; a damaged checkpoint is named and passed over for the next older one.
 
-    checkpoints/step-N/config.json model.safetensors ...   a published folder: any loader of BERT reads it
+    checkpoints/step-N/config.json model.safetensors ...   a published folder: any loader of BERT reads it; of a run with
+                                                            --peft the adapter alone
                        trainer_state/optimizer.safetensors  Adam's moments by parameter name
                        trainer_state/state.json             step, position in the data, gradient scaler
                        manifest.json                        SHA-256 of every file and of itself, versions, threads
@@ -26,6 +27,7 @@ from torch import nn
 
 from bert_repro.errors import UserError
 from bert_repro.status import write_json
+from bert_repro.training import adapters
 
 logger = logging.getLogger("bert_repro")
 
@@ -81,7 +83,7 @@ def save(
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         (temporary / STATE).mkdir(parents=True)
-        model.save_pretrained(temporary)
+        adapters.save(model, temporary) if adapters.is_adapted(model) else model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
         safetensors.torch.save_file(_optimizer_tensors(model, optimizer), temporary / STATE / "optimizer.safetensors")
         write_json(temporary / STATE / "state.json", vars(state))
@@ -152,17 +154,26 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, envir
         optimizer: freshly built for that model.
         environment: today's; each difference from the checkpoint's is reported, since bit-exactness ends there.
     """
-    weights = safetensors.torch.load_file(folder / "model.safetensors")
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    tied = set(getattr(model, "all_tied_weights_keys", None) or {})
-    if unexpected or set(missing) - tied:
-        raise UserError(f"{folder}: its weights are not those of this model (for example {(unexpected + missing)[0]})")
+    _load_weights(folder, model)
     moments = safetensors.torch.load_file(folder / STATE / "optimizer.safetensors")
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             value.copy_(moments[f"{name}/{key}"])
     _report_changes(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["environment"], environment)
     return TrainerState(**json.loads((folder / STATE / "state.json").read_text(encoding="utf-8")))
+
+
+def _load_weights(folder: Path, model: Any) -> None:
+    name = adapters.WEIGHTS if adapters.is_adapted(model) else "model.safetensors"
+    if not (folder / name).is_file():
+        raise UserError(f"{folder}: holds no {name}; resume with the same --peft as the run had")
+    if adapters.is_adapted(model):
+        missing, unexpected = adapters.load(model, folder)
+    else:
+        missing, unexpected = model.load_state_dict(safetensors.torch.load_file(folder / name), strict=False)
+    tied = set(getattr(model, "all_tied_weights_keys", None) or {})
+    if unexpected or set(missing) - tied:
+        raise UserError(f"{folder}: its weights are not those of this model (for example {(unexpected + missing)[0]})")
 
 
 def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

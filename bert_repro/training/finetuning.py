@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from bert_repro.randomness import draw
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Predictions, Task
 from bert_repro.tokenization import load_tokenizer
-from bert_repro.training import run
+from bert_repro.training import adapters, run
 from bert_repro.training.loop import BatchSizes, Ids, MicroBatch, Step, Trainer, batch_sizes, to_device
 
 if TYPE_CHECKING:
@@ -95,7 +96,10 @@ class _Bench:
             evaluate=self._evaluate_first,
         )
         trainer.train()
+        writes = self.accelerator.is_main_process
+        self.model, adapter = adapters.settle(self.model, self.tokenizer, Path(config.output_dir), write=writes)
         return {
+            **adapter,
             "rows": len(features),
             "dropped": len(read) - len(features),
             "truncated": task.count_truncated(features),

@@ -17,7 +17,7 @@ from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.models.modeling_bert_repro import BertReproForPreTraining
 from bert_repro.randomness import torch_seed
 from bert_repro.tokenization import load_tokenizer, tokenizer_fingerprint
-from bert_repro.training import plan, run
+from bert_repro.training import adapters, plan, run
 from bert_repro.training.heldout import HeldOut
 from bert_repro.training.loop import Trainer
 from bert_repro.training.phases import PretrainingSource, resolve_phases
@@ -63,6 +63,7 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
         watch=watch.step,
     )
     trainer.train()
+    model, adapter = adapters.settle(model, tokenizer, begun.output_dir, write=accelerator.is_main_process)
     metrics = evaluation.measure(model, accelerator)
     logger.info("held-out: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
     return begun.finish(
@@ -74,7 +75,7 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
             "metrics": metrics,
             "rows_scored": evaluation.rows,
             "data": _data_record(corpus, len(training), len(heldout)),
-            "train": {"steps": trainer.state.step, "phases": [vars(phase) for phase in phases]},
+            "train": {**adapter, "steps": trainer.state.step, "phases": [vars(phase) for phase in phases]},
         },
     )
 

@@ -20,14 +20,14 @@ from bert_repro.hub.export import export_checkpoint
 from bert_repro.hub.push import push_folder
 from bert_repro.hub.redaction import redacted
 from bert_repro.randomness import torch_seed
-from bert_repro.training import checkpoint, logs, plots, record
+from bert_repro.training import adapters, checkpoint, logs, plots, record
 
 logger = logging.getLogger("bert_repro")
 
 INITIALISATION = 2  # what is drawn, in the names of `randomness.draw`; loop.DROPOUT is 1
 _PRODUCTS = (
     checkpoint.FOLDER, logs.FILE_NAME, status.FILE_NAME, "results.json", "predictions.json", "nbest_predictions.json",
-    "null_odds.json", "training.png", "README.md", "plans",
+    "null_odds.json", "training.png", "README.md", "plans", adapters.FOLDER,
 )  # fmt: skip
 
 
@@ -69,6 +69,7 @@ class Run:
                 plots.plot_training(self.output_dir)
             if save_model:
                 export_checkpoint(model, tokenizer, self.output_dir, results=complete)
+                adapters.complete(model, self.output_dir)
             else:
                 status.write_json(self.output_dir / "results.json", complete)
             if self.config.push_to_hub:
@@ -87,6 +88,7 @@ def begin(config: RunConfig) -> Run:
     began = time.perf_counter()
     if config.push_to_hub and not config.hub_model_id:
         raise UserError("--push_to_hub needs --hub_model_id, for example org/bert-repro-base")
+    adapters.require_peft(config)
     if int(os.environ.get("RANK", "0")) == 0:
         _claim_output_dir(config)
     _quiet_transformers()
@@ -102,6 +104,8 @@ def begin(config: RunConfig) -> Run:
 def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **options: Any) -> Any:
     """Loads `--model_name_or_path` in float32, whatever precision it was saved in; autocast decides the precision.
 
+    With `--peft` the model gets its adapter.
+
     Args:
         model_class: one of our model classes.
         config: its `model_name_or_path`, `attn_implementation`, `seed` and `gradient_checkpointing`.
@@ -112,6 +116,11 @@ def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **option
         UserError: there is no such checkpoint, it does not fit, or it lacks weights that may not be new.
     """
     name = config.model_name_or_path
+    if adapters.is_adapter(name):
+        raise UserError(
+            f"--model_name_or_path {name}: is an adapter alone; name the run's folder above it, which holds the merged "
+            "model, or the checkpoint the adapter belongs to"
+        )
     torch.manual_seed(torch_seed(config.seed, INITIALISATION))
     options |= {"dtype": torch.float32, "attn_implementation": config.attn_implementation}
     try:
@@ -123,7 +132,11 @@ def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **option
         raise UserError(f"--model_name_or_path {name}: lacks {new[0]}; name a finished model, or add --do_train")
     if new:
         logger.info("new weights, not in %s: %s", name, ", ".join(new))
-    return prepare_model(model, config)
+    model = prepare_model(model, config)
+    if config.peft:
+        torch.manual_seed(torch_seed(config.seed, INITIALISATION, 1))
+        model = adapters.add_adapter(model, config, new)
+    return model
 
 
 def prepare_model(model: Any, config: RunConfig) -> Any:

@@ -1,0 +1,232 @@
+"""Adapters through the `peft` library: a few added weights are trained, the checkpoint's own stay as they are.
+
+What trains is the adapter, the task's head and what else the checkpoint lacks (a pooler); all of it is saved together:
+
+    adapter/adapter_config.json        the kind of adapter and the checkpoint it belongs to
+            adapter_model.safetensors  the trained weights alone
+            config.json ...            labels, tokenizer
+
+After training the adapter is written and merged, and everything that follows (scores, predictions, the published
+folder) is about the merged model, an ordinary one. So the run's folder loads as any other, and `adapter/` in peft.
+"""
+
+import importlib.metadata
+import json
+import logging
+import shutil
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from transformers.utils import is_peft_available
+
+from bert_repro.configs import AdapterConfig
+from bert_repro.errors import UserError
+from bert_repro.models.configuration_bert_repro import HEADS, STOCK_MODEL_TYPE
+
+logger = logging.getLogger("bert_repro")
+
+FOLDER = "adapter"
+_CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_TASK_TYPES = {
+    "BertForSequenceClassification": "SEQ_CLS",
+    "BertForTokenClassification": "TOKEN_CLS",
+    "BertForQuestionAnswering": "QUESTION_ANS",
+}
+"""What peft calls the heads that it has classes for, by the class of transformers."""
+_TOKEN_PREDICTOR = "cls.predictions"
+
+
+def require_peft(config: AdapterConfig) -> None:
+    """Raises `UserError` where an adapter is asked for and the library is not installed."""
+    if config.peft and not is_peft_available():
+        raise UserError(f"--peft {config.peft}: the package is not installed; pip install bert-repro[peft]")
+
+
+def is_adapter(name_or_path: str) -> bool:
+    """Whether a folder holds an adapter alone."""
+    return (Path(name_or_path) / _CONFIG).is_file()
+
+
+def is_adapted(model: Any) -> bool:
+    """Whether a model carries an adapter that is not merged."""
+    return hasattr(model, "peft_config")
+
+
+def add_adapter(model: Any, config: Any, new_weights: Iterable[str]) -> Any:
+    """Puts an adapter on a model and freezes everything but the adapter, the head and new weights.
+
+    Args:
+        model: one of our models, as loaded.
+        config: its `peft`, `lora_*`, `peft_target_modules` and `model_name_or_path`.
+        new_weights: names of the weights that the checkpoint lacked.
+
+    Returns:
+        A `peft.PeftModel`.
+
+    Raises:
+        UserError: no such layers; layers whose weights are tied; the checkpoint lacks the head that predicts tokens.
+    """
+    import peft
+
+    lacking = next((name for name in new_weights if name.startswith(_TOKEN_PREDICTOR)), None)
+    if lacking:
+        raise UserError(
+            f"--model_name_or_path {config.model_name_or_path}: lacks {lacking}, which an adapter cannot replace; "
+            "leave out --peft, or name a checkpoint with its masked-language head"
+        )
+    layers = [name for name, _ in model.named_modules()]
+    for target in config.peft_target_modules:
+        if not any(f".{layer}".endswith(f".{target}") for layer in layers):
+            raise UserError(f"--peft_target_modules {target}: no layer's name ends so; name some such as query value")
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # peft asks newer transformers by older names
+            adapted = peft.get_peft_model(model, _peft_config(model, config, new_weights))
+    except ValueError as error:
+        raise UserError(f"--peft_target_modules: {str(error).splitlines()[0]}") from error
+    shared = {name.rpartition(".")[0] for pair in tied.items() for name in pair} & set(adapted.targeted_module_names)
+    if shared:
+        raise UserError(
+            f"--peft_target_modules: {min(shared)} shares its weights with another layer, so an adapter of its own "
+            "cannot be merged; name other layers, for example query value"
+        )
+    return adapted
+
+
+def save(model: Any, folder: Path) -> None:
+    """Writes adapter_config.json and adapter_model.safetensors.
+
+    Args:
+        model: an adapted model.
+        folder: an existing folder.
+    """
+    # "auto" would look the vocabulary up on the Hub; the embeddings are never resized here.
+    model.save_pretrained(folder, save_embedding_layers=False)
+    (folder / "README.md").unlink()  # peft's blank form; the run's card says what is known
+    path = folder / _CONFIG
+    written = json.loads(path.read_text(encoding="utf-8"))
+    for name in ("target_modules", "modules_to_save"):  # sets and repetitions, in another order every time
+        written[name] = sorted(set(written[name] or ())) or None
+    if written["task_type"] is None:
+        written["auto_mapping"] = _base_class(model.get_base_model())
+    path.write_text(json.dumps(written, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def load(model: Any, folder: Path) -> tuple[list[str], list[str]]:
+    """Puts saved weights into a model that carries the same kind of adapter.
+
+    Args:
+        model: an adapted model.
+        folder: where `save` wrote.
+
+    Returns:
+        Names that the model has and the folder lacks, and the other way round.
+    """
+    import peft
+
+    weights = safetensors.torch.load_file(folder / WEIGHTS)
+    own = set(peft.get_peft_model_state_dict(model, save_embedding_layers=False))
+    if own == set(weights):
+        peft.set_peft_model_state_dict(model, weights)
+    return sorted(own - set(weights)), sorted(set(weights) - own)
+
+
+def settle(model: Any, tokenizer: Any, output_dir: Path, *, write: bool) -> tuple[Any, dict[str, Any]]:
+    """Writes the trained adapter of a run and merges it; a model without one stays as it is.
+
+    Args:
+        model: the unwrapped model after training.
+        tokenizer: saved beside the adapter.
+        output_dir: the run's folder.
+        write: whether this process writes.
+
+    Returns:
+        The merged model, of the class it had before, and what the record says under `adapter`.
+    """
+    if not is_adapted(model):
+        return model, {}
+    trained, total = model.get_nb_trainable_parameters()
+    method = model.peft_config["default"]
+    facts = {
+        "kind": "dora" if getattr(method, "use_dora", False) else method.peft_type.value.lower(),
+        "target_modules": sorted(method.target_modules),
+        "trained_parameters": trained,
+        "trained_share": trained / total,
+        "peft": importlib.metadata.version("peft"),
+    }
+    logger.info("adapter: %s of %s weights trained (%.2f%%)", f"{trained:,}", f"{total:,}", 100 * trained / total)
+    if write:
+        folder = output_dir / FOLDER
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        save(model, folder)
+        tokenizer.save_pretrained(folder)
+    return model.merge_and_unload(), {"adapter": facts}
+
+
+def complete(model: Any, output_dir: Path) -> None:
+    """Puts the model's final configuration (labels, a tuned threshold) beside a run's adapter, if it has one.
+
+    Args:
+        model: the merged model.
+        output_dir: the run's folder.
+    """
+    if (output_dir / FOLDER).is_dir():
+        model.config.save_pretrained(output_dir / FOLDER)
+
+
+def _peft_config(model: Any, config: Any, new_weights: Iterable[str]) -> Any:
+    import peft
+    from peft.utils import constants
+
+    family = STOCK_MODEL_TYPE
+    options: dict[str, Any] = {
+        "task_type": _TASK_TYPES.get(_stock_class(model) or ""),
+        "modules_to_save": _trained_modules(model, new_weights) or None,
+    }
+    named: list[str] = list(config.peft_target_modules)
+    if config.peft == "ia3":
+        feed_forward = constants.TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING[family]
+        targets = named or constants.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING[family]
+        known = [name for name in feed_forward if name in targets]
+        return peft.IA3Config(target_modules=targets, feedforward_modules=known, **options)
+    return peft.LoraConfig(
+        r=config.lora_r,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        use_dora=config.peft == "dora",
+        target_modules=named or list(constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING[family]),
+        **options,
+    )
+
+
+def _trained_modules(model: Any, new_weights: Iterable[str]) -> list[str]:
+    """The task's head, and the modules that hold weights of their own that the checkpoint lacked.
+
+    The heads of pre-training (`cls`) stay frozen where the checkpoint has them.
+    """
+    heads = {
+        name
+        for name, child in model.named_children()
+        if name not in (model.base_model_prefix, "cls") and any(True for _ in child.parameters())
+    }
+    new = {name.rpartition(".")[0] for name in new_weights}
+    return sorted(heads | {name for name in new if name.partition(".")[0] not in heads})
+
+
+def _base_class(model: Any) -> Mapping[str, str]:
+    """What a plain `AutoPeftModel` builds; of other libraries than transformers it builds nothing."""
+    stock = _stock_class(model)
+    if stock:
+        return {"base_model_class": stock, "parent_library": "transformers"}
+    return {"base_model_class": type(model).__name__, "parent_library": type(model).__module__}
+
+
+def _stock_class(model: Any) -> str | None:
+    """The class of transformers with equal outputs; a left-to-right model's sequence heads have none."""
+    head = next(head for head in HEADS.values() if head.ours == type(model).__name__)
+    return None if head.pooled and model.config.pool_token != "first" else head.stock

@@ -1,0 +1,245 @@
+"""Adapters: what trains, what is saved, what loads where, and that merging changes nothing."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from peft import AutoPeftModel, AutoPeftModelForSequenceClassification, PeftModel
+from running import TINY, recipe, results
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+from bert_repro import BertReproConfig, BertReproForMaskedLM, BertReproForPreTraining
+from bert_repro.configs import GlueConfig
+from bert_repro.errors import UserError
+from bert_repro.models import modeling_bert_repro
+from bert_repro.training import adapters
+
+SHAPE = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+FAST = "--bias_correction true --learning_rate 1e-2 --train_batch_size 16"
+LABELS = {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
+HEADS = {
+    "BertReproForSequenceClassification": ({"classifier", "bert.pooler.dense"}, LABELS),
+    "BertReproForTokenClassification": ({"classifier"}, LABELS),
+    "BertReproForQuestionAnswering": ({"qa_outputs"}, {}),
+    "BertReproForMultipleChoice": ({"classifier", "bert.pooler.dense"}, {}),
+}
+
+
+@pytest.fixture(scope="module")
+def base(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint without a pooler, which therefore belongs to what an adapter holds."""
+    folder = tmp_path_factory.mktemp("base")
+    torch.manual_seed(0)
+    BertReproForMaskedLM(BertReproConfig(vocab_size=150, **SHAPE)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
+    return folder
+
+
+def train(world: Any, base: Path, folder: Path, *arguments: object) -> int:
+    common = ["--task_name sst2 --do_train --do_eval", FAST, "--data_dir", world.glue, "--model_name_or_path", base]
+    return recipe("run_glue", *common, "--output_dir", folder, *arguments)
+
+
+def weights(folder: Path, name: str = "model.safetensors") -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(folder / name)
+
+
+def assert_close(left: torch.Tensor, right: torch.Tensor) -> None:
+    assert (left - right).abs().max() <= 1e-5 * max(1.0, right.abs().max().item())
+
+
+@pytest.fixture(scope="module")
+def tuned(world: Any, base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "lora"
+    assert train(world, base, folder, "--peft lora --max_steps 5 --save_steps 1 --save_total_limit 5") == 0
+    return folder
+
+
+def test_only_adapter_head_and_new_weights_change(base: Path, tuned: Path) -> None:
+    before, after = weights(base), weights(tuned)
+    changed = {name for name, value in after.items() if name not in before or not torch.equal(value, before[name])}
+    targets = {
+        f"bert.encoder.layer.{layer}.attention.self.{name}.weight" for layer in (0, 1) for name in ("query", "value")
+    }
+    new = {f"{name}.{kind}" for name in ("classifier", "bert.pooler.dense") for kind in ("weight", "bias")}
+    assert changed == targets | new
+
+
+def test_the_record_says_the_share_that_trained(tuned: Path) -> None:
+    adapter = results(tuned)["train"]["adapter"]
+    trained = sum(value.numel() for value in weights(tuned / "adapter", "adapter_model.safetensors").values())
+    assert adapter["trained_parameters"] == trained
+    assert 0 < adapter["trained_share"] < 0.1
+    assert (adapter["kind"], adapter["target_modules"]) == ("lora", ["query", "value"])
+
+
+def test_checkpoints_hold_what_trains_and_no_more(tuned: Path) -> None:
+    checkpoint = tuned / "checkpoints" / "step-3"
+    assert not (checkpoint / "model.safetensors").exists()
+    trained = weights(checkpoint, "adapter_model.safetensors")
+    moments = weights(checkpoint, "trainer_state/optimizer.safetensors")
+    assert len(moments) == 3 * len(trained)
+
+
+def test_resume_after_every_step_is_bit_identical(world: Any, base: Path, tuned: Path, tmp_path: Path) -> None:
+    whole, adapter = weights(tuned), weights(tuned / "adapter", "adapter_model.safetensors")
+    for step in range(1, 5):
+        folder, start = tmp_path / str(step), tuned / "checkpoints" / f"step-{step}"
+        assert train(world, base, folder, "--peft lora --max_steps 5 --resume_from_checkpoint", start) == 0
+        again = weights(folder / "adapter", "adapter_model.safetensors")
+        assert all(torch.equal(value, again[name]) for name, value in adapter.items())
+        assert all(torch.equal(value, weights(folder)[name]) for name, value in whole.items())
+        assert results(folder)["metrics"] == results(tuned)["metrics"]
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "ia3"])
+def test_a_stock_environment_loads_adapter_and_merged_folder_alike(
+    world: Any, base: Path, tuned: Path, tmp_path: Path, kind: str
+) -> None:
+    folder = tuned
+    if kind != "lora":
+        folder = tmp_path / kind
+        assert train(world, base, folder, "--max_steps 3 --peft", kind) == 0
+        assert results(folder)["train"]["adapter"]["kind"] == kind
+    inputs = AutoTokenizer.from_pretrained(folder)(
+        ["the bright river runs", "a stone"], padding=True, return_tensors="pt"
+    )
+    merged = AutoModelForSequenceClassification.from_pretrained(folder)
+    adapted = AutoPeftModelForSequenceClassification.from_pretrained(folder / "adapter")
+    config = AutoConfig.from_pretrained(folder / "adapter")
+    over = PeftModel.from_pretrained(
+        AutoModelForSequenceClassification.from_pretrained(base, config=config), folder, subfolder="adapter"
+    )
+    for model in (merged, adapted.get_base_model(), over.get_base_model()):
+        assert type(model).__module__.startswith("transformers.")
+    assert config.id2label == merged.config.id2label == {0: "negative", 1: "positive"}
+    with torch.no_grad():
+        expected = merged.eval()(**inputs).logits
+        assert_close(adapted.eval()(**inputs).logits, expected)
+        assert_close(over.eval()(**inputs).logits, expected)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_every_head_is_adapted_merged_and_loaded_by_peft(base: Path, tmp_path: Path, name: str) -> None:
+    modules, labels = HEADS[name]
+    model_class = getattr(modeling_bert_repro, name)
+    model, info = model_class.from_pretrained(base, output_loading_info=True, **labels)
+    config = GlueConfig(model_name_or_path=str(base), do_train=True, peft="lora")
+    adapted = adapters.add_adapter(model, config, info["missing_keys"])
+    assert modules <= set(adapted.peft_config["default"].modules_to_save)
+    torch.manual_seed(1)
+    for weight_name, weight in adapted.named_parameters():
+        if "lora_B" in weight_name:
+            torch.nn.init.normal_(weight)
+    ids = torch.randint(5, 150, (2, 4, 9) if "Choice" in name else (2, 9))
+    with torch.no_grad():
+        unmerged = adapted.eval()(input_ids=ids)[0]
+        merged, record = adapters.settle(adapted, AutoTokenizer.from_pretrained(base), tmp_path, write=True)
+        adapters.complete(merged, tmp_path)
+        assert type(merged) is model_class and record["adapter"]["trained_share"] < 0.1
+        assert_close(merged(input_ids=ids)[0], unmerged)
+        import peft
+
+        auto = getattr(peft, f"AutoPeftModel{name.removeprefix('BertRepro')}", AutoPeftModel)
+        count = {"num_labels": 3} if labels else {}
+        stock = auto.from_pretrained(tmp_path / "adapter", **count).eval()
+        assert type(stock.get_base_model()).__module__.startswith("transformers.")
+        assert_close(stock(input_ids=ids)[0], unmerged)
+
+
+def test_a_left_to_right_head_is_never_loaded_as_another_model(world: Any, tmp_path: Path) -> None:
+    config = BertReproConfig(vocab_size=150, is_decoder=True, **SHAPE)
+    model = modeling_bert_repro.BertReproForSequenceClassification(config)
+    settings = GlueConfig(model_name_or_path="base", do_train=True, peft="lora")
+    adapted = adapters.add_adapter(model, settings, [])
+    adapters.settle(adapted, AutoTokenizer.from_pretrained(world.tokenizer), tmp_path, write=True)
+    with pytest.raises(ValueError, match="not in the import allowlist"):
+        AutoPeftModelForSequenceClassification.from_pretrained(tmp_path / "adapter")
+
+
+def test_pretraining_goes_on_with_an_adapter(world: Any, pretrained: Path, tmp_path: Path) -> None:
+    common = [TINY, "--corpus", world.corpus, "--model_name_or_path", pretrained, "--max_steps 4 --peft lora"]
+    assert recipe("run_pretraining", *common, "--save_steps 2 --output_dir", tmp_path / "run") == 0
+    start = tmp_path / "run" / "checkpoints" / "step-2"
+    resume = ["--resume_from_checkpoint", start, "--output_dir", tmp_path / "again"]
+    assert recipe("run_pretraining", *common, *resume) == 0
+    before, after, again = weights(pretrained), weights(tmp_path / "run"), weights(tmp_path / "again")
+    changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert len(changed) == 4 and all(name.endswith(("query.weight", "value.weight")) for name in changed)
+    assert all(torch.equal(value, again[name]) for name, value in after.items())
+    adapter = json.loads((tmp_path / "run" / "adapter" / "adapter_config.json").read_text())
+    assert adapter["auto_mapping"] == {"base_model_class": "BertForPreTraining", "parent_library": "transformers"}
+
+
+def test_activations_may_be_recomputed(world: Any, base: Path, tuned: Path, tmp_path: Path) -> None:
+    assert train(world, base, tmp_path / "run", "--peft lora --max_steps 5 --gradient_checkpointing") == 0
+    assert all(torch.equal(value, weights(tmp_path / "run")[name]) for name, value in weights(tuned).items())
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+
+
+def error_of(capsys: pytest.CaptureFixture[str]) -> str:
+    stderr = capsys.readouterr().err
+    assert "Traceback" not in stderr
+    last = stderr.rstrip().splitlines()[-1]
+    assert last.startswith("error: ")
+    return last
+
+
+def test_peft_is_named_where_it_is_not_installed(
+    world: Any, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(adapters, "is_peft_available", lambda: False)
+    assert train(world, base, tmp_path, "--peft lora") == 2
+    assert "--peft lora: the package is not installed; pip install bert-repro[peft]" in error_of(capsys)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--peft lora --do_train false", "--peft lora needs --do_train"),
+        ("--peft prefix", "--peft is 'prefix'"),
+        ("--peft lora --lora_r 0", "--lora_r is 0"),
+        ("--peft lora --lora_dropout 1", "--lora_dropout is 1.0"),
+        ("--peft_target_modules query", "--peft_target_modules needs --peft"),
+        ("--peft lora --peft_target_modules LayerNorm", "--peft_target_modules: Target module LayerNorm"),
+        ("--peft lora --peft_target_modules nothing", "--peft_target_modules nothing: no layer's name ends so"),
+    ],
+)
+def test_settings_that_cannot_be(
+    world: Any, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str, told: str
+) -> None:
+    assert train(world, base, tmp_path / "run", flags) == 2
+    assert told in error_of(capsys)
+
+
+def test_an_adapter_alone_is_no_model(world: Any, tuned: Path, tmp_path: Path, capsys: Any) -> None:
+    assert train(world, tuned / "adapter", tmp_path / "run") == 2
+    assert "is an adapter alone; name the run's folder above it" in error_of(capsys)
+
+
+def test_a_run_without_an_adapter_does_not_resume_from_one(world: Any, base: Path, tuned: Path, tmp_path: Path) -> None:
+    start = ["--resume_from_checkpoint", tuned / "checkpoints" / "step-3"]
+    assert train(world, base, tmp_path / "full", "--max_steps 5", *start) == 2
+    assert train(world, base, tmp_path / "rank", "--max_steps 5 --peft lora --lora_r 4", *start) != 0
+    assert train(world, base, tmp_path / "kind", "--max_steps 5 --peft ia3", *start) == 2
+
+
+def test_pretraining_needs_weights_to_go_beside(world: Any, base: Path, tmp_path: Path, capsys: Any) -> None:
+    common = [TINY, "--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 1 --peft lora"]
+    assert recipe("run_pretraining", *common) == 2
+    assert "--peft lora needs --model_name_or_path" in error_of(capsys)
+
+
+def test_tied_and_missing_prediction_heads_are_refused(base: Path) -> None:
+    config = GlueConfig(model_name_or_path="x", do_train=True, peft="lora")
+    model = BertReproForPreTraining.from_pretrained(base)
+    with pytest.raises(UserError, match=r"word_embeddings shares its weights with another layer"):
+        adapters.add_adapter(model, replace(config, peft_target_modules=("word_embeddings",)), [])
+    with pytest.raises(UserError, match=r"lacks cls.predictions.bias, which an adapter cannot replace"):
+        adapters.add_adapter(model, config, ["cls.predictions.bias"])
