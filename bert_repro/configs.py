@@ -502,9 +502,32 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
     max_eval_samples: int | None = setting(
         None, "Score the first so many examples.", source="transformers", unit="examples"
     )
+    search_learning_rates: tuple[float, ...] = setting(
+        (),
+        "Train with each of these rates, each batch size and each number of epochs of the search, and keep the model "
+        "that is best on dev. The paper's two searches are the presets glue-search and finetuning-grid.",
+    )
+    search_batch_sizes: tuple[int, ...] = setting((), "Batch sizes of the search.", unit="sequences")
+    search_num_train_epochs: tuple[float, ...] = setting((), "Numbers of epochs of the search.", unit="epochs")
+    num_restarts: int = setting(
+        1,
+        "Train so many times, with the seeds seed, seed + 1 ...: another order of the data, another new head, the same "
+        "checkpoint. With a search: each of its cells.",
+        unit="runs",
+        deviation="The paper restarts BERT-large on small sets and takes the best run on dev (4.1), without saying how "
+        "many; Tables 6 and 7 give means of 5. Ours is one run; of several, mean and deviation stand beside the best.",
+    )
+    search_keep_models: bool = setting(
+        False, "Keep the weights of every run of a search; otherwise those of the best run only."
+    )
+
+    @property
+    def searches(self) -> bool:
+        """Whether this is a search over several runs."""
+        return self.num_restarts > 1 or any(getattr(self, name) for name in SEARCHED)
 
     def validate(self) -> None:
-        """A model, something to do, positive lengths."""
+        """A model, something to do, positive lengths, a search that can be one."""
         super().validate()
         require(bool(self.model_name_or_path), "--model_name_or_path is missing; name a checkpoint folder or a Hub id")
         require(
@@ -515,9 +538,45 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
             self.peft is None or self.do_train,
             f"--peft {self.peft} needs --do_train; a finished run's folder holds the merged model, score it without",
         )
-        for name in ("num_train_epochs", "max_train_samples", "max_eval_samples"):
+        for name in ("num_train_epochs", "max_train_samples", "max_eval_samples", "num_restarts"):
             value = getattr(self, name)
             require(value is None or value > 0, f"--{name} is {value}; it must be positive")
+        if self.searches:
+            self._validate_search()
+
+    def _validate_search(self) -> None:
+        require(self.do_train and self.do_eval, "a search and restarts need --do_train and --do_eval: dev chooses")
+        defaults = {item.name: item.default for item in fields(self)}
+        for name, single in SEARCHED.items():
+            values = getattr(self, name)
+            require(all(value > 0 for value in values), f"--{name} is {_listed(values)}; each must be positive")
+            require(len(set(values)) == len(values), f"--{name} is {_listed(values)}; leave repetitions out")
+            own = getattr(self, single)
+            require(
+                not values or own == defaults[single],
+                f"--{single} {own} and --{name} {_listed(values)} exclude each other; leave one out",
+            )
+        require(
+            self.max_steps is None or not self.search_num_train_epochs,
+            f"--max_steps {self.max_steps} and --search_num_train_epochs exclude each other; leave one out",
+        )
+        require(
+            self.resume_from_checkpoint in (None, "latest"),
+            f"--resume_from_checkpoint {self.resume_from_checkpoint}: a search goes on with the same command; write "
+            "`latest` or leave it out",
+        )
+
+
+SEARCHED = {
+    "search_learning_rates": "learning_rate",
+    "search_batch_sizes": "train_batch_size",
+    "search_num_train_epochs": "num_train_epochs",
+}
+"""What a search goes over: the setting that lists the values, and the setting of a run that takes one of them."""
+
+
+def _listed(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:g}" for value in values)
 
 
 @dataclass(frozen=True)

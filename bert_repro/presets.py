@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from bert_repro.configs import Config, GlueConfig, Phase, PretrainingConfig, SquadConfig, SwagConfig
+from bert_repro.configs import (
+    Config,
+    FinetuningConfig,
+    GlueConfig,
+    Phase,
+    PretrainingConfig,
+    SquadConfig,
+    SwagConfig,
+)
 from bert_repro.errors import UserError
 
 # --------------------------------------------------------------------------------------------------------------- sizes
@@ -100,7 +108,7 @@ GLUE_LEARNING_RATES = (5e-5, 4e-5, 3e-5, 2e-5)  # 4.1: the best on dev, batch 32
 FINETUNING_GRID: Mapping[str, tuple[float, ...]] = {  # A.3: what works well across all tasks.
     "train_batch_size": (16, 32),
     "learning_rate": (5e-5, 3e-5, 2e-5),
-    "num_train_epochs": (2, 3, 4),
+    "num_train_epochs": (2.0, 3.0, 4.0),
 }
 WNLI_MAJORITY_ACCURACY = 65.1  # B.1: predicting the majority class; the reason the paper leaves WNLI out.
 
@@ -198,6 +206,23 @@ PRESETS: Mapping[str, Preset] = {
         epochs=3,
         learning_rate=GLUE_LEARNING_RATES[0],
         max_seq_length=128,
+    ),
+    "glue-search": Preset(
+        "GLUE as the paper searched it: batch 32, 3 epochs, the best of four rates on dev",
+        "section 4.1; length: released",
+        GlueConfig,
+        {"train_batch_size": 32, "num_train_epochs": 3.0, "search_learning_rates": GLUE_LEARNING_RATES}
+        | {"max_seq_length": 128},
+    ),
+    "finetuning-grid": Preset(
+        "any task: the 18 cells of what works well across all tasks, the best on dev",
+        "A.3",
+        FinetuningConfig,
+        {
+            "search_learning_rates": FINETUNING_GRID["learning_rate"],
+            "search_batch_sizes": FINETUNING_GRID["train_batch_size"],
+            "search_num_train_epochs": FINETUNING_GRID["num_train_epochs"],
+        },
     ),
     "squad-v1": _finetuning(
         "SQuAD v1.1: batch 32, 3 epochs",

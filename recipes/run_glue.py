@@ -8,8 +8,8 @@
 
 `python recipes/run_glue.py ...` does the same on one device. Tasks: cola sst2 mrpc stsb qqp mnli qnli rte wnli ax. The
 data comes from the Hub (`nyu-mll/glue`) or, with `--data_dir`, from the folder that holds the official `CoLA/`,
-`SST-2/`, `MRPC/` ... Batch 32, 3 epochs (the paper's); it takes the best of `--learning_rate` 5e-5, 4e-5, 3e-5 and 2e-5
-on dev.
+`SST-2/`, `MRPC/` ... Batch 32, 3 epochs (the paper's). `--preset glue-search` takes the best on dev of its rates
+5e-5, 4e-5, 3e-5 and 2e-5, `--num_restarts 5` of five seeds; typed again, the command goes on where it was interrupted.
 
 Expected, BERT-base on dev (Table 5): accuracy 84.4 MNLI-m, 86.7 MRPC, 92.7 SST-2. On the leaderboard's test sets
 (Table 1): 71.2 QQP, 90.5 QNLI, 93.5 SST-2, 52.1 CoLA, 85.8 STS-B, 88.9 MRPC (F1), 66.4 RTE. Small sets differ by

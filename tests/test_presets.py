@@ -30,8 +30,8 @@ from bert_repro.presets import (
 # What a configuration needs beside a preset.
 REQUIRED = {
     PretrainingConfig: {"corpus": "corpus"},
-    FinetuningConfig: {"model_name_or_path": "model", "task_name": "task", "do_train": True},
-    GlueConfig: {"model_name_or_path": "model", "task_name": "mrpc", "do_train": True},
+    FinetuningConfig: {"model_name_or_path": "model", "task_name": "task", "do_train": True, "do_eval": True},
+    GlueConfig: {"model_name_or_path": "model", "task_name": "mrpc", "do_train": True, "do_eval": True},
     SquadConfig: {"model_name_or_path": "model", "task_name": "squad", "do_train": True},
     SwagConfig: {"model_name_or_path": "model", "do_train": True},
 }

@@ -92,6 +92,7 @@ def make_card(record: Mapping[str, Any], model_id: str) -> str:
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.ChainableUndefined
     )
     environment.filters["cell"] = _cell
+    environment.filters["figure"] = _figure
     template = environment.from_string(resources.files("bert_repro.hub").joinpath(TEMPLATE).read_text("utf-8"))
     text = template.render(
         metadata=_metadata(known, model_id).to_yaml(),
@@ -184,6 +185,11 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", f"{len(value)} entries"
         elif value not in (None, "", []):
             yield f"{prefix}{key}", value
+
+
+def _figure(value: Any) -> str:
+    """A score in a table; "-" where there is none."""
+    return f"{value:.4f}" if isinstance(value, int | float) else "-"
 
 
 def _cell(value: Any) -> str:

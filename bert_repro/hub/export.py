@@ -8,10 +8,11 @@ config.json alone, a loader of one class would go on with that class's defaults.
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_repro import status
 from bert_repro.hub.card import make_card
 from bert_repro.hub.redaction import redacted
 
@@ -62,11 +63,42 @@ def export_checkpoint(
     tokenizer.save_pretrained(stage)
     record = redacted({**(results or {}), "model": _model_facts(model, stage, (results or {}).get("model", {}))})
     name = model_id or record.get("settings", {}).get("hub_model_id") or folder.resolve().name
-    (stage / CARD).write_text(make_card(record, name), encoding="utf-8")
-    if results is not None:
-        (stage / RESULTS).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    _describe(stage, record, name, with_results=results is not None)
     _move_in(stage, folder)
     return folder
+
+
+def republish(source: Path, output_dir: str | Path, *, results: Mapping[str, Any], files: Sequence[Path] = ()) -> Path:
+    """Publishes what another published folder holds under a record of its own; see `export_checkpoint`.
+
+    Args:
+        source: a complete published folder; its card, results.json and status.json stay behind.
+        output_dir: folder, made if need be.
+        results: the record, `model` included.
+        files: files and folders to put beside it.
+
+    Returns:
+        The folder.
+    """
+    folder = Path(output_dir)
+    stage = folder / _STAGE
+    shutil.rmtree(stage, ignore_errors=True)
+    stage.mkdir(parents=True)
+    published = [path for path in source.iterdir() if path.is_file() and not path.name.startswith(".")]
+    for path in (*published, *files):
+        shutil.copytree(path, stage / path.name) if path.is_dir() else shutil.copy2(path, stage / path.name)
+    (stage / status.FILE_NAME).unlink(missing_ok=True)
+    name = results.get("settings", {}).get("hub_model_id") or folder.resolve().name
+    _describe(stage, redacted(results), name, with_results=True)
+    _move_in(stage, folder)
+    return folder
+
+
+def _describe(stage: Path, record: dict[str, Any], name: str, *, with_results: bool) -> None:
+    """Writes the card and, where the run has results, results.json."""
+    (stage / CARD).write_text(make_card(record, name), encoding="utf-8")
+    if with_results:
+        (stage / RESULTS).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _model_facts(model: "PreTrainedModel", stage: Path, given: Mapping[str, Any]) -> dict[str, Any]:

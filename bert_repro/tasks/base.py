@@ -242,6 +242,18 @@ class Task(ABC):
             dataset: the split.
         """
 
+    def is_collapsed(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
+        """Whether a fine-tuned model says the same whatever it reads, the known failure of BERT on small sets (4.1).
+
+        Args:
+            predictions: what `postprocess` returned.
+            dataset: the labelled split.
+
+        Returns:
+            True if all predictions are equal; one prediction alone shows nothing.
+        """
+        return len(dataset) > 1 and metrics.is_constant(predictions["prediction"])
+
     @abstractmethod
     def write_predictions(
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import datasets
     from transformers import EvalPrediction, PreTrainedTokenizerBase
 
+COLLAPSED_SPREAD = 0.01
+"""Numbers whose standard deviation is below this share of the labels' count as constant (our choice)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationTask(Task):
@@ -71,6 +74,18 @@ class ClassificationTask(Task):
     def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
         """All `metrics` of the split."""
         return metrics.compute(self.metrics, predictions["prediction"], np.asarray(dataset["label"][:]))
+
+    def is_collapsed(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
+        """See `Task.is_collapsed`. Numbers are never quite equal: theirs spread less than 1% of what the labels do.
+
+        Spread is the standard deviation. Labels that are all equal ask for a constant.
+        """
+        labels = np.asarray(dataset["label"][:])
+        if metrics.is_constant(labels):
+            return False
+        if self.number_range is None:
+            return super().is_collapsed(predictions, dataset)
+        return bool(np.std(predictions["prediction"]) < COLLAPSED_SPREAD * np.std(labels))
 
     def compute_metrics(self, prediction: "EvalPrediction") -> dict[str, float]:
         """The same scores for `Trainer(compute_metrics=task.compute_metrics)`, through `evaluate`."""

@@ -270,6 +270,10 @@ class SquadTask(Task):
             **scoring.threshold_report(questions, odds),
         }
 
+    def is_collapsed(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
+        """See `Task.is_collapsed`; by the answers after the threshold, so that none at all (v2.0) counts."""
+        return len(dataset) > 1 and len(set(self.answers(predictions))) == 1
+
     def write_predictions(
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
     ) -> list[Path]:

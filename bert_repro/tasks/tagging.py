@@ -173,6 +173,11 @@ class TaggingTask(Task):
             return metrics.compute(self.metrics, *words)
         return metrics.compute(self.metrics, predictions["prediction"], references)
 
+    def is_collapsed(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
+        """See `Task.is_collapsed`; whether every word has the same tag."""
+        tags = list(chain.from_iterable(predictions["prediction"]))
+        return len(tags) > 1 and len(set(tags)) == 1
+
     def write_predictions(
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
     ) -> list[Path]:

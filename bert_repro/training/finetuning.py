@@ -16,7 +16,6 @@ from bert_repro.configs import FinetuningConfig
 from bert_repro.errors import UserError
 from bert_repro.models import modeling_bert_repro
 from bert_repro.randomness import draw
-from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Predictions, Task
 from bert_repro.tokenization import load_tokenizer
 from bert_repro.training import adapters, run
@@ -30,13 +29,13 @@ logger = logging.getLogger("bert_repro")
 ORDER = 3  # what is drawn, in the names of `randomness.draw`
 
 
-def run_finetuning(config: FinetuningConfig) -> dict[str, Any]:
-    """Runs `finetune` on the task that the configuration names or whose files it gives."""
-    return finetune(config, configured_task(config))
-
-
-def finetune(config: FinetuningConfig, task: Task) -> dict[str, Any]:
+def finetune(config: FinetuningConfig, task: Task, *, last: bool = True) -> dict[str, Any]:
     """Trains, scores and predicts as the configuration says; publishes the model when it was trained.
+
+    Args:
+        config: one run's settings; those of a search play no part.
+        task: what is learnt and scored.
+        last: leave the process group; False where these processes go on with another run.
 
     Returns:
         The record that results.json holds.
@@ -50,6 +49,7 @@ def finetune(config: FinetuningConfig, task: Task) -> dict[str, Any]:
     begun = run.begin(config)
     bench = _Bench(config, task, begun.accelerator)
     results: dict[str, Any] = {"task": task.name, "splits": {}}
+    bench.read()
     if config.do_train:
         results["train"] = bench.train()
     if config.do_eval:
@@ -57,11 +57,11 @@ def finetune(config: FinetuningConfig, task: Task) -> dict[str, Any]:
         scored = {name: split for name, split in results["splits"].items() if "metrics" in split}
         name, split = next(iter(scored.items()))
         results |= {"split": name, "metrics": split["metrics"], "rows_scored": split["rows_scored"]}
-        results["primary_metric"] = task.primary_metric
+        results |= {"primary_metric": task.primary_metric, "collapsed": split["collapsed"]}
     if config.do_predict:
         results["splits"] |= bench.predict_all()
     results |= {"deviations": bench.deviations(), "data": bench.task.data_record()}
-    return begun.finish(bench.model, bench.tokenizer, results, save_model=config.do_train)
+    return begun.finish(bench.model, bench.tokenizer, results, save_model=config.do_train, last=last)
 
 
 class _Bench:
@@ -78,6 +78,18 @@ class _Bench:
         self.task = task.restored(self.model.config)
         self._check_fit()
         self._cache: dict[str, tuple[datasets.Dataset, datasets.Dataset]] = {}
+
+    def read(self) -> None:
+        """Reads and tokenises all that the run asks for, so that what is wrong there comes out before training."""
+        task, config = self.task, self.config
+        if config.do_train and task.train_split is not None:
+            self._splits([task.train_split], config.max_train_samples)
+        if config.do_eval:
+            for name, (dataset, _) in self._splits(task.eval_splits, config.max_eval_samples).items():
+                if not task.is_labelled(dataset):
+                    raise UserError(f"--do_eval: split {name} of {task.name} has no labels; use --do_predict")
+        if config.do_predict:
+            self._splits(task.predict_splits, None)
 
     def train(self) -> dict[str, Any]:
         """Fine-tunes the model; returns what the record says about it."""
@@ -136,13 +148,20 @@ class _Bench:
         return self.task.score(self._predictions(dataset, features), dataset)
 
     def _evaluate(self, name: str, dataset: "datasets.Dataset", features: "datasets.Dataset") -> dict[str, Any]:
-        if not self.task.is_labelled(dataset):
-            raise UserError(f"--do_eval: split {name} of {self.task.name} has no labels; use --do_predict")
         predictions = self._predictions(dataset, features)
         if self.config.do_train:
             self.task = self.task.tuned(predictions, dataset)
             self.model.config.update(self.task.model_settings())
-        return self._score(name, dataset, predictions) | self._write(name, dataset, features, predictions)
+        scores = self._score(name, dataset, predictions)
+        scores["collapsed"] = self.task.is_collapsed(predictions, dataset)
+        if scores["collapsed"]:
+            logger.warning(
+                "%s %s: collapsed, the model says the same of every row; try another --seed, a lower --learning_rate "
+                "or a longer warm-up",
+                self.task.name,
+                name,
+            )
+        return scores | self._write(name, dataset, features, predictions)
 
     def _predict(self, name: str, dataset: "datasets.Dataset", features: "datasets.Dataset") -> dict[str, Any]:
         predictions = self._predictions(dataset, features)

@@ -50,7 +50,9 @@ class Run:
         """The run's folder."""
         return Path(self.config.output_dir)
 
-    def finish(self, model: Any, tokenizer: Any, results: dict[str, Any], *, save_model: bool = True) -> dict[str, Any]:
+    def finish(
+        self, model: Any, tokenizer: Any, results: dict[str, Any], *, save_model: bool = True, last: bool = True
+    ) -> dict[str, Any]:
         """Writes results.json, the plot, the published folder with its card, and uploads it where asked.
 
         Args:
@@ -58,6 +60,7 @@ class Run:
             tokenizer: its tokenizer.
             results: what the caller knows: task, split, metrics, rows_scored, data ...
             save_model: False for a run that only evaluated.
+            last: leave the process group; False where these processes go on with another run.
 
         Returns:
             The complete record, as written to results.json.
@@ -75,7 +78,10 @@ class Run:
             if self.config.push_to_hub:
                 push_folder(self.output_dir, self.config.hub_model_id)
         self.accelerator.wait_for_everyone()
-        self.accelerator.end_training()
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
+        if last:
+            self.accelerator.state.destroy_process_group()
         return dict(complete)
 
 

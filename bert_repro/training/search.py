@@ -1,0 +1,318 @@
+"""The paper's search: a grid of learning rates, batch sizes and epochs, each with random restarts (4.1, A.3).
+
+Every run of a search is an ordinary fine-tuning run in a folder of its own, named by what the search varies:
+
+    OUTPUT/search/lr5e-05-batch32-epochs3/seed42/   results.json, predictions, log; of the best run also the model
+    OUTPUT/search/search.json, table.txt            what has been found so far
+    OUTPUT/                                         the best model, published as that of a single run
+
+So the same command goes on where it was interrupted, and a wider grid keeps what is done: a finished run is one whose
+results are there, and a run that was interrupted goes on from its newest checkpoint.
+"""
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+
+from bert_repro import status
+from bert_repro.configs import SEARCHED, FinetuningConfig
+from bert_repro.errors import NonFiniteError, StopRequested, UserError
+from bert_repro.hub.export import republish
+from bert_repro.hub.push import push_folder
+from bert_repro.hub.redaction import redacted
+from bert_repro.tasks import configured_task
+from bert_repro.tasks.base import Task
+from bert_repro.tokenization import load_tokenizer
+from bert_repro.training import checkpoint, run
+from bert_repro.training.finetuning import finetune
+from bert_repro.training.loop import batch_sizes
+from bert_repro.training.search_table import Cell, Outcome, best_run, search_record, text_table
+
+logger = logging.getLogger("bert_repro")
+
+FOLDER, FILE_NAME, TABLE = "search", "search.json", "table.txt"
+_TEST = "test"  # folder of the best run's test predictions
+_ADAPTER = "adapter"  # folder of a model that was trained through one
+# Settings that are in a run's place, or that change no result: a search may go on with others.
+_FREE = {
+    *SEARCHED, *SEARCHED.values(), "seed", "num_restarts", "max_steps", "search_keep_models", "output_dir",
+    "overwrite_output_dir", "resume_from_checkpoint", "do_predict", "push_to_hub", "hub_model_id", "report_to",
+    "logging_steps", "eval_steps", "save_steps", "save_total_limit", "dataloader_num_workers",
+    "dataloader_prefetch_factor", "dataloader_pin_memory", "hub_private_repo", "per_device_train_batch_size",
+    "gradient_accumulation_steps", "per_device_eval_batch_size",
+}  # fmt: skip
+
+
+def run_finetuning(config: FinetuningConfig) -> dict[str, Any]:
+    """Fine-tunes, scores and predicts once, or searches for the best of several runs, as the configuration says."""
+    task = configured_task(config)
+    return search(config, task) if config.searches else finetune(config, task)
+
+
+def search(config: FinetuningConfig, task: Task) -> dict[str, Any]:
+    """Makes every run of a search that is not there yet and publishes the model that is best on dev.
+
+    Dev is the task's first dev split and best is the highest of its main metric. A run whose loss is not finite is
+    counted, and the others go on.
+
+    Returns:
+        The record of the best run, with the whole search under `search`.
+
+    Raises:
+        UserError: the output folder holds something else or another search, or a run cannot be made as asked.
+        NonFiniteError: no run has a score.
+        StopRequested: see `bert_repro.training.loop.Trainer.train`; the run's checkpoint is written.
+    """
+    accelerator = _begin(config)
+    plan = list(_plan(config, task, accelerator.num_processes))
+    found = _Search(config, task, accelerator, plan)
+    found.require_test_set()
+    for number, planned in enumerate(plan, start=1):
+        logger.info("run %d of %d: %s, seed %d", number, len(plan), planned.cell.name, planned.config.seed)
+        found.settle(planned)
+    best = found.best()
+    found.settle(best, with_model=True)
+    if config.do_predict:
+        found.predict(best)
+    results = found.publish(best)
+    accelerator.end_training()
+    return results
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A run of the plan: its cell, its folder below the search's, and the configuration that makes it."""
+
+    cell: Cell
+    folder: str
+    config: FinetuningConfig
+
+    @property
+    def path(self) -> Path:
+        return Path(self.config.output_dir)
+
+
+class _Search:
+    """The runs of a plan. All processes take the same decisions, on what the main one finds on disk."""
+
+    def __init__(self, config: FinetuningConfig, task: Task, accelerator: Accelerator, plan: list[_Planned]) -> None:
+        self.config, self.task, self.accelerator, self.plan = config, task, accelerator, plan
+
+    def require_test_set(self) -> None:
+        """Raises `UserError` if the test set that is to be predicted is not there; it is needed only in the end."""
+        if self.config.do_predict:
+            with self.accelerator.main_process_first():
+                tokenizer = load_tokenizer(self.config.tokenizer_name or self.config.model_name_or_path)
+                task = self.task.prepared(self.config, tokenizer)
+                task.load(self.config.data_dir, task.predict_splits)
+
+    def settle(self, planned: _Planned, *, with_model: bool = False) -> None:
+        """Makes a run unless it is done.
+
+        Args:
+            planned: the run.
+            with_model: make it again if its model is gone, as after a wider search that had a better one.
+        """
+        state = self._agreed(_state(planned.path))
+        if state == "not finite" or (state == "done" and not (with_model and self._agreed(not _models(planned.path)))):
+            return
+        resume = "latest" if state == "begun" else None
+        config = replace(planned.config, resume_from_checkpoint=resume, overwrite_output_dir=resume is None)
+        try:
+            finetune(config, self.task, last=False)
+            self._close(planned, 0, "done")
+        except NonFiniteError as error:
+            logger.warning("%s, seed %d: %s", planned.cell.name, planned.config.seed, error)
+            self._close(planned, error.exit_code, str(error))
+        except StopRequested as stop:
+            self._close(planned, stop.exit_code, str(stop))
+            raise
+
+    def best(self) -> _Planned:
+        """The run that is best on dev.
+
+        Raises:
+            NonFiniteError: none has a score.
+        """
+        best = self._agreed(best_run(self._outcomes(), self.task.primary_metric))
+        if best is None:
+            raise NonFiniteError(
+                f"{self.config.output_dir}: none of the {len(self.plan)} runs kept a finite loss; lower the learning "
+                "rates or lengthen the warm-up, and start anew with --overwrite_output_dir"
+            )
+        if best.collapsed:
+            logger.warning("the best run says the same of every row, and none of the others scores higher")
+        return next(planned for planned in self.plan if planned.folder == best.folder)
+
+    def predict(self, best: _Planned) -> None:
+        """Predicts the test set with the best run's model, in a folder of that run."""
+        path = best.path / _TEST
+        if self._agreed(_state(path)) == "done":
+            return
+        only: dict[str, Any] = {"do_train": False, "do_eval": False, "do_predict": True, "output_dir": str(path)}
+        config = replace(best.config, model_name_or_path=str(best.path), overwrite_output_dir=True, **only)
+        finetune(config, self.task, last=False)
+
+    def publish(self, best: _Planned) -> dict[str, Any]:
+        """Publishes the best run's model in the output folder, with the search in its record; returns that."""
+        results = None
+        if self.accelerator.is_main_process:
+            record = self.record()
+            _publish(self.config, best, record)
+            results = run.read_results(Path(self.config.output_dir))
+            logger.info("%s", text_table(record))
+        agreed: dict[str, Any] = self._agreed(results)
+        return agreed
+
+    def record(self) -> dict[str, Any]:
+        """What has been found so far, for results.json."""
+        finished = next((results for planned in self.plan if (results := _results(planned.path))), {})
+        split = finished.get("split", self.task.eval_splits[0])
+        return search_record(self._outcomes(), metric=self.task.primary_metric, split=split)
+
+    def _close(self, planned: _Planned, code: int, reason: str) -> None:
+        """Records how a run ended; of those that are done keeps what is still needed."""
+        if not self.accelerator.is_main_process:
+            return
+        status.finish(str(planned.path), code, reason)
+        outcomes = self._outcomes()
+        best = best_run(outcomes, self.task.primary_metric)
+        for other in self.plan:
+            if _results(other.path):
+                shutil.rmtree(other.path / checkpoint.FOLDER, ignore_errors=True)
+                if best is not None and other.folder != best.folder and not self.config.search_keep_models:
+                    _remove_model(other.path)
+        if outcomes:
+            _write(self.config, self.record())
+
+    def _outcomes(self) -> list[Outcome]:
+        """The runs that ended by themselves, in the order of the plan."""
+        outcomes = []
+        for planned in self.plan:
+            run_of = (planned.cell, planned.config.seed, planned.folder)
+            if results := _results(planned.path):
+                outcomes.append(Outcome(*run_of, results["metrics"], results["collapsed"]))
+            elif _state(planned.path) == "not finite":
+                outcomes.append(Outcome(*run_of, None))
+        return outcomes
+
+    def _agreed(self, value: Any) -> Any:
+        """What the main process says."""
+        return broadcast_object_list([value])[0]
+
+
+def _begin(config: FinetuningConfig) -> Accelerator:
+    """Claims the output folder, for a new search or to go on with the one that is there, and sets up the devices."""
+    claim = replace(config, report_to="none")
+    if int(os.environ.get("RANK", "0")) == 0:
+        folder = Path(config.output_dir)
+        if config.overwrite_output_dir:
+            if (_folder(config) / FILE_NAME).exists():
+                shutil.rmtree(_folder(config))
+        elif (_folder(config) / FILE_NAME).exists():
+            _require_same_settings(config)
+            claim = replace(claim, resume_from_checkpoint="latest")
+        elif config.resume_from_checkpoint and not status.is_free(folder):
+            raise UserError(f"--resume_from_checkpoint latest: --output_dir {folder} holds no search; name another one")
+    accelerator = run.begin(claim).accelerator
+    if accelerator.is_main_process and not (_folder(config) / FILE_NAME).exists():
+        _folder(config).mkdir(exist_ok=True)
+        _write(config, None)
+    return accelerator
+
+
+def _plan(config: FinetuningConfig, task: Task, processes: int) -> Iterator[_Planned]:
+    """All runs, cell by cell."""
+    once: dict[str, Any] = {**dict.fromkeys(SEARCHED, ()), "num_restarts": 1, "do_predict": False}
+    once |= {"resume_from_checkpoint": None, "push_to_hub": False, "hub_model_id": None}
+    rates = config.search_learning_rates or (config.learning_rate,)
+    batches = config.search_batch_sizes or (config.train_batch_size,)
+    lengths = config.search_num_train_epochs or (config.num_train_epochs,)
+    for rate, batch, epochs in product(rates, batches, lengths):
+        chosen = replace(config, learning_rate=rate, train_batch_size=batch, num_train_epochs=epochs, **once)
+        sequences = batch_sizes(chosen, processes, task.paper_batch).batch
+        passes = None if config.max_steps else epochs or task.paper_epochs
+        cell = Cell(rate, sequences, passes, config.max_steps)
+        for seed in range(config.seed, config.seed + config.num_restarts):
+            folder = f"{cell.name}/seed{seed}"
+            yield _Planned(cell, folder, replace(chosen, seed=seed, output_dir=str(_folder(config) / folder)))
+
+
+def _publish(config: FinetuningConfig, best: _Planned, record: dict[str, Any]) -> None:
+    output_dir, results = Path(config.output_dir), run.read_results(best.path)
+    files = [path for path in (best.path / _ADAPTER,) if path.exists()]
+    asked = ("output_dir", "overwrite_output_dir", "do_predict", "push_to_hub", "hub_model_id")
+    results["settings"] |= {name: getattr(config, name) for name in asked}
+    if config.do_predict:
+        test = best.path / _TEST
+        results["splits"] |= run.read_results(test)["splits"]
+        files += [path for path in test.iterdir() if "prediction" in path.name or "null_odds" in path.name]
+    republish(best.path, output_dir, results={**results, "search": record}, files=files)
+    if config.push_to_hub and config.hub_model_id:
+        push_folder(output_dir, config.hub_model_id)
+
+
+def _state(path: Path) -> str:
+    """done, not finite, begun (a checkpoint is there) or new."""
+    if _results(path):
+        return "done"
+    if (path / status.FILE_NAME).exists():
+        code = json.loads((path / status.FILE_NAME).read_text(encoding="utf-8"))["code"]
+        if code == NonFiniteError.exit_code:
+            return "not finite"
+    try:
+        checkpoint.find(path, "latest")
+    except UserError:
+        return "new"
+    return "begun"
+
+
+def _results(path: Path) -> dict[str, Any] | None:
+    return run.read_results(path) if (path / "results.json").exists() else None
+
+
+def _models(path: Path) -> list[Path]:
+    return list(path.glob("*.safetensors*"))
+
+
+def _remove_model(path: Path) -> None:
+    for file in (*_models(path), path / "README.md"):
+        file.unlink(missing_ok=True)
+    shutil.rmtree(path / _ADAPTER, ignore_errors=True)
+
+
+def _require_same_settings(config: FinetuningConfig) -> None:
+    path = _folder(config) / FILE_NAME
+    before = json.loads(path.read_text(encoding="utf-8"))["settings"]
+    for name, value in _settings(config).items():
+        if before.get(name, value) != value:
+            raise UserError(
+                f"{path}: this search has --{name} {before[name]}, not {value}; name another --output_dir, or start "
+                "anew with --overwrite_output_dir"
+            )
+
+
+def _settings(config: FinetuningConfig) -> dict[str, Any]:
+    kept = {name: value for name, value in asdict(config).items() if name not in _FREE}
+    settings: dict[str, Any] = json.loads(json.dumps(redacted(kept)))
+    return settings
+
+
+def _write(config: FinetuningConfig, record: dict[str, Any] | None) -> None:
+    """Writes what has been found so far."""
+    status.write_json(_folder(config) / FILE_NAME, {"settings": _settings(config), "found": record})
+    if record is not None:
+        (_folder(config) / TABLE).write_text(text_table(record), encoding="utf-8")
+
+
+def _folder(config: FinetuningConfig) -> Path:
+    return Path(config.output_dir) / FOLDER

@@ -1,0 +1,229 @@
+"""A search over settings and seeds: what it finds, what it keeps, and that it goes on where it was stopped."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from running import recipe, results
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from bert_repro import BertReproConfig, BertReproForMaskedLM
+from bert_repro.cli import parse
+from bert_repro.configs import GlueConfig
+from bert_repro.errors import UserError
+from bert_repro.training.search_table import Cell, Outcome, best_run, search_record, text_table
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "run_glue.py"
+RUN = "--task_name sst2 --do_train --do_eval --bias_correction true --num_train_epochs 6 --train_batch_size 8"
+GRID = "--search_learning_rates 1e-2 1e-4 --num_restarts 2"
+CELLS = ("lr0.01-batch8-epochs6", "lr0.0001-batch8-epochs6")
+
+
+@pytest.fixture(scope="module")
+def model(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("untrained")
+    torch.manual_seed(0)
+    shape = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    BertReproForMaskedLM(BertReproConfig(vocab_size=150, **shape)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
+    return folder
+
+
+def arguments(world: Any, model: Path, output_dir: Path, *more: str) -> list[str]:
+    text = f"{RUN} --model_name_or_path {model} --data_dir {world.glue} --output_dir {output_dir} {' '.join(more)}"
+    return text.split()
+
+
+@pytest.fixture(scope="module")
+def searched(world: Any, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("searched")
+    assert recipe("run_glue", *arguments(world, model, folder, GRID, "--do_predict")) == 0
+    return folder
+
+
+def scores(folder: Path) -> dict[str, Any]:
+    return {run["folder"]: run["metrics"] for run in results(folder)["search"]["runs"]}
+
+
+def test_the_best_on_dev_is_published_as_a_single_run_is(searched: Path) -> None:
+    record = results(searched)
+    found = record["search"]
+    assert [run["folder"] for run in found["runs"]] == [f"{cell}/seed{seed}" for cell in CELLS for seed in (42, 43)]
+    best = max(found["runs"], key=lambda run: (run["metrics"]["accuracy"], not run["collapsed"]))
+    assert found["best"] == best
+    own = results(searched / "search" / best["folder"])
+    assert record["metrics"] == own["metrics"] and record["seed"] == best["seed"]
+    assert record["settings"]["learning_rate"] == best["learning_rate"]
+    assert record["settings"]["output_dir"] == str(searched)
+    assert record["splits"]["test"]["rows"] == 5 and (searched / "predictions.test.tsv").exists()
+    assert (searched / "predictions.validation.tsv").exists() and (searched / "training.png").exists()
+    weights = [safetensors.torch.load_file(path) for path in searched.rglob("model.safetensors")]
+    assert len(weights) == 2  # the best run's own and the published one
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    stock = AutoModelForSequenceClassification.from_pretrained(searched)
+    assert stock.config.id2label == {0: "negative", 1: "positive"}
+    assert "best on dev of 4 runs" in (searched / "README.md").read_text()
+    assert json.loads((searched / "status.json").read_text()) == {"code": 0, "reason": "done"}
+
+
+def test_a_run_of_a_search_is_the_run_one_would_make_alone(
+    world: Any, model: Path, searched: Path, tmp_path: Path
+) -> None:
+    alone = arguments(world, model, tmp_path / "alone", "--learning_rate 1e-2 --seed 43")
+    assert recipe("run_glue", *alone) == 0
+    assert results(tmp_path / "alone")["metrics"] == scores(searched)[f"{CELLS[0]}/seed43"]
+
+
+def test_a_wider_search_makes_only_what_is_new(world: Any, model: Path, searched: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (searched / "search").glob("*/seed*/results.json")}
+    found = scores(searched)
+    wider = "--search_learning_rates 1e-2 1e-4 3e-4 --num_restarts 2"
+    assert recipe("run_glue", *arguments(world, model, searched, wider)) == 0
+    assert len(scores(searched)) == 6 and found.items() <= scores(searched).items()
+    assert all(path.stat().st_mtime_ns == time_before for path, time_before in before.items())
+
+
+def test_killed_in_the_middle_the_same_command_goes_on(
+    world: Any, model: Path, searched: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "killed"
+    typed = arguments(world, model, folder, GRID, "--save_steps 10")
+    process = subprocess.Popen(
+        [sys.executable, str(RECIPE), *typed], env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL
+    )
+    done, second = (folder / "search" / CELLS[0] / f"seed{seed}" for seed in (42, 43))
+    deadline = time.monotonic() + 120
+    while not list(second.glob("checkpoints/step-*")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (second / "results.json").exists() and not (folder / "model.safetensors").exists()
+    finished = (done / "results.json").stat().st_mtime_ns
+    assert recipe("run_glue", *typed) == 0
+    assert (done / "results.json").stat().st_mtime_ns == finished
+    assert caplog.text.count("resuming from") == 1
+    whole = scores(searched)
+    assert scores(folder) == {name: whole[name] for name in scores(folder)} and len(scores(folder)) == 4
+
+
+def test_a_run_that_is_not_finite_is_counted_and_the_others_go_on(world: Any, model: Path, tmp_path: Path) -> None:
+    typed = arguments(world, model, tmp_path, "--max_steps 4 --search_learning_rates 1e30 1e-2")
+    assert recipe("run_glue", *typed) == 0
+    found = results(tmp_path)["search"]
+    assert found["not_finite"] == 1 and found["best"]["learning_rate"] == 1e-2
+    broken, whole = found["cells"]
+    assert (broken["runs"], broken["not_finite"], broken["metrics"]) == (1, 1, {})
+    assert whole["metrics"]["accuracy"] == {"mean": found["best"]["metrics"]["accuracy"], "standard_deviation": None,
+                                            "best": found["best"]["metrics"]["accuracy"]}  # fmt: skip
+    assert json.loads((tmp_path / "search/lr1e+30-batch8-steps4/seed42/status.json").read_text())["code"] == 3
+    assert "| 1e+30 | 8 | 4 | 1 | - | - | - | 0 | 1 |" in (tmp_path / "README.md").read_text()
+
+
+def test_without_any_finite_run_the_search_says_so(
+    world: Any, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        recipe("run_glue", *arguments(world, model, tmp_path, "--max_steps 4 --learning_rate 1e30 --num_restarts 2"))
+        == 3
+    )
+    assert "none of the 2 runs kept a finite loss" in capsys.readouterr().err
+
+
+def test_a_folder_of_another_search_or_run_is_left_alone(
+    world: Any, model: Path, searched: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in searched.rglob("*") if path.is_file()}
+    assert recipe("run_glue", *arguments(world, model, searched, GRID, "--max_seq_length 64")) == 2
+    assert "this search has --max_seq_length 128, not 64" in capsys.readouterr().err
+    assert recipe("run_glue", *arguments(world, model, searched, "--learning_rate 1e-2")) == 2
+    assert "is not empty" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert recipe("run_glue", *arguments(world, model, tmp_path, GRID)) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert recipe("run_glue", *arguments(world, model, tmp_path, GRID, "--resume_from_checkpoint latest")) == 2
+    assert "holds no search" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in searched.rglob("*") if path.is_file()} == before
+
+
+def test_a_missing_test_set_comes_out_before_the_first_run(
+    world: Any, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "glue/SST-2").mkdir(parents=True)
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / "glue/SST-2" / name).write_text((world.glue / "SST-2" / name).read_text())
+    own = arguments(world, model, tmp_path / "out", "--do_predict", f"--data_dir {tmp_path / 'glue'}")
+    for more in (GRID, ""):
+        assert recipe("run_glue", *own, *more.split(), "--overwrite_output_dir") == 2
+        assert "test.tsv: no such file" in capsys.readouterr().err
+        assert not list((tmp_path / "out").rglob("train_log.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--search_learning_rates 1e-2 0", "--search_learning_rates is 0.01 0; each must be positive"),
+        ("--search_batch_sizes 8 16 8", "--search_batch_sizes is 8 16 8; leave repetitions out"),
+        ("--search_learning_rates 1e-2 --learning_rate 1e-3", "--learning_rate 0.001 and --search_learning_rates 0.01"),
+        ("--search_num_train_epochs 2 3 --max_steps 5", "--max_steps 5 and --search_num_train_epochs exclude"),
+        ("--num_restarts 0", "--num_restarts is 0; it must be positive"),
+        ("--num_restarts 2 --do_eval false", "need --do_train and --do_eval"),
+        ("--num_restarts 2 --resume_from_checkpoint elsewhere", "a search goes on with the same command"),
+    ],
+)
+def test_a_search_that_cannot_be_one_is_refused(flags: str, message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        parse(GlueConfig, f"--task_name sst2 --model_name_or_path x --do_train --do_eval {flags}".split())
+
+
+def test_collapsed_runs_stay_in_mean_and_deviation() -> None:
+    cell = Cell(2e-5, 32, 3.0)
+    outcomes = [Outcome(cell, seed, f"{cell.name}/seed{seed}", {"f1": score}, score == 0.5)
+                for seed, score in enumerate((0.8, 0.5, 0.9))]  # fmt: skip
+    record = search_record([*outcomes, Outcome(cell, 3, "x", None)], metric="f1", split="validation")
+    (found,) = record["cells"]
+    assert (found["runs"], found["collapsed"], found["not_finite"], found["best_seed"]) == (4, 1, 1, 2)
+    assert found["metrics"]["f1"]["mean"] == pytest.approx(2.2 / 3)
+    assert found["metrics"]["f1"]["standard_deviation"] == pytest.approx(0.2081666)
+    assert found["without_collapsed"]["runs"] == 2
+    assert found["without_collapsed"]["metrics"]["f1"] == pytest.approx(
+        {"mean": 0.85, "standard_deviation": 0.0707107, "best": 0.9}
+    )
+    told, head, row = text_table(record).splitlines()
+    assert told == "f1 on validation, 4 runs; best 0.9000: rate 2e-05, batch 32, 3 epochs, seed 2"
+    assert row.split() == "2e-05 32 3 4 0.7333 0.2082 0.9000 2 1 1 0.8500 0.0707".split()
+    assert head.split("  ")[-2].strip() == "without collapsed: mean"
+    assert len(head) == len(row)
+
+
+def test_of_equal_scores_the_run_that_did_not_collapse_is_best() -> None:
+    cell = Cell(2e-5, 32, 3.0)
+    outcomes = [
+        Outcome(cell, 0, "a", {"f1": 0.8}, True),
+        Outcome(cell, 1, "b", {"f1": 0.8}),
+        Outcome(cell, 2, "c", None),
+    ]
+    assert best_run(outcomes, "f1") == outcomes[1]
+    assert best_run(outcomes[2:], "f1") is None
+
+
+@pytest.mark.slow
+def test_two_processes_find_the_same(world: Any, model: Path, searched: Path, tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0"]
+    command = [*launcher, str(RECIPE), *arguments(world, model, tmp_path / "two", GRID, "--do_predict")]
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert scores(tmp_path / "two").keys() == {f"{cell}/seed{seed}" for cell in CELLS for seed in (42, 43)}
+    assert results(tmp_path / "two")["hardware"]["processes"] == 2
+    assert (tmp_path / "two" / "predictions.test.tsv").exists()
+    assert subprocess.run(command, env=environment, capture_output=True, timeout=250).returncode == 0
