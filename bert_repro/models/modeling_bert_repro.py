@@ -53,6 +53,77 @@ IGNORED_LABEL = -100
 PACKING_ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
+# --- Dropout --------------------------------------------------------------------------------------------------------
+
+DROPOUT_STEPS = 1 << 16
+
+
+def draw_kept(shape: torch.Size, dtype: torch.dtype, probability: float) -> torch.Tensor:
+    """Draws what dropout keeps, on the CPU.
+
+    PyTorch's generator there is serial and draws one element at a time. 64 bits at a time, 16 for each element, take a
+    sixth of the time; the probability is rounded to a 65,536th (0.1 becomes 0.1000061).
+
+    Args:
+        shape: shape of what is dropped from.
+        dtype: its floating-point type.
+        probability: how much is dropped.
+
+    Returns:
+        Integers as wide as `dtype`, all bits set where a value is kept and none where it is dropped.
+    """
+    count = shape.numel()
+    draws = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+    kept = torch.empty(shape, dtype=torch.int16)
+    torch.ge(draws[:count].view(shape), round(probability * DROPOUT_STEPS) - DROPOUT_STEPS // 2, out=kept)
+    return kept.neg_().to({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize])
+
+
+def keep(states: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """Sets to zero what dropout does not keep, without a look at the values.
+
+    Args:
+        states: floating-point numbers.
+        kept: of `draw_kept` for the same shape and type.
+
+    Returns:
+        A new tensor.
+    """
+    return (states.view(kept.dtype) & kept).view(states.dtype)
+
+
+def dropout_scale(probability: float) -> float:
+    """What kept values are multiplied with, so that the expectation stays the same."""
+    return DROPOUT_STEPS / (DROPOUT_STEPS - round(probability * DROPOUT_STEPS))
+
+
+class ScaledKeep(torch.autograd.Function):
+    """Dropout with what is kept already drawn."""
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, kept: torch.Tensor, scale: float) -> torch.Tensor:
+        """Returns the kept states times `scale`, and zeros."""
+        ctx.save_for_backward(kept)
+        ctx.scale = scale
+        return keep(states, kept).mul_(scale)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """The same of the gradient."""
+        return ScaledKeep.apply(grad, *ctx.saved_tensors, ctx.scale), None, None
+
+
+class BertReproDropout(nn.Dropout):
+    """Dropout, with quicker draws on the CPU."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Drops from states of any shape."""
+        quick = states.device.type == "cpu" and 0 < self.p < 1 and not torch.compiler.is_compiling()
+        if not (self.training and quick):
+            return super().forward(states)
+        return ScaledKeep.apply(states, draw_kept(states.shape, states.dtype, self.p), dropout_scale(self.p))
+
+
 # --- Attention ------------------------------------------------------------------------------------------------------
 
 
@@ -88,6 +159,81 @@ def eager_attention_forward(
     return torch.matmul(probabilities, value).transpose(1, 2), probabilities
 
 
+class PackedAttention(torch.autograd.Function):
+    """Attention of packed sequences on the CPU, one after another, with its own backward pass.
+
+    PyTorch's CPU attention has a fused kernel without dropout only, whose backward pass is slower than this; with
+    dropout it computes everything in 32 bits and draws one element at a time. As in flash kernels, scores and
+    probabilities are 32 bits wide, and halves are what products read.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        lengths: list[int],
+        scaling: float,
+        dropout: float,
+        causal: bool,
+    ) -> torch.Tensor:
+        """Attends within each sequence.
+
+        Args:
+            ctx: what the backward pass needs.
+            query: (1, A, T, D).
+            key: (1, A, T, D).
+            value: (1, A, T, D).
+            lengths: tokens of each sequence, T in all.
+            scaling: factor on the scores.
+            dropout: dropout probability on the attention probabilities.
+            causal: whether later tokens are hidden.
+
+        Returns:
+            The attended values (1, T, A, D).
+        """
+        ctx.lengths, ctx.scaling, ctx.scale = lengths, scaling, dropout_scale(dropout)
+        precise = torch.promote_types(query.dtype, torch.float32)
+        attended = query.new_empty(1, query.shape[2], query.shape[1], query.shape[3])
+        sequences = zip(*(states[0].split(lengths, dim=1) for states in (query, key, value)), strict=True)
+        saved = []
+        with torch.autocast("cpu", enabled=False):
+            for (q, k, v), output in zip(sequences, attended[0].split(lengths), strict=True):
+                scores = torch.bmm(q.to(precise) * scaling, k.to(precise).transpose(1, 2))
+                if causal:
+                    scores.masked_fill_(torch.ones(scores.shape[1:], dtype=torch.bool).triu_(1), -torch.inf)
+                probabilities = scores.softmax(-1)
+                kept = draw_kept(scores.shape, precise, dropout) if dropout else None
+                dropped = probabilities if kept is None else keep(probabilities, kept)
+                output.copy_(torch.bmm(dropped.to(v.dtype), v).mul_(ctx.scale).transpose(0, 1))
+                saved += [q, k, v, probabilities, kept]
+        ctx.save_for_backward(*saved)
+        return attended
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Maps the gradient (1, T, A, D) to those of query, key and value, (1, A, T, D)."""
+        gradients = [grad.new_empty(grad.shape).transpose(1, 2) for _ in range(3)]
+        outputs = zip(*(states[0].split(ctx.lengths, dim=1) for states in gradients), strict=True)
+        saved = zip(*[iter(ctx.saved_tensors)] * 5, strict=True)
+        with torch.autocast("cpu", enabled=False):
+            for (q, k, v, probabilities, kept), (dq, dk, dv), g in zip(
+                saved, outputs, grad[0].split(ctx.lengths), strict=True
+            ):
+                g = g.transpose(0, 1) * ctx.scale
+                dropped = probabilities if kept is None else keep(probabilities, kept)
+                dv.copy_(torch.bmm(dropped.to(v.dtype).transpose(1, 2), g))
+                dp = torch.bmm(g.to(dropped.dtype), v.to(dropped.dtype).transpose(1, 2))
+                dp = dp if kept is None else keep(dp, kept)
+                ds = torch.ops.aten._softmax_backward_data(dp, probabilities, -1, dp.dtype)
+                ds = ds.mul_(ctx.scaling).to(q.dtype)
+                dq.copy_(torch.bmm(ds, k))
+                dk.copy_(torch.bmm(ds.transpose(1, 2), q))
+        return *gradients, None, None, None, None
+
+
 def packed_attention_forward(
     module: nn.Module,
     query: torch.Tensor,
@@ -105,8 +251,7 @@ def packed_attention_forward(
     """Attention of packed sequences, each within its own bounds, dropout included.
 
     Half precision on CUDA is one call of PyTorch's own flash kernel, the only variable-length one that has dropout, for
-    the head sizes that it takes. Elsewhere a loop over sequences does no work on padding and beats both padded and
-    nested tensors on the CPU.
+    the head sizes that it takes. Elsewhere it is a loop over sequences, `PackedAttention` on the CPU.
 
     Args:
         module: the calling attention layer. Its `is_causal` decides whether later tokens are hidden.
@@ -147,6 +292,8 @@ def packed_attention_forward(
         )
         return attended.unsqueeze(0), None
     lengths = cu_seq_lens_q.diff().tolist()
+    if query.device.type == "cpu" and not torch.compiler.is_compiling():
+        return PackedAttention.apply(query, key, value, lengths, scaling, dropout, module.is_causal), None
     sequences = zip(*(states.split(lengths, dim=2) for states in (query, key, value)), strict=True)
     attended = [
         F.scaled_dot_product_attention(*states, dropout_p=dropout, is_causal=module.is_causal, scale=scaling)
@@ -170,7 +317,7 @@ class BertReproSelfAttention(nn.Module):
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+        self.dropout = BertReproDropout(config.attention_probs_dropout_prob)
 
     def forward(
         self,
@@ -207,7 +354,7 @@ class BertReproEmbeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = BertReproDropout(config.hidden_dropout_prob)
 
     def forward(
         self,
@@ -233,7 +380,7 @@ class BertReproSublayerOutput(nn.Module):
         super().__init__()
         self.dense = nn.Linear(input_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = BertReproDropout(config.hidden_dropout_prob)
 
     def forward(self, hidden_states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Maps (B, S, input size) and the (B, S, H) input of the sublayer to (B, S, H)."""
@@ -881,10 +1028,10 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
 # --- Heads that read one token of each sequence ---------------------------------------------------------------------
 
 
-def classifier_dropout(config: BertReproConfig) -> nn.Dropout:
+def classifier_dropout(config: BertReproConfig) -> BertReproDropout:
     """Dropout in front of a classification layer."""
     probability = config.classifier_dropout
-    return nn.Dropout(config.hidden_dropout_prob if probability is None else probability)
+    return BertReproDropout(config.hidden_dropout_prob if probability is None else probability)
 
 
 class BertReproForNextSentencePrediction(BertReproPreTrainedModel):

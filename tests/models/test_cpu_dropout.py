@@ -1,0 +1,114 @@
+"""Dropout and packed attention on the CPU: the distribution, the gradients, and nothing but speed in difference."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy import stats
+
+from bert_repro import BertReproForPreTraining
+from bert_repro.models.modeling_bert_repro import BertReproDropout, PackedAttention
+
+LENGTHS = [5, 1, 7]
+
+
+def draws(seed=0, dtype=torch.float64):
+    torch.manual_seed(seed)
+    return [torch.randn(1, 2, sum(LENGTHS), 4, dtype=dtype, requires_grad=True) for _ in range(3)]
+
+
+def loop_over_sequences(query, key, value, causal=False):
+    sequences = zip(*(states.split(LENGTHS, dim=2) for states in (query, key, value)), strict=True)
+    attended = [F.scaled_dot_product_attention(*states, is_causal=causal, scale=0.5) for states in sequences]
+    return torch.cat(attended, dim=2).transpose(1, 2)
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_dropout_drops_as_many_and_keeps_the_mean(probability, dtype):
+    torch.manual_seed(1)
+    number = 301_001  # no multiple of four
+    dropped = BertReproDropout(probability).train()(torch.ones(number, dtype=dtype))
+    zeros = int((dropped == 0).sum())
+    low, high = stats.binom.interval(0.9999, number, probability)
+    assert low <= zeros <= high
+    (value,) = dropped[dropped != 0].unique().tolist()
+    assert math.isclose(value, 1 / (1 - probability), rel_tol=2 * torch.finfo(dtype).eps + 2e-4)
+    runs = (dropped == 0).view(-1)[: number // 4 * 4].view(-1, 4).sum(1)  # four draws share a random number
+    expected = stats.binom.pmf(range(5), 4, probability) * len(runs)
+    assert stats.chisquare(torch.bincount(runs, minlength=5).numpy(), expected).pvalue > 1e-4
+
+
+def test_dropout_passes_gradients_where_it_keeps():
+    states = torch.randn(6, 7, dtype=torch.float64, requires_grad=True)
+    layer = BertReproDropout(0.5).train()
+
+    def same_draws(states):
+        torch.manual_seed(3)
+        return layer(states.transpose(0, 1))
+
+    assert torch.autograd.gradcheck(same_draws, states)
+    assert torch.autograd.gradgradcheck(same_draws, states)
+    same_draws(states).sum().backward()
+    assert set(states.grad.unique().tolist()) == {0.0, 2.0}
+
+
+def test_dropout_off_and_beyond_the_quick_path():
+    states = torch.randn(3, 4)
+    assert BertReproDropout(0.5).eval()(states) is states
+    assert torch.equal(BertReproDropout(0.0).train()(states), states)
+    assert not BertReproDropout(1.0).train()(states).any()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_packed_attention_has_the_gradients_of_its_forward_pass(causal, dropout):
+    def attend(query, key, value):
+        torch.manual_seed(4)
+        return PackedAttention.apply(query, key, value, LENGTHS, 0.5, dropout, causal)
+
+    assert torch.autograd.gradcheck(attend, draws())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_attention_equals_a_loop_over_sequences(causal):
+    states, grad = draws(), torch.randn(1, sum(LENGTHS), 2, 4, dtype=torch.float64)
+    ours = PackedAttention.apply(*states, LENGTHS, 0.5, 0.0, causal)
+    theirs = loop_over_sequences(*states, causal=causal)
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(torch.autograd.grad(ours, states, grad), torch.autograd.grad(theirs, states, grad))
+
+
+def test_packed_attention_in_half_precision_is_as_exact_as_pytorch():
+    exact = draws(dtype=torch.float32)
+    halves = [states.detach().bfloat16().requires_grad_() for states in exact]
+    truth = [states.detach().double().requires_grad_() for states in halves]
+    grad = torch.randn(1, sum(LENGTHS), 2, 4).bfloat16()
+
+    def results(attend, states, grad):
+        attended = attend(*states)
+        return [attended, *torch.autograd.grad(attended, states, grad)]
+
+    expected = results(loop_over_sequences, truth, grad.double())
+    theirs = results(loop_over_sequences, halves, grad)
+    with torch.autocast("cpu", torch.bfloat16):  # as the step calls it
+        ours = results(lambda *states: PackedAttention.apply(*states, LENGTHS, 0.5, 0.0, False), halves, grad)
+    for right, own, other in zip(expected, ours, theirs, strict=True):
+        assert own.dtype == torch.bfloat16
+        assert (own - right).norm() <= 1.5 * (other - right).norm() + 1e-3 * right.norm()
+
+
+def test_recomputed_layers_drop_the_same(tiny):
+    batch = tiny.pack(tiny.batch())
+    labels = torch.where(batch["position_ids"] == 1, batch["input_ids"], -100)
+    gradients = []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        model = BertReproForPreTraining(tiny.config(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3)).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        torch.manual_seed(5)
+        model(**batch, labels=labels).loss.backward()
+        gradients.append(model.bert.embeddings.word_embeddings.weight.grad)
+    assert torch.equal(*gradients)
