@@ -307,6 +307,11 @@ class RunConfig(AdapterConfig):
     deterministic: bool = setting(False, "Deterministic CUDA kernels: bit-exact repetition, slower.")
     push_to_hub: bool = setting(False, "Upload the finished folder to the Hub.", source="transformers")
     hub_model_id: str | None = setting(None, "Repository on the Hub, for example org/name.", source="transformers")
+    hub_private_repo: bool | None = setting(
+        None,
+        "Make a new repository private; default: public, unless its organisation decides otherwise.",
+        source="transformers",
+    )
 
     def validate(self) -> None:
         """Positive counts; contradictory batch sizes."""
@@ -428,6 +433,13 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
         deviation="The paper does not describe its held-out data.",
     )
     plan: bool = setting(False, "Print positions, FLOPs and expected time of the run, and stop.")
+    hub_strategy: str = setting(
+        "end",
+        "With push_to_hub: upload the finished model (end), and every checkpoint of save_steps too, as the revision step-N "
+        "(every_save).",
+        source="transformers",
+        choices=("end", "every_save"),
+    )
     max_eval_sequences: int = setting(1024, "Held-out sequences in an evaluation.", unit="sequences")
 
     def validate(self) -> None:
@@ -827,6 +839,30 @@ class SquadScoringConfig(Config):
         super().validate()
         for name in ("data_file", "predictions_file"):
             require(bool(getattr(self, name)), f"--{name} is missing; name a JSON file")
+
+
+@dataclass(frozen=True)
+class PushConfig(Config):
+    """Uploads a published folder to the Hub (recipes/push_to_hub.py)."""
+
+    folder: str = setting("", "Output folder of a finished run, or one of its checkpoints.")
+    hub_model_id: str = setting("", "Repository on the Hub, for example org/name; made if need be.", source="transformers")
+    hub_private_repo: bool | None = setting(
+        None,
+        "Make a new repository private; default: public, unless its organisation decides otherwise.",
+        source="transformers",
+    )
+    hub_revision: str | None = setting(
+        None, "Branch to upload to; default: main, for a checkpoint step-N.", source="transformers"
+    )
+    checkpoints: bool = setting(False, "Upload the run's checkpoints too, each as the revision step-N.")
+    dry_run: bool = setting(False, "List files and sizes, check the card's metadata, and stop.")
+
+    def validate(self) -> None:
+        """A folder and a repository."""
+        super().validate()
+        require(bool(self.folder), "--folder is missing; name the output folder of a finished run")
+        require(bool(self.hub_model_id), "--hub_model_id is missing; name a repository such as org/name")
 
 
 # ----------------------------------------------------------------------------------------------------------- quickstart

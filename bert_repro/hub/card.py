@@ -4,21 +4,28 @@ The record is what results.json holds; every key may be missing:
 
     task, split, metrics {name: number}, rows_scored       the score
     splits {split: {metrics, rows_scored} or {missing}}    the scores of a task with several splits
+    primary_metric                                         the one of `metrics` that sums the task up
+    deviations {name: sentence}                            departures from the paper
+    runs [{seed, splits}]                                  the same run with other seeds
     train {steps, rows, batch, tokens, flops ...}          what training went through
     data {dataset, config, license, language, text_columns ...}
                                                            `dataset`: id on the Hub; two `text_columns` are a pair
     model {class, model_type, parameters, labels ...}      filled in by `export_checkpoint`
+    base_model, license                                    id on the Hub of the weights it starts from; of the weights
+    revision                                               a checkpoint's, on the Hub
     settings, seed, versions, git_commit, hardware, wall_time_seconds, command
 """
 
 import math
+import re
+import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from bert_repro.hub.redaction import redacted
+from bert_repro.hub.redaction import redacted, without_machine_paths
 
 TEMPLATE = "card_template.md.jinja"
 CODE_LICENSE = "apache-2.0"
@@ -33,11 +40,13 @@ class Head:
         auto_class: the class of transformers that loads it.
         pipeline_tag: the Hub's name for what it does; None: the Hub has none.
         widget: example inputs, in the Hub's form.
+        our_pipeline: the pipeline for it that this package registers; see `bert_repro.pipelines`.
     """
 
     auto_class: str
     pipeline_tag: str | None = None
     widget: tuple[Mapping[str, str], ...] = ()
+    our_pipeline: str | None = None
 
 
 _FILL_MASK = ({"text": "Paris is the [MASK] of France."},)
@@ -73,6 +82,17 @@ class Score:
     rows: int | None
 
 
+@dataclass(frozen=True)
+class Spread:
+    """One score over several seeds; `deviation` is that of a sample."""
+
+    split: str
+    metric: str
+    runs: int
+    mean: float
+    deviation: float
+
+
 def make_card(record: Mapping[str, Any], model_id: str) -> str:
     """The text of README.md for a published folder, metadata block included.
 
@@ -81,12 +101,13 @@ def make_card(record: Mapping[str, Any], model_id: str) -> str:
         model_id: how the snippets name the model: its id on the Hub, or the folder.
 
     Returns:
-        Markdown. Credentials and home folders in the record are taken out.
+        Markdown. Credentials are taken out of the record, and of paths outside the run all but the last part.
     """
     import jinja2
     from huggingface_hub import ModelCard
 
-    known = redacted(record)
+    clean = redacted(record)
+    known = without_machine_paths(clean)
     class_name = known.get("model", {}).get("class")
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.ChainableUndefined
@@ -95,18 +116,22 @@ def make_card(record: Mapping[str, Any], model_id: str) -> str:
     environment.filters["figure"] = _figure
     template = environment.from_string(resources.files("bert_repro.hub").joinpath(TEMPLATE).read_text("utf-8"))
     text = template.render(
-        metadata=_metadata(known, model_id).to_yaml(),
+        metadata=_metadata(clean, model_id).to_yaml(),
         model_id=model_id,
+        where=f'"{model_id}"' + (f', revision="{known["revision"]}"' if known.get("revision") else ""),
         class_name=class_name,
         head=head_of(class_name) if class_name else None,
         stock=known.get("model", {}).get("model_type", "bert") == "bert",
         pair=len(known.get("data", {}).get("text_columns", ())) == 2,
-        base=known.get("settings", {}).get("model_name_or_path"),
+        base=known.get("base_model") or known.get("settings", {}).get("model_name_or_path"),
+        resumed=bool(known.get("settings", {}).get("resume_from_checkpoint")),
         record=known,
         facts={name: dict(_flat(known.get(name, {}))) for name in ("model", "data", "train", "hardware", "settings")},
         scores=list(scores(known)),
+        seeds=[known.get("seed"), *(run["seed"] for run in known.get("runs", []))],
+        spreads=list(spreads(known)),
     )
-    return str(ModelCard(text))
+    return str(ModelCard(re.sub(r"\n{3,}", "\n\n", text)))
 
 
 def head_of(class_name: str) -> Head:
@@ -131,6 +156,20 @@ def scores(record: Mapping[str, Any]) -> Iterator[Score]:
             yield Score(name, metric, float(value), split.get("rows_scored"))
 
 
+def spreads(record: Mapping[str, Any]) -> Iterator[Spread]:
+    """Mean and deviation of the scores over the seeds of a record that has several."""
+    if not record.get("runs"):
+        return
+    values: dict[tuple[str, str], list[float]] = {}
+    for run in (record, *record["runs"]):
+        for score in scores(run):
+            if score.value is not None:
+                values.setdefault((score.split, score.metric), []).append(score.value)
+    for (split, metric), found in values.items():
+        if len(found) > 1:
+            yield Spread(split, metric, len(found), statistics.mean(found), statistics.stdev(found))
+
+
 def _metadata(record: Mapping[str, Any], model_id: str) -> Any:
     from huggingface_hub import ModelCardData
 
@@ -141,15 +180,44 @@ def _metadata(record: Mapping[str, Any], model_id: str) -> Any:
         "license": record.get("license", CODE_LICENSE),
         "language": data.get("language"),
         "datasets": [data["dataset"]] if data.get("dataset") else None,
-        "base_model": _hub_id(record.get("settings", {}).get("model_name_or_path")),
+        "base_model": record.get("base_model") or _hub_id(record.get("settings", {}).get("model_name_or_path")),
         "pipeline_tag": head.pipeline_tag if head else None,
         "tags": ["bert", "bert-repro", *([record["task"]] if record.get("task") else [])],
-        "widget": [dict(example) for example in head.widget] if head and head.widget else None,
+        "widget": _widget(head, pair=len(data.get("text_columns", ())) == 2) if head else None,
     }
     results = _eval_results(record, fields["pipeline_tag"] or "other")
     if results:
         fields |= {"model_name": model_id.rsplit("/", 1)[-1], "eval_results": results}
     return ModelCardData(**fields)
+
+
+def _widget(head: Head, *, pair: bool) -> list[dict[str, str]] | None:
+    """Examples for the Hub's widget; none for pairs of sentences, which its classification widget cannot take."""
+    return None if pair or not head.widget else [dict(example) for example in head.widget]
+
+
+def eval_result_entries(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The content of a `.eval_results/*.yaml`: the task's own metric on the first scored split.
+
+    A benchmark of the Hub takes one number a task. Nothing is claimed for data that is not on the Hub, for a split that
+    was scored in part, or beside a metric that is not a finite number.
+
+    Args:
+        record: see the module's docstring.
+
+    Returns:
+        Entries, ready for YAML; empty where there is nothing to claim.
+    """
+    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+
+    data, metric = record.get("data", {}), record.get("primary_metric")
+    value = record.get("metrics", {}).get(metric)
+    in_part = record.get("settings", {}).get("max_eval_samples") is not None
+    if not data.get("dataset") or in_part or value is None or not math.isfinite(value):
+        return []
+    notes = f"{metric} on {record['split']}, {record['rows_scored']} rows, seed {record.get('seed')}; a fraction of 1"
+    task = data.get("config") or record["task"]
+    return list(eval_result_entries_to_yaml([EvalResultEntry(data["dataset"], task, float(value), notes=notes)]))
 
 
 def _eval_results(record: Mapping[str, Any], task_type: str) -> list[Any]:

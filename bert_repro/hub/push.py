@@ -1,41 +1,223 @@
-"""Uploads a finished folder to the Hub."""
+"""Uploads published folders to the Hub: as one commit or not at all, only what changed, checked afterwards.
 
+Only files that belong to a published model leave the machine (`PUBLISHED`): no checkpoints' optimiser state, and no
+predictions, which can repeat data that may not be passed on. Files of an earlier push that are no longer there are
+removed from the repository by the same commit; what others put beside them stays.
+
+An upload that broke goes on when it is pushed again: the Hub keeps the large files that arrived whole, and knows the
+pieces of the others. Credentials come from the Hub's own login or environment only.
+"""
+
+import hashlib
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bert_repro.errors import UserError
+from bert_repro.hub.redaction import redacted
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitOperationAdd, HfApi
 
 logger = logging.getLogger("bert_repro")
 
-_STAYS_LOCAL = ["checkpoints/**", "plans/**", "status.json", ".*"]
+MAIN = "main"
+CARD = "README.md"
+PUBLISHED = (
+    "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
+    "adapter_config.json", "adapter_model.safetensors", "adapter/adapter_config.json",
+    "adapter/adapter_model.safetensors", "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "*_bert_repro.py",
+    CARD, "results.json", ".eval_results/*.yaml", "train_log.jsonl", "training.png",
+)  # fmt: skip
+"""What of a folder is uploaded, as patterns of paths in it."""
+_WEIGHTS = ("model*.safetensors", "adapter_model.safetensors")
+_NOT_LOGGED_IN = 401
 
 
-def push_folder(folder: Path, repo_id: str, *, private: bool = False) -> str:
-    """Creates the repository where needed and uploads the published folder, without checkpoints.
+@dataclass(frozen=True)
+class Repository:
+    """A model repository, ready to take a commit.
 
     Args:
-        folder: a run's output folder.
-        repo_id: for example `org/bert-repro-base`.
-        private: make a new repository private.
+        repo_id: its id.
+        revision: the branch.
+        sha: newest commit of the branch.
+    """
 
-    Returns:
-        Address of the commit.
+    repo_id: str
+    revision: str
+    sha: str | None
+
+
+def published_files(folder: Path) -> list[Path]:
+    """The files of a folder that a push uploads, relative to it, sorted.
 
     Raises:
-        UserError: not logged in, no right to write there, or no connection. Credentials come only from the Hub's own
-            login or environment.
+        UserError: there is no model in the folder.
     """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+    found = sorted({path.relative_to(folder) for pattern in PUBLISHED for path in folder.glob(pattern)})
+    if not any(fnmatch(path.as_posix(), pattern) for path in found for pattern in _WEIGHTS):
+        raise UserError(
+            f"{folder} holds no published model (no model.safetensors); name the output folder of a finished run, or "
+            "one of its checkpoints"
+        )
+    return found
 
-    api = HfApi()
-    try:
-        api.create_repo(repo_id, private=private, exist_ok=True)
-        commit = api.upload_folder(repo_id=repo_id, folder_path=folder, ignore_patterns=_STAYS_LOCAL)
-    except LocalTokenNotFoundError as error:
-        raise UserError(f"--hub_model_id {repo_id}: not logged in to the Hub; run `hf auth login` first") from error
-    except (HfHubHTTPError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"--hub_model_id {repo_id}: the upload failed ({reason}); {folder} is complete") from error
-    logger.info("uploaded to %s", commit.commit_url)
+
+def push_folder(
+    folder: Path, repo_id: str, *, private: bool | None = None, revision: str = MAIN, card: str | None = None
+) -> str:
+    """Creates the repository and the branch where needed and uploads a published folder as one commit.
+
+    Pushed again, an unchanged folder makes no commit.
+
+    Args:
+        folder: a run's output folder, or a checkpoint.
+        repo_id: for example `org/bert-repro-base`.
+        private: see `prepare_repository`.
+        revision: branch to upload to.
+        card: text of README.md; default: the folder's own.
+
+    Returns:
+        Address of the commit that holds the folder.
+
+    Raises:
+        UserError: not logged in, no right or no room to write there, a broken connection, or a file that arrived
+            otherwise than it was sent.
+    """
+    files = published_files(folder)
+    check_card(folder, card)
+    repository = prepare_repository(repo_id, private=private, revision=revision)
+    with _told_in_one_line(repo_id, f"{folder} is whole; the same push again sends only what has not arrived"):
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+        api = HfApi()
+        own = [path for path in files if card is None or path.name != CARD]
+        additions = [CommitOperationAdd(path.as_posix(), folder / path) for path in own]
+        if card:
+            additions.append(CommitOperationAdd(CARD, card.encode()))
+        sent = {addition.path_in_repo for addition in additions}
+        stale = [name for name in _remote_files(api, repository) if _is_published(name) and name not in sent]
+        commit = api.create_commit(
+            repo_id,
+            [*additions, *map(CommitOperationDelete, stale)],
+            commit_message=f"Upload {folder.resolve().name}",
+            revision=revision,
+            parent_commit=repository.sha,
+        )
+        _compare(api, repository, additions)
+    told = "holds this folder already" if commit.oid == repository.sha else "uploaded"
+    logger.info("%s (%s): %s, %s", repo_id, revision, told, commit.commit_url)
     return str(commit.commit_url)
+
+
+def prepare_repository(repo_id: str, *, private: bool | None = None, revision: str = MAIN) -> Repository:
+    """Makes sure that a folder can be pushed: the repository and its branch exist and this login may write there.
+
+    Args:
+        repo_id: its id.
+        private: of a new repository; None: public, unless its organisation decides otherwise.
+        revision: the branch.
+
+    Raises:
+        UserError: this login cannot do that, or the repository is public and ought to be private.
+    """
+    with _told_in_one_line(repo_id, "nothing was uploaded"):
+        from huggingface_hub import HfApi
+
+        api = HfApi()
+        api.create_repo(repo_id, private=private, exist_ok=True)
+        if private and not api.model_info(repo_id).private:
+            raise UserError(
+                f"--hub_model_id {repo_id} is public; make it private in its settings first, or leave out "
+                "--hub_private_repo"
+            )
+        if revision != MAIN:
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        return Repository(repo_id, revision, api.model_info(repo_id, revision=revision).sha)
+
+
+def check_card(folder: Path, card: str | None = None) -> None:
+    """Checks the metadata of a card, if there is one, without asking the Hub.
+
+    Args:
+        folder: published folder.
+        card: text of the card; default: its README.md.
+
+    Raises:
+        UserError: a field is not as the Hub wants it.
+    """
+    from bert_repro.hub.metadata import find_card_errors
+
+    path = folder / CARD
+    if card is None and path.exists():
+        card = path.read_text(encoding="utf-8")
+    errors = find_card_errors(card) if card else []
+    if errors:
+        raise UserError(f"{path}: {errors[0]}; mend the metadata block at its top")
+
+
+def _is_published(name: str) -> bool:
+    return any(fnmatch(name, pattern) and name.count("/") == pattern.count("/") for pattern in PUBLISHED)
+
+
+def _remote_files(api: "HfApi", repository: Repository) -> dict[str, Any]:
+    from huggingface_hub.hf_api import RepoFile
+
+    tree = api.list_repo_tree(repository.repo_id, recursive=True, revision=repository.revision)
+    return {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
+
+
+def _compare(api: "HfApi", repository: Repository, additions: "list[CommitOperationAdd]") -> None:
+    """Refuses a repository whose files are not those that were sent."""
+    remote = _remote_files(api, repository)
+    for addition in additions:
+        entry = remote.get(addition.path_in_repo)
+        if entry is None:
+            raise UserError(f"{repository.repo_id}: {addition.path_in_repo} is missing after the upload; push again")
+        if entry.lfs:
+            equal = entry.lfs.sha256 == addition.upload_info.sha256.hex()
+        else:
+            with addition.as_file() as file:
+                equal = entry.blob_id == _git_blob(file.read())
+        if not equal:
+            raise UserError(
+                f"{repository.repo_id}: the checksum of {addition.path_in_repo} is not that of the file that was sent; "
+                "push again"
+            )
+
+
+def _git_blob(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+@contextmanager
+def _told_in_one_line(repo_id: str, state: str) -> Iterator[None]:
+    """Turns what the Hub's library raises into one line: what happened, and what is the state of things."""
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError
+
+    try:
+        yield
+    except UserError:
+        raise
+    except (HTTPError, OSError, RuntimeError, ValueError) as error:  # the library raises all of them for a refusal
+        refused = isinstance(error, HfHubHTTPError) and error.response.status_code == _NOT_LOGGED_IN
+        mend = "; log in with `hf auth login`, or set HF_TOKEN" if refused else ""
+        raise UserError(f"--hub_model_id {repo_id}: {_reason(error)}{mend}; {state}") from error
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, in the words of the Hub where it said something."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    told = []
+    cause: BaseException | None = error
+    while cause is not None:
+        words = cause.server_message if isinstance(cause, HfHubHTTPError) else None
+        told.append(" ".join(str(words or cause or type(cause).__name__).split()))
+        cause = None if isinstance(cause, HfHubHTTPError) else cause.__cause__
+    return str(redacted(": ".join(dict.fromkeys(told))))

@@ -1,9 +1,10 @@
-"""Keeps credentials and home folders out of what is published."""
+"""Keeps credentials, home folders and paths of one machine out of what is published."""
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 REMOVED = "[removed]"
@@ -12,6 +13,7 @@ _CREDENTIAL_KEY = re.compile(_CREDENTIAL_NAME, re.IGNORECASE)
 _CREDENTIAL_FLAG = re.compile(rf"(?<![\w-])(--?{_CREDENTIAL_NAME}(?:=|\s+))\S+", re.IGNORECASE)
 _HUB_TOKEN = re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}")
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
+_PATH_STARTS = ("/", "~/", "./", "../")
 _CREDENTIAL_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY")
 
 
@@ -44,3 +46,43 @@ def _redacted_text(text: str) -> str:
     text = _URL_LOGIN.sub("", text)
     home = str(Path.home())
     return re.sub(rf"{re.escape(home)}(?=/|\s|$)", "~", text) if home != "/" else text
+
+
+def without_machine_paths(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a run's record in which a path of this machine is shown by its last part, one inside the run relative.
+
+    Paths are values, and words of the `command`, that begin with `/`, `~/`, `./` or `../`; `org/name` may be an id on
+    the Hub and stays.
+
+    Args:
+        record: what results.json holds.
+    """
+    run = record.get("settings", {}).get("output_dir")
+    found: dict[str, Any] = {name: _shown(value, run) for name, value in record.items()}
+    if isinstance(command := record.get("command"), str):
+        found["command"] = _shown_command(command, run)
+    return found
+
+
+def _shown(value: Any, run: str | None) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _shown(element, run) for name, element in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(element, run) for element in value]
+    if not isinstance(value, str) or not value.startswith(_PATH_STARTS):
+        return value
+    if run and value.startswith(run.rstrip("/") + "/"):
+        return value[len(run.rstrip("/")) + 1 :]
+    return PurePosixPath(value).name or value
+
+
+def _shown_command(command: str, run: str | None) -> str:
+    try:
+        words = shlex.split(command)
+    except ValueError:  # an odd quotation mark
+        words = command.split()
+    shown = []
+    for word in words:
+        flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        shown.append(flag + equals + _shown(value, run))
+    return shlex.join(shown)

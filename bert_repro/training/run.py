@@ -17,7 +17,7 @@ from bert_repro import status
 from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
 from bert_repro.hub.export import export_checkpoint
-from bert_repro.hub.push import push_folder
+from bert_repro.hub.push import prepare_repository, push_folder
 from bert_repro.hub.redaction import redacted
 from bert_repro.randomness import torch_seed
 from bert_repro.training import adapters, checkpoint, logs, plots, record
@@ -75,9 +75,10 @@ class Run:
                 adapters.complete(model, self.output_dir)
             else:
                 status.write_json(self.output_dir / "results.json", complete)
-            if self.config.push_to_hub:
-                push_folder(self.output_dir, self.config.hub_model_id)
         self.accelerator.wait_for_everyone()
+        if self.config.push_to_hub and self.accelerator.is_main_process:
+            # After the last barrier: nobody waits for the upload, and nobody hangs when it fails.
+            push_folder(self.output_dir, self.config.hub_model_id, private=self.config.hub_private_repo)
         for tracker in self.accelerator.trackers:
             tracker.finish()
         if last:
@@ -97,6 +98,9 @@ def begin(config: RunConfig) -> Run:
     adapters.require_peft(config)
     if int(os.environ.get("RANK", "0")) == 0:
         _claim_output_dir(config)
+        if config.push_to_hub and config.hub_model_id:
+            # Now, not after a week: whether this login may write there.
+            prepare_repository(config.hub_model_id, private=config.hub_private_repo)
     _quiet_transformers()
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -1,0 +1,281 @@
+"""Folders reach a Hub whole, once, checked, and every refusal is one line. The Hub is a local server; see fake_hub."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from fake_hub import READER, WRITER, Fault
+
+import bert_repro
+from bert_repro import cli
+from bert_repro.errors import UserError
+from bert_repro.hub.export import export_checkpoint
+from bert_repro.hub.push import push_folder
+from bert_repro.hub.revisions import RevisionUploads
+
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] paris is the capital of france . a film that never lets you go".split()
+SIZES = {
+    "vocab_size": len(WORDS), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 32, "max_position_embeddings": 48,
+}  # fmt: skip
+LABELS = {0: "dull", 1: "lively"}
+REPO = "org/toy"
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A published classifier in two shards, with what else a run leaves in its folder."""
+    torch.manual_seed(0)
+    model = bert_repro.BertReproForSequenceClassification(bert_repro.BertReproConfig(**SIZES, id2label=LABELS)).eval()
+    save = model.save_pretrained
+    model.save_pretrained = lambda folder: save(folder, max_shard_size="12KB")
+    tokenizer = transformers.BertTokenizer(vocab={word: index for index, word in enumerate(WORDS)})
+    record = {"task": "sst2", "split": "validation", "metrics": {"accuracy": 0.5}, "rows_scored": 2, "seed": 1}
+    folder = export_checkpoint(model, tokenizer, tmp_path_factory.mktemp("run") / "toy", results=record)
+    for name in ("predictions.validation.tsv", "status.json", "checkpoints/step-5/trainer_state/state.json"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+    assert len(list(folder.glob("model-*.safetensors"))) == 2
+    return folder
+
+
+@pytest.fixture
+def folder(exported: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(exported, tmp_path / "toy"))
+
+
+def test_a_push_sends_the_published_files_as_one_commit(hub, folder):
+    address = push_folder(folder, REPO)
+    repo = hub.repos[REPO]
+    sha, tree = repo.tree("main")
+    assert address == f"{hub.url}/{REPO}/commit/{sha}"
+    assert repo.messages == ["initial commit", "Upload toy"]
+    assert set(tree) >= {"config.json", "modeling_bert_repro.py", "tokenizer.json", "README.md", "results.json"}
+    assert not [name for name in tree if "predictions" in name or "trainer_state" in name or "status" in name]
+    for name, content in tree.items():
+        if name != ".gitattributes":
+            assert (folder / name).read_bytes() == content
+
+
+def test_an_unchanged_folder_makes_no_commit(hub, folder, caplog):
+    first = push_folder(folder, REPO)
+    stored = hub.count("PUT /lfs")
+    assert push_folder(folder, REPO) == first
+    assert len(hub.repos[REPO].commits) == 2
+    assert hub.count("PUT /lfs") == stored
+
+
+def test_files_that_are_gone_go_and_what_others_put_there_stays(hub, folder):
+    push_folder(folder, REPO)
+    _, tree = hub.repos[REPO].tree("main")
+    hub.repos[REPO].commit("main", {**tree, "picture.svg": b"<svg/>"}, "by hand")
+    model = bert_repro.BertReproForSequenceClassification.from_pretrained(folder)
+    for shard in folder.glob("model*"):
+        shard.unlink()
+    model.save_pretrained(folder)
+    push_folder(folder, REPO)
+    _, tree = hub.repos[REPO].tree("main")
+    assert [name for name in tree if name.startswith("model")] == ["modeling_bert_repro.py", "model.safetensors"]
+    assert "picture.svg" in tree
+
+
+def test_a_cut_connection_is_tried_again(hub, folder):
+    hub.faults = [Fault("PUT /lfs", "cut", times=2)]
+    push_folder(folder, REPO)
+    assert set(hub.repos[REPO].tree("main")[1]) > {"model-00001-of-00002.safetensors"}
+
+
+def test_an_upload_that_broke_goes_on_where_it_stopped(hub, folder):
+    second = sorted(folder.glob("model-*.safetensors"))[1]
+    oid = hashlib.sha256(second.read_bytes()).hexdigest()
+    hub.faults = [Fault(f"PUT /lfs/{oid}", "cut", times=1000)]
+    with pytest.raises(UserError, match=r"^--hub_model_id org/toy: .*model-00002.*the same push again.*$"):
+        push_folder(folder, REPO)
+    assert len(hub.repos[REPO].commits) == 1, "nothing half-uploaded may be seen"
+    hub.faults, before = [], hub.count("PUT /lfs")
+    push_folder(folder, REPO)
+    assert hub.count("PUT /lfs") - before == 1, "the shard that arrived is not sent again"
+    assert len(hub.repos[REPO].commits) == 2
+
+
+def test_a_commit_that_broke_off_leaves_the_earlier_one(hub, folder):
+    push_folder(folder, REPO)
+    (folder / "results.json").write_text("{}")
+    hub.faults = [Fault("POST .*/commit/", "cut")]
+    with pytest.raises(UserError, match="--hub_model_id org/toy"):
+        push_folder(folder, REPO)
+    assert len(hub.repos[REPO].commits) == 2
+    push_folder(folder, REPO)
+    assert hub.repos[REPO].tree("main")[1]["results.json"] == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (Fault("PUT /lfs", "corrupt"), "sha256 of the uploaded object is not"),
+        (Fault("POST .*/commit/", "corrupt"), "the checksum of .* is not that of the file that was sent"),
+        (Fault("POST .*/batch", "quota", message="Private storage limit reached"), "Private storage limit reached"),
+        (Fault("POST .*/commit/", "refuse", 1, 403, "Storage quota exceeded"), "Storage quota exceeded"),
+        (Fault("POST .*/commit/", "refuse", 1, 412, "A commit has happened since"), "A commit has happened since"),
+    ],
+    ids=["bad object", "bad commit", "quota of large files", "quota", "another push"],
+)
+def test_a_refusal_is_one_line_and_exit_code_2(hub, folder, capsys, fault, told):
+    hub.faults = [fault]
+    assert run_recipe("--folder", folder, "--hub_model_id", REPO) == 2
+    said = capsys.readouterr().err
+    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert re.search(told, line), line
+    assert "Traceback" not in said and WRITER not in said
+
+
+def run_recipe(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as raised:
+        cli.main("push_to_hub", argv=[str(argument) for argument in arguments])
+    return int(raised.value.code or 0)
+
+
+def test_who_is_not_logged_in_is_told_how(hub, folder, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(UserError, match=r"hf auth login"):
+        push_folder(folder, REPO)
+
+
+def test_who_may_not_write_there_is_told_so(hub, folder, monkeypatch):
+    with pytest.raises(UserError, match=r"rights to create a model under the namespace 'others'"):
+        push_folder(folder, "others/toy")
+    monkeypatch.setenv("HF_TOKEN", READER)
+    with pytest.raises(UserError, match=r"rights to create a model"):
+        push_folder(folder, REPO)
+
+
+def test_an_id_that_is_none(hub, folder):
+    with pytest.raises(UserError, match=r"--hub_model_id a/b/c: "):
+        push_folder(folder, "a/b/c")
+
+
+def test_private_stays_private(hub, folder):
+    push_folder(folder, REPO, private=True)
+    assert hub.repos[REPO].private
+    push_folder(folder, "org/open")
+    assert not hub.repos["org/open"].private
+    with pytest.raises(UserError, match="org/open is public"):
+        push_folder(folder, "org/open", private=True)
+
+
+def test_dry_run_lists_files_and_sizes_and_asks_the_hub_nothing(hub, folder, capsys):
+    assert run_recipe("--folder", folder, "--hub_model_id", REPO, "--dry_run") == 0
+    shown = capsys.readouterr().out
+    size = (folder / "config.json").stat().st_size
+    assert f"{size:,}  config.json" in shown
+    assert f"files to {REPO} (main)" in shown
+    assert "stays in" in shown and "predictions.validation.tsv" in shown.splitlines()[-1]
+    assert not hub.requests
+
+
+def test_a_card_that_the_hub_would_refuse_is_found_before(hub, folder):
+    card = (folder / "README.md").read_text()
+    (folder / "README.md").write_text(card.replace("- text:", "- txet:"))
+    with pytest.raises(UserError, match=r"README\.md: widget\[0\]: text-classification needs the text of text"):
+        push_folder(folder, REPO)
+    assert not hub.requests
+
+
+def test_a_folder_without_a_model(hub, tmp_path):
+    with pytest.raises(UserError, match=r"holds no published model"):
+        push_folder(tmp_path, REPO)
+    assert run_recipe("--folder", tmp_path / "nowhere", "--hub_model_id", REPO) == 2
+
+
+def add_checkpoint(run: Path, step: int) -> Path:
+    """A checkpoint as training leaves it, with weights that tell its step."""
+    folder = run / "checkpoints" / f"step-{step}"
+    model = bert_repro.BertReproForSequenceClassification.from_pretrained(run)
+    model.classifier.bias.data.fill_(step)
+    model.save_pretrained(folder)
+    (folder / "trainer_state").mkdir()
+    (folder / "trainer_state" / "optimizer.safetensors").write_bytes(b"moments")
+    return folder
+
+
+def test_checkpoints_become_revisions(hub, folder):
+    shutil.rmtree(folder / "checkpoints")
+    for step in (20, 100):
+        add_checkpoint(folder, step)
+    assert run_recipe("--folder", folder, "--hub_model_id", REPO, "--checkpoints") == 0
+    assert set(hub.repos[REPO].branches) == {"main", "step-20", "step-100"}
+    for step in (20, 100):
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(REPO, revision=f"step-{step}")
+        assert model.classifier.bias.tolist() == [step, step]
+        _, tree = hub.repos[REPO].tree(f"step-{step}")
+        assert not [name for name in tree if "optimizer" in name or name == "results.json"]
+        card = tree["README.md"].decode()
+        assert f'revision="step-{step}"' in card and "0.5000" not in card
+    count = len(hub.repos[REPO].commits)
+    assert run_recipe("--folder", folder / "checkpoints" / "step-20", "--hub_model_id", REPO) == 0
+    assert len(hub.repos[REPO].commits) == count
+
+
+def test_uploads_beside_training(hub, folder, caplog):
+    checkpoint = add_checkpoint(folder, 7)
+    uploads = RevisionUploads(REPO, private=None, record={"task": "pre-training"})
+    uploads.start(checkpoint)
+    hub.faults = [Fault("POST .*/preupload/step-8", "refuse", 9, 403, "no more room")]
+    uploads.start(add_checkpoint(folder, 8))
+    uploads.wait()
+    assert "steps | 7" in hub.repos[REPO].tree("step-7")[1]["README.md"].decode()
+    assert [record.levelname for record in caplog.records if "no more room" in record.getMessage()] == ["WARNING"]
+
+
+def test_no_token_is_sent_elsewhere_or_stored(hub, folder):
+    push_folder(folder, REPO)
+    assert all(WRITER.encode() not in content for content in hub.repos[REPO].tree("main")[1].values())
+    storing = [header for header in hub.headers_seen if header]
+    assert storing and set(storing) == {f"Bearer {WRITER}"}
+
+
+STOCK = """
+import sys
+sys.modules["bert_repro"] = None
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+name = "org/toy"
+classify = pipeline("text-classification", model=name)
+assert type(classify.model).__name__ == "BertForSequenceClassification", type(classify.model)
+found = classify("a film that never lets you go .")[0]
+model = AutoModelForSequenceClassification.from_pretrained(name, trust_remote_code=True)
+assert type(model).__name__ == "BertReproForSequenceClassification"
+inputs = AutoTokenizer.from_pretrained(name)("a film that never lets you go .", return_tensors="pt")
+print(found["label"], model(**inputs).logits.softmax(-1).max().item() - found["score"])
+try:
+    AutoModelForSequenceClassification.from_pretrained("org/secret", token=False)
+except OSError as error:
+    print("not valid" if "not a valid model identifier" in str(error) else error)
+print(AutoModelForSequenceClassification.from_pretrained("org/secret").config.id2label[1])
+"""
+
+
+def test_a_process_of_stock_transformers_pulls_it(hub, folder, tmp_path):
+    push_folder(folder, REPO)
+    push_folder(folder, "org/secret", private=True)
+    hub.faults = [Fault("GET .*/resolve/.*/model-00001", "cut")]
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+    environment |= {"HF_HUB_OFFLINE": "0", "HF_TOKEN": WRITER, "HF_HUB_DISABLE_TELEMETRY": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", STOCK], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = done.stdout.split("\n")
+    label, difference = told[0].split()
+    assert label in LABELS.values() and abs(float(difference)) < 1e-5
+    assert told[1:3] == ["not valid", "lively"]
+    assert json.loads(hub.repos[REPO].tree("main")[1]["config.json"])["id2label"]["1"] == "lively"
