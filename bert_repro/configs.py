@@ -492,6 +492,13 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
 
     model_name_or_path: str = setting("", "Checkpoint to start from: a folder or a Hub id.", source="transformers")
     tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.", source="transformers")
+    ensemble_with: tuple[str, ...] = setting(
+        (),
+        "More finished models of the task: scores and predictions come from the mean of the logits of all of them and of "
+        "model_name_or_path.",
+        deviation="The paper's SQuAD ensembles (Table 2) are 7 systems from different pre-training checkpoints and "
+        "fine-tuning seeds; how they are combined it does not say. Ours takes the mean of their logits.",
+    )
     task_name: str = setting("", "Name of the task.", source="transformers")
     data_dir: str | None = setting(None, "Folder of the official files; default: the task's dataset on the Hub.")
     do_train: bool = setting(False, "Train.", source="transformers")
@@ -545,6 +552,10 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         require(
             self.do_train or self.do_eval or self.do_predict,
             "nothing to do: give at least one of --do_train, --do_eval, --do_predict",
+        )
+        require(
+            not self.ensemble_with or not self.do_train,
+            "--ensemble_with and --do_train exclude each other: train every model first, then combine them",
         )
         require(
             self.peft is None or self.do_train,

@@ -4,8 +4,8 @@ A checkpoint is written beside the older ones under a temporary name, flushed to
 then renamed to `step-N`. Whatever interrupts the writing leaves the older ones as they were. When a run resumes, every
 file is checked against the manifest; a damaged checkpoint is named and passed over for the next older one.
 
-    checkpoints/step-N/config.json model.safetensors ...   a published folder: any loader of BERT reads it; of a run with
-                                                            --peft the adapter alone
+    checkpoints/step-N/config.json model.safetensors ...   a published folder: any loader of BERT reads it; with --peft
+                                                            the adapter alone
                        trainer_state/optimizer.safetensors  Adam's moments by parameter name
                        trainer_state/state.json             step, position in the data, gradient scaler
                        manifest.json                        SHA-256 of every file and of itself, versions, threads

@@ -1,5 +1,6 @@
 """Fine-tuning, scoring and predicting: one run for every task (paper 4, A.3)."""
 
+import dataclasses
 import logging
 import math
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from bert_repro.errors import UserError
 from bert_repro.models import modeling_bert_repro
 from bert_repro.randomness import draw
 from bert_repro.tasks.base import FloatArray, Predictions, Task
-from bert_repro.tokenization import load_tokenizer
+from bert_repro.tokenization import load_tokenizer, tokenizer_fingerprint
 from bert_repro.training import adapters, run
 from bert_repro.training.loop import BatchSizes, Ids, MicroBatch, Step, Trainer, batch_sizes, to_device
 
@@ -188,24 +189,42 @@ class _Bench:
         return {"rows": len(dataset), "truncated": truncated, "files": [path.name for path in files]}
 
     def _outputs(self, features: "datasets.Dataset") -> list[FloatArray]:
-        """The head's output for every feature, in order; each feature is computed once, by one process."""
+        """The head's output for every feature, in order; of an ensemble the mean of its models' outputs."""
+        outputs = self._outputs_of(self.model, features)
+        if not self.config.ensemble_with:
+            return outputs
+        sums = [output.astype(np.float64) for output in outputs]
+        for name in self.config.ensemble_with:
+            for total, output in zip(sums, self._outputs_of(self._member(name), features), strict=True):
+                total += output
+        return [(total / (1 + len(self.config.ensemble_with))).astype(np.float32) for total in sums]
+
+    def _member(self, name: str) -> Any:
+        """Another model of the ensemble; one at a time is in memory beside the first."""
+        config = dataclasses.replace(self.config, model_name_or_path=name)
+        return run.load_model(type(self.model), config, may_add_weights=False).to(self.accelerator.device)
+
+    def _outputs_of(self, model: Any, features: "datasets.Dataset") -> list[FloatArray]:
+        """A model's output for every feature, in order; each feature is computed once, by one process."""
         longest_first = np.argsort(-np.asarray(features["length"][:]), kind="stable")
         batches = np.array_split(longest_first, math.ceil(len(features) / self.config.per_device_eval_batch_size))
         mine = batches[self.accelerator.process_index :: self.accelerator.num_processes]
-        self.model.eval()
-        pairs = [(int(row), output) for rows in mine for row, output in self._forward(features, rows)]
+        model.eval()
+        pairs = [(int(row), output) for rows in mine for row, output in self._forward(model, features, rows)]
         by_row = dict(gather_object(pairs))
         return [by_row[row] for row in range(len(features))]
 
     @torch.no_grad()
-    def _forward(self, features: "datasets.Dataset", rows: npt.NDArray[np.int64]) -> Iterator[tuple[int, FloatArray]]:
+    def _forward(
+        self, model: Any, features: "datasets.Dataset", rows: npt.NDArray[np.int64]
+    ) -> Iterator[tuple[int, FloatArray]]:
         chosen = [{key: value for key, value in row.items() if key != "labels"} for row in _rows(features, rows)]
         pad = self.tokenizer.pad_token_id
         batch = self.task.collate(chosen, pad_token_id=pad, packing=self.config.packing)
         with self.accelerator.autocast():
-            output = self.model(**to_device(batch, self.accelerator.device))
+            output = model(**to_device(batch, self.accelerator.device))
         outputs = self.task.feature_outputs(output, [row["length"] for row in chosen])
-        columns = self.task.label_columns(self.model.config.id2label) if self.task.label_names else None
+        columns = self.task.label_columns(model.config.id2label) if self.task.label_names else None
         for row, array in zip(rows, outputs, strict=True):
             yield int(row), array if columns is None else array[..., columns]
 
@@ -231,6 +250,13 @@ class _Bench:
                 f"--model_name_or_path {config.model_name_or_path}: its vocabulary of {model.config.vocab_size} is "
                 f"smaller than the tokenizer's {len(self.tokenizer)} ids; name the tokenizer it was trained with"
             )
+        own = tokenizer_fingerprint(self.tokenizer)
+        for name in config.ensemble_with:
+            if tokenizer_fingerprint(load_tokenizer(config.tokenizer_name or name)) != own:
+                raise UserError(
+                    f"--ensemble_with {name}: its tokenizer is not that of {config.model_name_or_path}, so their "
+                    "logits are not of the same tokens; combine models of one vocabulary"
+                )
 
 
 class FinetuningSource:
