@@ -21,6 +21,7 @@ from bert_repro.hub.push import prepare_repository, push_folder
 from bert_repro.hub.redaction import redacted
 from bert_repro.randomness import torch_seed
 from bert_repro.training import adapters, checkpoint, logs, plots, record
+from bert_repro.training.speed import keep_freed_memory, use_fast_float32
 
 logger = logging.getLogger("bert_repro")
 
@@ -108,6 +109,7 @@ def begin(config: RunConfig) -> Run:
     accelerator = _accelerator(config)
     if accelerator.device.type == "cpu":
         use_fast_float32()
+        keep_freed_memory()
     return Run(config, accelerator, began)
 
 
@@ -154,22 +156,6 @@ def prepare_model(model: Any, config: RunConfig) -> Any:
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     return model
-
-
-def use_fast_float32() -> None:
-    """Lets oneDNN do float32 products where it keeps float32 accuracy (twice as fast on some AMD processors).
-
-    "medium" allows bfloat16 products on processors that have them, so it is kept only where a trial product against
-    float64 shows an error that bfloat16 cannot reach.
-    """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    generator = torch.Generator().manual_seed(0)
-    left, right = (torch.randn(256, 256, generator=generator) for _ in range(2))
-    exact = left.double() @ right.double()
-    error = ((left @ right).double() - exact).abs().max() / exact.abs().max()
-    if error > 1e-5:
-        torch.set_float32_matmul_precision(before)
 
 
 def _quiet_transformers() -> None:

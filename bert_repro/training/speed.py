@@ -1,9 +1,11 @@
-"""How fast this machine can be, measured: the rate of a large matrix product, against which a run's speed is shown."""
+"""What a machine can do: its measured peak, against which a run's speed is shown, and how to come near it on a CPU."""
 
+import ctypes
 import time
 
 import torch
 
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h
 _SIZES = {"cpu": 1024, "cuda": 8192}
 
 
@@ -21,6 +23,40 @@ def measured_peak(device: torch.device, mixed_precision: str) -> float:
     left, right = (torch.full((size, size), 0.5, device=device, dtype=dtype) for _ in range(2))
     seconds = min(_seconds(left, right) for _ in range(5))
     return 2 * size**3 / seconds
+
+
+def use_fast_float32() -> None:
+    """Lets oneDNN do float32 products where it keeps float32 accuracy (twice as fast on some AMD processors).
+
+    "medium" allows bfloat16 products on processors that have them, so it is kept only where a trial product against
+    float64 shows an error that bfloat16 cannot reach.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(256, 256, generator=generator) for _ in range(2))
+    exact = left.double() @ right.double()
+    error = ((left @ right).double() - exact).abs().max() / exact.abs().max()
+    if error > 1e-5:
+        torch.set_float32_matmul_precision(before)
+
+
+def keep_freed_memory() -> bool:
+    """Lets glibc keep what is freed for the next allocation, in this process, for the rest of its life.
+
+    By default it gives large blocks back to the system at once, and every step begins with millions of page faults for
+    gradients and activations as large as those of the step before: a fifth of the time of a step of BERT-base. The peak
+    of memory is what it was; between the peaks it is not given back.
+
+    Returns:
+        Whether there is such a C library.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    # No block is mapped on its own, and the top of the heap is never trimmed.
+    return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, -1))
 
 
 def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:

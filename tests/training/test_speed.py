@@ -1,0 +1,40 @@
+"""Settings of the machine that make steps quicker and change no number."""
+
+import platform
+import resource
+
+import numpy as np
+import torch
+
+from bert_repro.training import speed
+
+MEGABYTE = 1 << 20
+
+
+def faults_of_a_new_block() -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(128 * MEGABYTE, dtype=np.uint8).sum()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_freed_memory_is_kept_for_the_next_block():
+    kept = speed.keep_freed_memory()
+    assert kept or platform.libc_ver()[0] != "glibc"
+    faults_of_a_new_block()
+    assert not kept or faults_of_a_new_block() < 1000  # 32,768 pages of 4 KiB
+
+
+def test_fast_float32_stays_accurate():
+    before = torch.get_float32_matmul_precision()
+    try:
+        speed.use_fast_float32()
+        torch.manual_seed(0)
+        left, right = (torch.randn(300, 300) for _ in range(2))
+        error = (left @ right - (left.double() @ right.double())).abs().max()
+        assert error < 1e-3  # bfloat16 products miss by 0.1
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_peak_is_a_rate():
+    assert 1e8 < speed.measured_peak(torch.device("cpu"), "no") < 1e14
