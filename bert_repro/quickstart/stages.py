@@ -4,8 +4,10 @@ import json
 import logging
 import subprocess
 import sys
+import timeit
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ logger = logging.getLogger("bert_repro")
 
 MAX_WORDS_PER_PACKAGE = 60_000
 VOCAB_SIZE = 4_000
-PRETRAINING_STEPS = 5_000
+PRETRAINING_STEPS = 3_600
 EVAL_STEPS = 1_200
 TRAIN_TEXTS_PER_LABEL = 64
 VALIDATION_TEXTS_PER_LABEL = 100
@@ -151,7 +153,7 @@ def new_model(folders: Folders, seed: int) -> None:
         vocab_size=len(tokenizer),
         num_hidden_layers=2,
         hidden_size=128,
-        num_attention_heads=2,
+        num_attention_heads=4,
         intermediate_size=512,
         initializer_range=0.05,
         hidden_dropout_prob=0.0,
@@ -173,9 +175,10 @@ def pretraining_config(folders: Folders, seed: int) -> PretrainingConfig:
         max_seq_length=64,
         train_batch_size=32,
         max_steps=PRETRAINING_STEPS,
-        learning_rate=2e-3,
+        learning_rate=1.5e-3,
         bias_correction=True,  # at so high a rate the first steps would be too large without it
-        warmup_ratio=0.1,
+        warmup_ratio=0.06,
+        mixed_precision=quickest_precision(),
         packing=False,  # nearly all sequences are full, so padding costs less than attention one by one
         heldout_fraction=0.05,
         max_eval_sequences=512,
@@ -193,11 +196,25 @@ def finetuning_config(folders: Folders, start: Path, seed: int) -> FinetuningCon
         do_train=True,
         do_eval=True,
         seed=seed,
-        num_train_epochs=4.0,
-        learning_rate=3e-4,
+        num_train_epochs=3.0,
+        learning_rate=4e-4,
         max_seq_length=64,
         train_batch_size=16,
+        mixed_precision=quickest_precision(),
     )
+
+
+@cache
+def quickest_precision() -> str:
+    """`bf16` where this processor multiplies it natively, which halves the minutes; `no` where it would emulate it."""
+    import torch
+
+    def seconds(dtype: torch.dtype) -> float:
+        matrix = torch.ones(512, 512, dtype=dtype)
+        matrix @ matrix  # the first product of a kind also prepares its code
+        return min(timeit.repeat(lambda: matrix @ matrix, number=5, repeat=7))
+
+    return "bf16" if 1.3 * seconds(torch.bfloat16) < seconds(torch.float32) else "no"
 
 
 def pretrain(config: PretrainingConfig) -> dict[str, float]:
