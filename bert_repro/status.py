@@ -5,7 +5,35 @@ import os
 from pathlib import Path
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # Windows: two runs in one folder are then not noticed
+    fcntl = None  # type: ignore[assignment]
+
 FILE_NAME = "status.json"
+
+_locks: dict[Path, int] = {}
+
+
+def lock(folder: Path) -> bool:
+    """Keeps an existing folder for this process until `finish` or the process's end, however it ends.
+
+    Returns:
+        False if another process has it. A file system without locks never says so.
+    """
+    if fcntl is None or folder.resolve() in _locks:
+        return True
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    except OSError:
+        os.close(descriptor)
+        return True
+    _locks[folder.resolve()] = descriptor
+    return True
 
 
 def claim(output_dir: Path) -> None:
@@ -19,6 +47,9 @@ def finish(output_dir: str | None, code: int, reason: str) -> None:
     if output_dir is None or int(os.environ.get("RANK", "0")) != 0:
         return
     folder = Path(output_dir)
+    held = _locks.pop(folder.resolve(), None)
+    if held is not None:
+        os.close(held)
     if code == 0 or is_free(folder) or _claimed_here(folder):
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """What every training run does before its first step and after its last."""
 
+import dataclasses
 import json
 import logging
 import os
@@ -21,14 +22,16 @@ from bert_repro.hub.push import prepare_repository, push_folder
 from bert_repro.hub.redaction import redacted
 from bert_repro.randomness import torch_seed
 from bert_repro.training import adapters, checkpoint, logs, plots, record
+from bert_repro.training.placement import launched_with_fsdp
 from bert_repro.training.speed import keep_freed_memory, use_fast_float32
+from bert_repro.training.totals import training_totals
 
 logger = logging.getLogger("bert_repro")
 
 INITIALISATION = 2  # what is drawn, in the names of `randomness.draw`; loop.DROPOUT is 1
 _PRODUCTS = (
     checkpoint.FOLDER, logs.FILE_NAME, status.FILE_NAME, "results.json", "predictions.json", "nbest_predictions.json",
-    "null_odds.json", "training.png", "README.md", "plans", adapters.FOLDER,
+    "null_odds.json", "training.png", "README.md", ".eval_results", "plans", adapters.FOLDER,
 )  # fmt: skip
 
 
@@ -68,6 +71,8 @@ class Run:
         """
         complete = redacted({**results, **record.run_record(self.config, self.accelerator, model)})
         complete["wall_time_seconds"] = round(time.perf_counter() - self.began, 1)
+        if "train" in complete:
+            complete["train"] |= training_totals(self.output_dir, complete)
         if self.accelerator.is_main_process:
             if (self.output_dir / logs.FILE_NAME).exists():
                 plots.plot_training(self.output_dir)
@@ -106,6 +111,8 @@ def begin(config: RunConfig) -> Run:
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+    if launched_with_fsdp():
+        config = dataclasses.replace(config, fsdp=True)
     accelerator = _accelerator(config)
     if accelerator.device.type == "cpu":
         use_fast_float32()
@@ -170,19 +177,27 @@ def _claim_output_dir(config: RunConfig) -> None:
     folder = Path(config.output_dir)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--output_dir {folder} is a file; name a folder")
-    if not status.is_free(folder) and not config.resume_from_checkpoint:
-        if not config.overwrite_output_dir:
-            raise UserError(
-                f"--output_dir {folder} is not empty; name another folder, give --overwrite_output_dir, or go on with "
-                "--resume_from_checkpoint latest"
-            )
-        for name in _PRODUCTS:
-            path = folder / name
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not status.lock(folder):
+            raise UserError(f"--output_dir {folder} is written by a run that is still going; stop it or name another")
+        _empty(folder, config)
         status.claim(folder)
     except OSError as error:
         raise UserError(f"--output_dir {folder} cannot be written ({error.strerror}); name another folder") from error
+
+
+def _empty(folder: Path, config: RunConfig) -> None:
+    if status.is_free(folder) or config.resume_from_checkpoint:
+        return
+    if not config.overwrite_output_dir:
+        raise UserError(
+            f"--output_dir {folder} is not empty; name another folder, give --overwrite_output_dir, or go on with "
+            "--resume_from_checkpoint latest"
+        )
+    for name in _PRODUCTS:
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _accelerator(config: RunConfig) -> Accelerator:
@@ -198,6 +213,8 @@ def _accelerator(config: RunConfig) -> Accelerator:
         )
     except ValueError as error:
         raise UserError(f"--mixed_precision {config.mixed_precision}: {_first_line(error)}") from error
+    if config.mixed_precision == "fp16" and accelerator.device.type == "cpu":
+        raise UserError("--mixed_precision fp16 needs a GPU; use bf16 on this device")
     if tracked:
         accelerator.init_trackers("bert_repro")
     return accelerator

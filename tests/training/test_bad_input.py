@@ -1,6 +1,8 @@
 """Bad input: one clear line that names the place, the value and the mend; exit code 2; nothing saved is harmed."""
 
+import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +154,21 @@ def test_the_error_is_in_status_json(world: Any, tmp_path: Path) -> None:
     assert pretrain(world, tmp_path, "--max_seq_length 600") == 2
     status = json.loads((tmp_path / "out" / "status.json").read_text())
     assert status["code"] == 2 and "600" in status["reason"]
+
+
+def test_a_folder_that_another_run_is_writing_is_refused_and_left_alone(
+    world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    output.mkdir()
+    (output / "model.safetensors").write_bytes(b"of the other run")
+    other_run = os.open(output, os.O_RDONLY)
+    fcntl.flock(other_run, fcntl.LOCK_EX)
+    code = recipe(
+        "run_pretraining", TINY, "--corpus", world.corpus, "--output_dir", output,
+        "--max_steps 1 --overwrite_output_dir true",
+    )  # fmt: skip
+    os.close(other_run)
+    assert code == 2
+    told(capsys, str(output), "is written by a run that is still going")
+    assert [path.name for path in output.iterdir()] == ["model.safetensors"]
