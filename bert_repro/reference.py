@@ -46,6 +46,16 @@ CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
             "released; the paper is silent.",
         ),
     ),
+    "Tokenizer": (
+        (
+            "rare characters",
+            "The release, and transformers' slow tokenizer, use Python's Unicode tables; ours are those of the "
+            "tokenizers library, as in transformers' fast tokenizer, to which it is equal. They are older, and their "
+            "range of CJK ideographs leaves out U+2B820 to U+2B91F: of 143,641 characters 759 give other tokens with "
+            "the uncased vocabulary and 375 with the cased one, none below U+061D. The slow tokenizer also lowers a "
+            "final capital sigma by its context, and composes accents where they are kept.",
+        ),
+    ),
     "Examples": (
         (
             "NotNext from another document",
