@@ -51,6 +51,7 @@ RECIPES = {
     "run_glue": Recipe(configs.GlueConfig, "bert_repro.training.search:run_finetuning"),
     "run_squad": Recipe(configs.SquadConfig, "bert_repro.training.search:run_finetuning"),
     "score_squad": Recipe(configs.SquadScoringConfig, "bert_repro.tasks.squad_scoring:score_squad"),
+    "convert_triviaqa": Recipe(configs.TriviaqaConfig, "bert_repro.tasks.triviaqa:convert_triviaqa"),
     "run_swag": Recipe(configs.SwagConfig, "bert_repro.training.search:run_finetuning"),
     "run_ner": Recipe(configs.NerConfig, "bert_repro.training.search:run_finetuning"),
     "extract_features": Recipe(configs.ExtractionConfig, "bert_repro.training.extraction:extract_features"),

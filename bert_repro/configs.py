@@ -876,6 +876,32 @@ class PushConfig(Config):
         require(bool(self.hub_model_id), "--hub_model_id is missing; name a repository such as org/name")
 
 
+@dataclass(frozen=True)
+class TriviaqaConfig(Config):
+    """Turns TriviaQA into SQuAD's JSON (recipes/convert_triviaqa.py)."""
+
+    qa_file: str = setting("", "Questions with answers: TriviaQA's qa/wikipedia-train.json, or another of its files.")
+    evidence_dir: str = setting("", "Folder of the documents: TriviaQA's `evidence`, with wikipedia/ and web/ in it.")
+    output_file: str = setting("", "JSON file to write, for run_squad's --train_file.")
+    overwrite_output_file: bool = setting(False, "Replace the output file.")
+    max_tokens: int = setting(
+        400,
+        "Length of a passage: the beginning of a document.",
+        source="paper",
+        unit="tokens",
+        deviation="TriviaQA step (footnote 12): passages are the first 400 tokens of documents that contain an answer. "
+        "The paper does not say what a token is (ours: a word or a punctuation mark), which of several places is the "
+        "answer (ours: the first, whatever its case), nor batch, rate and epochs of the step (ours: SQuAD v1.1's).",
+    )
+
+    def validate(self) -> None:
+        """All three paths; a positive length."""
+        super().validate()
+        for name in ("qa_file", "evidence_dir", "output_file"):
+            require(bool(getattr(self, name)), f"--{name} is missing")
+        require(self.max_tokens > 0, f"--max_tokens is {self.max_tokens}; it must be positive")
+
+
 # ----------------------------------------------------------------------------------------------------------- quickstart
 
 
