@@ -197,7 +197,7 @@ def finetuning_config(folders: Folders, start: Path, seed: int) -> FinetuningCon
         do_eval=True,
         seed=seed,
         num_train_epochs=3.0,
-        learning_rate=4e-4,
+        learning_rate=3e-4,
         max_seq_length=64,
         train_batch_size=16,
         mixed_precision=quickest_precision(),
