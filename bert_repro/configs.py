@@ -289,7 +289,26 @@ class RunConfig(AdapterConfig):
     )
     packing: bool = setting(True, "Lay sequences end to end instead of padding them; the results are equal.")
     gradient_checkpointing: bool = setting(False, "Recompute activations to save memory.", source="transformers")
-    dataloader_num_workers: int = setting(0, "Loader processes per device.", source="transformers")
+    fsdp: bool = setting(
+        False,
+        "Each device keeps only its share of weights, gradients and moments (FSDP2), for models too large for one; "
+        "also switched on by accelerate launch --use_fsdp --fsdp_version 2. One device keeps all. The checkpoints are "
+        "the same.",
+    )
+    dataloader_num_workers: int | None = setting(
+        None,
+        "Loader processes per device; 0 loads in the training process. Default: 4 beside a GPU, else 0. The examples "
+        "are the same.",
+        source="transformers",
+    )
+    dataloader_prefetch_factor: int = setting(
+        4, "Steps that each loader process is ahead.", source="transformers", unit="steps"
+    )
+    dataloader_pin_memory: bool = setting(
+        True,
+        "Load into page-locked memory where there is a GPU, so that copies overlap with work.",
+        source="transformers",
+    )
     logging_steps: int = setting(10, "Log every so many steps.", source="transformers", unit="steps")
     eval_steps: int | None = setting(None, "Evaluate every so many steps.", source="transformers", unit="steps")
     save_steps: int | None = setting(
@@ -318,9 +337,14 @@ class RunConfig(AdapterConfig):
         super().validate()
         for name in ("train_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps",
                      "per_device_eval_batch_size", "max_steps", "logging_steps", "eval_steps", "save_steps",
-                     "save_total_limit"):  # fmt: skip
+                     "save_total_limit", "dataloader_prefetch_factor"):  # fmt: skip
             value = getattr(self, name)
             require(value is None or value > 0, f"--{name} is {value}; it must be positive")
+        require(
+            not (self.fsdp and self.peft),
+            f"--fsdp and --peft {self.peft} exclude each other: an adapter's gradients and moments are small; leave "
+            "--fsdp out",
+        )
 
 
 # --------------------------------------------------------------------------------------------------------- pre-training
@@ -431,6 +455,15 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
         "Share of documents that training never sees.",
         unit="fraction",
         deviation="The paper does not describe its held-out data.",
+    )
+    torch_compile: bool | None = setting(
+        None, "Compile the model with torch.compile. Default: on a GPU.", source="transformers"
+    )
+    fixed_shapes: bool | None = setting(
+        None,
+        "Fill every forward pass of a phase up to one shape with sequences of padding that change no loss, so that one "
+        "graph is compiled: as many tokens as nearly every step needs, or with padded batches their full length. "
+        "Default: where the model is compiled, and on XLA.",
     )
     plan: bool = setting(False, "Print positions, FLOPs and expected time of the run, and stop.")
     hub_strategy: str = setting(

@@ -27,14 +27,60 @@ class BertAdam(torch.optim.AdamW):
 
     def __init__(self, params: Iterable[Any], *, bias_correction: bool = False, **options: Any) -> None:
         super().__init__(params, fused=True, **options)
-        start = 0.0 if bias_correction else _UNCORRECTED_STEP
+        _start_state(self, bias_correction)
+
+
+class LazyBertAdam(torch.optim.Optimizer):
+    """The same update written out, for XLA: its graphs take rates and counters as data, and PyTorch's fused kernel not.
+
+    Args:
+        params: parameters or parameter groups, already on their device.
+        lr: learning rate.
+        betas: of Adam.
+        eps: of Adam.
+        weight_decay: decoupled.
+        bias_correction: True gives plain AdamW.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        *,
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float = 0.0,
+        bias_correction: bool = False,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        _start_state(self, bias_correction)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Makes one update."""
         for group in self.param_groups:
+            (beta1, beta2), eps = group["betas"], group["eps"]
             for parameter in group["params"]:
-                self.state[parameter] = {
-                    "step": torch.full((), start, dtype=torch.float32, device=parameter.device),
-                    "exp_avg": torch.zeros_like(parameter),
-                    "exp_avg_sq": torch.zeros_like(parameter),
-                }
+                if parameter.grad is None:
+                    continue
+                # A number would be part of the graph, which would be compiled anew at every rate.
+                rate = torch.tensor(group["lr"], device=parameter.device)
+                state, grad = self.state[parameter], parameter.grad
+                step = state["step"].add_(1)
+                mean = state["exp_avg"].lerp_(grad, 1 - beta1) / (1 - beta1**step)
+                square = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2) / (1 - beta2**step)
+                parameter.mul_(1 - rate * group["weight_decay"]).sub_(rate * mean / (square.sqrt() + eps))
+
+
+def _start_state(optimizer: torch.optim.Optimizer, bias_correction: bool) -> None:
+    start = 0.0 if bias_correction else _UNCORRECTED_STEP
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state[parameter] = {
+                "step": torch.full((), start, dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -62,15 +108,22 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     return [group for group in groups if group["params"]]
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> BertAdam:
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """BERT's optimiser for the trainable parameters of `model`, which must already be on its device."""
-    return BertAdam(
+    device = next(model.parameters()).device
+    return (LazyBertAdam if device.type == "xla" else BertAdam)(
         parameter_groups(model, config.weight_decay),
         lr=config.learning_rate,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
         bias_correction=config.bias_correction,
     )
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Gives every parameter group the same rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
 
 
 def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:

@@ -4,6 +4,7 @@ Shape legend: `B` sequences, `S` columns of a padded batch, `T` tokens of all se
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +21,63 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 IGNORE_INDEX = -100
+_SHORTEST = 3  # tokens: [CLS], one of a text, [SEP]
 
 IntArray = npt.NDArray[np.integer]
 Batch = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FixedShape:
+    """One shape for every batch, so that a graph is compiled once. What is missing is filled with sequences of padding.
+
+    They are sequences of their own, which predict nothing and which no other sequence sees: losses and gradients stay
+    as they are.
+
+    Args:
+        sequences: most sequences of a batch; a padded batch has as many rows.
+        length: tokens of the longest sequence that may come; a padded batch has as many columns.
+        tokens: tokens of a packed batch; None for padded batches.
+    """
+
+    sequences: int
+    length: int
+    tokens: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """Sequences of every batch, those of padding included."""
+        return self.sequences + (-(-self.tokens // self.length) if self.tokens is not None else 0)
+
+    def predictions(self, masked_lm_prob: float, max_predictions: int | None) -> int:
+        """Most predictions that a batch can have; see `num_predictions`."""
+        lengths = np.arange(_SHORTEST, self.length + 1)
+        counts = num_predictions(lengths, masked_lm_prob, max_predictions)
+        most = self.sequences * int(counts.max())
+        if self.tokens is None:
+            return most
+        # Each sequence's count is rounded, so it may lie a little above its share of the tokens.
+        above = float((counts - masked_lm_prob * lengths).max())
+        return min(most, int(masked_lm_prob * self.tokens + self.sequences * max(0.0, above)))
+
+    def filling(self, lengths: Int64Array) -> Int64Array:
+        """Lengths of the sequences of padding that complete a batch.
+
+        Args:
+            lengths: tokens of its own sequences, int64 [B].
+
+        Raises:
+            ValueError: the batch is too large for the shape.
+        """
+        if len(lengths) > self.sequences or lengths.max(initial=0) > self.length:
+            raise ValueError(f"{len(lengths)} sequences of up to {lengths.max()} tokens do not fit into {self}")
+        rows = self.rows - len(lengths)
+        if self.tokens is None:
+            return np.ones(rows, dtype=np.int64)  # not empty: attention over nothing is not a number
+        missing = self.tokens - int(lengths.sum())
+        if missing < 0:
+            raise ValueError(f"{lengths.sum()} tokens do not fit into {self}")
+        return np.clip(missing - self.length * np.arange(rows), 0, self.length)
 
 
 def collate_features(
@@ -58,7 +113,7 @@ def collate_features(
     fields = {name: _flatten(features, name) for name in ("input_ids", "token_type_ids") if name in features[0]}
     lengths = np.array([len(feature["input_ids"]) for feature in features], dtype=np.int64)
     if packing:
-        return _packed(fields, lengths)
+        return _packed(fields, lengths, int(lengths.max()))
     width = _round_up(int(lengths.max()), pad_to_multiple_of or 1)
     return _padded(fields, lengths, width, {"input_ids": pad_token_id, "token_type_ids": 0})
 
@@ -80,10 +135,11 @@ class DataCollatorForBertPreTraining:
         pad_to_length: S; None pads to the longest sequence of the batch. For padded batches only.
         pad_to_multiple_of: round S up to a multiple of this. For padded batches only.
         return_prediction_positions: also return where predictions are made, for models that take it.
+        shape: fill every batch up to one shape; in place of the two padding settings.
         seed: names the masks of features with an `example_id`.
 
     Raises:
-        ValueError: padding settings together with `packing`.
+        ValueError: padding settings together with `packing` or `shape`, or a shape of the other layout.
     """
 
     def __init__(
@@ -96,16 +152,20 @@ class DataCollatorForBertPreTraining:
         pad_to_length: int | None = None,
         pad_to_multiple_of: int | None = None,
         return_prediction_positions: bool = False,
+        shape: FixedShape | None = None,
         seed: int = 0,
     ) -> None:
-        if packing and (pad_to_length is not None or pad_to_multiple_of is not None):
+        if (packing or shape) and (pad_to_length is not None or pad_to_multiple_of is not None):
             raise ValueError("a packed batch has no padding; leave pad_to_length and pad_to_multiple_of out")
+        if shape is not None and packing == (shape.tokens is None):
+            raise ValueError(f"{shape} does not go with packing={packing}: only packed batches have a number of tokens")
         self.config = config or ExampleConfig()
         self.max_predictions_per_seq = max_predictions_per_seq
         self.packing = packing
         self.pad_to_length = pad_to_length
         self.pad_to_multiple_of = pad_to_multiple_of
         self.return_prediction_positions = return_prediction_positions
+        self.shape = shape
         self.seed = seed
         self._masker = Masker(tokenizer, self.config, max_predictions_per_seq)
         self._fill = {"input_ids": int(tokenizer.pad_token_id), "token_type_ids": 0, "labels": IGNORE_INDEX}
@@ -121,11 +181,11 @@ class DataCollatorForBertPreTraining:
             `input_ids`, `token_type_ids`, `labels` (-100 where nothing is predicted), with `attention_mask`, int64
             (B, S), or packed, int64 (1, T), with `position_ids`, `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q`,
             `max_length_k` as `collate_features` returns them. With NSP `next_sentence_label`, int64 (B). On request
-            `prediction_positions`, int64 (P), flat places of the predicted tokens; padded batches have as many as
-            their shape allows, the surplus 0, where [CLS] has no label.
+            `prediction_positions`, int64 (P), flat places of the predicted tokens; batches that are padded or of fixed
+            shape have as many as their shape allows, the surplus 0, where [CLS] has no label.
 
         Raises:
-            ValueError: a sequence is longer than `pad_to_length`.
+            ValueError: a sequence is longer than `pad_to_length`, or the examples do not fit into `shape`.
         """
         labels: Int64Array | None
         if isinstance(examples, ExampleBatch):
@@ -138,18 +198,29 @@ class DataCollatorForBertPreTraining:
             segments = self._segments(examples, tokens, lengths)
             labels = _column(examples, "next_sentence_label")
             masked = self._masker(tokens, lengths, self._keys(examples))
+        if self.shape is not None:
+            filling = self.shape.filling(lengths)
+            lengths = np.concatenate([lengths, filling])
+            masked = masked._replace(tokens=self._fill_up(masked.tokens, int(filling.sum()), "input_ids"))
+            segments = self._fill_up(segments, int(filling.sum()), "token_type_ids")
+            labels = None if labels is None else self._fill_up(labels, len(filling), "labels")
         batch = self._lay_out(masked, segments, lengths)
         if labels is not None and self.config.next_sentence_prediction:
             batch["next_sentence_label"] = _tensor(labels)
         return batch
+
+    def _fill_up(self, values: IntArray, count: int, field: str) -> Int64Array:
+        return np.concatenate([values, np.full(count, self._fill[field])]).astype(np.int64, copy=False)
 
     def _lay_out(self, masked: MaskedTokens, segments: Int64Array, lengths: Int64Array) -> Batch:
         labels = np.full(len(masked.tokens), IGNORE_INDEX, dtype=np.int64)
         labels[masked.positions] = masked.targets
         fields = {"input_ids": masked.tokens, "token_type_ids": segments, "labels": labels}
         if self.packing:
-            batch = _packed(fields, lengths)
+            batch = _packed(fields, lengths, self.shape.length if self.shape else int(lengths.max()))
             positions = masked.positions
+            if self.shape is not None:
+                positions = self._fixed_count(positions, self.shape)
         else:
             width = self._width(lengths)
             batch = _padded(fields, lengths, width, self._fill)
@@ -160,6 +231,8 @@ class DataCollatorForBertPreTraining:
 
     def _width(self, lengths: Int64Array) -> int:
         longest = int(lengths.max())
+        if self.shape is not None:
+            return self.shape.length
         if self.pad_to_length is not None and longest > self.pad_to_length:
             raise ValueError(
                 f"a sequence has {longest} tokens, pad_to_length is {self.pad_to_length}; shorten it first"
@@ -170,9 +243,13 @@ class DataCollatorForBertPreTraining:
         """The same places in (B, S), and 0 up to a number that depends on B and S alone, so shapes never change."""
         starts = row_starts(lengths)
         row = np.searchsorted(starts, positions, side="right") - 1
-        most = num_predictions(np.array([width]), self.config.masked_lm_prob, self.max_predictions_per_seq)
-        padded = np.zeros(len(lengths) * int(most[0]), dtype=np.int64)
-        padded[: len(positions)] = positions - starts[row] + row * width
+        return self._fixed_count(positions - starts[row] + row * width, FixedShape(len(lengths), width))
+
+    def _fixed_count(self, positions: Int64Array, shape: FixedShape) -> Int64Array:
+        """Filled with 0, where [CLS] has no label."""
+        most = shape.predictions(self.config.masked_lm_prob, self.max_predictions_per_seq)
+        padded = np.zeros(most, dtype=np.int64)
+        padded[: len(positions)] = positions
         return padded
 
     def _segments(self, features: Sequence[Mapping[str, Any]], tokens: Int64Array, lengths: Int64Array) -> Int64Array:
@@ -197,11 +274,10 @@ def _padded(fields: Mapping[str, IntArray], lengths: Int64Array, width: int, fil
     return batch
 
 
-def _packed(fields: Mapping[str, IntArray], lengths: Int64Array) -> Batch:
+def _packed(fields: Mapping[str, IntArray], lengths: Int64Array, longest: int) -> Batch:
     batch: Batch = {name: _tensor(flat[None]) for name, flat in fields.items()}
     batch["position_ids"] = torch.from_numpy(places_in_row(lengths)[None])
     starts = torch.from_numpy(row_starts(lengths).astype(np.int32))
-    longest = int(lengths.max())
     batch.update(cu_seq_lens_q=starts, cu_seq_lens_k=starts, max_length_q=longest, max_length_k=longest)
     return batch
 

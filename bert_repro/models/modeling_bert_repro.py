@@ -250,8 +250,9 @@ def packed_attention_forward(
 ) -> tuple[torch.Tensor, None]:
     """Attention of packed sequences, each within its own bounds, dropout included.
 
-    Half precision on CUDA is one call of PyTorch's own flash kernel, the only variable-length one that has dropout, for
-    the head sizes that it takes. Elsewhere it is a loop over sequences, `PackedAttention` on the CPU.
+    On CUDA it is one call of PyTorch's own kernels for sequences of any lengths: flash in half precision, the
+    memory-efficient one in 32 bits and on devices older than Ampere. Elsewhere it is a loop over sequences,
+    `PackedAttention` on the CPU.
 
     Args:
         module: the calling attention layer. Its `is_causal` decides whether later tokens are hidden.
@@ -277,20 +278,18 @@ def packed_attention_forward(
         raise ValueError(
             "packed_sdpa attends to packed input only: give cu_seq_lens_q, or use attn_implementation='sdpa'"
         )
-    head_size = query.shape[-1]
-    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and head_size % 8 == 0 and head_size <= 256:
-        attended, *_ = torch.ops.aten._flash_attention_forward(
-            *(states.squeeze(0).transpose(0, 1) for states in (query, key, value)),
-            cu_seq_lens_q.int(),
-            cu_seq_lens_k.int(),
-            max_length_q,
-            max_length_k,
-            dropout,
-            module.is_causal,
-            False,
-            scale=scaling,
-        )
-        return attended.unsqueeze(0), None
+    if query.is_cuda and query.shape[-1] * query.dtype.itemsize % 16 == 0:
+        # Named functions of PyTorch that take offsets have no dropout; these are the kernels beneath them.
+        offsets = (cu_seq_lens_q.int(), cu_seq_lens_k.int(), max_length_q, max_length_k)
+        if has_flash_kernel(query):
+            states = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
+            flash = torch.ops.aten._flash_attention_forward
+            attended, *_ = flash(*states, *offsets, dropout, module.is_causal, False, scale=scaling)
+            return attended.unsqueeze(0), None
+        states = (states.transpose(1, 2) for states in (query, key, value))
+        efficient = torch.ops.aten._efficient_attention_forward
+        attended, *_ = efficient(*states, None, *offsets, dropout, int(module.is_causal), True, scale=scaling)
+        return attended, None
     lengths = cu_seq_lens_q.diff().tolist()
     if query.device.type == "cpu" and not torch.compiler.is_compiling():
         return PackedAttention.apply(query, key, value, lengths, scaling, dropout, module.is_causal), None
@@ -300,6 +299,19 @@ def packed_attention_forward(
         for states in sequences
     ]
     return torch.cat(attended, dim=2).transpose(1, 2), None
+
+
+def has_flash_kernel(query: torch.Tensor) -> bool:
+    """Whether PyTorch's flash kernel takes these heads.
+
+    Args:
+        query: (1, A, T, D) on CUDA, D a multiple of 8 in half precision.
+
+    Returns:
+        True for half precision, D up to 256, on Ampere and later.
+    """
+    is_half = query.dtype in (torch.float16, torch.bfloat16)
+    return is_half and query.shape[-1] <= 256 and torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
 ALL_ATTENTION_FUNCTIONS.register("packed_sdpa", packed_attention_forward)

@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from torch import nn
 from bert_repro.errors import UserError
 from bert_repro.status import write_json
 from bert_repro.training import adapters
+from bert_repro.training.placement import placed_like
 
 logger = logging.getLogger("bert_repro")
 
@@ -57,7 +59,7 @@ class TrainerState:
 def save(
     output_dir: Path,
     model: Any,
-    optimizer: torch.optim.Optimizer,
+    moments: dict[str, torch.Tensor],
     state: TrainerState,
     *,
     tokenizer: Any,
@@ -68,8 +70,8 @@ def save(
 
     Args:
         output_dir: folder of the run.
-        model: the unwrapped model; saved by its own `save_pretrained`.
-        optimizer: BERT's Adam.
+        model: the whole, plain model; saved by its own `save_pretrained`.
+        moments: state of the optimiser, named by `named_moments`, on the CPU.
         state: the rest of the run's state.
         tokenizer: saved beside the model, so that the checkpoint is usable as it is.
         environment: versions, threads, processes; a change is reported when the run resumes.
@@ -85,7 +87,7 @@ def save(
         (temporary / STATE).mkdir(parents=True)
         adapters.save(model, temporary) if adapters.is_adapted(model) else model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        safetensors.torch.save_file(_optimizer_tensors(model, optimizer), temporary / STATE / "optimizer.safetensors")
+        safetensors.torch.save_file(moments, temporary / STATE / "optimizer.safetensors")
         write_json(temporary / STATE / "state.json", vars(state))
         files = {str(path.relative_to(temporary)): _flush_and_hash(path) for path in _files(temporary)}
         manifest = {"step": state.step, "environment": environment, "files": files}
@@ -150,7 +152,7 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, envir
 
     Args:
         folder: a whole checkpoint, as `find` returns it.
-        model: the unwrapped model, on its device.
+        model: the unwrapped model, on its device, whole or sharded.
         optimizer: freshly built for that model.
         environment: today's; each difference from the checkpoint's is reported, since bit-exactness ends there.
     """
@@ -158,7 +160,7 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, envir
     moments = safetensors.torch.load_file(folder / STATE / "optimizer.safetensors")
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
-            value.copy_(moments[f"{name}/{key}"])
+            value.copy_(placed_like(moments[f"{name}/{key}"], value))
     _report_changes(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["environment"], environment)
     return TrainerState(**json.loads((folder / STATE / "state.json").read_text(encoding="utf-8")))
 
@@ -170,18 +172,19 @@ def _load_weights(folder: Path, model: Any) -> None:
     if adapters.is_adapted(model):
         missing, unexpected = adapters.load(model, folder)
     else:
-        missing, unexpected = model.load_state_dict(safetensors.torch.load_file(folder / name), strict=False)
+        weights, own = safetensors.torch.load_file(folder / name), model.state_dict()
+        placed = {key: placed_like(value, own[key]) if key in own else value for key, value in weights.items()}
+        missing, unexpected = model.load_state_dict(placed, strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
     if unexpected or set(missing) - tied:
         raise UserError(f"{folder}: its weights are not those of this model (for example {(unexpected + missing)[0]})")
 
 
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    return {
-        f"{name}/{key}": value.detach().cpu().contiguous()
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
+def named_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
+    """State of an optimiser as `parameter/key` and tensor, in the order of the model's parameters."""
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            yield f"{name}/{key}", value
 
 
 def _report_changes(before: dict[str, Any], now: dict[str, Any]) -> None:

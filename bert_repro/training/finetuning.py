@@ -48,6 +48,7 @@ def finetune(config: FinetuningConfig, task: Task, *, last: bool = True) -> dict
     if config.do_train and task.train_split is None:
         raise UserError(f"--do_train: task {task.name} has no training set; name a finished model and leave it out")
     begun = run.begin(config)
+    config = begun.config
     bench = _Bench(config, task, begun.accelerator)
     results: dict[str, Any] = {"task": task.name, "splits": {}}
     bench.read()
@@ -110,7 +111,7 @@ class _Bench:
         )
         trainer.train()
         writes = self.accelerator.is_main_process
-        self.model, adapter = adapters.settle(self.model, self.tokenizer, Path(config.output_dir), write=writes)
+        self.model, adapter = adapters.settle(trainer.model, self.tokenizer, Path(config.output_dir), write=writes)
         return {
             **adapter,
             "rows": len(features),
@@ -208,8 +209,11 @@ class _Bench:
         """A model's output for every feature, in order; each feature is computed once, by one process."""
         longest_first = np.argsort(-np.asarray(features["length"][:]), kind="stable")
         batches = np.array_split(longest_first, math.ceil(len(features) / self.config.per_device_eval_batch_size))
-        mine = batches[self.accelerator.process_index :: self.accelerator.num_processes]
+        processes = self.accelerator.num_processes
+        # Forward passes of a sharded model pair up over the processes, so some process repeats a batch.
+        batches += batches[:1] * (-len(batches) % processes)
         model.eval()
+        mine = batches[self.accelerator.process_index :: processes]
         pairs = [(int(row), output) for rows in mine for row, output in self._forward(model, features, rows)]
         by_row = dict(gather_object(pairs))
         return [by_row[row] for row in range(len(features))]

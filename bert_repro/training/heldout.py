@@ -9,10 +9,10 @@ import torch
 from accelerate import Accelerator
 
 from bert_repro.configs import Phase, PretrainingConfig
-from bert_repro.data.collators import IGNORE_INDEX
+from bert_repro.data.collators import IGNORE_INDEX, FixedShape
 from bert_repro.data.pretraining import Position
 from bert_repro.data.tokenized_corpus import TokenizedCorpus
-from bert_repro.training.loop import to_device
+from bert_repro.training.batches import to_device
 from bert_repro.training.phases import collator, count_right, example_stream
 
 # The held-out examples and their masks are the same whatever the seed of the run.
@@ -30,10 +30,13 @@ class HeldOut:
         corpus: TokenizedCorpus,
         documents: npt.NDArray[np.int64],
         tokenizer: Any,
+        *,
+        fixed_shapes: bool = False,
     ) -> None:
         self.batch = config.per_device_eval_batch_size
         self.stream = example_stream(config, phase, corpus, documents, tokenizer, seed=_SEED, number=_PHASE)
-        self.collate = collator(config, phase, tokenizer)
+        shape = FixedShape(self.batch, phase.max_seq_length) if fixed_shapes else None
+        self.collate = collator(config, phase, tokenizer, shape)
         self.rows = min(config.max_eval_sequences, len(self.stream.plan(0)))
         self.ids, _ = self.stream.take(Position(0, 0), self.rows)
 
@@ -44,10 +47,12 @@ class HeldOut:
         """
         sums = torch.zeros(6, dtype=torch.float64)
         own = self.ids[accelerator.process_index :: accelerator.num_processes]
+        passes = math.ceil(self.rows / accelerator.num_processes / self.batch)
         model.eval()
-        for ids in np.array_split(own, max(1, math.ceil(len(own) / self.batch))):
-            if len(ids):
-                sums += _score(model, self.collate(self.stream.read(ids)), accelerator)
+        for ids in np.array_split(own, passes):
+            # Forward passes of a sharded model pair up over the processes, so one without sequences computes as well.
+            scored = _score(model, self.collate(self.stream.read(ids if len(ids) else self.ids[:1])), accelerator)
+            sums += scored if len(ids) else 0
         model.train()
         total = accelerator.reduce(sums.to(accelerator.device, torch.float32), "sum").tolist()
         mlm_loss, mlm_right, predictions, nsp_loss, nsp_right, sequences = total
@@ -68,11 +73,9 @@ def _score(model: Any, batch: dict[str, Any], accelerator: Accelerator) -> torch
     with accelerator.autocast():
         output = model(**inputs)
     right = count_right(output, inputs)
-    predictions = (inputs["labels"] != IGNORE_INDEX).sum()
-    sums = [output.mlm_loss.double() * predictions, right["mlm_loss"], predictions]
+    predictions = int((batch["labels"] != IGNORE_INDEX).sum())
+    sums = [float(output.mlm_loss) * predictions, float(right["mlm_loss"]), predictions, 0.0, 0.0, 0.0]
     if "nsp_loss" in right:
-        sequences = len(inputs["next_sentence_label"])
-        sums += [output.nsp_loss.double() * sequences, right["nsp_loss"], torch.tensor(sequences)]
-    else:
-        sums += [torch.tensor(0)] * 3
-    return torch.stack([value.double().cpu() for value in sums])
+        sequences = int((batch["next_sentence_label"] != IGNORE_INDEX).sum())
+        sums[3:] = [float(output.nsp_loss) * sequences, float(right["nsp_loss"]), sequences]
+    return torch.tensor(sums, dtype=torch.float64)

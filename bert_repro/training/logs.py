@@ -93,7 +93,8 @@ class TrainingLog:
         self._tokens += int(sums["tokens"])
         row |= {"learning_rate": last["learning_rate"], "tokens": self._tokens}
         row["tokens_per_second"] = sums["tokens"] / seconds
-        if sums["flops"]:
+        # A product on XLA would be one more graph, and its time that of compiling it.
+        if sums["flops"] and self.accelerator.device.type != "xla":
             row["peak_share"] = sums["flops"] / seconds / self._measured_peak()
         return row
 

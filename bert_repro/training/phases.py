@@ -1,5 +1,6 @@
 """Where the batches of pre-training come from: phases after each other, each an endless stream of fresh examples."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +11,18 @@ import numpy.typing as npt
 import torch
 
 from bert_repro.configs import Phase, PretrainingConfig
-from bert_repro.data.collators import IGNORE_INDEX, DataCollatorForBertPreTraining
+from bert_repro.data.collators import IGNORE_INDEX, DataCollatorForBertPreTraining, FixedShape
 from bert_repro.data.masking import num_predictions
 from bert_repro.data.pretraining import ExampleStream, Position
 from bert_repro.data.tokenized_corpus import TokenizedCorpus
 from bert_repro.errors import UserError
-from bert_repro.training.loop import Ids, MicroBatch, Step, batch_sizes
+from bert_repro.training.batches import Ids, MicroBatch, Step, batch_sizes, fullest_pass
 from bert_repro.training.plan import model_flops
 
 PAPER_BATCH = 256
 _SAMPLE = 1000  # examples
+_SAMPLE_STEPS = 50
+_TOKEN_MULTIPLE = 128  # what products on a GPU like
 
 
 def resolve_phases(config: PretrainingConfig, processes: int) -> tuple[Phase, ...]:
@@ -48,6 +51,48 @@ def _settled(phase: Phase, config: PretrainingConfig, processes: int) -> Phase:
     return replace(phase, per_device_batch=sizes.micro)
 
 
+def resolve_layout(config: PretrainingConfig, device: torch.device) -> PretrainingConfig:
+    """Settles `torch_compile`, `fixed_shapes` and `packing` for a device.
+
+    A GPU gets a compiled graph, and a compiled graph gets fixed shapes. XLA compiles whatever it sees, so it gets fixed
+    shapes too, and padded ones: offsets of packed sequences are data, which no graph of its can depend on.
+
+    Raises:
+        UserError: `torch_compile` on XLA.
+    """
+    if device.type == "xla":
+        if config.torch_compile:
+            raise UserError("--torch_compile: XLA compiles by itself; leave it out")
+        fixed = config.fixed_shapes is not False
+        return replace(config, torch_compile=False, fixed_shapes=fixed, packing=False)
+    compiled = device.type == "cuda" if config.torch_compile is None else config.torch_compile
+    return replace(
+        config, torch_compile=compiled, fixed_shapes=compiled if config.fixed_shapes is None else config.fixed_shapes
+    )
+
+
+def fixed_shape(config: PretrainingConfig, phase: Phase, stream: ExampleStream, processes: int) -> FixedShape:
+    """The shape that every forward pass of a phase gets.
+
+    Packed, it holds as many tokens as the fullest pass of a step, which a sample of steps tells: their mean and four
+    deviations. The rare step that does not fit takes one pass more (`forward_passes`).
+
+    Args:
+        config: whether batches are packed.
+        phase: as `resolve_phases` settles it.
+        stream: its examples.
+        processes: devices that share the work.
+    """
+    sequences, length = phase.per_device_batch or phase.batch, phase.max_seq_length
+    if not config.packing:
+        return FixedShape(sequences, length)
+    ids, _ = stream.take(Position(0, 0), _SAMPLE_STEPS * phase.batch)
+    steps = stream.lengths(ids).reshape(_SAMPLE_STEPS, phase.batch)
+    fullest = np.array([fullest_pass(lengths, sequences, processes) for lengths in steps])
+    tokens = math.ceil((fullest.mean() + 4 * fullest.std()) / _TOKEN_MULTIPLE) * _TOKEN_MULTIPLE
+    return FixedShape(sequences, length, min(max(tokens, length), sequences * length))
+
+
 class PretrainingSource:
     """The plan of a pre-training run: phases after each other, each an endless stream of fresh examples.
 
@@ -58,6 +103,7 @@ class PretrainingSource:
         documents: ids of the documents to train on.
         tokenizer: special tokens and vocabulary.
         model_config: shape of the model, for its operations per token.
+        processes: devices that share the work.
     """
 
     def __init__(
@@ -68,6 +114,8 @@ class PretrainingSource:
         documents: npt.NDArray[np.int64],
         tokenizer: Any,
         model_config: Any,
+        *,
+        processes: int = 1,
     ) -> None:
         self.config, self.phases, self.unk_token_id = config, phases, tokenizer.unk_token_id
         self.total_steps = sum(phase.steps for phase in phases)
@@ -76,7 +124,13 @@ class PretrainingSource:
             example_stream(config, phase, corpus, documents, tokenizer, seed=config.seed, number=number)
             for number, phase in enumerate(phases)
         ]
-        self.collators = [collator(config, phase, tokenizer) for phase in phases]
+        self.shapes = [
+            fixed_shape(config, phase, stream, processes) if config.fixed_shapes else None
+            for phase, stream in zip(phases, self.streams, strict=True)
+        ]
+        self.collators = [
+            collator(config, phase, tokenizer, shape) for phase, shape in zip(phases, self.shapes, strict=True)
+        ]
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         """See `BatchSource.steps`; a position names the phase, the steps taken in it, the epoch and the row."""
@@ -89,8 +143,7 @@ class PretrainingSource:
                 # Loader processes read a few steps behind; those never reach back more than one epoch.
                 self.streams[number].discard_before(at.epoch - 1)
                 place = {"phase": number, "phase_step": phase_step + 1, "epoch": at.epoch, "row": at.row}
-                micro = self.phases[number].per_device_batch or len(ids)
-                yield Step(ids, self._totals(ids, number), micro, number, place, self.flops_per_token[number])
+                yield self._step(ids, number, place)
             at = Position(0, 0)
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
@@ -111,11 +164,23 @@ class PretrainingSource:
         examples = stream.read(stream.take(Position(0, 0), _SAMPLE)[0])
         return stream.plan(0).statistics.not_next_share, float((examples.tokens == self.unk_token_id).mean())
 
-    def _totals(self, ids: Ids, group: int) -> dict[str, int]:
-        lengths = self.streams[group].lengths(ids)
-        limit = self.phases[group].max_predictions_per_seq
-        totals = {"mlm_loss": int(num_predictions(lengths, self.config.masked_lm_prob, limit).sum())}
-        return totals | {"nsp_loss": len(ids)} if self.config.next_sentence_prediction else totals
+    def _step(self, ids: Ids, number: int, position: dict[str, Any]) -> Step:
+        phase, shape = self.phases[number], self.shapes[number]
+        lengths = self.streams[number].lengths(ids)
+        predictions = num_predictions(lengths, self.config.masked_lm_prob, phase.max_predictions_per_seq)
+        totals = {"mlm_loss": int(predictions.sum())}
+        if self.config.next_sentence_prediction:
+            totals["nsp_loss"] = len(ids)
+        return Step(
+            ids,
+            totals,
+            phase.per_device_batch or len(ids),
+            number,
+            position,
+            self.flops_per_token[number],
+            lengths=lengths if self.config.packing else None,
+            token_budget=shape.tokens if shape else None,
+        )
 
 
 def example_stream(
@@ -142,7 +207,9 @@ def example_stream(
     )
 
 
-def collator(config: PretrainingConfig, phase: Phase, tokenizer: Any) -> DataCollatorForBertPreTraining:
+def collator(
+    config: PretrainingConfig, phase: Phase, tokenizer: Any, shape: FixedShape | None = None
+) -> DataCollatorForBertPreTraining:
     """Masks and batches the examples of a phase."""
     return DataCollatorForBertPreTraining(
         tokenizer,
@@ -150,6 +217,7 @@ def collator(config: PretrainingConfig, phase: Phase, tokenizer: Any) -> DataCol
         max_predictions_per_seq=phase.max_predictions_per_seq,
         packing=config.packing,
         return_prediction_positions=True,
+        shape=shape,
     )
 
 

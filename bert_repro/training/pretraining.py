@@ -20,7 +20,7 @@ from bert_repro.tokenization import load_tokenizer, tokenizer_fingerprint
 from bert_repro.training import adapters, plan, run
 from bert_repro.training.heldout import HeldOut
 from bert_repro.training.loop import Trainer
-from bert_repro.training.phases import PretrainingSource, resolve_phases
+from bert_repro.training.phases import PretrainingSource, resolve_layout, resolve_phases
 from bert_repro.training.speed import measured_peak
 from bert_repro.training.watch import Watch
 
@@ -45,12 +45,13 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
     if config.plan:
         return _print_plan(config, corpus, training, tokenizer)
     begun = run.begin(config)
-    accelerator = begun.accelerator
+    accelerator, processes = begun.accelerator, begun.accelerator.num_processes
+    config = resolve_layout(begun.config, accelerator.device)
     model = build_model(config, tokenizer)
-    phases = resolve_phases(config, accelerator.num_processes)
+    phases = resolve_phases(config, processes)
     _check_lengths(phases, model.config.max_position_embeddings)
-    source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config)
-    evaluation = HeldOut(config, phases[-1], corpus, heldout, tokenizer)
+    source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
+    evaluation = HeldOut(config, phases[-1], corpus, heldout, tokenizer, fixed_shapes=accelerator.device.type == "xla")
     watch = Watch(config)
     watch.corpus(*source.sample_shares())
     trainer = Trainer(
@@ -61,9 +62,10 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
         tokenizer=tokenizer,
         evaluate=lambda: evaluation.measure(model, accelerator),
         watch=watch.step,
+        compile_options={"dynamic": False if config.fixed_shapes else None} if config.torch_compile else None,
     )
     trainer.train()
-    model, adapter = adapters.settle(model, tokenizer, begun.output_dir, write=accelerator.is_main_process)
+    model, adapter = adapters.settle(trainer.model, tokenizer, begun.output_dir, write=accelerator.is_main_process)
     metrics = evaluation.measure(model, accelerator)
     logger.info("held-out: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
     return begun.finish(
@@ -75,7 +77,12 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
             "metrics": metrics,
             "rows_scored": evaluation.rows,
             "data": _data_record(corpus, len(training), len(heldout)),
-            "train": {**adapter, "steps": trainer.state.step, "phases": [vars(phase) for phase in phases]},
+            "train": {
+                **adapter,
+                "steps": trainer.state.step,
+                "compiled_graphs": trainer.compiled_graphs,
+                "phases": [vars(phase) for phase in phases],
+            },
         },
     )
 

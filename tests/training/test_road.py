@@ -50,7 +50,17 @@ def test_resumed_pretraining_is_bit_identical(world: Any, pretrained: Path) -> N
     assert results(folder)["metrics"] == results(pretrained)["metrics"]
 
 
-@pytest.mark.parametrize("lever", ["--packing false", "--per_device_train_batch_size 5", "--dataloader_num_workers 2"])
+@pytest.mark.parametrize(
+    "lever",
+    [
+        "--packing false",
+        "--per_device_train_batch_size 5",
+        "--dataloader_num_workers 2",
+        "--fixed_shapes true --per_device_train_batch_size 8",
+        "--fixed_shapes true --packing false --per_device_train_batch_size 7",
+        "--gradient_checkpointing true",
+    ],
+)
 def test_layout_of_the_work_does_not_change_the_losses(world: Any, tmp_path: Path, lever: str) -> None:
     losses = {}
     config = tmp_path / "config.yaml"

@@ -1,0 +1,201 @@
+"""How a model lies on its devices: whole, one copy on each (DDP), in shards (FSDP2), or behind XLA's lazy graph.
+
+DDP is Accelerate's. Sharding is torch's own `fully_shard`, on the CPU as on GPUs: the optimiser must be built on the
+shards, or the pinned step counters of BERT's Adam are lost. Shards stay in float32 and autocast decides the precision
+of each operation, so sharding changes where numbers lie and not what they are.
+
+Whatever the placement, what is saved is whole and plain, so any run goes on from any checkpoint.
+"""
+
+import copy
+import os
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from bert_repro.errors import UserError
+
+
+def launched_with_fsdp() -> bool:
+    """Whether `accelerate launch --use_fsdp`, or its configuration file, asks for shards; then Accelerate makes none.
+
+    Raises:
+        UserError: it asks for the first version of FSDP.
+    """
+    asked = os.environ.pop("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    if asked and os.environ.get("FSDP_VERSION", "1") != "2":
+        raise UserError("accelerate launch --use_fsdp: only FSDP2 is supported; add --fsdp_version 2")
+    return asked
+
+
+class Placement:
+    """A model on the devices of a run.
+
+    Args:
+        accelerator: says where, and wraps the model for DDP.
+        model: not yet wrapped; sharded in place where there are shards.
+        shard: whether each device keeps only its share of weights, gradients and moments. One device keeps all.
+        compile_options: of `torch.compile`; None does not compile.
+
+    Attributes:
+        model: whose parameters train.
+        wrapped: what a training step calls.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: nn.Module,
+        *,
+        shard: bool,
+        compile_options: dict[str, Any] | None = None,
+    ) -> None:
+        self.accelerator = accelerator
+        self._compiles = compile_options is not None
+        self.is_sharded = shard and accelerator.num_processes > 1
+        self._on_xla = accelerator.device.type == "xla"
+        self._blank = _blank_copy(model) if self.is_sharded or self._on_xla else None
+        self.model = model.to(accelerator.device)
+        self.wrapped: nn.Module = self.model
+        if self.is_sharded:
+            _shard(self.model, accelerator, compile_options)
+        else:
+            self.wrapped = accelerator.prepare_model(self.model)
+            # Accelerate's autocast also turns every output into float32, logits of the whole vocabulary among them.
+            accelerator.unwrap_model(self.wrapped, keep_fp32_wrapper=False)
+            if compile_options is not None:
+                self.wrapped = torch.compile(self.wrapped, **compile_options)  # type: ignore[assignment]
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """A context in which backward passes add up gradients on each device and exchange nothing."""
+        if self.is_sharded:
+            return _WithoutSync(self.wrapped)
+        context: AbstractContextManager[None] = self.accelerator.no_sync(self.wrapped)
+        return context
+
+    def uncompiled(self) -> AbstractContextManager[Any]:
+        """A context in which sharded layers are not compiled anew for the shapes of an evaluation."""
+        return torch.compiler.set_stance("force_eager") if self._compiles else nullcontext()
+
+    def seed(self, seed: int) -> None:
+        """Seeds dropout on this process's device."""
+        torch.manual_seed(seed)
+        if self._on_xla:
+            import torch_xla.core.xla_model as xla_model
+
+            xla_model.set_rng_state(seed, self.accelerator.device)
+
+    def execute(self) -> None:
+        """Has XLA run what it has recorded; nothing elsewhere."""
+        if self._on_xla:
+            import torch_xla
+
+            torch_xla.sync()
+
+    def compiled_graphs(self) -> int:
+        """Graphs compiled so far in this process, by `torch.compile` or XLA."""
+        if self._on_xla:
+            import torch_xla.debug.metrics as metrics
+
+            compilations = metrics.metric_data("CompileTime")
+            return int(compilations[0]) if compilations else 0
+        if not self._compiles:
+            return 0
+        from torch._dynamo.utils import counters
+
+        return int(counters["stats"]["unique_graphs"])
+
+    def whole_model(self, device: torch.device | str, *, keep: bool = True) -> Any:
+        """The model as it was before it was placed, with today's weights; every process must call this together.
+
+        Args:
+            device: where to put it, where it is a copy.
+            keep: False on processes that only help to gather it, which get None.
+        """
+        if self._blank is None:
+            return self.model
+        values = whole_tensors(self.model.named_parameters(), device, keep=keep)
+        if not keep:
+            return None
+        parameters = dict(self.model.named_parameters())
+        whole = {
+            id(parameters[name]): nn.Parameter(value, parameters[name].requires_grad) for name, value in values.items()
+        }
+        # Tied weights get one and the same parameter again.
+        state = {name: whole[id(value)] for name, value in self.model.named_parameters(remove_duplicate=False)}
+        copied = copy.deepcopy(self._blank)
+        copied.load_state_dict(state, strict=False, assign=True)
+        return copied.to(device)
+
+    def unwrap(self) -> None:
+        """Lets DDP go."""
+        # It must go before the process group: whoever holds the group last joins its threads while holding the
+        # interpreter's lock, and gloo's threads may wait for that lock.
+        if self.wrapped is not self.model:
+            self.wrapped = self.model
+            self.accelerator.free_memory()
+
+
+def whole_tensors(
+    named: Iterable[tuple[str, torch.Tensor]], device: torch.device | str = "cpu", *, keep: bool = True
+) -> dict[str, torch.Tensor]:
+    """Gathers tensors of which each process may hold a shard; every process must call this together.
+
+    Args:
+        named: names and tensors, in the same order everywhere.
+        device: where to put them.
+        keep: False on processes that only help to gather, which get none.
+    """
+    whole = {}
+    for name, value in named:
+        full = value.full_tensor() if isinstance(value, DTensor) else value
+        if keep:
+            whole[name] = full.detach().to(device).contiguous()
+    return whole
+
+
+def placed_like(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """A whole tensor that every process has, laid out as `target` is."""
+    if not isinstance(target, DTensor):
+        return value
+    moved = value.to(target.to_local().device)
+    return distribute_tensor(moved, target.device_mesh, target.placements, src_data_rank=None)
+
+
+class _WithoutSync(AbstractContextManager[None]):
+    def __init__(self, sharded: Any) -> None:
+        self.sharded = sharded
+
+    def __enter__(self) -> None:
+        self.sharded.set_requires_gradient_sync(False)
+
+    def __exit__(self, *error: object) -> None:
+        self.sharded.set_requires_gradient_sync(True)
+
+
+def _shard(model: nn.Module, accelerator: Accelerator, compile_options: dict[str, Any] | None) -> None:
+    """Gives each Transformer layer a gathering of its own, and one to all the rest, where tied weights meet."""
+    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
+    for module in list(model.modules()):
+        if isinstance(module, GradientCheckpointingLayer):
+            if compile_options is not None:
+                module.compile(**compile_options)  # each on its own, as gathering is no part of a graph
+            fully_shard(module, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def _blank_copy(model: nn.Module) -> nn.Module:
+    """A copy of a model whose parameters have shapes and ties but no values."""
+    blank = {
+        id(parameter): nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
+        for parameter in model.parameters()
+    }
+    return copy.deepcopy(model, blank)

@@ -1,0 +1,88 @@
+"""fp16 with loss scaling: steps that the scaler skips are no fault, everything else that is not finite is.
+
+PyTorch's scaler works on the CPU as on a GPU; Accelerate makes one for GPUs only, so it is put in by hand here.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from running import recipe
+from toy import ToyConfig, ToyModel, ToySource, ToyTokenizer, losses
+
+from bert_repro.errors import NonFiniteError
+from bert_repro.training import logs
+from bert_repro.training.loop import Trainer, batch_sizes
+
+
+@pytest.fixture(autouse=True)
+def own_accelerator_state() -> Iterator[None]:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def fp16_trainer(config: ToyConfig, *, scale: float = 2.0**16, backoff: float = 0.5) -> Trainer:
+    Path(config.output_dir).mkdir(parents=True, exist_ok=True)
+    accelerator = Accelerator(cpu=True, mixed_precision="fp16")
+    accelerator.native_amp = True
+    accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale, backoff_factor=backoff, growth_interval=1000)
+    torch.manual_seed(config.seed)
+    source = ToySource(config, batch_sizes(config, 1, 8).micro)
+    return Trainer(accelerator, ToyModel(config.dropout), source, config, tokenizer=ToyTokenizer())
+
+
+def test_skipped_steps_change_nothing_and_do_not_advance_the_rate(tmp_path: Path) -> None:
+    config = ToyConfig(output_dir=str(tmp_path), max_steps=30, warmup_steps=10, save_steps=1, save_total_limit=30)
+    trainer = fp16_trainer(config, scale=2.0**30)
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    trainer.train()
+    skipped = trainer.state.skipped
+    assert 0 < skipped < 20
+    rows = logs.read(tmp_path / logs.FILE_NAME)
+    # One update at rate 0 follows the skipped steps, so weights and rate are those of the beginning until then.
+    assert [row["learning_rate"] for row in rows[: skipped + 2]] == [0.0] * (skipped + 1) + [config.learning_rate / 10]
+    import safetensors.torch
+
+    first = safetensors.torch.load_file(tmp_path / "checkpoints" / f"step-{skipped + 1}" / "model.safetensors")
+    assert all(torch.equal(first[name], value) for name, value in before.items())
+    assert losses(config)[-1] < losses(config)[0]
+    assert all(torch.isfinite(value).all() for value in trainer.model.state_dict().values())
+
+
+def test_resume_with_a_scaler_is_bit_identical(tmp_path: Path) -> None:
+    config = ToyConfig(output_dir=str(tmp_path / "whole"), max_steps=16, save_steps=4, save_total_limit=4)
+    whole = fp16_trainer(config, scale=2.0**30)
+    whole.train()
+    for step in (4, 12):
+        start = str(tmp_path / "whole" / "checkpoints" / f"step-{step}")
+        resumed = fp16_trainer(
+            dataclasses.replace(config, output_dir=str(tmp_path / str(step)), resume_from_checkpoint=start)
+        )
+        resumed.train()
+        assert resumed.state == whole.state
+        for name, value in whole.model.state_dict().items():
+            assert torch.equal(value, resumed.model.state_dict()[name]), name
+
+
+def test_twenty_skipped_steps_in_a_row_stop_the_run(tmp_path: Path) -> None:
+    trainer = fp16_trainer(ToyConfig(output_dir=str(tmp_path)), scale=2.0**60, backoff=0.99)
+    with pytest.raises(NonFiniteError, match="20 fp16 steps in a row"):
+        trainer.train()
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_at_once(tmp_path: Path) -> None:
+    trainer = fp16_trainer(ToyConfig(output_dir=str(tmp_path), nan_at=30))
+    with pytest.raises(NonFiniteError, match="stopped at step 3"):
+        trainer.train()
+
+
+def test_fp16_on_the_cpu_is_refused(world: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = world.corpus  # type: ignore[attr-defined]
+    arguments = ["--corpus", corpus, "--output_dir", tmp_path / "run", "--max_steps 1 --mixed_precision fp16"]
+    assert recipe("run_pretraining", *arguments) == 2
+    assert "--mixed_precision fp16 needs a GPU" in capsys.readouterr().err

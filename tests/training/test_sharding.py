@@ -1,0 +1,137 @@
+"""Shards (FSDP2) and replicas (DDP) over two processes train as one process does, and write the same checkpoints."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from running import TINY, recipe, results
+from toy import ToyConfig, losses, make_trainer
+from transformers import AutoModelForPreTraining, AutoTokenizer
+
+from bert_repro import BertReproConfig, BertReproForPreTraining
+from bert_repro.configs import RunConfig
+from bert_repro.errors import UserError
+from bert_repro.training import logs
+from bert_repro.training.placement import launched_with_fsdp
+
+HERE = Path(__file__).parent
+RECIPES = HERE.parents[1] / "recipes"
+
+
+def torchrun(script: Path, *arguments: object, variables: dict[str, str] | None = None) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv_backend=c10d"]
+    command += ["--rdzv_endpoint=localhost:0", str(script)]
+    command += [part for argument in arguments for part in str(argument).split(" ")]
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"} | (variables or {})
+    done = subprocess.run(command, env=environment, text=True, stderr=subprocess.PIPE, timeout=500)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_shards_equal_one_process_and_resume_bit_identically(tmp_path: Path) -> None:
+    alone = ToyConfig(
+        output_dir=str(tmp_path / "one"),
+        dropout=0.0,
+        float64=True,
+        max_steps=10,
+        gradient_accumulation_steps=2,
+        max_grad_norm=0.05,
+    )
+    make_trainer(alone).train()
+    sharded = dataclasses.replace(alone, output_dir=str(tmp_path / "two"), fsdp=True)
+    torchrun(HERE / "toy.py", json.dumps(vars(sharded), separators=(",", ":")), "--resume_everywhere")
+    assert losses(sharded) == pytest.approx(losses(alone), abs=1e-12)
+    norms = [
+        [row["grad_norm"] for row in logs.read(Path(config.output_dir) / logs.FILE_NAME)] for config in (sharded, alone)
+    ]
+    assert norms[0] == pytest.approx(norms[1], abs=1e-12)
+    assert min(norms[1]) > alone.max_grad_norm  # so clipping took part in every step
+
+    start = str(tmp_path / "two" / "checkpoints" / "step-5")
+    went_on = dataclasses.replace(alone, output_dir=str(tmp_path / "three"), resume_from_checkpoint=start)
+    make_trainer(went_on).train()
+    assert losses(went_on) == pytest.approx(losses(alone)[5:], abs=1e-12)
+
+
+def test_sharding_is_asked_of_accelerate_launch_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not launched_with_fsdp()
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    assert launched_with_fsdp()
+    assert "ACCELERATE_USE_FSDP" not in os.environ
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "1")
+    with pytest.raises(UserError, match="--fsdp_version 2"):
+        launched_with_fsdp()
+
+
+def test_sharding_an_adapter_is_refused() -> None:
+    with pytest.raises(UserError, match="--fsdp and --peft lora exclude each other"):
+        RunConfig(fsdp=True, peft="lora")
+
+
+@pytest.fixture(scope="module")
+def start(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model without dropout, whose draws depend on the layout."""
+    folder = tmp_path_factory.mktemp("start")
+    torch.manual_seed(0)
+    shape = {"num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    config = BertReproConfig(vocab_size=150, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **shape)
+    BertReproForPreTraining(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["--fsdp true", "--fsdp true --gradient_checkpointing true", ""])
+def test_bert_on_two_processes_is_bert_on_one(world: Any, start: Path, tmp_path: Path, layout: str) -> None:
+    """30 steps of pre-training with evaluations and checkpoints; published, resumed, and gone on with alone."""
+    given = [TINY, "--corpus", world.corpus, "--model_name_or_path", start, "--max_steps 30 --save_steps 10"]
+    given += ["--eval_steps 10 --per_device_train_batch_size 4 --save_total_limit 3"]
+    given += ["--max_eval_sequences 33 --per_device_eval_batch_size 8"]  # three forward passes on one, two on the other
+    alone, two, resumed, went_on = (tmp_path / name for name in ("alone", "two", "resumed", "went_on"))
+    shared = [layout] if layout else []
+    assert recipe("run_pretraining", *given, "--output_dir", alone) == 0
+    torchrun(RECIPES / "run_pretraining.py", *given, *shared, "--output_dir", two)
+    for name in ("loss", "grad_norm", "eval_mlm_loss", "eval_nsp_accuracy"):
+        one, other = (
+            [row[name] for row in logs.read(folder / logs.FILE_NAME) if name in row] for folder in (alone, two)
+        )
+        assert len(one) == (3 if "eval" in name else 30)
+        assert other == pytest.approx(one, abs=1e-5), name
+    assert results(two)["metrics"] == pytest.approx(results(alone)["metrics"], abs=1e-4)
+
+    step = two / "checkpoints" / "step-20"
+    torchrun(RECIPES / "run_pretraining.py", *given, *shared, "--output_dir", resumed, "--resume_from_checkpoint", step)
+    before, after = (safetensors.torch.load_file(folder / "model.safetensors") for folder in (two, resumed))
+    assert before.keys() == safetensors.torch.load_file(alone / "model.safetensors").keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    stock = AutoModelForPreTraining.from_pretrained(two).state_dict()
+    assert all(torch.equal(stock[name], value) for name, value in before.items())
+
+    assert recipe("run_pretraining", *given, "--output_dir", went_on, "--resume_from_checkpoint", step) == 0
+    rest = [row["loss"] for row in logs.read(went_on / logs.FILE_NAME) if "loss" in row]
+    whole = [row["loss"] for row in logs.read(alone / logs.FILE_NAME) if "loss" in row]
+    assert rest == pytest.approx(whole[20:], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_accelerate_launch_shards(world: Any, start: Path, tmp_path: Path) -> None:
+    variables = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}  # what accelerate launch --use_fsdp sets
+    given = [
+        TINY,
+        "--corpus",
+        world.corpus,
+        "--model_name_or_path",
+        start,
+        "--max_steps 2 --output_dir",
+        tmp_path / "run",
+    ]
+    torchrun(RECIPES / "run_pretraining.py", *given, variables=variables)
+    assert results(tmp_path / "run")["settings"]["fsdp"] is True
