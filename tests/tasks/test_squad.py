@@ -194,6 +194,26 @@ def test_the_sum_of_the_losses_is_twice_their_mean(tokenizer, model, long_passag
     model.config.qa_loss = "mean"
 
 
+def test_an_answer_that_no_window_holds_has_no_target_and_is_scored_all_the_same(tokenizer):
+    """Longer than a window: every window is trained to answer nothing, and a part of it is what can be said."""
+    words = "green quiet small old bright river runs sings grows over near with".split() * 3
+    context, answer = " ".join(words), " ".join(words[2:-2])
+    dataset = rows(id=["q"], question=["Near?"], context=[context], answers=[{"text": [answer], "answer_start": [12]}])
+    task = prepared(tokenizer)
+    features = task.encode(dataset, tokenizer, LENGTH)
+    assert context[12 : 12 + len(answer)] == answer
+    assert len(features) > 2 and set(map(tuple, features["labels"])) == {(0, 0)}
+    assert len(task.training_features(features)) == len(features)
+    # All windows say the same: from their first piece of the passage to their last.
+    outputs = [np.zeros((row["length"], 2), dtype=np.float32) for row in features]
+    for row, scores in zip(features, outputs, strict=True):
+        scores[row["passage_at"], 0] = scores[-2, 1] = 5
+    predictions = task.postprocess(dataset, features, outputs)
+    assert predictions["prediction"][0] in context
+    scores = task.score(predictions, dataset)
+    assert scores["exact_match"] == 0 and 0 < scores["f1"] < 1
+
+
 def test_outputs_that_are_not_finite_are_refused(tokenizer):
     dataset = rows(id=["a"], question=["Why?"], context=["The bird."])
     task = prepared(tokenizer)

@@ -1,14 +1,11 @@
 """Scores against hand-worked cases, a second implementation written apart, and the golden files.
 
-To hold the golden files against the official scripts, which are not part of this project:
+The golden scores are those of the official scripts, which are not part of this project. Whoever has them repeats this:
 
-    python evaluate-v1.1.py tests/golden/squad/dev-v1.1.json tests/golden/squad/predictions-v1.1.json
-    python evaluate-v2.0.py tests/golden/squad/dev-v2.0.json tests/golden/squad/predictions-v2.0.json \
-      --na-prob-file tests/golden/squad/null_odds-v2.0.json --na-prob-thresh 1e9
+    python tests/golden/reproduce.py path/to/evaluate-v1.1.py path/to/evaluate-v2.0.py
 
 They print percentages under their own names: exact and f1 are our exact_match and f1, best_f1_thresh is our
-best_f1_threshold. `official_script_sha256` in expected.json is null until somebody who holds the scripts has done so;
-`agrees_with` names a port of the v2.0 script that was run on these files and printed these values.
+best_f1_threshold.
 """
 
 import json
@@ -106,6 +103,24 @@ def test_golden_files(version):
         read(odds.name) if odds else None,
     )
     assert second == expected
+
+
+NAMES = {
+    "exact": "exact_match", "HasAns_exact": "has_answer_exact_match", "HasAns_f1": "has_answer_f1",
+    "NoAns_exact": "no_answer_accuracy", "NoAns_f1": "no_answer_accuracy", "best_exact": "best_exact_match",
+    "best_exact_thresh": "best_exact_match_threshold", "best_f1_thresh": "best_f1_threshold",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ["v1.1", "v2.0"])
+def test_golden_scores_are_what_the_official_script_printed(version):
+    record = read("expected.json")[version]
+    assert re.fullmatch("[0-9a-f]{64}", record["scorer_sha256"])
+    for name, printed in record["printed"].items():
+        if name.endswith("total"):
+            continue
+        ours = record["scores"][NAMES.get(name, name)]
+        assert ours * (1 if name.endswith("thresh") else 100) == pytest.approx(printed, rel=4e-16), name
 
 
 @pytest.mark.parametrize(
