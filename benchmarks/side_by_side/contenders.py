@@ -1,0 +1,329 @@
+"""Both sides of the pre-training step, each as a contender for `laps.race`, and the proof that they compute the same.
+
+Ours is the product itself: `Trainer` on a `PretrainingSource`, data loading, logging and checks included. Theirs is
+transformers' `BertForPreTraining` with its collator in a plain PyTorch loop: no trainer, nothing read back from the
+device but at the end of a lap.
+"""
+
+import contextlib
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+from transformers import BertConfig, BertForPreTraining, DataCollatorForLanguageModeling
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from bert_repro import BertReproConfig, BertReproForPreTraining
+from bert_repro.configs import Phase, PretrainingConfig
+from bert_repro.data.collators import DataCollatorForBertPreTraining
+from bert_repro.data.pretraining import ExampleBatch, Position
+from bert_repro.models.modeling_bert_repro import BertReproDropout
+from bert_repro.optimization import parameter_groups
+from bert_repro.training.loop import Step, Trainer
+from bert_repro.training.phases import PretrainingSource
+from bert_repro.training.speed import keep_freed_memory, measured_peak, use_fast_float32
+from side_by_side import corpora
+
+ENDLESS = 1_000_000  # steps
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """One way to make a pre-training step.
+
+    Args:
+        layers: the paper's L.
+        hidden: H; heads are H / 64 (at least 2), the feed-forward size 4H.
+        length: tokens per sequence at most.
+        batch: sequences per step, in one forward pass.
+        steps: steps per lap.
+        precision: `bf16` or `no` (float32).
+        device: `cpu` or `cuda`.
+        corpus: folder of a prepared corpus, None for the made-up one.
+        off: levers of ours to switch off; for the other side `documented` adds those of `DOCUMENTED`.
+        compile: compile the model.
+        workers: loader processes.
+        dropout: of hidden states and attention.
+        checkpointing: recompute activations in the backward pass.
+        vocabulary: size of the model's vocabulary.
+    """
+
+    layers: int
+    hidden: int
+    length: int
+    batch: int
+    steps: int
+    precision: str = "bf16"
+    device: str = "cpu"
+    corpus: str | None = None
+    off: tuple[str, ...] = ()
+    compile: bool = False
+    workers: int = 1
+    dropout: float = 0.1
+    checkpointing: bool = False
+    vocabulary: int = corpora.VOCABULARY
+
+
+def model_config(spec: StepSpec, **more: Any) -> BertReproConfig:
+    """Our configuration of the model; the heads' size is the paper's 64."""
+    return BertReproConfig(
+        vocab_size=spec.vocabulary,
+        num_hidden_layers=spec.layers,
+        hidden_size=spec.hidden,
+        num_attention_heads=max(2, spec.hidden // 64),
+        intermediate_size=4 * spec.hidden,
+        hidden_dropout_prob=spec.dropout,
+        attention_probs_dropout_prob=spec.dropout,
+        **more,
+    )
+
+
+def new_model(spec: StepSpec) -> BertReproForPreTraining:
+    """Our model with the weights that both sides start from."""
+    torch.manual_seed(0)
+    model = BertReproForPreTraining(model_config(spec))
+    if spec.checkpointing:
+        model.gradient_checkpointing_enable()
+    return model
+
+
+def new_stock_model(spec: StepSpec) -> BertForPreTraining:
+    """Transformers' model with the same weights."""
+    ours = new_model(replace(spec, checkpointing=False))
+    settings = ours.config.to_dict()
+    config = BertConfig(**{name: settings[name] for name in settings if hasattr(BertConfig(), name)})
+    config._attn_implementation = "sdpa"
+    model = BertForPreTraining(config)
+    model.load_state_dict(ours.state_dict())
+    if spec.checkpointing:
+        model.gradient_checkpointing_enable()
+    return model
+
+
+class MeasuredSource(PretrainingSource):
+    """The product's batches, with the real tokens of every step written down, and decoding of all positions on wish."""
+
+    def __init__(self, spec: StepSpec, config: PretrainingConfig) -> None:
+        corpus, documents, tokenizer, _ = corpora.load(spec.corpus)
+        most = max(1, round(0.15 * spec.length))
+        phase = Phase(spec.length, ENDLESS, spec.batch, most, spec.batch)
+        super().__init__(config, (phase,), corpus, documents, tokenizer, model_config(spec))
+        self.tokenizer, self.tokens, self.all_positions = tokenizer, list[int](), "predicted_only" in spec.off
+
+    def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
+        """The steps of the plan."""
+        for step in super().steps(position):
+            self.tokens.append(int(self.streams[0].lengths(step.ids).sum()))
+            yield step
+
+    def load(self, ids: Any, group: int) -> Any:
+        """A forward pass; without the predicted positions where all are to be decoded."""
+        micro_batch = super().load(ids, group)
+        if self.all_positions:
+            del micro_batch.inputs["prediction_positions"]
+        return micro_batch
+
+    def count_right(self, output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """Accuracies, which need the predicted positions."""
+        return {} if self.all_positions else super().count_right(output, inputs)
+
+
+def ours(spec: StepSpec, lap: Callable[..., None]) -> None:
+    """The product's training step."""
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        config = _config(spec, folder)
+        _prepare(spec)
+        source, model = MeasuredSource(spec, config), new_model(spec)
+        if "predicted_only" in spec.off:
+            model.config.sparse_prediction = False
+        rows: list[dict[str, float]] = []
+
+        def end_of_lap() -> dict[str, Any]:
+            made = len(rows) * spec.steps
+            tokens = source.tokens[made - spec.steps : made]
+            lap(sum(tokens), loss=rows[-1]["loss"], fill=sum(tokens) / (spec.steps * spec.batch * spec.length))
+            return {}
+
+        accelerator = Accelerator(cpu=spec.device == "cpu", mixed_precision=spec.precision)
+        trainer = Trainer(accelerator, model, source, config, tokenizer=None, evaluate=end_of_lap, watch=rows.append)
+        if "fused_optimizer" in spec.off:
+            for group in trainer.optimizer.param_groups:
+                group["fused"] = False
+        trainer.train()
+
+
+def _config(spec: StepSpec, folder: str) -> PretrainingConfig:
+    return PretrainingConfig(
+        output_dir=folder,
+        seed=0,
+        mixed_precision=spec.precision,
+        packing="packing" not in spec.off,
+        dataloader_num_workers=spec.workers,
+        warmup_ratio=0.0,
+        logging_steps=spec.steps,
+        eval_steps=spec.steps,
+    )
+
+
+def _prepare(spec: StepSpec) -> None:
+    """What `bert_repro.training.run.begin` does for the speed of a CPU, less what is switched off."""
+    if spec.device != "cpu":
+        return
+    if "fast_float32" not in spec.off:
+        use_fast_float32()
+    if "kept_memory" not in spec.off:
+        keep_freed_memory()
+    if "cpu_kernels" in spec.off:
+        BertReproDropout.forward = nn.Dropout.forward  # type: ignore[method-assign]
+        ALL_ATTENTION_FUNCTIONS.register("packed_sdpa", _looped_sdpa)
+
+
+def _looped_sdpa(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None, **options: Any
+) -> tuple[torch.Tensor, None]:
+    """Packed attention by PyTorch's own attention, sequence by sequence."""
+    lengths = options["cu_seq_lens_q"].diff().tolist()
+    sequences = zip(*(states.split(lengths, dim=2) for states in (query, key, value)), strict=True)
+    dropout, scale = options["dropout"], options["scaling"]
+    attended = [F.scaled_dot_product_attention(*states, dropout_p=dropout, scale=scale) for states in sequences]
+    return torch.cat(attended, dim=2).transpose(1, 2), None
+
+
+# What a tuned loop has and one written after the documentation does not.
+DOCUMENTED = ("bf16", "fused_optimizer", "fast_float32", "workers")
+
+
+class _StockBatches(Dataset[Any]):
+    """The same examples as transformers' users feed them: lists, padded and masked by its collator."""
+
+    def __init__(self, source: MeasuredSource, pad_to: int | None) -> None:
+        self.source = source
+        self.collate = DataCollatorForLanguageModeling(source.tokenizer, pad_to_multiple_of=pad_to)
+
+    def __getitem__(self, step: Step) -> dict[str, torch.Tensor]:  # type: ignore[override]
+        batch: dict[str, torch.Tensor] = self.collate(features(self.source.streams[0].read(step.ids)))
+        return batch
+
+
+def features(examples: ExampleBatch) -> list[dict[str, Any]]:
+    """Examples as rows of a tokenised dataset."""
+    rows, start = [], 0
+    for number, length in enumerate(examples.lengths.tolist()):
+        first = int(examples.first_lengths[number])
+        special = [0] * length
+        special[0] = special[first - 1] = special[-1] = 1
+        rows.append(
+            {
+                "input_ids": examples.tokens[start : start + length].tolist(),
+                "token_type_ids": [0] * first + [1] * (length - first),
+                "special_tokens_mask": special,
+                "next_sentence_label": int(examples.next_sentence_labels[number]),
+            }
+        )
+        start += length
+    return rows
+
+
+class _Plan(Sampler[Step]):
+    def __init__(self, source: MeasuredSource) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[Step]:
+        return self.source.steps(None)
+
+
+def stock(spec: StepSpec, lap: Callable[..., None]) -> None:
+    """Transformers' model and collator in a plain loop; tuned, but for what is in `off`."""
+    with tempfile.TemporaryDirectory() as folder:
+        if spec.device == "cpu" and "fast_float32" not in spec.off:
+            use_fast_float32()
+        if "kept_memory" in spec.off:  # never by default: no guide for transformers says so
+            raise ValueError("kept_memory is not a lever of this side")
+        source = MeasuredSource(spec, _config(spec, folder))
+        model = new_stock_model(spec).to(spec.device).train()
+        step_model = torch.compile(model) if spec.compile else model
+        groups = parameter_groups(model, 0.01)
+        optimizer = torch.optim.AdamW(groups, lr=1e-4, eps=1e-6, fused="fused_optimizer" not in spec.off)
+        # A compiled graph wants one shape.
+        batches = _StockBatches(source, spec.length if spec.compile else None)
+        pin, workers = spec.device == "cuda", 0 if "workers" in spec.off else spec.workers
+        loader = iter(DataLoader(batches, sampler=_Plan(source), batch_size=None, num_workers=workers, pin_memory=pin))
+        made = 0
+        while True:
+            losses = [_stock_step(spec, step_model, optimizer, batch) for batch in islice(loader, spec.steps)]
+            tokens = source.tokens[made : made + spec.steps]
+            made += spec.steps
+            lap(sum(tokens), loss=float(torch.stack(losses).mean()))
+
+
+def _stock_step(
+    spec: StepSpec, model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor]
+) -> torch.Tensor:
+    inputs = {name: tensor.to(spec.device, non_blocking=True) for name, tensor in batch.items()}
+    half = spec.precision == "bf16" and "bf16" not in spec.off
+    with torch.autocast(spec.device, torch.bfloat16, enabled=half):
+        loss = model(**inputs).loss
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.detach()
+
+
+def tuned_with_kept_memory(spec: StepSpec, lap: Callable[..., None]) -> None:
+    """The tuned loop with our setting of the C library's allocator, which any program could make."""
+    keep_freed_memory()
+    stock(spec, lap)
+
+
+def parity(spec: StepSpec, lap: Callable[..., None]) -> None:
+    """Same weights, same masked batch, float32, no dropout: loss and gradients of both sides.
+
+    Says `loss_difference` (relative) and `gradient_difference` (the largest over all parameters of the difference's
+    norm over the norm).
+    """
+    spec = replace(spec, dropout=0.0, precision="no", off=())
+    with tempfile.TemporaryDirectory() as folder:
+        config = _config(spec, folder)
+        source = MeasuredSource(spec, config)
+        examples = source.streams[0].read(source.streams[0].take(Position(0, 0), spec.batch)[0])
+    packed = source.collators[0](examples)
+    padded = DataCollatorForBertPreTraining(source.tokenizer, config, pad_to_length=spec.length)(examples)
+    model, other = new_model(spec).to(spec.device).train(), new_stock_model(spec).to(spec.device).train()
+    losses = [_loss_with_gradients(side, batch, spec.device) for side, batch in ((model, packed), (other, padded))]
+    theirs = dict(other.named_parameters())
+    differences = [
+        float((parameter.grad - theirs[name].grad).norm() / theirs[name].grad.norm().clamp(min=1e-12))
+        for name, parameter in model.named_parameters()
+        if not name.endswith("key.bias")  # its gradient is zero in exact arithmetic
+    ]
+    lap(
+        int(examples.lengths.sum()),
+        loss=losses[0],
+        loss_difference=abs(losses[0] - losses[1]) / losses[1],
+        gradient_difference=max(differences),
+    )
+
+
+def _loss_with_gradients(model: nn.Module, batch: dict[str, Any], device: str) -> float:
+    inputs = {name: value.to(device) if torch.is_tensor(value) else value for name, value in batch.items()}
+    loss = model(**inputs).loss
+    loss.backward()
+    assert math.isfinite(float(loss))
+    return float(loss)
+
+
+def peak(spec: StepSpec, lap: Callable[..., None]) -> None:
+    """The rate of a large matrix product, again and again, in the precision and on the device of a step."""
+    _prepare(replace(spec, off=()))
+    while True:
+        lap(measured_peak(torch.device(spec.device), spec.precision))

@@ -1,0 +1,102 @@
+"""Text to measure on: a prepared corpus, or a made-up one whose documents and sentences have natural lengths.
+
+The lengths of the made-up corpus follow log-normal distributions fitted to English Wikipedia (2015 extract) and novels
+as `recipes/prepare_corpus.py` leaves them (29,361 documents, 127.6 M tokens); its tokens are drawn evenly from the
+vocabulary, which changes no speed.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_repro.data.tokenized_corpus import TokenizedCorpus
+from bert_repro.randomness import below, draw
+from bert_repro.tokenization import load_tokenizer
+
+VOCABULARY = 30_522
+SENTENCE_LOG_MEAN, SENTENCE_LOG_DEVIATION = 3.32, 0.66  # tokens of a sentence
+DOCUMENT_LOG_MEAN, DOCUMENT_LOG_DEVIATION = 3.85, 1.58  # sentences of a document
+_ORDINARY = 999  # first id behind the special and unused ones
+
+
+@dataclass(frozen=True)
+class MadeUpCorpus:
+    """Documents of natural lengths in memory; has what `ExampleStream` asks of a corpus.
+
+    Args:
+        document_starts: int64 [D+1], in tokens.
+        sentence_starts: int64 [N+1], in tokens.
+        document_sentences: int64 [D+1], in sentences.
+        tokens: int32 [T].
+    """
+
+    document_starts: npt.NDArray[np.int64]
+    sentence_starts: npt.NDArray[np.int64]
+    document_sentences: npt.NDArray[np.int64]
+    tokens: npt.NDArray[np.int32]
+
+    def gather(self, starts: npt.ArrayLike, lengths: npt.ArrayLike) -> npt.NDArray[np.int32]:
+        """Slices of tokens, one behind the other."""
+        ends = np.asarray(starts) + np.asarray(lengths)
+        pairs = zip(np.asarray(starts).tolist(), ends.tolist(), strict=True)
+        return np.concatenate([self.tokens[start:end] for start, end in pairs])
+
+
+@lru_cache(maxsize=2)
+def made_up(documents: int, seed: int = 0) -> MadeUpCorpus:
+    """A corpus of so many documents; the same for the same seed."""
+    sentence_starts, document_sentences = _boundaries(documents, seed)
+    draws = draw(seed, np.arange(sentence_starts[-1]))
+    tokens = (_ORDINARY + below(VOCABULARY - _ORDINARY, draws)).astype(np.int32)
+    return MadeUpCorpus(sentence_starts[document_sentences], sentence_starts, document_sentences, tokens)
+
+
+def write_boundaries(folder: str, documents: int, seed: int = 0) -> int:
+    """Writes the boundaries of a made-up corpus as files to be mapped; returns its tokens."""
+    sentence_starts, document_sentences = _boundaries(documents, seed)
+    np.save(f"{folder}/sentence_starts.npy", sentence_starts)
+    np.save(f"{folder}/document_sentences.npy", document_sentences)
+    np.save(f"{folder}/document_starts.npy", sentence_starts[document_sentences])
+    return int(sentence_starts[-1])
+
+
+def _boundaries(documents: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    generator = np.random.default_rng(seed)
+    sentences = _log_normal(generator, DOCUMENT_LOG_MEAN, DOCUMENT_LOG_DEVIATION, documents)
+    document_sentences = np.concatenate([[0], np.cumsum(sentences)])
+    lengths = _log_normal(generator, SENTENCE_LOG_MEAN, SENTENCE_LOG_DEVIATION, int(document_sentences[-1]))
+    return np.concatenate([[0], np.cumsum(lengths)]), document_sentences
+
+
+def _log_normal(generator: np.random.Generator, mean: float, deviation: float, number: int) -> npt.NDArray[np.int64]:
+    return np.maximum(1, generator.lognormal(mean, deviation, number)).astype(np.int64)
+
+
+def made_up_tokenizer() -> Any:
+    """A tokenizer with the released vocabulary's size and special ids, and made-up pieces."""
+    from transformers import BertTokenizer
+
+    special = {0: "[PAD]", 100: "[UNK]", 101: "[CLS]", 102: "[SEP]", 103: "[MASK]"}
+    pieces = [special.get(number, f"[unused{number}]") for number in range(_ORDINARY)]
+    pieces += [f"{'##' if number % 5 == 0 else ''}p{number}" for number in range(_ORDINARY, VOCABULARY)]
+    return BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)})
+
+
+def load(folder: str | None, documents: int = 3000) -> tuple[Any, npt.NDArray[np.int64], Any, str]:
+    """What to measure on.
+
+    Args:
+        folder: a prepared corpus; None: a made-up one.
+        documents: documents of the made-up one.
+
+    Returns:
+        The corpus, the ids of its documents, a tokenizer, and what to call it.
+    """
+    if folder is None:
+        return made_up(documents), np.arange(documents), made_up_tokenizer(), f"made up, {documents} documents"
+    corpus = TokenizedCorpus.load(folder)
+    name = f"prepared, {corpus.num_documents} documents, {corpus.num_tokens} tokens"
+    return corpus, np.arange(corpus.num_documents), load_tokenizer(f"{folder}/tokenizer"), name

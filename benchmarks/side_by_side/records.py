@@ -1,0 +1,48 @@
+"""Records: what was measured, on what, with which versions and which command; one JSON file a day and benchmark."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bert_repro.training import record
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+
+def write(benchmark: str, device: str, threads: int, content: dict[str, Any], folder: Path) -> Path:
+    """Writes a record.
+
+    Args:
+        benchmark: name of the script.
+        device: `cpu` or `cuda`.
+        threads: threads of each contender.
+        content: the figures.
+        folder: where records lie.
+
+    Returns:
+        The file; an earlier one of the same day is replaced.
+    """
+    hardware = {**record.hardware(torch.device(device)), "cpu_threads": threads}
+    made = {
+        "benchmark": benchmark,
+        "date": time.strftime("%Y-%m-%d"),
+        "command": " ".join(["python", f"benchmarks/{benchmark}.py", *sys.argv[1:]]),
+        "git_commit": record.git_commit(),
+        "hardware": hardware,
+        "versions": record.versions(),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{made['date']}-{benchmark}-{device}.json"
+    path.write_text(json.dumps(made | content, indent=1) + "\n", encoding="utf-8")
+    print(f"record: {path.name}")
+    return path
+
+
+def told(values: dict[str, float], digits: int = 2) -> str:
+    """A median with its spread, as text."""
+    median, least, most = (f"{values[name]:,.{digits}f}" for name in ("median", "min", "max"))
+    return f"{median} ({least} to {most})"
