@@ -49,6 +49,8 @@ RECIPES = {
     "audit_pretraining_data": Recipe(configs.AuditConfig, "bert_repro.data.audit:audit_pretraining_data"),
     "run_pretraining": Recipe(configs.PretrainingConfig, "bert_repro.training.pretraining:run_pretraining"),
     "run_glue": Recipe(configs.GlueConfig, "bert_repro.training.search:run_finetuning"),
+    "make_glue_zip": Recipe(configs.GlueZipConfig, "bert_repro.tasks.glue_zip:make_glue_zip"),
+    "check_glue_zip": Recipe(configs.GlueZipCheckConfig, "bert_repro.tasks.glue_zip:check_glue_zip"),
     "run_squad": Recipe(configs.SquadConfig, "bert_repro.training.search:run_finetuning"),
     "score_squad": Recipe(configs.SquadScoringConfig, "bert_repro.tasks.squad_scoring:score_squad"),
     "convert_triviaqa": Recipe(configs.TriviaqaConfig, "bert_repro.tasks.triviaqa:convert_triviaqa"),

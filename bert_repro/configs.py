@@ -935,6 +935,35 @@ class TriviaqaConfig(Config):
         require(self.max_tokens > 0, f"--max_tokens is {self.max_tokens}; it must be positive")
 
 
+@dataclass(frozen=True)
+class GlueZipConfig(Config):
+    """Gathers test predictions of finished runs into the zip of the GLUE leaderboard (recipes/make_glue_zip.py)."""
+
+    runs: tuple[str, ...] = setting((), "Folders of finished runs, or folders that hold such folders at any depth.")
+    output_file: str = setting("", "The zip to write.")
+    overwrite_output_file: bool = setting(False, "Replace the output file.")
+
+    def validate(self) -> None:
+        """Runs to read and a zip to write."""
+        super().validate()
+        require(len(self.runs) > 0, "--runs is missing; name at least one folder of finished runs")
+        require(
+            self.output_file.endswith(".zip"), f"--output_file is {self.output_file!r}; name a file that ends in .zip"
+        )
+
+
+@dataclass(frozen=True)
+class GlueZipCheckConfig(Config):
+    """Holds any zip to the form that the GLUE leaderboard takes (recipes/check_glue_zip.py)."""
+
+    zip_file: str = setting("", "The zip to check.")
+
+    def validate(self) -> None:
+        """A zip to read."""
+        super().validate()
+        require(bool(self.zip_file), "--zip_file is missing; name the zip to check")
+
+
 # ----------------------------------------------------------------------------------------------------------- quickstart
 
 

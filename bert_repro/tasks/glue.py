@@ -60,6 +60,7 @@ class GlueTask(ClassificationTask):
     Args:
         files: the official file of each split.
         file_labels: the files' spelling of `label_names`, in the same order; empty: the same spelling.
+        other_folders: what the folder of the files is also called, beside the task's title.
         drop_incomplete_rows: drop rows with missing fields instead of refusing the file.
         in_paper_average: whether Table 1 has it (WNLI and AX are left out there).
     """
@@ -68,6 +69,7 @@ class GlueTask(ClassificationTask):
     metrics: tuple[str, ...] = ("accuracy",)
     files: Mapping[str, GlueFile]
     file_labels: tuple[str, ...] = ()
+    other_folders: tuple[str, ...] = ()
     drop_incomplete_rows: bool = False
     in_paper_average: bool = True
 
@@ -93,7 +95,9 @@ class GlueTask(ClassificationTask):
         return {split: _without_placeholders(dataset) for split, dataset in found.items()}
 
     def _load_from_files(self, data_dir: Path, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        paths = {split: data_dir / self.title / self.files[split].name for split in splits}
+        folders = [data_dir / name for name in (self.title, *self.other_folders)]
+        folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+        paths = {split: folder / self.files[split].name for split in splits}
         present = [split for split, path in paths.items() if path.is_file()]
         if not present:
             raise UserError(
@@ -275,6 +279,7 @@ AX = GlueTask(
     label_names=MNLI.label_names,
     # A model fine-tuned on MNLI predicts it. The test file has no labels; the labelled file is published apart.
     train_split=None,
+    other_folders=("diagnostic",),  # as GLUE's own download script calls it
     files={
         "validation": GlueFile("diagnostic-full.tsv", ("Premise", "Hypothesis"), "Label"),
         "test": GlueFile("diagnostic.tsv", ("sentence1", "sentence2"), labelled=False, index="index"),

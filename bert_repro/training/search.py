@@ -40,6 +40,7 @@ from bert_repro.training.search_table import Cell, Outcome, best_run, search_rec
 logger = logging.getLogger("bert_repro")
 
 FOLDER, FILE_NAME, TABLE = "search", "search.json", "table.txt"
+_RESULTS = "results.json"
 _TEST = "test"  # folder of the best run's test predictions
 _ADAPTER = "adapter"  # folder of a model that was trained through one
 # Settings that are in a run's place, or that change no result: a search may go on with others.
@@ -73,15 +74,15 @@ def search(config: FinetuningConfig, task: Task) -> dict[str, Any]:
         StopRequested: see `bert_repro.training.loop.Trainer.train`; the run's checkpoint is written.
     """
     accelerator = _begin(config)
-    plan = list(_plan(config, task, accelerator.num_processes))
+    labelled = config.do_predict and _test_set_is_labelled(config, task, accelerator)
+    plan = list(_plan(config, task, accelerator.num_processes, each_predicts=labelled))
     found = _Search(config, task, accelerator, plan)
-    found.require_test_set()
     for number, planned in enumerate(plan, start=1):
         logger.info("run %d of %d: %s, seed %d", number, len(plan), planned.cell.name, planned.config.seed)
         found.settle(planned)
     best = found.best()
     found.settle(best, with_model=True)
-    if config.do_predict:
+    if config.do_predict and not labelled:
         found.predict(best)
     results = found.publish(best)
     accelerator.end_training()
@@ -107,14 +108,6 @@ class _Search:
     def __init__(self, config: FinetuningConfig, task: Task, accelerator: Accelerator, plan: list[_Planned]) -> None:
         self.config, self.task, self.accelerator, self.plan = config, task, accelerator, plan
 
-    def require_test_set(self) -> None:
-        """Raises `UserError` if the test set that is to be predicted is not there; it is needed only in the end."""
-        if self.config.do_predict:
-            with self.accelerator.main_process_first():
-                tokenizer = load_tokenizer(self.config.tokenizer_name or self.config.model_name_or_path)
-                task = self.task.prepared(self.config, tokenizer)
-                task.load(self.config.data_dir, task.predict_splits)
-
     def settle(self, planned: _Planned, *, with_model: bool = False) -> None:
         """Makes a run unless it is done.
 
@@ -122,8 +115,11 @@ class _Search:
             planned: the run.
             with_model: make it again if its model is gone, as after a wider search that had a better one.
         """
-        state = self._agreed(_state(planned.path))
-        if state == "not finite" or (state == "done" and not (with_model and self._agreed(not _models(planned.path)))):
+        state = self._agreed(self._state(planned))
+        if state == "not finite":
+            return
+        if state == "done" and not (with_model and self._agreed(not _models(planned.path))):
+            self._close(planned, 0, "done")
             return
         resume = "latest" if state == "begun" else None
         config = replace(planned.config, resume_from_checkpoint=resume, overwrite_output_dir=resume is None)
@@ -143,7 +139,7 @@ class _Search:
         Raises:
             NonFiniteError: none has a score.
         """
-        best = self._agreed(best_run(self._outcomes(), self.task.primary_metric))
+        best = self._agreed(best_run(self._outcomes(), self._split(), self.task.primary_metric))
         if best is None:
             raise NonFiniteError(
                 f"{self.config.output_dir}: none of the {len(self.plan)} runs kept a finite loss; lower the learning "
@@ -156,7 +152,7 @@ class _Search:
     def predict(self, best: _Planned) -> None:
         """Predicts the test set with the best run's model, in a folder of that run."""
         path = best.path / _TEST
-        if self._agreed(_state(path)) == "done":
+        if self._agreed((path / _RESULTS).exists()):
             return
         only: dict[str, Any] = {"do_train": False, "do_eval": False, "do_predict": True, "output_dir": str(path)}
         config = replace(best.config, model_name_or_path=str(best.path), overwrite_output_dir=True, **only)
@@ -175,9 +171,7 @@ class _Search:
 
     def record(self) -> dict[str, Any]:
         """What has been found so far, for results.json."""
-        finished = next((results for planned in self.plan if (results := _results(planned.path))), {})
-        split = finished.get("split", self.task.eval_splits[0])
-        return search_record(self._outcomes(), metric=self.task.primary_metric, split=split)
+        return search_record(self._outcomes(), split=self._split(), metric=self.task.primary_metric)
 
     def _close(self, planned: _Planned, code: int, reason: str) -> None:
         """Records how a run ended; of those that are done keeps what is still needed."""
@@ -185,9 +179,9 @@ class _Search:
             return
         status.finish(str(planned.path), code, reason)
         outcomes = self._outcomes()
-        best = best_run(outcomes, self.task.primary_metric)
+        best = best_run(outcomes, self._split(), self.task.primary_metric)
         for other in self.plan:
-            if _results(other.path):
+            if self._state(other) == "done":
                 shutil.rmtree(other.path / checkpoint.FOLDER, ignore_errors=True)
                 if best is not None and other.folder != best.folder and not self.config.search_keep_models:
                     _remove_model(other.path)
@@ -198,12 +192,35 @@ class _Search:
         """The runs that ended by themselves, in the order of the plan."""
         outcomes = []
         for planned in self.plan:
-            run_of = (planned.cell, planned.config.seed, planned.folder)
-            if results := _results(planned.path):
-                outcomes.append(Outcome(*run_of, results["metrics"], results["collapsed"]))
-            elif _state(planned.path) == "not finite":
+            state, run_of = self._state(planned), (planned.cell, planned.config.seed, planned.folder)
+            if state == "done":
+                results = run.read_results(planned.path)
+                scores = {name: split["metrics"] for name, split in results["splits"].items() if "metrics" in split}
+                outcomes.append(Outcome(*run_of, scores, results["collapsed"]))
+            elif state == "not finite":
                 outcomes.append(Outcome(*run_of, None))
         return outcomes
+
+    def _split(self) -> str:
+        """The dev split that chooses: the first that is there."""
+        done = next((planned for planned in self.plan if self._state(planned) == "done"), None)
+        return str(run.read_results(done.path)["split"]) if done else self.task.eval_splits[0]
+
+    def _state(self, planned: _Planned) -> str:
+        """done, not finite, begun (a checkpoint is there) or new."""
+        path, predicts = planned.path, planned.config.do_predict
+        if (path / _RESULTS).exists():
+            splits = run.read_results(path)["splits"]
+            return "done" if not predicts or any(name in splits for name in self.task.predict_splits) else "new"
+        if (path / status.FILE_NAME).exists():
+            code = json.loads((path / status.FILE_NAME).read_text(encoding="utf-8"))["code"]
+            if code == NonFiniteError.exit_code:
+                return "not finite"
+        try:
+            checkpoint.find(path, "latest")
+        except UserError:
+            return "new"
+        return "begun"
 
     def _agreed(self, value: Any) -> Any:
         """What the main process says."""
@@ -215,7 +232,7 @@ def _begin(config: FinetuningConfig) -> Accelerator:
     claim = replace(config, report_to="none")
     if int(os.environ.get("RANK", "0")) == 0:
         folder = Path(config.output_dir)
-        if config.overwrite_output_dir:
+        if config.overwrite_output_dir and not config.resume_from_checkpoint:
             if (_folder(config) / FILE_NAME).exists():
                 shutil.rmtree(_folder(config))
         elif (_folder(config) / FILE_NAME).exists():
@@ -230,9 +247,22 @@ def _begin(config: FinetuningConfig) -> Accelerator:
     return accelerator
 
 
-def _plan(config: FinetuningConfig, task: Task, processes: int) -> Iterator[_Planned]:
+def _test_set_is_labelled(config: FinetuningConfig, task: Task, accelerator: Accelerator) -> bool:
+    """Whether the test set has labels (CoNLL-2003), so that every run is scored on it; otherwise the best predicts it.
+
+    Raises:
+        UserError: there is none, which must not come out after the last run.
+    """
+    with accelerator.main_process_first():
+        tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
+        prepared = task.prepared(config, tokenizer)
+        found = prepared.load(config.data_dir, prepared.predict_splits)
+    return any(prepared.is_labelled(dataset) for dataset in found.values())
+
+
+def _plan(config: FinetuningConfig, task: Task, processes: int, *, each_predicts: bool) -> Iterator[_Planned]:
     """All runs, cell by cell."""
-    once: dict[str, Any] = {**dict.fromkeys(SEARCHED, ()), "num_restarts": 1, "do_predict": False}
+    once: dict[str, Any] = {**dict.fromkeys(SEARCHED, ()), "num_restarts": 1, "do_predict": each_predicts}
     once |= {"resume_from_checkpoint": None, "push_to_hub": False, "hub_model_id": None}
     rates = config.search_learning_rates or (config.learning_rate,)
     batches = config.search_batch_sizes or (config.train_batch_size,)
@@ -252,32 +282,13 @@ def _publish(config: FinetuningConfig, best: _Planned, record: dict[str, Any]) -
     files = [path for path in (best.path / _ADAPTER,) if path.exists()]
     asked = ("output_dir", "overwrite_output_dir", "do_predict", "push_to_hub", "hub_model_id")
     results["settings"] |= {name: getattr(config, name) for name in asked}
-    if config.do_predict:
+    if config.do_predict and not best.config.do_predict:
         test = best.path / _TEST
         results["splits"] |= run.read_results(test)["splits"]
         files += [path for path in test.iterdir() if "prediction" in path.name or "null_odds" in path.name]
     republish(best.path, output_dir, results={**results, "search": record}, files=files)
     if config.push_to_hub and config.hub_model_id:
-        push_folder(output_dir, config.hub_model_id)
-
-
-def _state(path: Path) -> str:
-    """done, not finite, begun (a checkpoint is there) or new."""
-    if _results(path):
-        return "done"
-    if (path / status.FILE_NAME).exists():
-        code = json.loads((path / status.FILE_NAME).read_text(encoding="utf-8"))["code"]
-        if code == NonFiniteError.exit_code:
-            return "not finite"
-    try:
-        checkpoint.find(path, "latest")
-    except UserError:
-        return "new"
-    return "begun"
-
-
-def _results(path: Path) -> dict[str, Any] | None:
-    return run.read_results(path) if (path / "results.json").exists() else None
+        push_folder(output_dir, config.hub_model_id, private=config.hub_private_repo)
 
 
 def _models(path: Path) -> list[Path]:

@@ -6,10 +6,13 @@ collapsed ones stands apart. Deviations are those of a sample (n - 1).
 """
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
+
+Scores = Mapping[str, Mapping[str, float]]
+"""The metrics of every split that was scored."""
 
 
 @dataclass(frozen=True)
@@ -43,126 +46,134 @@ class Outcome:
         cell: its settings.
         seed: its seed.
         folder: its folder below that of the search.
-        metrics: its scores on dev; None: it was stopped because its loss was not finite.
-        collapsed: whether it predicts the same for every row.
+        scores: on every split; None: it was stopped because its loss was not finite.
+        collapsed: whether it says the same for every row of dev.
     """
 
     cell: Cell
     seed: int
     folder: str
-    metrics: dict[str, float] | None
+    scores: Scores | None
     collapsed: bool = False
 
     def record(self) -> dict[str, Any]:
         """The run for results.json."""
-        ended = {"not_finite": True} if self.metrics is None else {"metrics": self.metrics, "collapsed": self.collapsed}
+        ended = {"not_finite": True} if self.scores is None else {"splits": self.scores, "collapsed": self.collapsed}
         return {**asdict(self.cell), "seed": self.seed, "folder": self.folder, **ended}
 
 
-def best_run(outcomes: Sequence[Outcome], metric: str) -> Outcome | None:
+def best_run(outcomes: Sequence[Outcome], split: str, metric: str) -> Outcome | None:
     """The run with the highest score; of equals one that has not collapsed, else the first. None: none has a score."""
-    scored = [outcome for outcome in outcomes if outcome.metrics is not None]
-    return max(scored, key=lambda outcome: (_score(outcome, metric), not outcome.collapsed), default=None)
+    scored = [(outcome, outcome.scores[split][metric]) for outcome in outcomes if outcome.scores is not None]
+    best = max(scored, key=lambda pair: (pair[1], not pair[0].collapsed), default=None)
+    return None if best is None else best[0]
 
 
-def search_record(outcomes: Sequence[Outcome], *, metric: str, split: str) -> dict[str, Any]:
+def search_record(outcomes: Sequence[Outcome], *, split: str, metric: str) -> dict[str, Any]:
     """What results.json says about a search.
 
     Args:
         outcomes: its runs, cell by cell.
+        split: the dev split that chooses.
         metric: the metric that chooses.
-        split: the dev split it is measured on.
+
+    Returns:
+        How many runs there were, collapsed and stopped ones among them; the best run; every run; and for every cell
+        mean, deviation and best of each metric on each split, `without_collapsed` where some collapsed.
     """
-    best = best_run(outcomes, metric)
-    by_cell = [(cell, list(runs)) for cell, runs in groupby(outcomes, key=lambda outcome: outcome.cell)]
+    best = best_run(outcomes, split, metric)
+    cells = []
+    for cell, group in groupby(outcomes, key=lambda outcome: outcome.cell):
+        runs = list(group)
+        scored = [run for run in runs if run.scores is not None]
+        kept = [run for run in scored if not run.collapsed]
+        best_of_cell = best_run(runs, split, metric)
+        record = {
+            **asdict(cell),
+            "runs": len(runs),
+            "collapsed": len(scored) - len(kept),
+            "not_finite": len(runs) - len(scored),
+            "best_seed": None if best_of_cell is None else best_of_cell.seed,
+            "splits": _summaries(scored),
+        }
+        if len(kept) < len(scored):
+            record["without_collapsed"] = {"runs": len(kept), "splits": _summaries(kept)}
+        cells.append(record)
     return {
-        "metric": metric,
         "split": split,
+        "metric": metric,
         "runs_done": len(outcomes),
         "collapsed": sum(outcome.collapsed for outcome in outcomes),
-        "not_finite": sum(outcome.metrics is None for outcome in outcomes),
+        "not_finite": sum(outcome.scores is None for outcome in outcomes),
         "best": None if best is None else best.record(),
-        "cells": [_cell_record(cell, runs, metric) for cell, runs in by_cell],
+        "cells": cells,
         "runs": [outcome.record() for outcome in outcomes],
     }
 
 
 def text_table(record: dict[str, Any]) -> str:
-    """The cells of a search as a table of text.
+    """The cells of a search as a table of text: the metric that chooses, on every split.
 
     Args:
         record: what `search_record` returned.
     """
-    metric, best = record["metric"], record["best"]
-    head = ["learning rate", "batch", "epochs" if record["cells"][0]["steps"] is None else "steps", "runs", "mean"]
-    head += ["deviation", "best", "seed", "collapsed", "not finite", "without collapsed: mean", "deviation"]
-    rows = [_row(cell, metric) for cell in record["cells"]]
-    shown = [column for column in range(len(head)) if column < 9 or any(row[column] for row in rows)]
-    lines = [[line[column] for column in shown] for line in (head, *rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(shown))]
-    table = ["  ".join(f"{text:>{width}}" for text, width in zip(line, widths, strict=True)) for line in lines]
-    told = f"{metric} on {record['split']}, {record['runs_done']} runs"
-    if best is not None:
-        length = f"{best['epochs']:g} epochs" if best["steps"] is None else f"{best['steps']} steps"
-        told += (
-            f"; best {best['metrics'][metric]:.4f}: rate {best['learning_rate']:g}, batch {best['batch']}, {length}, "
-            f"seed {best['seed']}{' (collapsed)' if best['collapsed'] else ''}"
-        )
-    return "\n".join([told, *table]) + "\n"
-
-
-def _score(outcome: Outcome, metric: str) -> float:
-    assert outcome.metrics is not None, "only runs with a score are compared"
-    return outcome.metrics[metric]
-
-
-def _cell_record(cell: Cell, runs: Sequence[Outcome], metric: str) -> dict[str, Any]:
-    scored = [run for run in runs if run.metrics is not None]
-    kept = [run for run in scored if not run.collapsed]
-    best = best_run(runs, metric)
-    record = {
-        **asdict(cell),
-        "runs": len(runs),
-        "collapsed": len(scored) - len(kept),
-        "not_finite": len(runs) - len(scored),
-        "best_seed": None if best is None else best.seed,
-        "metrics": _summaries(scored),
+    split, metric, cells = record["split"], record["metric"], record["cells"]
+    others = list(dict.fromkeys(name for cell in cells for name in cell["splits"] if name != split))
+    columns = {
+        "learning rate": [f"{cell['learning_rate']:g}" for cell in cells],
+        "batch": [str(cell["batch"]) for cell in cells],
+        **{name: [f"{cell[name]:g}" for cell in cells] for name in ("epochs", "steps") if cells[0][name] is not None},
+        "runs": [str(cell["runs"]) for cell in cells],
+        "mean": _column(cells, split, metric, "mean"),
+        "deviation": _column(cells, split, metric, "standard_deviation"),
+        "best": _column(cells, split, metric, "best"),
+        "seed": ["-" if cell["best_seed"] is None else str(cell["best_seed"]) for cell in cells],
+        "collapsed": [str(cell["collapsed"]) for cell in cells],
     }
-    if len(kept) < len(scored):
-        record["without_collapsed"] = {"runs": len(kept), "metrics": _summaries(kept)}
-    return record
+    for name in others:
+        columns[f"{name} mean"] = _column(cells, name, metric, "mean")
+        columns[f"{name} deviation"] = _column(cells, name, metric, "standard_deviation")
+    if record["collapsed"]:
+        kept = [cell.get("without_collapsed", {"splits": {}}) for cell in cells]
+        columns["mean without collapsed"] = _column(kept, split, metric, "mean")
+        columns["deviation without collapsed"] = _column(kept, split, metric, "standard_deviation")
+    if record["not_finite"]:
+        columns["not finite"] = [str(cell["not_finite"]) for cell in cells]
+    widths = {head: max(map(len, (head, *values))) for head, values in columns.items()}
+    rows = [columns.keys(), *zip(*columns.values(), strict=True)]
+    lines = ["  ".join(f"{text:>{width}}" for text, width in zip(row, widths.values(), strict=True)) for row in rows]
+    return "\n".join([_summary_line(record), *lines]) + "\n"
 
 
-def _summaries(runs: Sequence[Outcome]) -> dict[str, dict[str, float | None]]:
-    names = list(runs[0].metrics or ()) if runs else []
-    return {name: _summary(_score(run, name) for run in runs) for name in names}
+def _summary_line(record: dict[str, Any]) -> str:
+    told, best = f"{record['metric']} on {record['split']}, {record['runs_done']} runs", record["best"]
+    if best is None:
+        return told
+    length = f"{best['epochs']:g} epochs" if best["steps"] is None else f"{best['steps']} steps"
+    score = best["splits"][record["split"]][record["metric"]]
+    return (
+        f"{told}; best {score:.4f}: rate {best['learning_rate']:g}, batch {best['batch']}, {length}, "
+        f"seed {best['seed']}{' (collapsed)' if best['collapsed'] else ''}"
+    )
 
 
-def _summary(scores: Iterable[float]) -> dict[str, float | None]:
-    values = list(scores)
+def _summaries(runs: Sequence[Outcome]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Mean, deviation and best of each metric on each split that all runs have."""
+    scores = [run.scores for run in runs if run.scores is not None]
+    if not scores:
+        return {}
+    return {
+        split: {metric: _summary([score[split][metric] for score in scores]) for metric in metrics}
+        for split, metrics in scores[0].items()
+        if all(split in score for score in scores)
+    }
+
+
+def _summary(values: Sequence[float]) -> dict[str, float | None]:
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return {"mean": statistics.fmean(values), "standard_deviation": deviation, "best": max(values)}
 
 
-def _row(cell: dict[str, Any], metric: str) -> list[str]:
-    summary = cell["metrics"].get(metric, {})
-    length = cell["epochs"] if cell["steps"] is None else cell["steps"]
-    apart = ["", ""]
-    if "without_collapsed" in cell:
-        rest = cell["without_collapsed"]["metrics"].get(metric, {})
-        apart = [_figure(rest.get(name)) for name in ("mean", "standard_deviation")]
-    return [
-        f"{cell['learning_rate']:g}",
-        str(cell["batch"]),
-        f"{length:g}",
-        str(cell["runs"]),
-        *(_figure(summary.get(name)) for name in ("mean", "standard_deviation", "best")),
-        "-" if cell["best_seed"] is None else str(cell["best_seed"]),
-        str(cell["collapsed"]),
-        str(cell["not_finite"] or ""),
-        *apart,
-    ]
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+def _column(cells: Sequence[Mapping[str, Any]], split: str, metric: str, figure: str) -> list[str]:
+    values = [cell["splits"].get(split, {}).get(metric, {}).get(figure) for cell in cells]
+    return ["-" if value is None else f"{value:.4f}" for value in values]

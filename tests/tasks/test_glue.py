@@ -131,6 +131,16 @@ def test_ax_is_scored_where_labels_are_there(official):
     assert ax.score({"prediction": [0, 0]}, labelled) == {"matthews_correlation": 0.0, "accuracy": 0.0}
 
 
+def test_ax_is_found_in_the_folder_of_the_official_download_too(official):
+    header = ("index", "sentence1", "sentence2")
+    data_dir = official("diagnostic/diagnostic.tsv", header, ("0", "a", "b"))
+    assert read(get_task("ax"), data_dir, "test") == {"premise": ["a"], "hypothesis": ["b"], "idx": [0]}
+    official("AX/diagnostic.tsv", header, ("0", "c", "d"))
+    assert read(get_task("ax"), data_dir, "test")["premise"] == ["c"]
+    with pytest.raises(UserError, match=r"AX/diagnostic\.tsv: no such file; --data_dir is the folder"):
+        get_task("ax").load(data_dir.parent, ["test"])
+
+
 def test_a_test_file_with_labels_is_labelled(official):
     data_dir = official("AX/diagnostic.tsv", ("index", "sentence1", "sentence2", "label"), ("0", "a", "b", "neutral"))
     assert read(get_task("ax"), data_dir, "test")["label"] == [1]

@@ -51,14 +51,14 @@ def searched(world: Any, model: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def scores(folder: Path) -> dict[str, Any]:
-    return {run["folder"]: run["metrics"] for run in results(folder)["search"]["runs"]}
+    return {run["folder"]: run["splits"]["validation"] for run in results(folder)["search"]["runs"]}
 
 
 def test_the_best_on_dev_is_published_as_a_single_run_is(searched: Path) -> None:
     record = results(searched)
     found = record["search"]
     assert [run["folder"] for run in found["runs"]] == [f"{cell}/seed{seed}" for cell in CELLS for seed in (42, 43)]
-    best = max(found["runs"], key=lambda run: (run["metrics"]["accuracy"], not run["collapsed"]))
+    best = max(found["runs"], key=lambda run: (run["splits"]["validation"]["accuracy"], not run["collapsed"]))
     assert found["best"] == best
     own = results(searched / "search" / best["folder"])
     assert record["metrics"] == own["metrics"] and record["seed"] == best["seed"]
@@ -73,6 +73,15 @@ def test_the_best_on_dev_is_published_as_a_single_run_is(searched: Path) -> None
     assert stock.config.id2label == {0: "negative", 1: "positive"}
     assert "best on dev of 4 runs" in (searched / "README.md").read_text()
     assert json.loads((searched / "status.json").read_text()) == {"code": 0, "reason": "done"}
+
+
+def test_collapsed_runs_are_those_with_one_prediction_for_every_row(searched: Path) -> None:
+    for run in results(searched)["search"]["runs"]:
+        folder = searched / "search" / run["folder"]
+        rows = (folder / "predictions.validation.tsv").read_text().splitlines()[1:]
+        assert run["collapsed"] is (len({row.split("\t")[1] for row in rows}) == 1)
+        assert results(folder)["collapsed"] is run["collapsed"]
+    assert {run["collapsed"] for run in results(searched)["search"]["runs"]} == {True, False}
 
 
 def test_a_run_of_a_search_is_the_run_one_would_make_alone(
@@ -122,9 +131,11 @@ def test_a_run_that_is_not_finite_is_counted_and_the_others_go_on(world: Any, mo
     found = results(tmp_path)["search"]
     assert found["not_finite"] == 1 and found["best"]["learning_rate"] == 1e-2
     broken, whole = found["cells"]
-    assert (broken["runs"], broken["not_finite"], broken["metrics"]) == (1, 1, {})
-    assert whole["metrics"]["accuracy"] == {"mean": found["best"]["metrics"]["accuracy"], "standard_deviation": None,
-                                            "best": found["best"]["metrics"]["accuracy"]}  # fmt: skip
+    assert (broken["runs"], broken["not_finite"], broken["splits"]) == (1, 1, {})
+    accuracy = found["best"]["splits"]["validation"]["accuracy"]
+    assert whole["splits"]["validation"]["accuracy"] == {
+        "mean": accuracy, "standard_deviation": None, "best": accuracy
+    }  # fmt: skip
     assert json.loads((tmp_path / "search/lr1e+30-batch8-steps4/seed42/status.json").read_text())["code"] == 3
     assert "| 1e+30 | 8 | 4 | 1 | - | - | - | 0 | 1 |" in (tmp_path / "README.md").read_text()
 
@@ -185,41 +196,64 @@ def test_a_search_that_cannot_be_one_is_refused(flags: str, message: str) -> Non
         parse(GlueConfig, f"--task_name sst2 --model_name_or_path x --do_train --do_eval {flags}".split())
 
 
-def test_collapsed_runs_stay_in_mean_and_deviation() -> None:
+def outcome(seed: int, collapsed: bool = False, **scores: float) -> Outcome:
     cell = Cell(2e-5, 32, 3.0)
-    outcomes = [Outcome(cell, seed, f"{cell.name}/seed{seed}", {"f1": score}, score == 0.5)
-                for seed, score in enumerate((0.8, 0.5, 0.9))]  # fmt: skip
-    record = search_record([*outcomes, Outcome(cell, 3, "x", None)], metric="f1", split="validation")
+    splits = {name: {"f1": score} for name, score in scores.items()}
+    return Outcome(cell, seed, f"{cell.name}/seed{seed}", splits or None, collapsed)
+
+
+def test_collapsed_runs_stay_in_mean_and_deviation() -> None:
+    outcomes = [outcome(0, dev=0.8), outcome(1, dev=0.5, collapsed=True), outcome(2, dev=0.9), outcome(3)]
+    record = search_record(outcomes, split="dev", metric="f1")
     (found,) = record["cells"]
     assert (found["runs"], found["collapsed"], found["not_finite"], found["best_seed"]) == (4, 1, 1, 2)
-    assert found["metrics"]["f1"]["mean"] == pytest.approx(2.2 / 3)
-    assert found["metrics"]["f1"]["standard_deviation"] == pytest.approx(0.2081666)
-    assert found["without_collapsed"]["runs"] == 2
-    assert found["without_collapsed"]["metrics"]["f1"] == pytest.approx(
-        {"mean": 0.85, "standard_deviation": 0.0707107, "best": 0.9}
-    )
+    f1 = {"mean": pytest.approx(2.2 / 3), "standard_deviation": pytest.approx(0.2081666), "best": 0.9}
+    assert found["splits"] == {"dev": {"f1": f1}}
+    f1 = {"mean": pytest.approx(0.85), "standard_deviation": pytest.approx(0.0707107), "best": 0.9}
+    assert found["without_collapsed"] == {"runs": 2, "splits": {"dev": {"f1": f1}}}
     told, head, row = text_table(record).splitlines()
-    assert told == "f1 on validation, 4 runs; best 0.9000: rate 2e-05, batch 32, 3 epochs, seed 2"
-    assert row.split() == "2e-05 32 3 4 0.7333 0.2082 0.9000 2 1 1 0.8500 0.0707".split()
-    assert head.split("  ")[-2].strip() == "without collapsed: mean"
-    assert len(head) == len(row)
+    assert told == "f1 on dev, 4 runs; best 0.9000: rate 2e-05, batch 32, 3 epochs, seed 2"
+    assert row.split() == "2e-05 32 3 4 0.7333 0.2082 0.9000 2 1 0.8500 0.0707 1".split()
+    assert "mean without collapsed" in head and len(head) == len(row)
+
+
+def test_a_split_that_was_only_scored_is_summed_up_too() -> None:
+    record = search_record([outcome(0, dev=0.8, test=0.6), outcome(1, dev=0.6, test=0.8)], split="dev", metric="f1")
+    assert record["best"]["seed"] == 0
+    assert record["cells"][0]["splits"]["test"]["f1"]["mean"] == pytest.approx(0.7)
+    _, head, row = text_table(record).splitlines()
+    assert head.split("  ")[-2:] == ["test mean", "test deviation"]
+    assert row.split()[-2:] == ["0.7000", "0.1414"]
+    assert "without collapsed" not in head and "not finite" not in head
 
 
 def test_of_equal_scores_the_run_that_did_not_collapse_is_best() -> None:
-    cell = Cell(2e-5, 32, 3.0)
-    outcomes = [
-        Outcome(cell, 0, "a", {"f1": 0.8}, True),
-        Outcome(cell, 1, "b", {"f1": 0.8}),
-        Outcome(cell, 2, "c", None),
-    ]
-    assert best_run(outcomes, "f1") == outcomes[1]
-    assert best_run(outcomes[2:], "f1") is None
+    outcomes = [outcome(0, dev=0.8, collapsed=True), outcome(1, dev=0.8), outcome(2, dev=0.8), outcome(3)]
+    assert best_run(outcomes, "dev", "f1") == outcomes[1]
+    assert best_run(outcomes[3:], "dev", "f1") is None
+
+
+def test_a_test_set_with_labels_is_scored_by_every_run(model: Path, tmp_path: Path) -> None:
+    text = "\n\n".join("the O\nriver B-THING\nruns O" for _ in range(8)) + "\n"
+    (tmp_path / "tags.txt").write_text(text)
+    own = " ".join(f"--{name}_file {tmp_path / 'tags.txt'}" for name in ("train", "validation", "test"))
+    typed = f"{own} --do_train --do_eval --do_predict --max_steps 2 --num_restarts 2 --max_seq_length 16"
+    assert recipe("run_ner", f"{typed} --model_name_or_path {model} --output_dir {tmp_path / 'out'}") == 0
+    found = results(tmp_path / "out")["search"]
+    assert all(set(run["splits"]) == {"validation", "test"} for run in found["runs"])
+    assert (tmp_path / "out" / "predictions.test.txt").exists()
+    assert results(tmp_path / "out")["splits"]["test"]["metrics"] == found["best"]["splits"]["test"]
 
 
 @pytest.mark.slow
 def test_two_processes_find_the_same(world: Any, model: Path, searched: Path, tmp_path: Path) -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0"]
-    command = [*launcher, str(RECIPE), *arguments(world, model, tmp_path / "two", GRID, "--do_predict")]
+    launcher = "-m torch.distributed.run --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint localhost:0"
+    command = [
+        sys.executable,
+        *launcher.split(),
+        str(RECIPE),
+        *arguments(world, model, tmp_path / "two", GRID, "--do_predict"),
+    ]
     environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr

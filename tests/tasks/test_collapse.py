@@ -1,0 +1,58 @@
+"""A model that says the same whatever it reads is found, in every family of tasks."""
+
+from dataclasses import replace
+
+import datasets
+import numpy as np
+import pytest
+
+from bert_repro.tasks import get_task
+
+
+def split(**columns):
+    return datasets.Dataset.from_dict(columns)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "labels", "collapsed"),
+    [
+        ([1, 1, 1, 1], [0, 1, 1, 0], True),
+        ([0, 0, 0, 0], [0, 1, 1, 0], True),
+        ([1, 1, 1, 0], [0, 1, 1, 0], False),
+        ([1, 1, 1, 1], [1, 1, 1, 1], False),  # what such a split asks for
+        ([1], [0], False),
+    ],
+)
+def test_one_label_for_all(predictions, labels, collapsed):
+    found = get_task("rte").is_collapsed({"prediction": np.array(predictions)}, split(label=labels))
+    assert found is collapsed
+
+
+@pytest.mark.parametrize(("spread", "collapsed"), [(0.0, True), (1e-4, True), (0.005, True), (0.05, False)])
+def test_numbers_that_hardly_differ(spread, collapsed):
+    labels = np.linspace(0, 5, 101)
+    assert np.std(labels) == pytest.approx(1.458, abs=1e-3)
+    noise = np.random.default_rng(0).normal(scale=spread, size=101)
+    assert get_task("stsb").is_collapsed({"prediction": 2.6 + noise}, split(label=labels)) is collapsed
+
+
+def test_one_ending_for_all():
+    swag = get_task("swag")
+    assert swag.is_collapsed({"prediction": np.array([3, 3, 3])}, split(label=[0, 1, 2]))
+    assert not swag.is_collapsed({"prediction": np.array([3, 3, 2])}, split(label=[0, 1, 2]))
+
+
+def test_one_tag_for_all_words():
+    task, data = get_task("conll2003"), split(words=[["a", "b"], ["c"]], tags=[[0, 1], [0]])
+    assert task.is_collapsed({"prediction": [["O", "O"], ["O"]]}, data)
+    assert not task.is_collapsed({"prediction": [["O", "B-PER"], ["O"]]}, data)
+
+
+def test_one_answer_or_none_for_all_questions():
+    data = split(id=["a", "b"])
+    same, odds = {"prediction": ["it", "it"], "null_odds": [-1.0, 3.0]}, {"prediction": ["it", "he"]}
+    assert get_task("squad").is_collapsed(same, data)
+    assert not get_task("squad").is_collapsed(odds, data)
+    squad_v2 = get_task("squad_v2")
+    assert not squad_v2.is_collapsed(same, data)  # one is answered, one is not
+    assert replace(squad_v2, null_score_diff_threshold=-2.0).is_collapsed(odds | {"null_odds": [-1.0, 3.0]}, data)
