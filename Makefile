@@ -18,7 +18,7 @@ export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help quickstart test test-slow test-xla check format docs bench wheel clean
+.PHONY: help quickstart test test-slow test-xla test-stock check format docs bench card wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,13 @@ check: $(READY) ## Lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+test-stock: $(READY) ## Every head's published folder in an environment of stock transformers alone
+	$(PYTHON) -m venv .venv-stock
+	.venv-stock/bin/python -m pip install --quiet torch transformers -c constraints.txt
+	rm -rf .venv-stock/published
+	$(BIN)/python tests/hub/stock_environment.py write .venv-stock/published
+	cd .venv-stock && HF_HUB_OFFLINE=1 bin/python -I ../tests/hub/stock_environment.py read published
+
 # torch_xla belongs to an older torch, so the package goes in without a look at its bounds, and pip takes this list alone.
 $(XLA)/.installed: constraints-xla.txt pyproject.toml
 	@test -n "$(PYTHON)" \
@@ -77,9 +84,12 @@ docs: $(READY) ## Write docs/CONFIGURATION.md and docs/DEVIATIONS.md anew from t
 bench: $(READY) ## The side-by-side measurements, one after another
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
+card: $(READY) ## Gather a run's card: make card RUN=runs/mrpc NAME=bert-mrpc ARGS='--base_model org/bert'
+	$(BIN)/python recipes/make_card.py --folder $(RUN) --output_file model_cards/$(NAME).md --hub_model_id $(NAME) $(ARGS)
+
 wheel: $(READY) ## Build the wheel and the source archive into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
 clean: ## Remove the environment, builds and caches; runs/ stays
-	rm -rf $(VENV) $(XLA) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(XLA) .venv-stock build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

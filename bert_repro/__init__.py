@@ -1,4 +1,5 @@
-"""The BERT of Devlin et al. (2019) as a Hugging Face plugin. Importing it registers the model type `bert_repro`.
+"""The BERT of Devlin et al. (2019) as a Hugging Face plugin. Importing it registers the model type `bert_repro`, and
+pipelines for extractive question answering and next sentence prediction.
 
 The model classes bring torch and transformers: seconds and hundreds of megabytes that neither `--help` nor a process
 that only splits text should pay. So they are imported when one of them is named, or as soon as transformers is, which
@@ -60,11 +61,18 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+_REGISTERING = {"transformers": _MODELS, "transformers.pipelines": f"{__name__}.pipelines"}
+"""A module of transformers that can show a registration -> the module of ours that registers there."""
+
+
 class _RegisterWithTransformers(MetaPathFinder):
-    """Waits for the first import of transformers and registers our classes when it is complete."""
+    """Waits for the first import of a module and registers what is ours with it when it is complete."""
+
+    def __init__(self, awaited: str) -> None:
+        self.awaited = awaited
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname != "transformers":
+        if fullname != self.awaited:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
@@ -73,13 +81,14 @@ class _RegisterWithTransformers(MetaPathFinder):
 
             def execute_and_register(module: ModuleType) -> None:
                 execute(module)
-                importlib.import_module(_MODELS)
+                importlib.import_module(_REGISTERING[fullname])
 
             spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
         return spec
 
 
-if "transformers" in sys.modules:
-    importlib.import_module(_MODELS)
-else:
-    sys.meta_path.insert(0, _RegisterWithTransformers())
+for _awaited, _registering in _REGISTERING.items():
+    if _awaited in sys.modules:
+        importlib.import_module(_registering)
+    else:
+        sys.meta_path.insert(0, _RegisterWithTransformers(_awaited))

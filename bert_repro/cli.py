@@ -57,6 +57,7 @@ RECIPES = {
     "run_swag": Recipe(configs.SwagConfig, "bert_repro.training.search:run_finetuning"),
     "run_ner": Recipe(configs.NerConfig, "bert_repro.training.search:run_finetuning"),
     "extract_features": Recipe(configs.ExtractionConfig, "bert_repro.training.extraction:extract_features"),
+    "make_card": Recipe(configs.CardConfig, "bert_repro.training.cards:write_card"),
     "push_to_hub": Recipe(configs.PushConfig, "bert_repro.hub.pushing:push_to_hub"),
     "quickstart": Recipe(configs.QuickstartConfig, "bert_repro.quickstart.road:run_quickstart"),
 }

@@ -468,8 +468,8 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
     plan: bool = setting(False, "Print positions, FLOPs and expected time of the run, and stop.")
     hub_strategy: str = setting(
         "end",
-        "With push_to_hub: upload the finished model (end), and every checkpoint of save_steps too, as the revision step-N "
-        "(every_save).",
+        "With push_to_hub: upload the finished model (end), or every checkpoint of save_steps too, as the revision "
+        "step-N (every_save).",
         source="transformers",
         choices=("end", "every_save"),
     )
@@ -886,11 +886,66 @@ class SquadScoringConfig(Config):
 
 
 @dataclass(frozen=True)
+class GlueZipConfig(Config):
+    """Gathers test predictions of finished runs into the zip of the GLUE leaderboard (recipes/make_glue_zip.py)."""
+
+    runs: tuple[str, ...] = setting((), "Folders of finished runs, or folders that hold such folders at any depth.")
+    output_file: str = setting("", "The zip to write.")
+    overwrite_output_file: bool = setting(False, "Replace the output file.")
+
+    def validate(self) -> None:
+        """Runs to read and a zip to write."""
+        super().validate()
+        require(len(self.runs) > 0, "--runs is missing; name at least one folder of finished runs")
+        require(
+            self.output_file.endswith(".zip"), f"--output_file is {self.output_file!r}; name a file that ends in .zip"
+        )
+
+
+@dataclass(frozen=True)
+class GlueZipCheckConfig(Config):
+    """Holds any zip to the form that the GLUE leaderboard takes (recipes/check_glue_zip.py)."""
+
+    zip_file: str = setting("", "The zip to check.")
+
+    def validate(self) -> None:
+        """A zip to read."""
+        super().validate()
+        require(bool(self.zip_file), "--zip_file is missing; name the zip to check")
+
+
+@dataclass(frozen=True)
+class CardConfig(Config):
+    """Makes the card of a finished run anew, with facts that its record cannot know (recipes/make_card.py)."""
+
+    folder: str = setting("", "Output folder of a finished run.")
+    output_file: str | None = setting(None, "File to write; default: README.md in the folder.")
+    same_runs: tuple[str, ...] = setting(
+        (), "Folders of the same run with other seeds: the card shows mean and deviation over all of them."
+    )
+    hub_model_id: str | None = setting(
+        None, "The model's name on the card; default: as in the run, else the folder's name.", source="transformers"
+    )
+    base_model: str | None = setting(None, "Id on the Hub of the weights that the run started from.")
+    language: tuple[str, ...] = setting((), "Languages of the text, as ISO 639 codes.")
+    license: str | None = setting(None, "Licence of the weights, as the Hub spells it, for example apache-2.0.")
+    data_license: str | None = setting(None, "Licence of the training data, in words.")
+    note: str | None = setting(None, "A sentence about the data or the scores.")
+
+    def validate(self) -> None:
+        """A folder."""
+        super().validate()
+        require(bool(self.folder), "--folder is missing; name the output folder of a finished run")
+
+
+@dataclass(frozen=True)
 class PushConfig(Config):
     """Uploads a published folder to the Hub (recipes/push_to_hub.py)."""
 
     folder: str = setting("", "Output folder of a finished run, or one of its checkpoints.")
-    hub_model_id: str = setting("", "Repository on the Hub, for example org/name; made if need be.", source="transformers")
+    hub_model_id: str = setting(
+        "", "Repository on the Hub, for example org/name; made if need be.", source="transformers"
+    )
     hub_private_repo: bool | None = setting(
         None,
         "Make a new repository private; default: public, unless its organisation decides otherwise.",
@@ -933,35 +988,6 @@ class TriviaqaConfig(Config):
         for name in ("qa_file", "evidence_dir", "output_file"):
             require(bool(getattr(self, name)), f"--{name} is missing")
         require(self.max_tokens > 0, f"--max_tokens is {self.max_tokens}; it must be positive")
-
-
-@dataclass(frozen=True)
-class GlueZipConfig(Config):
-    """Gathers test predictions of finished runs into the zip of the GLUE leaderboard (recipes/make_glue_zip.py)."""
-
-    runs: tuple[str, ...] = setting((), "Folders of finished runs, or folders that hold such folders at any depth.")
-    output_file: str = setting("", "The zip to write.")
-    overwrite_output_file: bool = setting(False, "Replace the output file.")
-
-    def validate(self) -> None:
-        """Runs to read and a zip to write."""
-        super().validate()
-        require(len(self.runs) > 0, "--runs is missing; name at least one folder of finished runs")
-        require(
-            self.output_file.endswith(".zip"), f"--output_file is {self.output_file!r}; name a file that ends in .zip"
-        )
-
-
-@dataclass(frozen=True)
-class GlueZipCheckConfig(Config):
-    """Holds any zip to the form that the GLUE leaderboard takes (recipes/check_glue_zip.py)."""
-
-    zip_file: str = setting("", "The zip to check.")
-
-    def validate(self) -> None:
-        """A zip to read."""
-        super().validate()
-        require(bool(self.zip_file), "--zip_file is missing; name the zip to check")
 
 
 # ----------------------------------------------------------------------------------------------------------- quickstart

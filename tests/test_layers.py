@@ -25,6 +25,7 @@ LAYERS = {
     "paper_results": 1,
     "presets": 1,
     "hub": 2,
+    "pipelines": 3,
     "tasks": 2,
     "cli": 3,
     "quickstart": 3,

@@ -54,7 +54,7 @@ HEADS: Mapping[str, Head] = {
     "ForPreTraining": Head("AutoModelForPreTraining", "fill-mask", _FILL_MASK),
     "ForMaskedLM": Head("AutoModelForMaskedLM", "fill-mask", _FILL_MASK),
     "ForCausalLM": Head("AutoModelForCausalLM", "text-generation"),
-    "ForNextSentencePrediction": Head("AutoModelForNextSentencePrediction"),
+    "ForNextSentencePrediction": Head("AutoModelForNextSentencePrediction", our_pipeline="next-sentence-prediction"),
     "ForSequenceClassification": Head(
         "AutoModelForSequenceClassification", "text-classification", ({"text": "A film that never lets you go."},)
     ),
@@ -65,6 +65,7 @@ HEADS: Mapping[str, Head] = {
         "AutoModelForQuestionAnswering",
         "question-answering",
         ({"text": "Where did Marie Curie work?", "context": "Marie Curie worked in Paris."},),
+        our_pipeline="extractive-question-answering",
     ),
     "ForMultipleChoice": Head("AutoModelForMultipleChoice", "multiple-choice"),
     "Model": Head("AutoModel", "feature-extraction"),
@@ -126,12 +127,12 @@ def make_card(record: Mapping[str, Any], model_id: str) -> str:
         base=known.get("base_model") or known.get("settings", {}).get("model_name_or_path"),
         resumed=bool(known.get("settings", {}).get("resume_from_checkpoint")),
         record=known,
-        facts={name: dict(_flat(known.get(name, {}))) for name in ("model", "data", "train", "hardware", "settings")},
+        facts={name: dict(_flat(_tabled(name, known))) for name in ("model", "data", "train", "hardware", "settings")},
         scores=list(scores(known)),
         seeds=[known.get("seed"), *(run["seed"] for run in known.get("runs", []))],
         spreads=list(spreads(known)),
     )
-    return str(ModelCard(re.sub(r"\n{3,}", "\n\n", text)))
+    return str(ModelCard(re.sub(r"\n{3,}", "\n\n", text))).rstrip() + "\n"
 
 
 def head_of(class_name: str) -> Head:
@@ -244,6 +245,12 @@ def _hub_id(name: str | None) -> str | None:
     return None if not name or Path(name).expanduser().exists() or name.count("/") > 1 or name[0] in "./~" else name
 
 
+def _tabled(part: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of the record without what the card says in words."""
+    told = {"data": ("dataset", "config", "license", "note", "text_columns"), "model": ("class", "labels")}
+    return {name: value for name, value in record.get(part, {}).items() if name not in told.get(part, ())}
+
+
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Scalars of a nested mapping under dotted names. What is empty is left out, a long list given by its size."""
     for key, value in values.items():
@@ -264,5 +271,8 @@ def _cell(value: Any) -> str:
     """A value in a Markdown table."""
     if isinstance(value, list):
         return ", ".join(_cell(element) for element in value)
-    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    if isinstance(value, float) and value >= 1e6:
+        text = f"{value:.3g}"
+    else:
+        text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
     return " ".join(text.split()).replace("|", "\\|")

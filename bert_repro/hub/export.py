@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from bert_repro import status
-from bert_repro.hub.card import make_card
+from bert_repro.hub.card import eval_result_entries, make_card
 from bert_repro.hub.redaction import redacted
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 CARD = "README.md"
 RESULTS = "results.json"
+EVAL_RESULTS = ".eval_results"
 _STAGE = ".export.partial"
 _CONFIG = "config.json"
 _WEIGHTS = "model*.safetensors*"
@@ -95,8 +98,12 @@ def republish(source: Path, output_dir: str | Path, *, results: Mapping[str, Any
 
 
 def _describe(stage: Path, record: dict[str, Any], name: str, *, with_results: bool) -> None:
-    """Writes the card and, where the run has results, results.json."""
+    """Writes the card and, where the run has results, results.json and what of them the Hub's benchmarks take."""
     (stage / CARD).write_text(make_card(record, name), encoding="utf-8")
+    if entries := eval_result_entries(record):
+        path = stage / EVAL_RESULTS / f"{record['task']}.yaml"
+        path.parent.mkdir()
+        path.write_text(yaml.safe_dump(entries, sort_keys=False), encoding="utf-8")
     if with_results:
         (stage / RESULTS).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -59,6 +59,7 @@ class Task(ABC):
         predict_splits: splits to predict, usually unlabelled.
         paper_batch: sequences per optimiser step, where the user gives none.
         paper_epochs: passes over the training set, where the configuration leaves it to the task.
+        data_license: of the published data, for the card; None: not known.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Task(ABC):
     predict_splits: tuple[str, ...] = ("test",)
     paper_batch: int = 32
     paper_epochs: float = 3.0
+    data_license: str | None = None
 
     def prepared(self, config: "FinetuningConfig", tokenizer: "PreTrainedTokenizerBase") -> "Task":
         """The task with a run's settings and tokenizer, where it needs them; called once, before the model loads."""
@@ -271,7 +273,8 @@ class Task(ABC):
         """
 
     def data_record(self) -> dict[str, Any]:
-        """What results and the card say about the data: `dataset` (Hub id), `config`, `language`, `text_columns`."""
+        """What results and the card say about the data: `dataset` (Hub id), `config`, `language`, `text_columns`,
+        `license`."""
         return {}
 
     def model_settings(self) -> dict[str, Any]:

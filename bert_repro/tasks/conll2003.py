@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bert_repro.errors import UserError
 from bert_repro.tasks.published import load_from_hub
@@ -48,6 +48,10 @@ class Conll2003Task(TaggingTask):
             )
         return found
 
+    def data_record(self) -> dict[str, Any]:
+        """See `Task.data_record`."""
+        return {"dataset": HUB_DATASET, "language": "en", "license": self.data_license}
+
     def _from_hub(self, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
         found = load_from_hub(HUB_DATASET, splits, revision=HUB_REVISION)
         return {
@@ -82,5 +86,6 @@ CONLL2003 = Conll2003Task(
     label_names=TAGS,
     metrics=("entity_f1",),
     primary_metric="entity_f1",
+    data_license="Reuters text, for research use only",
     paper_metrics={"table_7": ("entity_f1",), "table_8": ("entity_f1",)},
 )

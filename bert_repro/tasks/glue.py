@@ -71,6 +71,7 @@ class GlueTask(ClassificationTask):
     file_labels: tuple[str, ...] = ()
     other_folders: tuple[str, ...] = ()
     drop_incomplete_rows: bool = False
+    data_license: str | None = "that of its source; most of GLUE is for research use, or states none"
     in_paper_average: bool = True
 
     def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
@@ -88,6 +89,7 @@ class GlueTask(ClassificationTask):
             "config": self.name,
             "language": "en",
             "text_columns": list(self.text_columns),
+            "license": self.data_license,
         }
 
     def _load_from_hub(self, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
@@ -220,6 +222,7 @@ MNLI = GlueTask(
     title="MNLI",
     text_columns=("premise", "hypothesis"),
     label_names=("entailment", "neutral", "contradiction"),
+    data_license="mixed open licences (MultiNLI)",
     eval_splits=("validation_matched", "validation_mismatched"),
     predict_splits=("test_matched", "test_mismatched"),
     # The columns between index and sentence1 differ from file to file; all are found by name.
@@ -249,6 +252,7 @@ QNLI = GlueTask(
     text_columns=("question", "sentence"),
     label_names=("entailment", "not_entailment"),
     files=official_files("question", "sentence"),
+    data_license="CC BY-SA 4.0 (made from SQuAD)",
     paper_metrics={"table_1": ("accuracy",), "table_5": ("accuracy",)},
 )
 

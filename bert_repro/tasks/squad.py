@@ -21,14 +21,13 @@ from bert_repro.tasks import squad_scoring as scoring
 from bert_repro.tasks.base import Batch, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids
 from bert_repro.tasks.published import load_from_hub
-from bert_repro.tasks.squad_decoding import Answer, Decoder, ReleasedText, text_by_offsets
+from bert_repro.tasks.squad_decoding import Decoder, ReleasedText, text_by_offsets
 from bert_repro.tasks.squad_files import read_questions
 from bert_repro.tasks.squad_windows import (
     NO_ANSWER,
     UNFOUND,
     Passage,
     answer_span,
-    fullest_windows,
     target,
     tokenize_passages,
     window_spans,
@@ -68,6 +67,7 @@ class SquadTask(Task):
     head: str = "BertReproForQuestionAnswering"
     metrics: tuple[str, ...] = ("exact_match", "f1")
     primary_metric: str = "f1"
+    data_license: str | None = "CC BY-SA 4.0"
     files: Mapping[str, str]
     hub_dataset: str
     unanswerable: bool
@@ -241,7 +241,7 @@ class SquadTask(Task):
             rows = range(firsts[row], firsts[row + 1])
             windows = [(int(starts[place]), len(outputs[place]) - int(passage_at[place]) - 1) for place in rows]
             scores = [outputs[place].astype(np.float64) for place in rows]
-            answers.append(_answer(decoder, passage, windows, scores, int(passage_at[rows[0]])))
+            answers.append(decoder.answer(passage, windows, scores, int(passage_at[rows[0]])))
         return {
             "prediction": [answer.text for answer in answers],
             "null_odds": [answer.null_odds for answer in answers],
@@ -290,6 +290,10 @@ class SquadTask(Task):
             paths.append(path)
         return paths
 
+    def data_record(self) -> dict[str, Any]:
+        """See `Task.data_record`."""
+        return {"dataset": self.hub_dataset, "language": "en", "license": self.data_license}
+
     def evaluate_metric(self) -> "evaluate.Metric":
         """Exact match and F1 as one object of the `evaluate` library; references are lists of right answers."""
         return metrics.answer_evaluate_metric()
@@ -321,22 +325,6 @@ def _passages(tokenizer: "PreTrainedTokenizerBase", contexts: Sequence[str]) -> 
     different = list(dict.fromkeys(contexts))
     passages = dict(zip(different, tokenize_passages(tokenizer, different), strict=True))
     return [passages[context] for context in contexts]
-
-
-def _answer(
-    decoder: Decoder,
-    passage: Passage,
-    windows: Sequence[tuple[int, int]],
-    scores: Sequence[npt.NDArray[np.float64]],
-    passage_at: int,
-) -> Answer:
-    """The answer to one question, from the scores of its windows."""
-    fullest = fullest_windows(windows, len(passage.ids))
-    candidates = []
-    for number, (window, values) in enumerate(zip(windows, scores, strict=True)):
-        may_start = fullest[window[0] : sum(window)] == number
-        candidates.append(decoder.candidates(values, passage_at, window, may_start))
-    return decoder.decode(passage, candidates, [(float(values[0, 0]), float(values[0, 1])) for values in scores])
 
 
 SQUAD = SquadTask(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.tasks.squad_windows import IntArray, Passage
+from bert_repro.tasks.squad_windows import IntArray, Passage, fullest_windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -77,6 +77,28 @@ class Decoder:
         start, end = starts[rows], ends[columns]
         shift = window[0] - passage_at
         return Candidates(start + shift, end + shift, scores[start, 0], scores[end, 1])
+
+    def answer(
+        self,
+        passage: Passage,
+        windows: Sequence[tuple[int, int]],
+        scores: Sequence[Float64Array],
+        passage_at: int,
+    ) -> "Answer":
+        """What the model says to one question.
+
+        Args:
+            passage: the passage.
+            windows: first piece and number of pieces of each window over it.
+            scores: start and end score of each position of each window, (S, 2).
+            passage_at: position of a window's first piece in the input.
+        """
+        fullest = fullest_windows(windows, len(passage.ids))
+        candidates = []
+        for number, (window, values) in enumerate(zip(windows, scores, strict=True)):
+            may_start = fullest[window[0] : sum(window)] == number
+            candidates.append(self.candidates(values, passage_at, window, may_start))
+        return self.decode(passage, candidates, [(float(values[0, 0]), float(values[0, 1])) for values in scores])
 
     def decode(
         self, passage: Passage, windows: Sequence["Candidates"], nulls: Sequence[tuple[float, float]]

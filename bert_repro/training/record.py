@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+_SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
 
@@ -38,6 +39,7 @@ def run_record(config: Any, accelerator: Accelerator, model: torch.nn.Module) ->
         "model": {
             "class": type(model).__name__,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            **{name: getattr(model.config, name) for name in _SHAPE},
         },
     }
 

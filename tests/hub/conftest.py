@@ -34,3 +34,14 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
     _http.close_session()
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture
+def remote_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keeps the remote code of a test in the test's folder, away from that of other tests."""
+    import transformers
+
+    for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "modules")])

@@ -130,3 +130,31 @@ def test_heads_are_those_of_the_model_family():
     assert len(HEADS) == len(ISLAND_HEADS)
     with pytest.raises(ValueError, match="T5Stack"):
         head_of("T5Stack")
+
+
+def test_a_widget_fits_the_task():
+    record = {**RECORD, "data": {"text_columns": ["sentence"]}}
+    assert metadata(make_card(record, "org/x"))["widget"] == [{"text": "A film that never lets you go."}]
+
+
+def test_departures_and_parts_are_told():
+    record = {
+        **RECORD,
+        "deviations": {"uncased": "the vocabulary is uncased"},
+        "settings": {"max_eval_samples": 50, "max_train_samples": 1000, "data_dir": "/d/glue"},
+    }
+    text = make_card(record, "org/x")
+    for part in (
+        "- uncased: the vocabulary is uncased",
+        "Scored on the first 50 examples only.",
+        "Trained on the first 1,000 examples only.",
+        "read from its official files",
+    ):
+        assert part in text, part
+
+
+def test_paths_inside_the_run_are_relative():
+    settings = {"output_dir": "/data/run", "resume_from_checkpoint": "/data/run/checkpoints/step-5"}
+    text = make_card({**RECORD, "settings": settings}, "org/x")
+    assert "| resume_from_checkpoint | checkpoints/step-5 |" in text and "| output_dir | run |" in text
+    assert "the run was resumed" in text

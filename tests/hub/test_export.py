@@ -79,9 +79,7 @@ def test_without_results_the_card_says_not_run(tmp_path, tokenizer):
     assert "Not run." in (folder / "README.md").read_text("utf-8")
 
 
-def test_loads_three_ways_with_equal_outputs(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "modules")])
+def test_loads_three_ways_with_equal_outputs(tmp_path, tokenizer, remote_code):
     model = tiny()
     folder = export_checkpoint(model, tokenizer, tmp_path / "toy", results=RECORD)
     auto = transformers.AutoModelForSequenceClassification
@@ -103,9 +101,7 @@ def test_loads_three_ways_with_equal_outputs(tmp_path, tokenizer, monkeypatch):
 
 
 @pytest.mark.parametrize("head", [head.ours for head in bert_repro.models.configuration_bert_repro.HEADS.values()])
-def test_every_snippet_of_a_card_runs(head, tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "modules")])
+def test_every_snippet_of_a_card_runs(head, tmp_path, tokenizer, monkeypatch, remote_code):
     causal = {"is_decoder": True} if head == "BertReproForCausalLM" else {}
     folder = export_checkpoint(tiny(head, **causal), tokenizer, tmp_path / "toy", results=RECORD)
     monkeypatch.chdir(tmp_path)

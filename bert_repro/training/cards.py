@@ -1,0 +1,94 @@
+"""recipes/make_card.py: the card of a finished run, made anew from its record."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from bert_repro.configs import CardConfig
+from bert_repro.errors import UserError
+from bert_repro.hub.card import make_card
+from bert_repro.hub.metadata import find_card_errors
+from bert_repro.hub.push import CARD
+from bert_repro.tasks import TASKS
+from bert_repro.training.totals import training_totals
+
+logger = logging.getLogger("bert_repro")
+
+RESULTS = "results.json"
+
+
+def write_card(config: CardConfig) -> Path:
+    """Writes the card of a run, from its results.json, its log and the facts given.
+
+    Returns:
+        The file.
+
+    Raises:
+        UserError: the folder has no record, runs that should be the same are not, or a fact given is not as the Hub
+            wants it.
+    """
+    folder = Path(config.folder)
+    record = completed_record(folder)
+    data = {"language": list(config.language), "license": config.data_license, "note": config.note}
+    record["data"] = {**record.get("data", {}), **{name: value for name, value in data.items() if value}}
+    facts = {"base_model": config.base_model, "license": config.license}
+    record |= {name: value for name, value in facts.items() if value}
+    record["runs"] = [_same_run(Path(name), record) for name in config.same_runs]
+    name = config.hub_model_id or record.get("settings", {}).get("hub_model_id") or folder.resolve().name
+    card = make_card(record, name)
+    if errors := find_card_errors(card):
+        raise UserError(f"the card would not be right: {errors[0]}")
+    path = Path(config.output_file) if config.output_file else folder / CARD
+    path.write_text(card, encoding="utf-8")
+    logger.info("wrote %s", path)
+    return path
+
+
+def completed_record(folder: Path) -> dict[str, Any]:
+    """The record of a run with what older versions did not write: what its log sums up to, and what its task reads.
+
+    Raises:
+        UserError: there is none.
+    """
+    record = _read(folder)
+    if "train" in record:
+        record["train"] = {**training_totals(folder, record), **record["train"]}
+    task = TASKS.get(record.get("task", ""))
+    if task is not None:
+        record["data"] = {**task.data_record(), **record.get("data", {})}
+        record.setdefault("primary_metric", task.primary_metric)
+    return record
+
+
+def _same_run(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Seed and scores of a run that differs from another by its seed alone."""
+    other = _read(folder)
+    for name in ("task", "settings"):
+        mine, yours = _comparable(record.get(name)), _comparable(other.get(name))
+        if mine != yours:
+            raise UserError(
+                f"--same_runs {folder}: its {_difference(name, mine, yours)}; name runs of other seeds only"
+            )
+    if other.get("seed") == record.get("seed"):
+        raise UserError(f"--same_runs {folder}: has the same seed {other.get('seed')}; name runs of other seeds only")
+    return {name: other[name] for name in ("seed", "split", "splits", "metrics", "rows_scored") if name in other}
+
+
+def _comparable(value: Any) -> Any:
+    apart = ("seed", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "logging_steps")
+    return {name: item for name, item in value.items() if name not in apart} if isinstance(value, dict) else value
+
+
+def _difference(name: str, mine: Any, yours: Any) -> str:
+    if not (isinstance(mine, dict) and isinstance(yours, dict)):
+        return f"{name} is {yours!r}, not {mine!r}"
+    key = min(key for key in {*mine, *yours} if mine.get(key) != yours.get(key))
+    return f"{key} is {yours.get(key)!r}, not {mine.get(key)!r}"
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((folder / RESULTS).read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / RESULTS}: cannot be read as a record ({error}); name a finished run") from error

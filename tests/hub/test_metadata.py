@@ -1,0 +1,155 @@
+"""Our schema of a card's metadata: takes every card we make, as huggingface_hub does, and names what is wrong."""
+
+import math
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard, parse_eval_result_entries
+
+from bert_repro.hub.card import HEADS, eval_result_entries, make_card
+from bert_repro.hub.metadata import find_card_errors, find_eval_result_errors
+from bert_repro.tasks import TASKS
+from bert_repro.tasks.base import Task
+
+
+def record_of(task: Task) -> dict:
+    """What a run of a task leaves, as far as metadata goes."""
+    metrics = dict.fromkeys((*task.metrics, task.primary_metric), 0.5)
+    return {
+        "task": task.name,
+        "split": task.eval_splits[0],
+        "metrics": metrics,
+        "rows_scored": 10,
+        "primary_metric": task.primary_metric,
+        "seed": 1,
+        "data": task.data_record(),
+        "settings": {"model_name_or_path": "org/bert-mini"},
+        "model": {"class": task.head},
+    }
+
+
+def fields_of(card: str) -> dict:
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_cards_of_all_tasks_are_accepted_by_us_and_by_the_hubs_types(name):
+    record = record_of(TASKS[name])
+    card = make_card(record, f"org/bert-{name}")
+    assert find_card_errors(card) == []
+    read = ModelCard(card).data
+    assert read.model_name == f"bert-{name}" and read.base_model == "org/bert-mini" and read.license and read.tags
+    assert {result.metric_type for result in read.eval_results} == set(record["metrics"])
+    entries = eval_result_entries(record)
+    if "dataset" in record["data"]:
+        assert find_eval_result_errors(entries) == []
+        (entry,) = parse_eval_result_entries(entries)
+        assert entry.dataset_id == record["data"]["dataset"] and entry.value == 0.5
+        assert read.datasets == [entry.dataset_id] and read.language == "en"
+
+
+@pytest.mark.parametrize("ending", HEADS)
+def test_cards_of_all_heads_are_accepted(ending):
+    for prefix in ("Bert", "BertRepro"):
+        assert find_card_errors(make_card({"model": {"class": prefix + ending}}, "org/x")) == []
+
+
+RIGHT = {
+    "library_name": "transformers",
+    "license": "apache-2.0",
+    "language": ["en", "de"],
+    "tags": ["bert"],
+    "datasets": ["nyu-mll/glue"],
+    "base_model": "org/bert-mini",
+    "pipeline_tag": "question-answering",
+    "widget": [{"text": "Where?", "context": "Here.", "example_title": "place"}],
+    "model-index": [
+        {
+            "name": "x",
+            "results": [
+                {
+                    "task": {"type": "question-answering"},
+                    "dataset": {"type": "rajpurkar/squad", "name": "squad"},
+                    "metrics": [{"type": "f1", "value": 0.5}],
+                }
+            ],
+        }
+    ],
+}
+
+
+def card_with(**changes: object) -> str:
+    fields = {name: value for name, value in {**RIGHT, **changes}.items() if value is not None}
+    return f"---\n{yaml.safe_dump(fields)}---\n# x\n"
+
+
+def result(**changes: object) -> list:
+    return [{"name": "x", "results": [{**RIGHT["model-index"][0]["results"][0], **changes}]}]
+
+
+def test_the_right_one_is_right():
+    assert find_card_errors(card_with()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"license": None}, "license: is missing"),
+        ({"license": "Apache 2"}, "license: 'Apache 2' is not one of the licences"),
+        ({"library_name": "torch"}, "library_name: 'torch' is not a library"),
+        ({"language": "English"}, "language: 'English' is not an ISO 639 code"),
+        ({"language": False}, "language: False is not an ISO 639 code"),
+        ({"datasets": ["/data/glue"]}, "datasets: '/data/glue' is not the id of a dataset"),
+        ({"datasets": []}, "datasets: is an empty list"),
+        ({"base_model": "../bert"}, "base_model: '../bert' is not the id of a model"),
+        ({"base_model": "runs/a/b"}, "base_model: 'runs/a/b' is not the id of a model"),
+        ({"pipeline_tag": "qa"}, "pipeline_tag: 'qa' is not a task of this family"),
+        ({"widgets": []}, "widgets: is no field that a card of this family has"),
+        ({"widget": ["Where?"]}, "widget[0]: 'Where?' must be a mapping"),
+        ({"widget": [{"text": "Where?"}]}, "widget[0]: question-answering needs the text of context"),
+        ({"widget": [{"text": "a", "context": "b", "src": "c"}]}, "widget[0]: src is no input"),
+        ({"widget": {"text": "a"}}, "widget: must be a list"),
+        ({"pipeline_tag": "multiple-choice"}, "widget: the pipeline tag multiple-choice has no widget"),
+        ({"pipeline_tag": "fill-mask", "widget": [{"text": "No mask."}]}, "widget[0]: the text must hold [MASK] once"),
+        ({"model-index": {"name": "x"}}, "model-index: must be a list"),
+        ({"model-index": [{"results": []}]}, "model-index: every entry needs a name and results"),
+        ({"model-index": result(dataset={"type": "a/b"})}, "result 0: dataset needs type and name"),
+        ({"model-index": result(metrics=[])}, "result 0: metrics must be a list"),
+        ({"model-index": result(metrics=[{"type": "f1", "value": "0.5"}])}, "needs a type and a finite number"),
+        ({"model-index": result(metrics=[{"type": "f1", "value": math.nan}])}, "needs a type and a finite number"),
+        ({"base_model": None, "base_model_relation": "finetune"}, "base_model_relation: says nothing without"),
+    ],
+)
+def test_what_is_wrong_is_named(changes, told):
+    assert [fault for fault in find_card_errors(card_with(**changes)) if told in fault], find_card_errors(
+        card_with(**changes)
+    )
+
+
+@pytest.mark.parametrize("card", ["# no block\n", "---\n: : :\n---\n", "---\n- a\n---\n"])
+def test_a_block_that_is_none(card):
+    (fault,) = find_card_errors(card)
+    assert fault.startswith("metadata: ")
+
+
+@pytest.mark.parametrize(
+    ("entries", "told"),
+    [
+        ([], "must be a list"),
+        ([{"value": 1}], "needs a dataset"),
+        ([{"dataset": {"id": "/data", "task_id": "x"}, "value": 1}], "the id of a dataset of the Hub"),
+        ([{"dataset": {"id": "a/b", "task_id": ""}, "value": 1}], "task_id"),
+        ([{"dataset": {"id": "a/b", "task_id": "x"}, "value": "1"}], "finite number"),
+        ([{"dataset": {"id": "a/b", "task_id": "x"}, "value": 1, "metric": "f1"}], "metric is no field"),
+    ],
+)
+def test_eval_results_that_are_none(entries, told):
+    (fault,) = find_eval_result_errors(entries)
+    assert told in fault
+
+
+def test_a_benchmark_gets_no_score_of_a_part_of_its_split():
+    record = record_of(TASKS["mrpc"])
+    assert eval_result_entries({**record, "settings": {"max_eval_samples": 100}}) == []
+    assert eval_result_entries({**record, "metrics": {"f1": math.nan}}) == []
+    assert eval_result_entries({**record, "data": {}}) == []

@@ -1,0 +1,115 @@
+"""Published folders in transformers' own pipelines, and next sentence prediction in ours."""
+
+import pytest
+import torch
+import transformers
+
+import bert_repro
+from bert_repro.errors import UserError
+from bert_repro.tasks import TASKS
+
+WORDS = (
+    "paris is the capital of france . a film that never lets you go mari ##e worked in this text about sports".split()
+)
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+SIZES = {
+    "vocab_size": len(VOCABULARY), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 32, "max_position_embeddings": 48, "initializer_range": 0.5,
+}  # fmt: skip
+
+
+@pytest.fixture
+def published(tmp_path):
+    """Saves a model with its tokenizer and gives the folder's name."""
+
+    def publish(head: str, **fields: object) -> str:
+        torch.manual_seed(0)
+        getattr(bert_repro, head)(bert_repro.BertReproConfig(**SIZES, **fields)).save_pretrained(tmp_path)
+        vocabulary = {word: index for index, word in enumerate(VOCABULARY)}
+        transformers.BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path)
+        return str(tmp_path)
+
+    return publish
+
+
+def labels(name: str) -> dict[str, object]:
+    return TASKS[name].model_settings()
+
+
+@pytest.mark.parametrize("head", ["BertReproForPreTraining", "BertReproForMaskedLM"])
+def test_fill_mask(published, head):
+    guesses = transformers.pipeline("fill-mask", model=published(head))("Paris is the [MASK] of France.", top_k=3)
+    assert len(guesses) == 3 and all(guess["token_str"] in VOCABULARY for guess in guesses)
+
+
+def test_text_classification_of_a_text_and_of_a_pair(published):
+    classify = transformers.pipeline(
+        "text-classification", model=published("BertReproForSequenceClassification", **labels("mrpc"))
+    )
+    for text in ("a film that never lets you go .", {"text": "paris is", "text_pair": "france is"}):
+        found = classify(text, top_k=None)
+        assert {entry["label"] for entry in found} == {"equivalent", "not_equivalent"}
+        assert sum(entry["score"] for entry in found) == pytest.approx(1)
+
+
+def test_a_regression_gives_its_number(published):
+    folder = published("BertReproForSequenceClassification", **labels("stsb"))
+    (found,) = transformers.pipeline("text-classification", model=folder)([{"text": "paris", "text_pair": "france"}])
+    model = bert_repro.BertReproForSequenceClassification.from_pretrained(folder).eval()
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)("paris", "france", return_tensors="pt")
+    assert found["label"] == "similarity"
+    assert found["score"] == pytest.approx(model(**inputs).logits.item(), abs=1e-5)
+
+
+def test_token_classification_groups_entities(published):
+    folder = published("BertReproForTokenClassification", **labels("conll2003"))
+    tag = transformers.pipeline("token-classification", model=folder, aggregation_strategy="first")
+    text = "Marie worked in Paris."
+    for entity in tag(text):
+        assert entity["entity_group"] in ("PER", "ORG", "LOC", "MISC")
+        assert text[entity["start"] : entity["end"]].strip().lower() == entity["word"]
+    assert {entity["entity"] for entity in tag(text, aggregation_strategy="none")} <= {*TASKS["conll2003"].label_names}
+
+
+def test_feature_extraction(published):
+    folder = published("BertReproModel")
+    features = transformers.pipeline("feature-extraction", model=folder)("Paris is", return_tensors=True)
+    assert features.shape == (1, 4, SIZES["hidden_size"])
+
+
+def test_zero_shot_from_an_mnli_model(published):
+    folder = published("BertReproForSequenceClassification", **labels("mnli"))
+    classify = transformers.pipeline("zero-shot-classification", model=folder)
+    found = classify("a film that never lets you go", candidate_labels=["sports", "film"], multi_label=True)
+    assert sorted(found["labels"]) == ["film", "sports"]
+    model = bert_repro.BertReproForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer("a film that never lets you go", "This example is film.", return_tensors="pt")
+    logits = model(**inputs).logits[0, [2, 0]]  # contradiction, entailment
+    assert dict(zip(found["labels"], found["scores"], strict=True))["film"] == pytest.approx(
+        logits.softmax(0)[1].item(), abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("head", ["BertReproForNextSentencePrediction", "BertReproForPreTraining"])
+def test_next_sentence_prediction(published, head):
+    folder = published(head)
+    follows = transformers.pipeline("next-sentence-prediction", model=folder)
+    pairs = [{"text": "paris is the capital", "text_pair": "of france ."}, {"text": "a film", "text_pair": "never"}]
+    model = bert_repro.BertReproForNextSentencePrediction.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for batch_size in (1, 2):
+        for found, pair in zip(follows(pairs, batch_size=batch_size), pairs, strict=True):
+            logits = model(**tokenizer(pair["text"], pair["text_pair"], return_tensors="pt")).logits[0]
+            assert found["label"] == ("IsNext", "NotNext")[int(logits.argmax())]
+            assert found["score"] == pytest.approx(logits.softmax(0).max().item(), abs=1e-5)
+    assert follows({"text": "paris " * 60, "text_pair": "is"})["label"] in ("IsNext", "NotNext")
+    with pytest.raises(UserError, match="text_pair"):
+        follows("one text")
+
+
+def test_our_class_in_a_stock_pipeline(published):
+    folder = published("BertReproForSequenceClassification", is_decoder=True)
+    classify = transformers.pipeline("text-classification", model=folder)
+    assert type(classify.model) is bert_repro.BertReproForSequenceClassification
+    assert 0 < classify("a film")[0]["score"] < 1

@@ -1,0 +1,63 @@
+"""What README.md tells people to type works: its Python runs, and its commands have flags that the recipes know."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from peft import LoraConfig, TaskType, get_peft_model
+
+import bert_repro
+from bert_repro import cli
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+WORDS = "where did she work ? marie curie worked in paris . opened the window fresh air came in".split()
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(WORDS)]
+SIZES = {
+    "vocab_size": len(VOCABULARY), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 32, "max_position_embeddings": 48,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders that README.md speaks of, tiny."""
+    root = tmp_path_factory.mktemp("readme")
+    torch.manual_seed(0)
+    tokenizer = transformers.BertTokenizer(vocab={word: index for index, word in enumerate(VOCABULARY)})
+    for name, head in (("bert", "BertReproForPreTraining"), ("squad", "BertReproForQuestionAnswering")):
+        getattr(bert_repro, head)(bert_repro.BertReproConfig(**SIZES)).save_pretrained(root / "runs" / name)
+        tokenizer.save_pretrained(root / "runs" / name)
+    base = transformers.AutoModelForSequenceClassification.from_pretrained(root / "runs" / "bert", num_labels=3)
+    adapted = get_peft_model(base, LoraConfig(task_type=TaskType.SEQ_CLS, target_modules=["query", "value"]))
+    adapted.save_pretrained(root / "runs" / "mnli-lora" / "adapter")
+    base.config.save_pretrained(root / "runs" / "mnli-lora" / "adapter")
+    return root
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=[str(number) for number in range(len(SNIPPETS))])
+def test_its_python_runs(snippet: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs)
+    exec(compile(snippet, "README.md", "exec"), {})
+
+
+def commands() -> list[str]:
+    """Every command of a recipe, in one line each."""
+    text = re.sub(r"\\\n\s*", " ", README.read_text("utf-8"))
+    found = re.findall(r"recipes/(\w+\.py [^`\n]+)", text)
+    return [command for command in found if "..." not in command and not command.startswith("NAME")]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_its_commands_are_understood(command: str) -> None:
+    script, *arguments = shlex.split(command, comments=True)
+    recipe = cli.RECIPES[script.removesuffix(".py")]
+    flags = [argument for argument in arguments if argument.startswith("--")]
+    assert flags, command
+    known = {f"--{name}" for name in recipe.config.__dataclass_fields__} | {"--preset", "--config", "--help"}
+    assert set(flags) <= known
+    if "--model_name_or_path" in flags or "--folder" in flags:
+        cli.parse(recipe.config, arguments)
