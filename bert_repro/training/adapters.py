@@ -30,12 +30,9 @@ logger = logging.getLogger("bert_repro")
 
 FOLDER = "adapter"
 _CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_TASK_TYPES = {
-    "BertForSequenceClassification": "SEQ_CLS",
-    "BertForTokenClassification": "TOKEN_CLS",
-    "BertForQuestionAnswering": "QUESTION_ANS",
-}
-"""What peft calls the heads that it has classes for, by the class of transformers."""
+_TASK_TYPES = {"BertForSequenceClassification": "SEQ_CLS", "BertForTokenClassification": "TOKEN_CLS"}
+"""What peft calls the heads that it has classes for, by the class of transformers. Not question answering: that class
+of peft (0.21) drops segments and positions, while its general one, which takes a head without a type, passes all on."""
 _TOKEN_PREDICTOR = "cls.predictions"
 
 
@@ -111,8 +108,8 @@ def save(model: Any, folder: Path) -> None:
     written = json.loads(path.read_text(encoding="utf-8"))
     for name in ("target_modules", "modules_to_save"):  # sets and repetitions, in another order every time
         written[name] = sorted(set(written[name] or ())) or None
-    if written["task_type"] is None:
-        written["auto_mapping"] = _base_class(model.get_base_model())
+    written["task_type"] = _TASK_TYPES.get(_stock_class(model.get_base_model()) or "")
+    written["auto_mapping"] = None if written["task_type"] else _base_class(model.get_base_model())
     path.write_text(json.dumps(written, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -184,10 +181,7 @@ def _peft_config(model: Any, config: Any, new_weights: Iterable[str]) -> Any:
     from peft.utils import constants
 
     family = STOCK_MODEL_TYPE
-    options: dict[str, Any] = {
-        "task_type": _TASK_TYPES.get(_stock_class(model) or ""),
-        "modules_to_save": _trained_modules(model, new_weights) or None,
-    }
+    options: dict[str, Any] = {"modules_to_save": _trained_modules(model, new_weights) or None}
     named: list[str] = list(config.peft_target_modules)
     if config.peft == "ia3":
         feed_forward = constants.TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING[family]

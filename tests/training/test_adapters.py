@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from peft import AutoPeftModel, AutoPeftModelForSequenceClassification, PeftModel
+from families import NAMES, families, save_start
+from peft import (
+    AutoPeftModel,
+    AutoPeftModelForSequenceClassification,
+    AutoPeftModelForTokenClassification,
+    PeftModel,
+)
 from running import TINY, recipe, results
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
@@ -16,7 +22,7 @@ from bert_repro import BertReproConfig, BertReproForMaskedLM, BertReproForPreTra
 from bert_repro.configs import GlueConfig
 from bert_repro.errors import UserError
 from bert_repro.models import modeling_bert_repro
-from bert_repro.training import adapters
+from bert_repro.training import adapters, logs
 
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 FAST = "--bias_correction true --learning_rate 1e-2 --train_batch_size 16"
@@ -135,20 +141,36 @@ def test_every_head_is_adapted_merged_and_loaded_by_peft(base: Path, tmp_path: P
     for weight_name, weight in adapted.named_parameters():
         if "lora_B" in weight_name:
             torch.nn.init.normal_(weight)
-    ids = torch.randint(5, 150, (2, 4, 9) if "Choice" in name else (2, 9))
+    shape = (2, 4, 9) if "Choice" in name else (2, 9)
+    inputs = {"input_ids": torch.randint(5, 150, shape), "token_type_ids": (torch.arange(9) > 4).long().expand(shape)}
+    inputs["attention_mask"] = torch.ones(shape, dtype=torch.long)
+    inputs["attention_mask"][-1, ..., -2:] = 0
     with torch.no_grad():
-        unmerged = adapted.eval()(input_ids=ids)[0]
+        unmerged = adapted.eval()(**inputs)[0]
         merged, record = adapters.settle(adapted, AutoTokenizer.from_pretrained(base), tmp_path, write=True)
         adapters.complete(merged, tmp_path)
         assert type(merged) is model_class and record["adapter"]["trained_share"] < 0.1
-        assert_close(merged(input_ids=ids)[0], unmerged)
-        import peft
-
-        auto = getattr(peft, f"AutoPeftModel{name.removeprefix('BertRepro')}", AutoPeftModel)
+        assert_close(merged(**inputs)[0], unmerged)
+        typed = {"SequenceClassification": AutoPeftModelForSequenceClassification}
+        typed["TokenClassification"] = AutoPeftModelForTokenClassification
+        auto = typed.get(name.removeprefix("BertReproFor"), AutoPeftModel)
         count = {"num_labels": 3} if labels else {}
         stock = auto.from_pretrained(tmp_path / "adapter", **count).eval()
         assert type(stock.get_base_model()).__module__.startswith("transformers.")
-        assert_close(stock(input_ids=ids)[0], unmerged)
+        assert_close(stock(**inputs)[0], unmerged)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_packed_and_padded_runs_of_every_family_learn_the_same(world: Any, tmp_path: Path, name: str) -> None:
+    # Segments and positions must pass through peft's classes: only packed input refuses to go without them.
+    family, start = families(world, tmp_path)[name], save_start(world, tmp_path / "start", dropout=0.0)
+    losses = []
+    for packing in ("true", "false"):
+        flags = ["--do_train --max_steps 2 --train_batch_size 8 --logging_steps 1 --peft lora --lora_dropout 0"]
+        flags += ["--learning_rate 1e-2 --model_name_or_path", start, "--output_dir", tmp_path / packing]
+        assert recipe(name, *family.flags, *flags, "--packing", packing) == 0
+        losses.append([row["loss"] for row in logs.read(tmp_path / packing / logs.FILE_NAME)])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
 def test_a_left_to_right_head_is_never_loaded_as_another_model(world: Any, tmp_path: Path) -> None:
