@@ -72,7 +72,7 @@ $(XLA)/.installed: constraints-xla.txt pyproject.toml
 	@touch $@
 
 test-xla: $(XLA)/.installed ## The XLA path on the CPU, in an environment of its own (8 GB, minutes)
-	$(XLA)/bin/python -m pytest -m xla
+	$(XLA)/bin/python -m pytest -m xla tests/training/test_xla.py
 
 format: $(READY) ## Let ruff mend what it can
 	$(BIN)/ruff check --fix .

@@ -162,6 +162,17 @@ def whole_tensors(
     return whole
 
 
+def saveable(model: nn.Module) -> nn.Module:
+    """The model, or a copy on the CPU where its device has no memory that a file could be written from (XLA)."""
+    if next(model.parameters()).device.type != "xla":
+        return model
+    on_cpu = {
+        id(parameter): nn.Parameter(parameter.detach().cpu(), parameter.requires_grad)
+        for parameter in model.parameters()
+    }
+    return copy.deepcopy(model, on_cpu)
+
+
 def placed_like(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """A whole tensor that every process has, laid out as `target` is."""
     if not isinstance(target, DTensor):

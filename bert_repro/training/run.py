@@ -22,7 +22,7 @@ from bert_repro.hub.push import prepare_repository, push_folder
 from bert_repro.hub.redaction import redacted
 from bert_repro.randomness import torch_seed
 from bert_repro.training import adapters, checkpoint, logs, plots, record
-from bert_repro.training.placement import launched_with_fsdp
+from bert_repro.training.placement import launched_with_fsdp, saveable
 from bert_repro.training.speed import keep_freed_memory, use_fast_float32
 from bert_repro.training.totals import training_totals
 
@@ -77,7 +77,7 @@ class Run:
             if (self.output_dir / logs.FILE_NAME).exists():
                 plots.plot_training(self.output_dir)
             if save_model:
-                export_checkpoint(model, tokenizer, self.output_dir, results=complete)
+                export_checkpoint(saveable(model), tokenizer, self.output_dir, results=complete)
                 adapters.complete(model, self.output_dir)
             else:
                 status.write_json(self.output_dir / "results.json", complete)
