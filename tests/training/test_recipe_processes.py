@@ -14,6 +14,8 @@ import safetensors.torch
 import torch
 from running import TINY, recipe
 
+from bert_repro import BertReproConfig, BertReproForPreTraining
+from bert_repro.tokenization import load_tokenizer
 from bert_repro.training import logs
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "run_pretraining.py"
@@ -75,9 +77,19 @@ def test_stopped_at_five_points_ends_bit_identical(
     ]
 
 
+def new_model_without_dropout(world: Any) -> BertReproForPreTraining:
+    shape = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 128}
+    vocab_size = len(load_tokenizer(world.tokenizer))
+    torch.manual_seed(1)
+    return BertReproForPreTraining(
+        BertReproConfig(vocab_size=vocab_size, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **shape)
+    )
+
+
 @pytest.mark.slow
 def test_two_processes_equal_one(world: Any, tmp_path: Path) -> None:
-    flags = "--max_steps 100 --hidden_dropout_prob 0 --attention_probs_dropout_prob 0"
+    new_model_without_dropout(world).save_pretrained(tmp_path / "new")
+    flags = f"--max_steps 100 --model_name_or_path {tmp_path / 'new'}"
     curves = []
     for name, launcher in (("one", ""), ("two", TORCHRUN)):
         assert start(world, tmp_path / name, launcher, flags).wait(timeout=300) == 0
