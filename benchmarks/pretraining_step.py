@@ -24,6 +24,7 @@ Attribution (`without ...`): our step with one lever switched off, everything el
 import argparse
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,9 @@ LEVERS = {
     "cpu_kernels": "own dropout and packed attention",
     "fused_optimizer": "fused optimiser",
     "fast_float32": "float32 by oneDNN",
+    "compile": "compiled graph of one shape",
 }
 PARITY_BOUND = 1e-4
-HEAT = 4  # contenders beside ours
 TUNED, COMPILED, TUNED_KEPT = "transformers, tuned", "transformers, compiled", "transformers, tuned, kept memory"
 BASELINES = ("transformers, documented", TUNED, COMPILED)
 
@@ -53,13 +54,14 @@ BASELINES = ("transformers, documented", TUNED, COMPILED)
 def main(arguments: list[str] | None = None) -> Path:
     """Measures every case, prints a table each, and writes the record."""
     options = parse(arguments)
-    cases = []
-    for model in options.models:
-        for length in options.lengths:
-            for precision in options.precisions:
-                cases.append(measure(options, model, length, precision))
-    content = {"cases": cases, "corpus": corpora.load(options.corpus)[3]}
-    return records.write("pretraining_step", options.device, options.threads, content, options.results)
+    content: dict[str, Any] = {"corpus": corpora.load(options.corpus)[3], "cases": []}
+    for model, length, precision in product(options.models, options.lengths, options.precisions):
+        content["cases"].append(measure(options, model, length, precision))
+        # After every case, so that an interrupted run leaves what it has.
+        path = records.write(
+            f"pretraining_step{options.name}", options.device, options.threads, content, options.results
+        )
+    return path
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -79,6 +81,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-attribution", dest="attribution", action="store_false")
     parser.add_argument("--no-documented", dest="documented", action="store_false")
     parser.add_argument("--vocabulary", type=int, default=corpora.VOCABULARY, help="tokens the model scores")
+    parser.add_argument("--name", default="", help="added to the name of the record, to keep several of a day")
     parser.add_argument("--results", type=Path, default=records.RESULTS)
     return parser.parse_args(arguments)
 
@@ -93,15 +96,18 @@ def measure(options: argparse.Namespace, model: str, length: int, precision: str
     )  # fmt: skip
     print(f"== {model}, {spec.batch} sequences of {length} tokens, {precision}, {options.device}", flush=True)
     agreed = show_parity(spec, options.threads)
-    peak = laps.once(contenders.peak, spec, options.threads).amount
+    peak = 0.0
     useful = flops_per_token(layers, hidden, options.vocabulary, length)
     table: dict[str, Any] = {}
-    for heat in heats(field(options, spec)):
+    for heat in heats(field(options, spec), 4 if hidden <= 512 else 2 if hidden <= 768 else 1):
         made = laps.race({"ours": (contenders.ours, spec), **heat}, options.repeats, options.threads)
         for name in made if "ours" not in table else heat:
             table[name] = laps.rates(made[name]) | {"ours_is_faster_by": laps.ratio(made["ours"], made[name])}
-            table[name]["share_of_peak"] = table[name]["per_second"]["median"] * useful / peak
+        products = laps.race({"peak": (contenders.peak, spec)}, 4, options.threads)["peak"]
+        peak = max(peak, *(lap.amount for lap in products))
         fill = made["ours"][-1].figures["fill"]
+    for row in table.values():
+        row["share_of_peak"] = row["per_second"]["median"] * useful / peak
     fastest = max((name for name in BASELINES if name in table), key=lambda name: table[name]["per_second"]["median"])
     case = {
         "model": model, "length": length, "batch": spec.batch, "precision": precision,
@@ -146,10 +152,10 @@ def field(options: argparse.Namespace, spec: StepSpec) -> dict[str, tuple[laps.R
     return entered
 
 
-def heats(entered: dict[str, tuple[laps.Run, Any]]) -> list[dict[str, tuple[laps.Run, Any]]]:
-    """The field in groups: models of base's size and their optimisers would not all lie in memory at once."""
+def heats(entered: dict[str, tuple[laps.Run, Any]], size: int) -> list[dict[str, tuple[laps.Run, Any]]]:
+    """The field in groups: a contender of base's size takes 4 GiB, and all would not lie in memory at once."""
     names = list(entered)
-    return [{name: entered[name] for name in names[at : at + HEAT]} for at in range(0, len(names), HEAT)]
+    return [{name: entered[name] for name in names[at : at + size]} for at in range(0, len(names), size)]
 
 
 def does_something(lever: str, spec: StepSpec) -> bool:
@@ -158,6 +164,8 @@ def does_something(lever: str, spec: StepSpec) -> bool:
         return spec.precision == "bf16"
     if lever == "fast_float32":
         return spec.precision == "no" and spec.device == "cpu"
+    if lever == "compile":
+        return spec.device == "cuda"
     return spec.device == "cpu" or lever not in ("kept_memory", "cpu_kernels")
 
 

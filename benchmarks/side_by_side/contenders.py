@@ -6,7 +6,6 @@ device but at the end of a lap.
 """
 
 import contextlib
-import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ from bert_repro.data.pretraining import ExampleBatch, Position
 from bert_repro.models.modeling_bert_repro import BertReproDropout
 from bert_repro.optimization import parameter_groups
 from bert_repro.training.loop import Step, Trainer
-from bert_repro.training.phases import PretrainingSource
+from bert_repro.training.phases import PretrainingSource, resolve_layout
 from bert_repro.training.speed import keep_freed_memory, measured_peak, use_fast_float32
 from side_by_side import corpora
 
@@ -139,26 +138,49 @@ class MeasuredSource(PretrainingSource):
 
 def ours(spec: StepSpec, lap: Callable[..., None]) -> None:
     """The product's training step."""
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
-        config = _config(spec, folder)
-        _prepare(spec)
-        source, model = MeasuredSource(spec, config), new_model(spec)
-        if "predicted_only" in spec.off:
-            model.config.sparse_prediction = False
-        rows: list[dict[str, float]] = []
+    rows: list[dict[str, float]] = []
 
-        def end_of_lap() -> dict[str, Any]:
-            made = len(rows) * spec.steps
-            tokens = source.tokens[made - spec.steps : made]
-            lap(sum(tokens), loss=rows[-1]["loss"], fill=sum(tokens) / (spec.steps * spec.batch * spec.length))
-            return {}
+    def end_of_lap() -> dict[str, Any]:
+        made = len(rows) * spec.steps
+        tokens = source.tokens[made - spec.steps : made]
+        lap(sum(tokens), loss=rows[-1]["loss"], fill=sum(tokens) / (spec.steps * spec.batch * spec.length))
+        return {}
 
-        accelerator = Accelerator(cpu=spec.device == "cpu", mixed_precision=spec.precision)
-        trainer = Trainer(accelerator, model, source, config, tokenizer=None, evaluate=end_of_lap, watch=rows.append)
-        if "fused_optimizer" in spec.off:
-            for group in trainer.optimizer.param_groups:
-                group["fused"] = False
+    with tempfile.TemporaryDirectory() as folder, quiet():
+        source, trainer = product(spec, folder, evaluate=end_of_lap, watch=rows.append)
         trainer.train()
+
+
+def product(
+    spec: StepSpec, folder: str, *, dtype: torch.dtype = torch.float32, **callbacks: Any
+) -> tuple[MeasuredSource, Trainer]:
+    """The product's source of batches and trainer, less the levers that `spec` switches off.
+
+    Args:
+        spec: the step.
+        folder: for the log and the plan of the epoch.
+        dtype: of the weights.
+        callbacks: `evaluate` and `watch` of the trainer.
+    """
+    accelerator = Accelerator(cpu=spec.device == "cpu", mixed_precision=spec.precision)
+    config = resolve_layout(_config(spec, folder), accelerator.device)
+    _prepare(spec)
+    source, model = MeasuredSource(spec, config), new_model(spec).to(dtype)
+    if "predicted_only" in spec.off:
+        model.config.sparse_prediction = False
+    options = {"dynamic": False if config.fixed_shapes else None} if config.torch_compile else None
+    trainer = Trainer(accelerator, model, source, config, tokenizer=None, compile_options=options, **callbacks)
+    if "fused_optimizer" in spec.off:
+        for group in trainer.optimizer.param_groups:
+            group["fused"] = False
+    return source, trainer
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without progress bars."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        yield
 
 
 def _config(spec: StepSpec, folder: str) -> PretrainingConfig:
@@ -167,6 +189,7 @@ def _config(spec: StepSpec, folder: str) -> PretrainingConfig:
         seed=0,
         mixed_precision=spec.precision,
         packing="packing" not in spec.off,
+        torch_compile=None if "compile" not in spec.off else False,
         dataloader_num_workers=spec.workers,
         warmup_ratio=0.0,
         logging_steps=spec.steps,
@@ -259,15 +282,16 @@ def stock(spec: StepSpec, lap: Callable[..., None]) -> None:
         loader = iter(DataLoader(batches, sampler=_Plan(source), batch_size=None, num_workers=workers, pin_memory=pin))
         made = 0
         while True:
-            losses = [_stock_step(spec, step_model, optimizer, batch) for batch in islice(loader, spec.steps)]
+            losses = [stock_step(spec, step_model, optimizer, batch) for batch in islice(loader, spec.steps)]
             tokens = source.tokens[made : made + spec.steps]
             made += spec.steps
             lap(sum(tokens), loss=float(torch.stack(losses).mean()))
 
 
-def _stock_step(
+def stock_step(
     spec: StepSpec, model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor]
 ) -> torch.Tensor:
+    """One step of a plain loop, as tuned as `spec` says; returns the loss, still on its device."""
     inputs = {name: tensor.to(spec.device, non_blocking=True) for name, tensor in batch.items()}
     half = spec.precision == "bf16" and "bf16" not in spec.off
     with torch.autocast(spec.device, torch.bfloat16, enabled=half):
@@ -299,27 +323,31 @@ def parity(spec: StepSpec, lap: Callable[..., None]) -> None:
     packed = source.collators[0](examples)
     padded = DataCollatorForBertPreTraining(source.tokenizer, config, pad_to_length=spec.length)(examples)
     model, other = new_model(spec).to(spec.device).train(), new_stock_model(spec).to(spec.device).train()
-    losses = [_loss_with_gradients(side, batch, spec.device) for side, batch in ((model, packed), (other, padded))]
-    theirs = dict(other.named_parameters())
-    differences = [
-        float((parameter.grad - theirs[name].grad).norm() / theirs[name].grad.norm().clamp(min=1e-12))
-        for name, parameter in model.named_parameters()
-        if not name.endswith("key.bias")  # its gradient is zero in exact arithmetic
-    ]
+    losses = [loss_with_gradients(side, batch, spec.device) for side, batch in ((model, packed), (other, padded))]
     lap(
         int(examples.lengths.sum()),
         loss=losses[0],
         loss_difference=abs(losses[0] - losses[1]) / losses[1],
-        gradient_difference=max(differences),
+        gradient_difference=compare(model, other),
     )
 
 
-def _loss_with_gradients(model: nn.Module, batch: dict[str, Any], device: str) -> float:
+def compare(model: nn.Module, other: nn.Module) -> float:
+    """The largest difference of gradients over all parameters: its norm over the gradient's."""
+    theirs = dict(other.named_parameters())
+    return max(
+        float((parameter.grad - theirs[name].grad).norm() / theirs[name].grad.norm().clamp(min=1e-12))
+        for name, parameter in model.named_parameters()
+        if not name.endswith("key.bias")  # its gradient is zero in exact arithmetic
+    )
+
+
+def loss_with_gradients(model: nn.Module, batch: dict[str, Any], device: str) -> float:
+    """The loss of a batch; its gradients are left in the model."""
     inputs = {name: value.to(device) if torch.is_tensor(value) else value for name, value in batch.items()}
     loss = model(**inputs).loss
     loss.backward()
-    assert math.isfinite(float(loss))
-    return float(loss)
+    return float(loss.detach())
 
 
 def peak(spec: StepSpec, lap: Callable[..., None]) -> None:

@@ -85,7 +85,7 @@ def made_up_tokenizer() -> Any:
     return BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)})
 
 
-def load(folder: str | None, documents: int = 3000) -> tuple[Any, npt.NDArray[np.int64], Any, str]:
+def load(folder: str | None, documents: int = 1000) -> tuple[Any, npt.NDArray[np.int64], Any, str]:
     """What to measure on.
 
     Args:

@@ -1,6 +1,7 @@
 """Records: what was measured, on what, with which versions and which command; one JSON file a day and benchmark."""
 
 import json
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -30,7 +31,7 @@ def write(benchmark: str, device: str, threads: int, content: dict[str, Any], fo
     made = {
         "benchmark": benchmark,
         "date": time.strftime("%Y-%m-%d"),
-        "command": " ".join(["python", f"benchmarks/{benchmark}.py", *sys.argv[1:]]),
+        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "git_commit": record.git_commit(),
         "hardware": hardware,
         "versions": record.versions(),
