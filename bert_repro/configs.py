@@ -240,8 +240,8 @@ class AdapterConfig(Config):
     lora_dropout: float = setting(0.1, "lora, dora: dropout in front of them.", unit="fraction")
     peft_target_modules: tuple[str, ...] = setting(
         (),
-        "Ends of the names of the layers that get an adapter; default: the library's choice for BERT (lora, dora: query "
-        "and value of the attention; ia3: key, value and output.dense).",
+        "Ends of the names of the layers that get an adapter; default: the library's choice for BERT (lora, dora: "
+        "query and value of the attention; ia3: key, value and output.dense).",
     )
 
     def validate(self) -> None:
@@ -487,6 +487,10 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
             self.peft is None or self.model_name_or_path is not None,
             f"--peft {self.peft} needs --model_name_or_path: an adapter goes beside trained weights",
         )
+        require(
+            self.hub_strategy == "end" or (self.push_to_hub and self.peft is None and self.save_steps is not None),
+            "--hub_strategy every_save needs --push_to_hub and --save_steps, and no --peft",
+        )
         require(0 < self.heldout_fraction < 1, f"--heldout_fraction is {self.heldout_fraction}; it must lie in (0, 1)")
         for phase in self.phases:
             require(
@@ -527,8 +531,8 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
     tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.", source="transformers")
     ensemble_with: tuple[str, ...] = setting(
         (),
-        "More finished models of the task: scores and predictions come from the mean of the logits of all of them and of "
-        "model_name_or_path.",
+        "More finished models of the task: scores and predictions come from the mean of the logits of all of them and "
+        "of model_name_or_path.",
         deviation="The paper's SQuAD ensembles (Table 2) are 7 systems from different pre-training checkpoints and "
         "fine-tuning seeds; how they are combined it does not say. Ours takes the mean of their logits.",
     )

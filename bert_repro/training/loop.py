@@ -23,6 +23,7 @@ from accelerate import Accelerator
 from torch.distributed.tensor import DTensor
 
 from bert_repro.errors import NonFiniteError, StopRequested
+from bert_repro.hub.revisions import RevisionUploads
 from bert_repro.optimization import build_optimizer, learning_rate, set_learning_rate
 from bert_repro.randomness import torch_seed
 from bert_repro.training import checkpoint, record
@@ -61,6 +62,7 @@ class Trainer:
         evaluate: called every `eval_steps`; returns figures for the log.
         watch: called with every row of the training log.
         compile_options: of `torch.compile`, for training steps; None does not compile.
+        uploads: takes the checkpoints of `save_steps` to the Hub; on the main process only.
     """
 
     def __init__(
@@ -74,9 +76,10 @@ class Trainer:
         evaluate: Callable[[], dict[str, Any]] | None = None,
         watch: Callable[[dict[str, float]], None] | None = None,
         compile_options: dict[str, Any] | None = None,
+        uploads: RevisionUploads | None = None,
     ) -> None:
         self.accelerator, self.source, self.config, self.tokenizer = accelerator, source, config, tokenizer
-        self.evaluate, self.watch = evaluate, watch
+        self.evaluate, self.watch, self.uploads = evaluate, watch, uploads
         self.output_dir = Path(config.output_dir)
         self.placement = Placement(accelerator, model, shard=config.fsdp, compile_options=compile_options)
         self.model = self.placement.model
@@ -100,6 +103,8 @@ class Trainer:
                 self._run(log, received)
         finally:
             self.placement.unwrap()
+        if self.uploads:
+            self.uploads.wait()
         self.compiled_graphs = self.placement.compiled_graphs()
         self.model = self.placement.whole_model(self.accelerator.device)
 
@@ -112,17 +117,23 @@ class Trainer:
                 with self.placement.uncompiled():
                     log.evaluation(self.state.step, self.evaluate())
             if stop or self._due(self.config.save_steps):
-                self.save()
+                self.save(upload=not stop)
             if stop:
                 raise StopRequested(received[0] if received else signal.SIGTERM)
 
-    def save(self) -> None:
-        """Writes a checkpoint of the present state; every process gives its share, the main one writes."""
-        main = self.accelerator.is_main_process
+    def save(self, *, upload: bool = True) -> None:
+        """Writes a checkpoint of the present state; every process gives its share, the main one writes.
+
+        Args:
+            upload: take it to the Hub, where the run does that.
+        """
+        main, uploads = self.accelerator.is_main_process, self.uploads if upload else None
+        if uploads:
+            uploads.wait()  # the checkpoint under way may be the oldest, which goes now
         model = self.placement.whole_model("cpu", keep=main)
         moments = whole_tensors(checkpoint.named_moments(self.model, self.optimizer.optimizer), keep=main)
         if main:
-            checkpoint.save(
+            folder = checkpoint.save(
                 self.output_dir,
                 model,
                 moments,
@@ -131,6 +142,8 @@ class Trainer:
                 environment=record.environment(self.accelerator),
                 keep=self.config.save_total_limit,
             )
+            if uploads:
+                uploads.start(folder)
         self.accelerator.wait_for_everyone()
 
     def _resume(self) -> None:

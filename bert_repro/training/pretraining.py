@@ -13,11 +13,12 @@ import torch
 from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.data.tokenized_corpus import TokenizedCorpus
 from bert_repro.errors import UserError
+from bert_repro.hub.revisions import RevisionUploads
 from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.models.modeling_bert_repro import BertReproForPreTraining
 from bert_repro.randomness import torch_seed
 from bert_repro.tokenization import load_tokenizer, tokenizer_fingerprint
-from bert_repro.training import adapters, plan, run
+from bert_repro.training import adapters, plan, record, run
 from bert_repro.training.heldout import HeldOut
 from bert_repro.training.loop import Trainer
 from bert_repro.training.phases import PretrainingSource, resolve_layout, resolve_phases
@@ -63,6 +64,7 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
         evaluate=lambda: evaluation.measure(model, accelerator),
         watch=watch.step,
         compile_options={"dynamic": False if config.fixed_shapes else None} if config.torch_compile else None,
+        uploads=_uploads(config, begun, model, _data_record(corpus, len(training), len(heldout))),
     )
     trainer.train()
     model, adapter = adapters.settle(trainer.model, tokenizer, begun.output_dir, write=accelerator.is_main_process)
@@ -85,6 +87,16 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
             },
         },
     )
+
+
+def _uploads(config: PretrainingConfig, begun: run.Run, model: Any, data: dict[str, Any]) -> RevisionUploads | None:
+    """What takes checkpoints to the Hub as they are written, where the run does that; on the main process."""
+    accelerator = begun.accelerator
+    if not config.push_to_hub or config.hub_strategy != "every_save" or not accelerator.is_main_process:
+        return None
+    assert config.hub_model_id is not None, "checked when the run began"
+    known = {"task": "pre-training", "data": data, **record.run_record(config, accelerator, model)}
+    return RevisionUploads(config.hub_model_id, private=config.hub_private_repo, record=known)
 
 
 def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:

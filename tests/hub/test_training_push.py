@@ -1,0 +1,59 @@
+"""Training recipes that push: the finished model, checkpoints as revisions, the login tried before the first step."""
+
+import json
+
+import pytest
+from fake_hub import Fault
+
+from bert_repro import cli
+
+TINY = "--num_hidden_layers 1 --hidden_size 16 --num_attention_heads 2 --max_seq_length 64 --train_batch_size 4 "
+TINY += "--max_eval_sequences 8 --max_steps 4 --save_steps 2 --save_total_limit 1"
+
+
+def pretrain(world, folder, *more: str) -> int:
+    argv = [*TINY.split(), "--corpus", str(world.corpus), "--output_dir", str(folder), *more]
+    with pytest.raises(SystemExit) as raised:
+        cli.main("run_pretraining", argv=argv)
+    return int(raised.value.code or 0)
+
+
+def test_a_run_pushes_its_model_and_its_checkpoints(hub, world, tmp_path):
+    more = "--push_to_hub --hub_model_id org/tiny --hub_private_repo --hub_strategy every_save".split()
+    assert pretrain(world, tmp_path / "run", *more) == 0
+    repo = hub.repos["org/tiny"]
+    assert repo.private and set(repo.branches) == {"main", "step-2", "step-4"}
+    _, main = repo.tree("main")
+    assert json.loads(main["results.json"])["train"]["steps"] == 4
+    assert "flops" in json.loads(main["results.json"])["train"]
+    for step in (2, 4):
+        card = repo.tree(f"step-{step}")[1]["README.md"].decode()
+        assert f'revision="step-{step}"' in card and f"| steps | {step} |" in card and "Not run." in card
+    assert repo.tree("step-2")[1]["model.safetensors"] != main["model.safetensors"]
+    assert repo.tree("step-4")[1]["model.safetensors"] == main["model.safetensors"]
+
+
+def test_an_upload_that_fails_leaves_a_whole_folder(hub, world, tmp_path, capsys):
+    hub.faults = [Fault("POST .*/commit/main", "refuse", 1, 403, "Storage quota exceeded")]
+    assert pretrain(world, tmp_path / "run", "--push_to_hub", "--hub_model_id", "org/tiny") == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "Storage quota exceeded" in line and "is whole" in line
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["code"] == 2
+    assert (tmp_path / "run" / "model.safetensors").exists()
+    with pytest.raises(SystemExit) as raised:
+        cli.main("push_to_hub", argv=["--folder", str(tmp_path / "run"), "--hub_model_id", "org/tiny"])
+    assert raised.value.code == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("--push_to_hub --hub_model_id others/tiny", "rights to create a model"),
+        ("--push_to_hub", "--push_to_hub needs --hub_model_id"),
+        ("--hub_strategy every_save", "--hub_strategy every_save needs --push_to_hub"),
+    ],
+)
+def test_what_cannot_be_pushed_is_told_before_training(hub, world, tmp_path, capsys, more, told):
+    assert pretrain(world, tmp_path / "run", *more.split()) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "run" / "train_log.jsonl").exists()
