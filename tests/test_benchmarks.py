@@ -85,6 +85,7 @@ def test_data_pipeline(tmp_path):
     assert record["goals"]["masking_and_batching"] == 200_000
 
 
+@pytest.mark.slow
 def test_memory(tmp_path):
     record = record_of("memory", tmp_path, *TINY_MODEL, "--length", "32", "--batch", "2")
     assert [(case["side"], case["checkpointing"]) for case in record["cases"]] == [
@@ -93,6 +94,7 @@ def test_memory(tmp_path):
     assert all(case["peak_mebibytes"] > 10 for case in record["cases"])
 
 
+@pytest.mark.slow
 def test_scaling(tmp_path):
     record = record_of(
         "scaling", tmp_path, "--model", "2/32", "--lengths", "32", "--batches", "2", "--tokens", "64", "--repeats", "1",
@@ -110,6 +112,7 @@ def test_a_contender_that_fails_says_why():
         laps.once(contenders.parity, contenders.StepSpec(2, 33, 32, 2, 1), 1)
 
 
+@pytest.mark.slow
 def test_loss_curves_agree_but_for_the_order_of_sums(tmp_path):
     record = record_of("loss_curves", tmp_path, "--layers", "2", "--hidden", "32", "--steps", "12", "--threads", "1")
     assert {row["lever"] for row in record["curves"]} >= {"packing", "predicted_only", "cpu_kernels", "fused_optimizer"}
