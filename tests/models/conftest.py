@@ -95,5 +95,8 @@ def warnings_logged(caplog: pytest.LogCaptureFixture):
     """A function that lists the warnings that transformers has logged so far in the test."""
     logger = transformers.utils.logging.get_logger("transformers")
     logger.addHandler(caplog.handler)
+    before = transformers.utils.logging.get_verbosity()
+    transformers.utils.logging.set_verbosity_warning()  # recipes run in this process before may have quieted it
     yield lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    transformers.utils.logging.set_verbosity(before)
     logger.removeHandler(caplog.handler)
