@@ -42,7 +42,7 @@ def variants() -> dict[str, tuple[str, dict[str, Any]]]:
 
     found = {name: (name, {"id2label": LABELLED[name]} if name in LABELLED else {}) for name in HEADS}
     found["AutoModelForCausalLM"] = ("AutoModelForCausalLM", {"is_decoder": True})
-    return found | {"left-to-right encoder": ("AutoModel", {"is_decoder": True})}
+    return found | {"left_to_right_encoder": ("AutoModel", {"is_decoder": True})}
 
 
 def write(root: Path) -> None:
