@@ -17,7 +17,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -122,6 +122,8 @@ class Placement:
         """
         if self._blank is None:
             return self.model
+        if self.is_sharded:
+            _reshard(self.model)
         values = whole_tensors(self.model.named_parameters(), device, keep=keep)
         if not keep:
             return None
@@ -201,6 +203,16 @@ def _shard(model: nn.Module, accelerator: Accelerator, compile_options: dict[str
                 module.compile(**compile_options)  # each on its own, as gathering is no part of a graph
             fully_shard(module, mesh=mesh)
     fully_shard(model, mesh=mesh)
+
+
+def _reshard(model: nn.Module) -> None:
+    """Leaves only shards: a forward pass without a backward one, as in an evaluation, keeps outer weights gathered.
+
+    The optimiser's state belongs to the shards, so while weights are gathered their moments are not found.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def _blank_copy(model: nn.Module) -> nn.Module:
