@@ -73,6 +73,7 @@ def test_finetuning_step(tmp_path):
         check_speeds(row)
 
 
+@pytest.mark.slow
 def test_data_pipeline(tmp_path):
     record = record_of(
         "data_pipeline", tmp_path, "--documents", "30", "--seconds", "0.01", "--repeats", "1", "--memory_documents",
