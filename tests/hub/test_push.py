@@ -18,7 +18,7 @@ import bert_repro
 from bert_repro import cli
 from bert_repro.errors import UserError
 from bert_repro.hub.export import export_checkpoint
-from bert_repro.hub.push import push_folder
+from bert_repro.hub.push import published_files, push_folder
 from bert_repro.hub.revisions import RevisionUploads
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] paris is the capital of france . a film that never lets you go".split()
@@ -64,6 +64,14 @@ def test_a_push_sends_the_published_files_as_one_commit(hub, folder):
     for name, content in tree.items():
         if name != ".gitattributes":
             assert (folder / name).read_bytes() == content
+
+
+def test_an_adapter_travels_with_its_labels_and_tokenizer(folder):
+    (folder / "adapter").mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors", "config.json", "tokenizer.json", "notes.txt"):
+        (folder / "adapter" / name).write_text("{}")
+    sent = {path.name for path in published_files(folder) if path.parent.name == "adapter"}
+    assert sent == {"adapter_config.json", "adapter_model.safetensors", "config.json", "tokenizer.json"}
 
 
 def test_an_unchanged_folder_makes_no_commit(hub, folder, caplog):
