@@ -374,6 +374,15 @@ class ExampleConfig(Config):
     """How pre-training examples are made from documents (paper 3.1, A.1, A.2; fidelity to the released generator)."""
 
     next_sentence_prediction: bool = setting(True, "Train with the NSP loss (False: Table 5's no NSP).", source="paper")
+    left_to_right: bool = setting(
+        False,
+        "Left-to-right language model (Table 5's LTR): causal attention, every next token is predicted and none is "
+        "masked; needs next_sentence_prediction false.",
+        source="paper",
+        deviation="The paper's left-to-right model sees left context only, in fine-tuning too (5.1). It does not say "
+        "which token its classifier reads: ours reads the last one, since under causal attention [CLS] sees nothing "
+        "but itself. [CLS] and [SEP] are read and [SEP] is predicted like any token.",
+    )
     nsp_sampling: str = setting(
         "paper",
         "paper: the label is drawn first, 50/50. released: a chunk of one sentence is always NotNext.",
@@ -423,6 +432,14 @@ class ExampleConfig(Config):
             value = getattr(self, name)
             require(0 <= value <= 1, f"--{name} is {value}; it must lie in [0, 1]")
         require(self.dupe_factor is None or self.dupe_factor > 0, f"--dupe_factor is {self.dupe_factor}; at least 1")
+        require(
+            not (self.left_to_right and self.next_sentence_prediction),
+            "--left_to_right needs --next_sentence_prediction false: [CLS] sees no later token to judge by",
+        )
+        require(
+            not (self.left_to_right and self.whole_word_masking),
+            "--left_to_right and --whole_word_masking exclude each other: nothing is masked",
+        )
         total = self.mask_share + self.random_share
         require(total <= 1 + 1e-9, f"--mask_share + --random_share is {total}; it must not exceed 1")
 
@@ -516,6 +533,7 @@ class AuditConfig(ExampleConfig):
         """A corpus; lengths and numbers that can be."""
         super().validate()
         require(bool(self.corpus), "--corpus is missing; name a prepared corpus")
+        require(not self.left_to_right, "--left_to_right has no masks to audit; leave it out")
         require(self.max_seq_length >= 8, f"--max_seq_length is {self.max_seq_length}; it must be at least 8")
         require(self.num_sequences > 0, f"--num_sequences is {self.num_sequences}; it must be positive")
 

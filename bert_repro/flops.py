@@ -9,7 +9,7 @@ def flops_per_token(
     num_hidden_layers: int,
     hidden_size: int,
     vocab_size: int,
-    sequence_length: int,
+    sequence_length: float,
     *,
     intermediate_size: int | None = None,
     predicted_fraction: float = 0.15,
@@ -20,7 +20,7 @@ def flops_per_token(
         num_hidden_layers: layers (the paper's L).
         hidden_size: hidden size (H).
         vocab_size: tokens the MLM head scores (V).
-        sequence_length: tokens each token attends to (S).
+        sequence_length: tokens each token attends to, on average (S; half of it where attention is causal).
         intermediate_size: feed-forward size (F); default 4H, as in every model of the paper.
         predicted_fraction: share of tokens the MLM head decodes: 0.15 when only predicted positions are decoded, 1
             when all are (stock transformers), 0 for an encoder without the head.

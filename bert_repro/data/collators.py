@@ -178,7 +178,8 @@ class DataCollatorForBertPreTraining:
             examples: examples of a stream, or a list of features.
 
         Returns:
-            `input_ids`, `token_type_ids`, `labels` (-100 where nothing is predicted), with `attention_mask`, int64
+            `input_ids`, `token_type_ids`, `labels` (-100 where nothing is predicted; for a left-to-right model the ids
+            themselves), with `attention_mask`, int64
             (B, S), or packed, int64 (1, T), with `position_ids`, `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q`,
             `max_length_k` as `collate_features` returns them. With NSP `next_sentence_label`, int64 (B). On request
             `prediction_positions`, int64 (P), flat places of the predicted tokens; batches that are padded or of fixed
@@ -191,13 +192,13 @@ class DataCollatorForBertPreTraining:
         if isinstance(examples, ExampleBatch):
             lengths, labels = examples.lengths, examples.next_sentence_labels
             segments = (places_in_row(lengths) >= np.repeat(examples.first_lengths, lengths)).astype(np.int64)
-            masked = self._masker(examples.tokens, lengths, examples.keys)
+            masked = self._choose(examples.tokens, lengths, examples.keys)
         else:
             tokens = _flatten(examples, "input_ids")
             lengths = np.array([len(feature["input_ids"]) for feature in examples], dtype=np.int64)
             segments = self._segments(examples, tokens, lengths)
             labels = _column(examples, "next_sentence_label")
-            masked = self._masker(tokens, lengths, self._keys(examples))
+            masked = self._choose(tokens, lengths, self._keys(examples))
         if self.shape is not None:
             filling = self.shape.filling(lengths)
             lengths = np.concatenate([lengths, filling])
@@ -209,6 +210,13 @@ class DataCollatorForBertPreTraining:
             batch["next_sentence_label"] = _tensor(labels)
         return batch
 
+    def _choose(self, tokens: npt.NDArray[np.integer], lengths: Int64Array, keys: UInt64Array) -> MaskedTokens:
+        """What is predicted: masked tokens or, by a left-to-right model, all that follow another."""
+        if not self.config.left_to_right:
+            return self._masker(tokens, lengths, keys)
+        whole = tokens.astype(np.int64)
+        return MaskedTokens(whole, np.arange(len(whole)), whole)
+
     def _fill_up(self, values: IntArray, count: int, field: str) -> Int64Array:
         return np.concatenate([values, np.full(count, self._fill[field])]).astype(np.int64, copy=False)
 
@@ -218,16 +226,16 @@ class DataCollatorForBertPreTraining:
         fields = {"input_ids": masked.tokens, "token_type_ids": segments, "labels": labels}
         if self.packing:
             batch = _packed(fields, lengths, self.shape.length if self.shape else int(lengths.max()))
-            positions = masked.positions
-            if self.shape is not None:
-                positions = self._fixed_count(positions, self.shape)
         else:
-            width = self._width(lengths)
-            batch = _padded(fields, lengths, width, self._fill)
-            positions = self._padded_positions(masked.positions, lengths, width)
+            batch = _padded(fields, lengths, self._width(lengths), self._fill)
         if self.return_prediction_positions:
-            batch["prediction_positions"] = _tensor(positions)
+            batch["prediction_positions"] = _tensor(self._prediction_positions(masked.positions, lengths))
         return batch
+
+    def _prediction_positions(self, positions: Int64Array, lengths: Int64Array) -> Int64Array:
+        if not self.packing:
+            return self._padded_positions(positions, lengths, self._width(lengths))
+        return positions if self.shape is None else self._fixed_count(positions, self.shape)
 
     def _width(self, lengths: Int64Array) -> int:
         longest = int(lengths.max())

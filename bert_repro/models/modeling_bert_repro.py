@@ -1007,11 +1007,7 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
         logits = self.cls.predictions(outputs.last_hidden_state[:, kept])
         loss = None
         if labels is not None:
-            next_tokens = F.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
-            if kwargs.get("cu_seq_lens_q") is not None:
-                last = kwargs["cu_seq_lens_q"][1:].long() - 1
-                next_tokens = next_tokens.index_fill(1, last, IGNORED_LABEL)
-            loss = mean_cross_entropy(logits, next_tokens)
+            loss = mean_cross_entropy(logits, next_token_labels(labels, kwargs.get("cu_seq_lens_q")))
         return CausalLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -1035,6 +1031,22 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
             The arguments of `forward`.
         """
         return super().prepare_inputs_for_generation(input_ids, **kwargs)
+
+
+def next_token_labels(labels: torch.Tensor, cu_seq_lens: torch.Tensor | None = None) -> torch.Tensor:
+    """What a left-to-right model predicts at every position.
+
+    Args:
+        labels: (B, S) or (1, T) token ids, -100 on padding.
+        cu_seq_lens: (N + 1,) offsets of packed sequences.
+
+    Returns:
+        The following token of each position, -100 after the last token of a sequence.
+    """
+    next_tokens = F.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
+    if cu_seq_lens is None:
+        return next_tokens
+    return next_tokens.index_fill(1, cu_seq_lens[1:].long() - 1, IGNORED_LABEL)
 
 
 # --- Heads that read one token of each sequence ---------------------------------------------------------------------

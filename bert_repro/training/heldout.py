@@ -12,6 +12,7 @@ from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.data.collators import IGNORE_INDEX, FixedShape
 from bert_repro.data.pretraining import Position
 from bert_repro.data.tokenized_corpus import TokenizedCorpus
+from bert_repro.models.modeling_bert_repro import next_token_labels
 from bert_repro.training.batches import to_device
 from bert_repro.training.phases import collator, count_right, example_stream
 
@@ -33,7 +34,7 @@ class HeldOut:
         *,
         fixed_shapes: bool = False,
     ) -> None:
-        self.batch = config.per_device_eval_batch_size
+        self.batch, self.left_to_right = config.per_device_eval_batch_size, config.left_to_right
         self.stream = example_stream(config, phase, corpus, documents, tokenizer, seed=_SEED, number=_PHASE)
         shape = FixedShape(self.batch, phase.max_seq_length) if fixed_shapes else None
         self.collate = collator(config, phase, tokenizer, shape)
@@ -41,9 +42,12 @@ class HeldOut:
         self.ids, _ = self.stream.take(Position(0, 0), self.rows)
 
     def measure(self, model: Any, accelerator: Accelerator) -> dict[str, float]:
-        """Held-out loss and accuracy of both tasks, and the masked-LM perplexity (Table 6's "LM ppl").
+        """Held-out loss and accuracy of each task, and the perplexity (Table 6's "LM ppl" is the masked one).
 
         Every sequence is counted exactly once, however many processes share them.
+
+        Returns:
+            Figures named `mlm_` and `nsp_`, of a left-to-right model `lm_`.
         """
         sums = torch.zeros(6, dtype=torch.float64)
         own = self.ids[accelerator.process_index :: accelerator.num_processes]
@@ -55,11 +59,12 @@ class HeldOut:
             sums += scored if len(ids) else 0
         model.train()
         total = accelerator.reduce(sums.to(accelerator.device, torch.float32), "sum").tolist()
-        mlm_loss, mlm_right, predictions, nsp_loss, nsp_right, sequences = total
+        lm_loss, lm_right, predictions, nsp_loss, nsp_right, sequences = total
+        name = "lm" if self.left_to_right else "mlm"
         metrics = {
-            "mlm_loss": mlm_loss / predictions,
-            "mlm_accuracy": mlm_right / predictions,
-            "mlm_perplexity": math.exp(min(700.0, mlm_loss / predictions)),
+            f"{name}_loss": lm_loss / predictions,
+            f"{name}_accuracy": lm_right / predictions,
+            f"{name}_perplexity": math.exp(min(700.0, lm_loss / predictions)),
         }
         if sequences:
             metrics |= {"nsp_loss": nsp_loss / sequences, "nsp_accuracy": nsp_right / sequences}
@@ -68,11 +73,16 @@ class HeldOut:
 
 @torch.no_grad()
 def _score(model: Any, batch: dict[str, Any], accelerator: Accelerator) -> torch.Tensor:
-    """Sums over a batch: MLM loss, right and predicted tokens; NSP loss, right and scored sequences."""
+    """Sums over a batch: LM loss, right and predicted tokens; NSP loss, right and scored sequences."""
     inputs = to_device(batch, accelerator.device)
     with accelerator.autocast():
         output = model(**inputs)
     right = count_right(output, inputs)
+    if "loss" in right:
+        next_tokens = next_token_labels(batch["labels"], batch.get("cu_seq_lens_q"))
+        predictions = int((next_tokens != IGNORE_INDEX).sum())
+        sums = [float(output.loss) * predictions, float(right["loss"]), predictions, 0.0, 0.0, 0.0]
+        return torch.tensor(sums, dtype=torch.float64)
     predictions = int((batch["labels"] != IGNORE_INDEX).sum())
     sums = [float(output.mlm_loss) * predictions, float(right["mlm_loss"]), predictions, 0.0, 0.0, 0.0]
     if "nsp_loss" in right:

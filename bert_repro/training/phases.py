@@ -16,6 +16,7 @@ from bert_repro.data.masking import num_predictions
 from bert_repro.data.pretraining import ExampleStream, Position
 from bert_repro.data.tokenized_corpus import TokenizedCorpus
 from bert_repro.errors import UserError
+from bert_repro.models.modeling_bert_repro import next_token_labels
 from bert_repro.training.batches import Ids, MicroBatch, Step, batch_sizes, fullest_pass
 from bert_repro.training.plan import model_flops
 
@@ -151,7 +152,10 @@ class PretrainingSource:
         examples = self.streams[group].read(ids)
         inputs = self.collators[group](examples)
         # Whole-word masking may predict a few tokens less than the length allows, so the labels are counted.
-        counts = {"mlm_loss": int((inputs["labels"] != IGNORE_INDEX).sum()), "nsp_loss": len(ids)}
+        labels = int((inputs["labels"] != IGNORE_INDEX).sum())
+        counts = (
+            {"loss": labels - len(ids)} if self.config.left_to_right else {"mlm_loss": labels, "nsp_loss": len(ids)}
+        )
         return MicroBatch(inputs, counts, int(examples.lengths.sum()))
 
     def count_right(self, output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -167,13 +171,9 @@ class PretrainingSource:
     def _step(self, ids: Ids, number: int, position: dict[str, Any]) -> Step:
         phase, shape = self.phases[number], self.shapes[number]
         lengths = self.streams[number].lengths(ids)
-        predictions = num_predictions(lengths, self.config.masked_lm_prob, phase.max_predictions_per_seq)
-        totals = {"mlm_loss": int(predictions.sum())}
-        if self.config.next_sentence_prediction:
-            totals["nsp_loss"] = len(ids)
         return Step(
             ids,
-            totals,
+            self._totals(lengths, phase),
             phase.per_device_batch or len(ids),
             number,
             position,
@@ -181,6 +181,14 @@ class PretrainingSource:
             lengths=lengths if self.config.packing else None,
             token_budget=shape.tokens if shape else None,
         )
+
+    def _totals(self, lengths: npt.NDArray[np.int64], phase: Phase) -> dict[str, int]:
+        """Terms of each loss over sequences of these lengths."""
+        if self.config.left_to_right:
+            return {"loss": int((lengths - 1).sum())}
+        predictions = num_predictions(lengths, self.config.masked_lm_prob, phase.max_predictions_per_seq)
+        totals = {"mlm_loss": int(predictions.sum())}
+        return totals | ({"nsp_loss": len(lengths)} if self.config.next_sentence_prediction else {})
 
 
 def example_stream(
@@ -216,7 +224,7 @@ def collator(
         config,
         max_predictions_per_seq=phase.max_predictions_per_seq,
         packing=config.packing,
-        return_prediction_positions=True,
+        return_prediction_positions=not config.left_to_right,
         shape=shape,
     )
 
@@ -226,9 +234,12 @@ def count_right(output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
     """How many predictions of a forward pass are right, by loss term.
 
     Args:
-        output: of `BertReproForPreTraining`, with logits at predicted positions only.
-        inputs: its inputs, with `labels` and `prediction_positions`.
+        output: of `BertReproForPreTraining`, with logits at predicted positions only, or of `BertReproForCausalLM`.
+        inputs: its inputs, with `labels` and, but for the left-to-right model, `prediction_positions`.
     """
+    if "prediction_positions" not in inputs:
+        next_tokens = next_token_labels(inputs["labels"], inputs.get("cu_seq_lens_q"))
+        return {"loss": ((output.logits.max(-1).indices == next_tokens) & (next_tokens != IGNORE_INDEX)).sum()}
     labels = inputs["labels"].flatten()[inputs["prediction_positions"]]
     # On the CPU, max is six times as fast as argmax in bfloat16.
     right = (output.prediction_logits.max(-1).indices == labels) & (labels != IGNORE_INDEX)

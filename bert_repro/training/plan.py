@@ -16,9 +16,9 @@ def model_flops(model_config: Any, config: PretrainingConfig, length: int) -> fl
         model_config.num_hidden_layers,
         model_config.hidden_size,
         model_config.vocab_size,
-        length,
+        (length + 1) / 2 if config.left_to_right else length,
         intermediate_size=model_config.intermediate_size,
-        predicted_fraction=config.masked_lm_prob,
+        predicted_fraction=1.0 if config.left_to_right else config.masked_lm_prob,
     )
 
 

@@ -15,7 +15,7 @@ from bert_repro.data.tokenized_corpus import TokenizedCorpus
 from bert_repro.errors import UserError
 from bert_repro.hub.revisions import RevisionUploads
 from bert_repro.models.configuration_bert_repro import BertReproConfig
-from bert_repro.models.modeling_bert_repro import BertReproForPreTraining
+from bert_repro.models.modeling_bert_repro import BertReproForCausalLM, BertReproForPreTraining
 from bert_repro.randomness import torch_seed
 from bert_repro.tokenization import load_tokenizer, tokenizer_fingerprint
 from bert_repro.training import adapters, plan, record, run
@@ -102,18 +102,19 @@ def _uploads(config: PretrainingConfig, begun: run.Run, model: Any, data: dict[s
 def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:
     """A new model of the configured size, or the checkpoint to go on from, with its pre-training heads.
 
-    Without NSP the pooler and the NSP head take no part in the loss and are frozen.
+    Without NSP the pooler and the NSP head take no part in the loss and are frozen; a left-to-right model has neither.
 
     Raises:
         UserError: the checkpoint's vocabulary is not that of the corpus.
     """
+    model_class = BertReproForCausalLM if config.left_to_right else BertReproForPreTraining
     if config.model_name_or_path:
-        model = run.load_model(BertReproForPreTraining, config, may_add_weights=True)
+        model = run.load_model(model_class, config, may_add_weights=True)
         _check_vocabulary(config.model_name_or_path, model, tokenizer)
     else:
         torch.manual_seed(torch_seed(config.seed, run.INITIALISATION))
-        model = run.prepare_model(BertReproForPreTraining(_new_model_config(config, tokenizer)), config)
-    if not config.next_sentence_prediction:
+        model = run.prepare_model(model_class(_new_model_config(config, tokenizer)), config)
+    if not config.next_sentence_prediction and not config.left_to_right:
         model.bert.pooler.requires_grad_(False)
         model.cls.seq_relationship.requires_grad_(False)
     return model
@@ -128,6 +129,7 @@ def _new_model_config(config: PretrainingConfig, tokenizer: Any) -> BertReproCon
         intermediate_size=4 * config.hidden_size,
         hidden_act=config.hidden_act,
         pad_token_id=tokenizer.pad_token_id,
+        is_decoder=config.left_to_right,
         attn_implementation=config.attn_implementation,
     )
 
