@@ -1,0 +1,1 @@
+"""The reproduction report: what runs left behind, beside the paper's numbers."""
