@@ -152,6 +152,14 @@ class TokenizedCorpus:
         tokens: TokenArray = np.concatenate([parts[number][begin:end] for number, begin, end in triples])
         return tokens
 
+    def token_counts(self) -> Int64Array:
+        """How often each token occurs, int64 [V]; one reading of all tokens."""
+        size = self.manifest["vocab_size"]
+        counts = np.zeros(size, dtype=np.int64)
+        for part in self._parts:
+            counts += np.bincount(part, minlength=size)
+        return counts
+
     def split(self, heldout_fraction: float, *, at_least: int = 1) -> tuple[Int64Array, Int64Array]:
         """Divides the documents into training and held-out ones, by their text alone.
 

@@ -1,8 +1,8 @@
 """What the report needs of a run beside results.json: two small files that hold no text of any data set.
 
-`examples.json` holds a score for every example of one split, in the split's order, for paired statistics:
+`examples.json` holds a score for every example of a split, in the split's order, for paired statistics:
 
-    {"split": "validation", "scores": {"accuracy": [1, 0, ...]}}
+    {"validation": {"accuracy": [1, 0, ...]}}
 
 A score is 0 or 1 for `accuracy` and `exact_match`, a fraction for SQuAD's `f1`, and for `entity_f1`, which is no mean
 over sentences, what it counts in each: [right entities, predicted entities, entities].
@@ -46,13 +46,12 @@ _CURVES = ("mlm_loss", "nsp_loss", "lm_loss")
 Scores = dict[str, list[float] | list[list[int]]]
 
 
-def write_examples(task: Task, split: str, dataset: "datasets.Dataset", run_folder: Path, folder: Path) -> Path:
-    """Writes examples.json of a split that a run has predicted.
+def write_examples(task: Task, splits: "Mapping[str, datasets.Dataset]", run_folder: Path, folder: Path) -> Path:
+    """Writes examples.json of labelled splits that a run has predicted.
 
     Args:
         task: what was learnt.
-        split: the split's name.
-        dataset: the split as `Task.load` gives it. Of a run that was scored on the first rows, those rows are taken.
+        splits: each split as `Task.load` gives it. Of a run that was scored on the first rows, those rows are taken.
         run_folder: the run's output folder with its predictions.
         folder: where to write; made if need be.
 
@@ -60,7 +59,8 @@ def write_examples(task: Task, split: str, dataset: "datasets.Dataset", run_fold
         UserError: the predictions are missing or are not those of the split, or the task's score is no sum over
             examples (correlations).
     """
-    return _write(folder / EXAMPLES_FILE, {"split": split, "scores": example_scores(task, split, dataset, run_folder)})
+    scores = {split: example_scores(task, split, dataset, run_folder) for split, dataset in splits.items()}
+    return _write(folder / EXAMPLES_FILE, scores)
 
 
 def write_curve(run_folder: Path, folder: Path) -> Path:

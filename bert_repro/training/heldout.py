@@ -15,6 +15,7 @@ from bert_repro.data.tokenized_corpus import TokenizedCorpus
 from bert_repro.models.modeling_bert_repro import next_token_labels
 from bert_repro.training.batches import to_device
 from bert_repro.training.phases import collator, count_right, example_stream
+from bert_repro.training.probes import Probe
 
 # The held-out examples and their masks are the same whatever the seed of the run.
 _SEED = 0
@@ -41,10 +42,15 @@ class HeldOut:
         self.rows = min(config.max_eval_sequences, len(self.stream.plan(0)))
         self.ids, _ = self.stream.take(Position(0, 0), self.rows)
 
-    def measure(self, model: Any, accelerator: Accelerator) -> dict[str, float]:
+    def measure(self, model: Any, accelerator: Accelerator, probe: Probe | None = None) -> dict[str, float]:
         """Held-out loss and accuracy of each task, and the perplexity (Table 6's "LM ppl" is the masked one).
 
         Every sequence is counted exactly once, however many processes share them.
+
+        Args:
+            model: the model, as the loop runs it.
+            accelerator: devices and precision.
+            probe: counts the same forward passes.
 
         Returns:
             Figures named `mlm_` and `nsp_`, of a left-to-right model `lm_`.
@@ -55,7 +61,8 @@ class HeldOut:
         model.eval()
         for ids in np.array_split(own, passes):
             # Forward passes of a sharded model pair up over the processes, so one without sequences computes as well.
-            scored = _score(model, self.collate(self.stream.read(ids if len(ids) else self.ids[:1])), accelerator)
+            batch = self.collate(self.stream.read(ids if len(ids) else self.ids[:1]))
+            scored = _score(model, batch, accelerator, probe if len(ids) else None)
             sums += scored if len(ids) else 0
         model.train()
         total = accelerator.reduce(sums.to(accelerator.device, torch.float32), "sum").tolist()
@@ -72,12 +79,14 @@ class HeldOut:
 
 
 @torch.no_grad()
-def _score(model: Any, batch: dict[str, Any], accelerator: Accelerator) -> torch.Tensor:
+def _score(model: Any, batch: dict[str, Any], accelerator: Accelerator, probe: Probe | None) -> torch.Tensor:
     """Sums over a batch: LM loss, right and predicted tokens; NSP loss, right and scored sequences."""
     inputs = to_device(batch, accelerator.device)
     with accelerator.autocast():
         output = model(**inputs)
     right = count_right(output, inputs)
+    if probe is not None:
+        probe.take(output, inputs)
     if "loss" in right:
         next_tokens = next_token_labels(batch["labels"], batch.get("cu_seq_lens_q"))
         predictions = int((next_tokens != IGNORE_INDEX).sum())

@@ -22,6 +22,7 @@ from bert_repro.training import adapters, plan, record, run
 from bert_repro.training.heldout import HeldOut
 from bert_repro.training.loop import Trainer
 from bert_repro.training.phases import PretrainingSource, resolve_layout, resolve_phases
+from bert_repro.training.probes import Probe
 from bert_repro.training.speed import measured_peak
 from bert_repro.training.watch import Watch
 
@@ -68,7 +69,8 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
     )
     trainer.train()
     model, adapter = adapters.settle(trainer.model, tokenizer, begun.output_dir, write=accelerator.is_main_process)
-    metrics = evaluation.measure(model, accelerator)
+    probe = Probe(corpus.token_counts(), tokenizer.mask_token_id)
+    metrics = evaluation.measure(model, accelerator, probe)
     logger.info("held-out: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
     return begun.finish(
         model,
@@ -77,6 +79,7 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
             "task": "pre-training",
             "split": f"held-out documents ({config.heldout_fraction:.2%} of the corpus, by content)",
             "metrics": metrics,
+            "probes": probe.record(accelerator),
             "rows_scored": evaluation.rows,
             "data": _data_record(corpus, len(training), len(heldout)),
             "train": {

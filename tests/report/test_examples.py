@@ -69,11 +69,9 @@ def made_up(name):
 def test_the_scores_of_examples_give_the_score_of_the_split(tmp_path, name):
     task, split, data, predictions = made_up(name)
     task.write_predictions(tmp_path, split, data, predictions)
-    path = write_examples(task, split, data, tmp_path, tmp_path / "kept")
-    record = json.loads(path.read_text())
-    assert record["split"] == split
+    record = json.loads(write_examples(task, {split: data}, tmp_path, tmp_path / "kept").read_text())
     expected = task.score(predictions, data)
-    for metric, scores in record["scores"].items():
+    for metric, scores in record[split].items():
         assert len(scores) == ROWS
         values = np.array(scores)
         found = 2 * values[:, 0].sum() / values[:, 1:].sum() if metric == "entity_f1" else values.mean()
