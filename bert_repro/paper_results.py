@@ -198,6 +198,29 @@ TABLES: Mapping[int, ResultTable] = {
 }
 
 
+SPLIT_ROWS: Mapping[tuple[str, str], int] = {
+    ("mnli", "train"): 392_702,
+    ("mnli", "validation_matched"): 9_815,
+    ("mnli", "validation_mismatched"): 9_832,
+    ("qnli", "train"): 104_743,
+    ("qnli", "validation"): 5_463,
+    ("mrpc", "train"): 3_668,
+    ("mrpc", "validation"): 408,
+    ("sst2", "train"): 67_349,
+    ("sst2", "validation"): 872,
+    ("squad", "train"): 87_599,
+    ("squad", "validation"): 10_570,
+    ("squad_v2", "train"): 130_319,
+    ("squad_v2", "validation"): 11_873,
+    ("swag", "train"): 73_546,
+    ("swag", "validation"): 20_006,
+    ("conll2003", "train"): 14_041,
+    ("conll2003", "validation"): 3_250,
+    ("conll2003", "test"): 3_453,
+}
+"""Rows (SQuAD: questions, CoNLL-2003: sentences) of the published splits that Tables 2-8 train and score on."""
+
+
 @dataclass(frozen=True)
 class Figure5:
     """What Figure 5 and the text of C.1 state; the figure's points are not printed as numbers.
