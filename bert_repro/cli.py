@@ -59,6 +59,7 @@ RECIPES = {
     "extract_features": Recipe(configs.ExtractionConfig, "bert_repro.training.extraction:extract_features"),
     "make_card": Recipe(configs.CardConfig, "bert_repro.training.cards:write_card"),
     "push_to_hub": Recipe(configs.PushConfig, "bert_repro.hub.pushing:push_to_hub"),
+    "run_study": Recipe(configs.StudyConfig, "bert_repro.studies.engine:run_study"),
     "quickstart": Recipe(configs.QuickstartConfig, "bert_repro.quickstart.road:run_quickstart"),
 }
 
@@ -135,23 +136,50 @@ def parse(
 
 def read_yaml(path: Path, config_class: type[configs.Config]) -> dict[str, Any]:
     """Reads settings from a YAML mapping; keys and types are checked as for flags."""
+    return settings_from(read_yaml_mapping(path, "--config"), config_class, f"--config {path}")
+
+
+def read_yaml_mapping(path: Path, flag: str) -> dict[str, Any]:
+    """Reads a YAML file that holds a mapping.
+
+    Args:
+        path: the file.
+        flag: the flag that named it, for messages.
+
+    Raises:
+        UserError: there is no such file, or it is something else.
+    """
     import yaml
 
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"--config {path}: cannot be read ({error.strerror}); name an existing YAML file") from error
+        raise UserError(f"{flag} {path}: cannot be read ({error.strerror}); name an existing YAML file") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"--config {path}: is not valid YAML ({reason})") from error
+        raise UserError(f"{flag} {path}: is not valid YAML ({reason})") from error
     if not isinstance(document, dict):
-        raise UserError(f"--config {path}: holds no mapping of settings; write lines such as 'learning_rate: 1e-4'")
+        raise UserError(f"{flag} {path}: holds no mapping of settings; write lines such as 'learning_rate: 1e-4'")
+    return document
+
+
+def settings_from(document: dict[str, Any], config_class: type[configs.Config], where: str) -> dict[str, Any]:
+    """Settings of a configuration from a YAML mapping.
+
+    Args:
+        document: the mapping.
+        config_class: the configuration.
+        where: names the mapping in messages.
+
+    Raises:
+        UserError: an unknown key, or a value of the wrong type.
+    """
     hints = typing.get_type_hints(config_class)
     values = {}
     for key, value in document.items():
         if key not in hints:
-            raise UserError(f"--config {path}: unknown setting {key!r}{_did_you_mean(str(key), hints)}")
-        values[key] = _from_yaml(value, hints[key], f"--config {path}: {key}")
+            raise UserError(f"{where}: unknown setting {key!r}{_did_you_mean(str(key), hints)}")
+        values[key] = _from_yaml(value, hints[key], f"{where}: {key}")
     return values
 
 

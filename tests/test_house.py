@@ -29,6 +29,7 @@ MAY_BE_LONGER = {
 }
 # Files whose tests may skip themselves, and when. Every other test runs or is excluded by a marker.
 MAY_SKIP = {
+    "tests/studies/test_jobs.py": "Ray, an optional extra, is not installed",
     "tests/data/test_corpus.py": "the real corpora are not beside the project",
     "tests/data/test_pretraining.py": "the system has no /proc",
     "tests/models/test_real_weights.py": "the package with real weights is not installed",

@@ -30,6 +30,7 @@ LAYERS = {
     "cli": 3,
     "quickstart": 3,
     "reference": 3,
+    "studies": 3,
     "report": 3,
     "training": 3,
 }

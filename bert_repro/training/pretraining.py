@@ -116,22 +116,23 @@ def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:
         _check_vocabulary(config.model_name_or_path, model, tokenizer)
     else:
         torch.manual_seed(torch_seed(config.seed, run.INITIALISATION))
-        model = run.prepare_model(model_class(_new_model_config(config, tokenizer)), config)
+        model = run.prepare_model(model_class(new_model_config(config, len(tokenizer), tokenizer.pad_token_id)), config)
     if not config.next_sentence_prediction and not config.left_to_right:
         model.bert.pooler.requires_grad_(False)
         model.cls.seq_relationship.requires_grad_(False)
     return model
 
 
-def _new_model_config(config: PretrainingConfig, tokenizer: Any) -> BertReproConfig:
+def new_model_config(config: PretrainingConfig, vocab_size: int, pad_token_id: int = 0) -> BertReproConfig:
+    """The shape of a model trained from scratch."""
     return BertReproConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=vocab_size,
         num_hidden_layers=config.num_hidden_layers,
         hidden_size=config.hidden_size,
         num_attention_heads=config.num_attention_heads,
         intermediate_size=4 * config.hidden_size,
         hidden_act=config.hidden_act,
-        pad_token_id=tokenizer.pad_token_id,
+        pad_token_id=pad_token_id,
         is_decoder=config.left_to_right,
         attn_implementation=config.attn_implementation,
     )
@@ -143,7 +144,7 @@ def _print_plan(
     devices = int(os.environ.get("WORLD_SIZE", "1"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     name = config.model_name_or_path
-    shape = BertReproConfig.from_pretrained(name) if name else _new_model_config(config, tokenizer)
+    shape = BertReproConfig.from_pretrained(name) if name else new_model_config(config, len(tokenizer))
     tokens = int(np.diff(corpus.document_starts)[documents].sum())
     phases = resolve_phases(config, devices)
     peak = measured_peak(device, config.mixed_precision)

@@ -1,0 +1,177 @@
+"""Makes the runs of a study, one after another; any number of processes may work on the same study.
+
+Processes that share a folder share the work: each takes a run that is ready and that nobody else has. A run that was
+killed goes on from its newest checkpoint, by whoever comes next.
+"""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bert_repro.cli import RECIPES
+from bert_repro.configs import StudyConfig
+from bert_repro.data.tokenized_corpus import TokenizedCorpus
+from bert_repro.errors import NonFiniteError, StopRequested, UserError
+from bert_repro.studies.evidence import evidence
+from bert_repro.studies.plan import Run, expand
+from bert_repro.studies.scales import find_scale
+from bert_repro.studies.slurm import write_jobs
+from bert_repro.studies.store import Store
+
+logger = logging.getLogger("bert_repro")
+
+_PATIENCE = 2.0  # seconds between two looks at what other processes do
+_DATA_DIRS = {"run_glue": "glue_dir", "run_squad": "squad_dir", "run_ner": "conll_dir"}
+
+
+def run_study(config: StudyConfig) -> None:
+    """Makes the runs behind some of the paper's tables, or lists them, or writes job scripts for them.
+
+    Raises:
+        UserError: the scale, the corpus or the data do not fit, or a named run is not part of the study.
+        NonFiniteError: a run's loss was not finite, and what starts from it could not be made; all others are done.
+        StopRequested: a signal came; the run under way has a checkpoint, and the same command goes on.
+    """
+    runs = plan(config)
+    if config.dry_run:
+        from bert_repro.studies.overview import describe
+
+        sys.stdout.write(describe(runs, Store(config.output_dir, config.records_dir), config.corpus))
+    elif config.emit == "slurm":
+        logger.info("submit the study with: %s", write_jobs(config, runs))
+    elif config.engine == "ray":
+        from bert_repro.studies.ray_engine import submit
+
+        submit(config, runs)
+    else:
+        Worker(config).work(runs)
+
+
+def plan(config: StudyConfig) -> list[Run]:
+    """The runs that a configuration asks for.
+
+    Raises:
+        UserError: the scale or the corpus cannot be read, or `only` names a run that is not among them.
+    """
+    data = corpus_fingerprint(config.corpus) if config.corpus else "no corpus"
+    runs = expand(config.table, find_scale(config.scale), data)
+    if not config.only:
+        return runs
+    known = {run.id: run for run in runs}
+    for name in config.only:
+        if name not in known:
+            raise UserError(f"--only {name}: no such run in this study; --dry_run lists them")
+    wanted = {name for name in config.only} | {start.id for name in config.only if (start := known[name].start)}
+    return [run for run in runs if run.id in wanted]
+
+
+def corpus_fingerprint(corpus: str) -> str:
+    """Names a prepared corpus by its content: sources, counts and vocabulary.
+
+    Raises:
+        UserError: there is no prepared corpus.
+    """
+    manifest = TokenizedCorpus.load(corpus).manifest
+    known = [Path(source[0]).name for source in manifest["settings"]["sources"]], manifest["counts"]
+    text = json.dumps([*known, manifest["tokenizer_fingerprint"]], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Worker:
+    """Makes runs of a study.
+
+    Args:
+        config: folders, and the name of the scale.
+    """
+
+    def __init__(self, config: StudyConfig) -> None:
+        self.config, self.store = config, Store(config.output_dir, config.records_dir)
+
+    def work(self, runs: Sequence[Run]) -> None:
+        """Makes every run that is not done, as soon as what it starts from is there.
+
+        Raises:
+            NonFiniteError: some runs could not be made; all others are done.
+        """
+        told: set[str] = set()
+        while pending := [run for run in runs if not self._is_settled(run, runs)]:
+            if not any(self.make(run) for run in pending if self._is_ready(run)):
+                waiting = ", ".join(run.id for run in pending[:3])
+                if waiting not in told:
+                    logger.info("waiting for other processes: %s%s", waiting, " ..." if len(pending) > 3 else "")
+                told.add(waiting)
+                time.sleep(_PATIENCE)
+        for run in runs:
+            if self.store.is_done(run):
+                self.store.update_cells(run)
+        failed = [run.id for run in runs if self.store.has_failed(run)]
+        if failed:
+            raise NonFiniteError(f"not finite: {', '.join(failed)}; every run that does not start from them is done")
+
+    def make(self, run: Run) -> bool:
+        """Makes a run, unless it is done by now or another process is at it.
+
+        Returns:
+            Whether this process made it.
+        """
+        if not self.store.claim(run):
+            return False
+        if self._is_finished(run):
+            self.store.release(run, 0, "done")
+            return False
+        logger.info("run %s", run.id)
+        try:
+            config = self._configuration(run)
+            RECIPES[run.recipe].load()(config)
+            self.store.keep(run, self.config.scale, evidence(config))
+        except NonFiniteError as error:
+            logger.warning("%s: %s", run.id, error)
+            self.store.release(run, error.exit_code, str(error))
+            return True
+        except StopRequested as stop:
+            self.store.release(run, stop.exit_code, str(stop))
+            raise
+        except UserError as error:
+            self.store.release(run, error.exit_code, str(error))
+            raise UserError(f"{run.id}: {error}") from error
+        if not (run.pretrains or self.config.keep_models):
+            self.store.drop_weights(run)
+        self.store.release(run, 0, "done")
+        return True
+
+    def _is_settled(self, run: Run, runs: Sequence[Run]) -> bool:
+        """Done, failed, or without hope because what it starts from failed; a model that is gone is made again."""
+        if run.pretrains and self.store.is_done(run):
+            needed = any(other.start and other.start.id == run.id and not self.store.is_done(other) for other in runs)
+            return self.store.is_usable(run) or not needed
+        failed = self.store.has_failed(run) or (run.start is not None and self.store.has_failed(run.start))
+        return failed or self.store.is_done(run)
+
+    def _is_ready(self, run: Run) -> bool:
+        return run.start is None or self.store.is_usable(run.start)
+
+    def _is_finished(self, run: Run) -> bool:
+        return self.store.is_usable(run) if run.pretrains else self.store.is_done(run)
+
+    def _configuration(self, run: Run) -> Any:
+        begun = self.store.is_begun(run)
+        folders: dict[str, Any] = {"output_dir": str(self.store.folder(run))}
+        if run.start is None:
+            folders["corpus"] = self.config.corpus
+        else:
+            folders |= {"model_name_or_path": str(self.store.start_folder(run)), "data_dir": self._data_dir(run)}
+        going_on = {"resume_from_checkpoint": "latest" if begun else None, "overwrite_output_dir": not begun}
+        config_class = RECIPES[run.recipe].config
+        known = {item.name for item in dataclasses.fields(config_class)}
+        unknown = set(run.settings) - known
+        assert not unknown, f"{run.recipe} has no settings {unknown}"
+        return config_class(**{**run.settings, **folders, **going_on})
+
+    def _data_dir(self, run: Run) -> str | None:
+        return getattr(self.config, _DATA_DIRS[run.recipe]) if run.recipe in _DATA_DIRS else None

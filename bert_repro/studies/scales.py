@@ -1,0 +1,186 @@
+"""How large a study is: the size of its models, how long they are pre-trained, what they are fine-tuned on.
+
+What the rows of a table are does not depend on this (`bert_repro.studies.plan`). A scale of one's own is a YAML file
+with the fields of `Scale`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from bert_repro.cli import RECIPES, read_yaml_mapping, settings_from
+from bert_repro.configs import Phase
+from bert_repro.errors import UserError
+from bert_repro.presets import MODEL_SIZES, PAPER_LEARNING_RATE, PAPER_PHASES, PAPER_WARMUP_STEPS, PRESETS
+
+TASK_RECIPES: Mapping[str, str] = {
+    "mnli": "run_glue",
+    "qnli": "run_glue",
+    "mrpc": "run_glue",
+    "sst2": "run_glue",
+    "squad": "run_squad",
+    "conll2003": "run_ner",
+    "features": "run_ner",
+}
+"""The tasks of the studies; `features` is CoNLL-2003 by the feature-based approach (5.3)."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One scale of all studies.
+
+    Args:
+        description: one line for people.
+        base: the size that Tables 5, 7, 8 and Figure 5 use, a key of `sizes`.
+        sizes: Table 6's rows, name -> settings of the shape.
+        pretraining: settings of every pre-training run.
+        checkpoints: steps at which Figure 5 fine-tunes, the last one the end of pre-training.
+        tasks: task -> settings of its fine-tuning runs; a key for each of `TASK_RECIPES`.
+        seeds: one fine-tuning run for each.
+        bilstm_size: size per direction of the BiLSTM in Table 5's last row.
+    """
+
+    description: str
+    base: str
+    sizes: Mapping[str, Mapping[str, int]]
+    pretraining: Mapping[str, Any]
+    checkpoints: tuple[int, ...]
+    tasks: Mapping[str, Mapping[str, Any]]
+    seeds: tuple[int, ...]
+    bilstm_size: int
+
+    def __post_init__(self) -> None:
+        if self.base not in self.sizes:
+            raise UserError(f"base is {self.base!r}; it must be one of sizes: {', '.join(self.sizes)}")
+        missing = set(TASK_RECIPES) - set(self.tasks)
+        if missing:
+            raise UserError(f"tasks lacks {', '.join(sorted(missing))}; every task needs an entry, if only {{}}")
+        steps = self.pretraining_steps
+        if not self.checkpoints or self.checkpoints[-1] != steps:
+            raise UserError(
+                f"checkpoints is {list(self.checkpoints)}; the last must be the end of pre-training, {steps}"
+            )
+        if any(step % self.checkpoints[0] for step in self.checkpoints):
+            raise UserError(f"checkpoints is {list(self.checkpoints)}; each must be a multiple of the first")
+
+    @property
+    def pretraining_steps(self) -> int:
+        """Optimiser steps of every pre-training run."""
+        phases = self.pretraining.get("phases")
+        return sum(phase.steps for phase in phases) if phases else int(self.pretraining.get("max_steps", 0))
+
+
+_TABLE_6 = ("3-768-12", "6-768-3", "6-768-12", "base", "12-1024-16", "large")
+_PAPER_TASKS: Mapping[str, Mapping[str, Any]] = {
+    **{task: PRESETS["glue"].values for task in ("mnli", "qnli", "mrpc", "sst2")},
+    "squad": PRESETS["squad-v1"].values,
+    "conll2003": {"train_batch_size": 32, "num_train_epochs": 3.0, "learning_rate": 5e-5},  # A.3's grid
+    "features": {"train_batch_size": 32, "num_train_epochs": 10.0, "learning_rate": 1e-3},  # ours
+}
+_FAST = {"mixed_precision": "bf16"}
+_SMALL: Mapping[str, Any] = {"train_batch_size": 16, "learning_rate": 3e-4, "bias_correction": True}
+_TRIAL_TASKS: Mapping[str, Mapping[str, Any]] = {
+    "mnli": {**_SMALL, "max_train_samples": 3_000, "max_eval_samples": 3_000, "num_train_epochs": 3.0},
+    "qnli": {**_SMALL, "max_train_samples": 3_000, "max_eval_samples": 2_000, "num_train_epochs": 3.0},
+    "mrpc": {**_SMALL, "num_train_epochs": 3.0},
+    "sst2": {**_SMALL, "max_train_samples": 6_000, "num_train_epochs": 2.0},
+    "squad": {**_SMALL, "max_train_samples": 1_500, "max_eval_samples": 1_000, "num_train_epochs": 2.0}
+    | {"max_seq_length": 128, "max_query_length": 32, "doc_stride": 64},
+    "conll2003": {**_SMALL, "max_train_samples": 3_000, "num_train_epochs": 4.0, "max_seq_length": 128},
+    "features": {**_SMALL, "max_train_samples": 3_000, "num_train_epochs": 4.0, "max_seq_length": 128}
+    | {"learning_rate": 1e-3},
+}
+
+SCALES: Mapping[str, Scale] = {
+    "paper": Scale(
+        "the paper's own sizes and settings; 1,000,000 steps for every row",
+        base="base",
+        sizes={name: MODEL_SIZES[name].values for name in _TABLE_6},
+        pretraining={
+            "phases": PAPER_PHASES,
+            "learning_rate": PAPER_LEARNING_RATE,
+            "warmup_steps": PAPER_WARMUP_STEPS,
+            "mixed_precision": "bf16",
+        },
+        checkpoints=(200_000, 400_000, 600_000, 800_000, 1_000_000),  # Figure 5
+        tasks=_PAPER_TASKS,
+        seeds=(1, 2, 3, 4, 5),  # Tables 6 and 7: mean of 5
+        bilstm_size=768,
+    ),
+    "gpu": Scale(
+        "about a day on one modern GPU: an 8-layer model of hidden size 512, full training sets, three seeds",
+        base="medium",
+        sizes={name: MODEL_SIZES[name].values for name in ("tiny", "mini", "small", "medium")},
+        pretraining={
+            "phases": (Phase(128, 45_000, 256, 20, 128), Phase(512, 5_000, 256, 77, 32)),
+            "learning_rate": 5e-4,
+            "warmup_steps": 2_000,
+            "bias_correction": True,
+            **_FAST,
+        },
+        checkpoints=(10_000, 20_000, 30_000, 40_000, 50_000),
+        tasks={task: {**settings, **_FAST} for task, settings in _PAPER_TASKS.items()},
+        seeds=(1, 2, 3),
+        bilstm_size=512,
+    ),
+    "trial": Scale(
+        "two CPU cores in about two hours: a 4-layer model of hidden size 96, parts of the training sets, three seeds",
+        base="4-96-2",  # Table 7's rows need four layers
+        sizes={
+            "2-96-2": {"num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 2},
+            "4-96-2": {"num_hidden_layers": 4, "hidden_size": 96, "num_attention_heads": 2},
+        },
+        pretraining={
+            "max_seq_length": 128,
+            "train_batch_size": 32,
+            "max_steps": 1_400,
+            "packing": False,  # nearly all sequences are full: padding costs less than attention one by one
+            "learning_rate": 1.5e-3,
+            "warmup_ratio": 0.06,
+            # Small models that are trained briefly need large steps, and those need the correction (docs/LOG.md).
+            "bias_correction": True,
+        },
+        checkpoints=(280, 560, 840, 1_120, 1_400),
+        tasks=_TRIAL_TASKS,
+        seeds=(1, 2, 3),
+        bilstm_size=96,
+    ),
+}
+
+
+def find_scale(name: str) -> Scale:
+    """A scale by its name, or from a YAML file.
+
+    Raises:
+        UserError: no such scale or file, an unknown field, or settings that do not fit.
+    """
+    if name in SCALES:
+        return SCALES[name]
+    if not name.endswith((".yaml", ".yml")):
+        raise UserError(f"--scale is {name!r}; choose one of: {', '.join(SCALES)}, or name a YAML file")
+    document, where = read_yaml_mapping(Path(name), "--scale"), f"--scale {name}"
+    known = [item.name for item in fields(Scale)]
+    for key in [*document, *known]:
+        if key not in known:
+            raise UserError(f"{where}: unknown field {key!r}; the fields are {', '.join(known)}")
+        if key not in document:
+            raise UserError(f"{where}: lacks {key}; the fields are {', '.join(known)}")
+    pretraining = settings_from(document["pretraining"], RECIPES["run_pretraining"].config, f"{where}: pretraining")
+    tasks = {
+        task: settings_from(document["tasks"].get(task) or {}, RECIPES[recipe].config, f"{where}: tasks: {task}")
+        for task, recipe in TASK_RECIPES.items()
+        if task in document["tasks"]
+    }
+    lists = {name: tuple(document[name]) for name in ("checkpoints", "seeds")}
+    return Scale(**{**document, **lists, "pretraining": pretraining, "tasks": tasks})
+
+
+def as_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings ready for JSON, phases as mappings."""
+    return {
+        key: [asdict(item) if isinstance(item, Phase) else item for item in value]
+        if isinstance(value, tuple)
+        else value
+        for key, value in values.items()
+    }

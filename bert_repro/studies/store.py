@@ -1,0 +1,135 @@
+"""Where the runs of a study lie, which are done, and what is kept of them.
+
+    OUTPUT/runs/RUN/        the run's own output folder; of pre-training runs the model and its checkpoints stay
+    RECORDS/RUN/            results.json with the cells that it fills, and what the report needs beside it
+
+A run is done when its record is there, and its name holds a digest of its settings: what was made is found again, and
+never taken for something else.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from bert_repro import status
+from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.studies.plan import Run
+from bert_repro.studies.scales import as_settings
+from bert_repro.training import checkpoint
+from bert_repro.training.run import read_results
+
+RESULTS = "results.json"
+_WEIGHTS = "*.safetensors*"
+
+
+class Store:
+    """The folders of a study.
+
+    Args:
+        output_dir: for the runs.
+        records_dir: for their records; default: `records` in output_dir.
+    """
+
+    def __init__(self, output_dir: str, records_dir: str | None) -> None:
+        self.output_dir = Path(output_dir)
+        self.records = Path(records_dir) if records_dir else self.output_dir / "records"
+
+    def folder(self, run: Run) -> Path:
+        """The run's output folder."""
+        return self.output_dir / "runs" / run.id
+
+    def record(self, run: Run) -> Path:
+        """The folder of what is kept of the run."""
+        return self.records / run.id
+
+    def is_done(self, run: Run) -> bool:
+        """Whether the run's record is there."""
+        return (self.record(run) / RESULTS).exists()
+
+    def is_usable(self, run: Run) -> bool:
+        """Whether other runs can start from the pre-trained model, all its checkpoints there."""
+        return self.is_done(run) and any(self.folder(run).glob(_WEIGHTS))
+
+    def has_failed(self, run: Run) -> bool:
+        """Whether the run ended with a loss that is not finite."""
+        path = self.folder(run) / status.FILE_NAME
+        if self.is_done(run) or not path.exists():
+            return False
+        return bool(json.loads(path.read_text(encoding="utf-8"))["code"] == NonFiniteError.exit_code)
+
+    def claim(self, run: Run) -> bool:
+        """Takes the run for this process, until `release` or the process's end; False if another one has it."""
+        folder = self.folder(run)
+        folder.mkdir(parents=True, exist_ok=True)
+        return status.lock(folder)
+
+    def release(self, run: Run, code: int, reason: str) -> None:
+        """Gives the run back and writes how it ended."""
+        status.finish(str(self.folder(run)), code, reason)
+
+    def is_begun(self, run: Run) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        try:
+            checkpoint.find(self.folder(run), "latest")
+        except UserError:
+            return False
+        return True
+
+    def start_folder(self, run: Run) -> Path:
+        """The model that a fine-tuning run starts from."""
+        assert run.start is not None, "pre-training starts from nothing"
+        folder = self.folder(run.start)
+        return folder if run.step is None else folder / checkpoint.FOLDER / f"step-{run.step}"
+
+    def keep(self, run: Run, scale: str, files: dict[str, Any]) -> None:
+        """Records a finished run: complete in one move, so that a kill leaves no half record.
+
+        Args:
+            run: the run; its output folder holds results.json.
+            scale: name of the scale.
+            files: name -> content of more JSON files.
+        """
+        results = read_results(self.folder(run))
+        results["study"] = self._study(run, scale)
+        results["settings"] |= {name: None for name in _FOLDERS if name in results["settings"]}
+        results.pop("command", None)
+        target = self.record(run)
+        stage = target.with_name(f".{target.name}.{os.getpid()}")
+        shutil.rmtree(stage, ignore_errors=True)
+        stage.mkdir(parents=True)
+        for name, content in {**files, RESULTS: results}.items():
+            status.write_json(stage / name, content)
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(stage, target)
+
+    def update_cells(self, run: Run) -> None:
+        """Adds cells to a record that was made for fewer tables."""
+        path = self.record(run) / RESULTS
+        results = json.loads(path.read_text(encoding="utf-8"))
+        cells = [vars(cell) for cell in run.cells]
+        missing = [cell for cell in cells if cell not in results["study"]["cells"]]
+        if missing:
+            results["study"]["cells"] += missing
+            status.write_json(path, results)
+
+    def drop_weights(self, run: Run) -> None:
+        """Removes the weights of a fine-tuned model and its checkpoints."""
+        for path in self.folder(run).glob(_WEIGHTS):
+            path.unlink()
+        shutil.rmtree(self.folder(run) / checkpoint.FOLDER, ignore_errors=True)
+
+    def _study(self, run: Run, scale: str) -> dict[str, Any]:
+        return {
+            "run": run.id,
+            "scale": scale,
+            "cells": [vars(cell) for cell in run.cells],
+            "pretraining": (run.start or run).id,
+            "checkpoint_step": run.step,
+            "settings": as_settings(run.settings),
+        }
+
+
+# Folders of one machine decide nothing and do not belong into a record that is published.
+_FOLDERS = ("output_dir", "corpus", "data_dir", "model_name_or_path", "feature_cache_dir")

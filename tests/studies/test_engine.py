@@ -1,0 +1,161 @@
+"""Each run of a study once, whatever kills it, and the same records in the end. The runs are toys."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy_study
+
+from bert_repro import cli
+from bert_repro.errors import NonFiniteError
+from bert_repro.studies import engine
+
+FLAGS = ["--table", "8", "--corpus", "toy"]
+RUNS = 6 + 6 * 3 * 3  # mixes of masks; each with three tasks and three seeds
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    for name in ("RECIPES", "evidence", "corpus_fingerprint"):
+        monkeypatch.setattr(engine, name, getattr(engine, name))
+    toy_study.install(tmp_path / "log")
+    return tmp_path / "log"
+
+
+def study(*flags: object) -> int:
+    with pytest.raises(SystemExit) as raised:
+        cli.main("run_study", argv=[str(flag) for flag in flags])
+    return int(raised.value.code or 0)
+
+
+def begun(log: Path) -> Counter[str]:
+    return Counter(line.split()[1] for line in log.read_text().splitlines() if line.startswith("begin"))
+
+
+def records(folder: Path) -> dict[str, Any]:
+    return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/results.json")}
+
+
+def test_every_run_is_made_once_and_recorded_without_machine_paths(log: Path, tmp_path: Path) -> None:
+    assert study(*FLAGS, "--output_dir", tmp_path / "study") == 0
+    assert len(begun(log)) == RUNS
+    assert set(begun(log).values()) == {1}
+    found = records(tmp_path / "study" / "records")
+    assert set(found) == set(begun(log))
+    assert str(tmp_path) not in json.dumps(found)
+    study_of = found[next(name for name in found if name.startswith("features"))]["study"]
+    assert study_of["scale"] == "trial"
+    assert study_of["pretraining"] in found
+    assert [cell["column"] for cell in study_of["cells"]] == ["NER feature-based"]
+
+
+def test_fine_tuned_weights_go_and_pre_trained_ones_stay(log: Path, tmp_path: Path) -> None:
+    assert study(*FLAGS, "--output_dir", tmp_path / "study") == 0
+    kept = {path.parent.name for path in (tmp_path / "study" / "runs").glob("*/model.safetensors")}
+    assert kept == {name for name in begun(log) if name.startswith("pretraining")}
+
+
+def test_a_second_command_makes_nothing_and_a_wider_one_only_what_is_new(log: Path, tmp_path: Path) -> None:
+    where = ("--output_dir", tmp_path / "study")
+    assert study(*FLAGS, *where) == 0
+    assert study(*FLAGS, *where) == 0
+    assert begun(log).total() == RUNS
+    assert study("--table", "6", "8", "--corpus", "toy", *where) == 0
+    assert set(begun(log).values()) == {1}
+    found = records(tmp_path / "study" / "records")
+    tables = [{cell["table"] for cell in record["study"]["cells"]} for record in found.values()]
+    assert {"6", "8"} in tables
+
+
+def test_a_pre_trained_model_that_is_gone_is_made_again_when_it_is_needed(log: Path, tmp_path: Path) -> None:
+    where = ("--output_dir", tmp_path / "study")
+    assert study(*FLAGS, *where) == 0
+    for path in (tmp_path / "study" / "runs").glob("pretraining*/model.safetensors"):
+        path.unlink()
+    assert study(*FLAGS, *where) == 0
+    assert begun(log).total() == RUNS
+    base = next(name for name in begun(log) if name.startswith(f"pretraining-{toy_base()}-") and "masks" not in name)
+    assert study("--table", "5", "--corpus", "toy", *where) == 0
+    assert begun(log)[base] == 2
+
+
+def toy_base() -> str:
+    from bert_repro.studies.scales import SCALES
+
+    return SCALES["trial"].base
+
+
+def test_a_loss_that_is_not_finite_costs_its_own_rows_only(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = toy_study.ToyRecipe.run
+
+    def fails(self: Any, config: Any) -> None:
+        if "masks-100" in config.output_dir:
+            raise NonFiniteError("loss nan")
+        run(self, config)
+
+    monkeypatch.setattr(toy_study.ToyRecipe, "run", fails)
+    assert study(*FLAGS, "--output_dir", tmp_path / "study") == 3
+    assert len(records(tmp_path / "study" / "records")) == RUNS - 10
+
+
+def test_only_some_runs(log: Path, tmp_path: Path) -> None:
+    where = ("--output_dir", tmp_path / "study")
+    plan = engine.plan(cli.parse(cli.RECIPES["run_study"].config, [*FLAGS, *map(str, where)]))
+    wanted = next(run for run in plan if run.start)
+    assert study(*FLAGS, *where, "--only", wanted.id) == 0
+    assert wanted.start is not None
+    assert set(begun(log)) == {wanted.id, wanted.start.id}
+    assert study(*FLAGS, *where, "--only", "mnli") == 2
+
+
+def start(folder: Path, seconds: float) -> subprocess.Popen[bytes]:
+    command = [sys.executable, toy_study.__file__, str(folder / "log"), "--seconds", str(seconds), *FLAGS]
+    return subprocess.Popen(
+        [*command, "--output_dir", str(folder / "study")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def wait_for(log: Path, lines: int) -> None:
+    limit = time.monotonic() + 60
+    while not log.exists() or len(log.read_text().splitlines()) < lines:
+        assert time.monotonic() < limit, "the study does not go on"
+        time.sleep(0.01)
+
+
+def test_killed_three_times_it_ends_as_if_it_had_not_been(log: Path, tmp_path: Path) -> None:
+    assert study(*FLAGS, "--output_dir", tmp_path / "whole" / "study") == 0
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    for lines in (9, 40, 75):
+        process = start(folder, 0.02)
+        wait_for(folder / "log", lines)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert start(folder, 0.0).wait() == 0
+    whole, killed = (records(tmp_path / name / "study" / "records") for name in ("whole", "killed"))
+    assert killed == whole
+    assert not list((folder / "study" / "records").glob(".*"))
+
+
+def test_two_processes_on_one_study_share_it(tmp_path: Path) -> None:
+    processes = [start(tmp_path, 0.05) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert len(begun(tmp_path / "log")) == RUNS
+    assert set(begun(tmp_path / "log").values()) == {1}
+    # Both were at work: some run began before the one in front of it had ended.
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert any(one.startswith("begin") and two.startswith("begin") for one, two in pairwise(lines))
