@@ -193,19 +193,16 @@ def _check_score(path: Path, run: Run, cell: Cell) -> None:
 def _examples(path: Path) -> dict[str, dict[str, FloatArray]]:
     if not path.exists():
         return {}
-    splits = read_object(path)
+    content = read_object(path)
     try:
-        found = {
-            split: {metric: np.array(scores, dtype=np.float64) for metric, scores in metrics.items()}
-            for split, metrics in splits.items()
-        }
-    except (AttributeError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: is not split -> metric -> scores ({error}); write it again") from error
-    for split, metrics in found.items():
-        for metric, scores in metrics.items():
-            if not scores.size or scores.shape[1:] not in ((), (3,)) or not np.isfinite(scores).all():
-                raise UserError(f"{path}: {split}, {metric}: scores are not finite numbers, one or three an example")
-    return found
+        scores = {metric: np.array(values, dtype=np.float64) for metric, values in content["scores"].items()}
+        split = str(content["split"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: holds no split with scores ({error}); write it again from the predictions") from error
+    for metric, values in scores.items():
+        if not values.size or values.shape[1:] not in ((), (3,)) or not np.isfinite(values).all():
+            raise UserError(f"{path}: {metric}: scores must be finite numbers, one or three an example")
+    return {split: scores}
 
 
 def _check_seeds(runs: Sequence[Run]) -> None:

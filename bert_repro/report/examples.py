@@ -2,7 +2,7 @@
 
 `examples.json` holds a score for every example of a split, in the split's order, for paired statistics:
 
-    {"validation": {"accuracy": [1, 0, ...]}}
+    {"split": "validation", "scores": {"accuracy": [1, 0, ...]}}
 
 A score is 0 or 1 for `accuracy` and `exact_match`, a fraction for SQuAD's `f1`, and for `entity_f1`, which is no mean
 over sentences, what it counts in each: [right entities, predicted entities, entities].
@@ -15,15 +15,13 @@ A left-to-right model has `lm_loss` instead of `mlm_loss`.
 """
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bert_repro.errors import UserError
-from bert_repro.status import write_text
 from bert_repro.tasks.base import Task
 from bert_repro.tasks.classification import ClassificationTask
 from bert_repro.tasks.squad import SquadTask
@@ -46,38 +44,19 @@ _CURVES = ("mlm_loss", "nsp_loss", "lm_loss")
 Scores = dict[str, list[float] | list[list[int]]]
 
 
-def write_examples(task: Task, splits: "Mapping[str, datasets.Dataset]", run_folder: Path, folder: Path) -> Path:
-    """Writes examples.json of labelled splits that a run has predicted.
+def example_scores(task: Task, split: str, dataset: "datasets.Dataset", run_folder: Path) -> Scores:
+    """The score of every example of a split, by metric.
 
     Args:
         task: what was learnt.
-        splits: each split as `Task.load` gives it. Of a run that was scored on the first rows, those rows are taken.
+        split: the split's name.
+        dataset: the split as `Task.load` gives it. Of a run that was scored on the first rows, those rows are taken.
         run_folder: the run's output folder with its predictions.
-        folder: where to write; made if need be.
 
     Raises:
         UserError: the predictions are missing or are not those of the split, or the task's score is no sum over
             examples (correlations).
     """
-    scores = {split: example_scores(task, split, dataset, run_folder) for split, dataset in splits.items()}
-    return _write(folder / EXAMPLES_FILE, scores)
-
-
-def write_curve(run_folder: Path, folder: Path) -> Path:
-    """Writes curve.json of a pre-training run from its train_log.jsonl.
-
-    Args:
-        run_folder: the run's output folder.
-        folder: where to write; made if need be.
-
-    Raises:
-        UserError: the run has logged no loss.
-    """
-    return _write(folder / CURVE_FILE, loss_curve(run_folder))
-
-
-def example_scores(task: Task, split: str, dataset: "datasets.Dataset", run_folder: Path) -> Scores:
-    """The score of every example of a split, by metric; see `write_examples`."""
     match task:
         case SquadTask():
             return _answer_scores(task, split, dataset, run_folder)
@@ -92,7 +71,14 @@ def example_scores(task: Task, split: str, dataset: "datasets.Dataset", run_fold
 
 
 def loss_curve(run_folder: Path) -> dict[str, dict[str, list[float]]]:
-    """The losses that a pre-training run logged; neighbouring points are averaged where there are too many."""
+    """The losses that a pre-training run logged; neighbouring points are averaged where there are too many.
+
+    Args:
+        run_folder: the run's output folder.
+
+    Raises:
+        UserError: the run has logged no loss.
+    """
     path = run_folder / logs.FILE_NAME
     rows = logs.read(path)
     training = [row for row in rows if "learning_rate" in row]
@@ -167,9 +153,3 @@ def _check_rows(path: Path, found: Sequence[str], wanted: Sequence[str]) -> None
             f"{path}: row {row} of {len(found)} is not that of the data set's {len(wanted)}; name the data the "
             "predictions were made for"
         )
-
-
-def _write(path: Path, record: Mapping[str, Any]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
-    return path

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_repro.errors import UserError
-from bert_repro.report.examples import CURVE_POINTS, example_scores, write_curve, write_examples
+from bert_repro.report.examples import CURVE_POINTS, example_scores, loss_curve
 from bert_repro.tasks import get_task
 
 ROWS = 40
@@ -69,9 +69,8 @@ def made_up(name):
 def test_the_scores_of_examples_give_the_score_of_the_split(tmp_path, name):
     task, split, data, predictions = made_up(name)
     task.write_predictions(tmp_path, split, data, predictions)
-    record = json.loads(write_examples(task, {split: data}, tmp_path, tmp_path / "kept").read_text())
     expected = task.score(predictions, data)
-    for metric, scores in record[split].items():
+    for metric, scores in example_scores(task, split, data, tmp_path).items():
         assert len(scores) == ROWS
         values = np.array(scores)
         found = 2 * values[:, 0].sum() / values[:, 1:].sum() if metric == "entity_f1" else values.mean()
@@ -107,7 +106,7 @@ def log(folder, rows):
 def test_a_curve_is_thinned_by_means(tmp_path):
     rows = [{"step": step, "loss": 9.0, "mlm_loss": float(step), "learning_rate": 0.1} for step in range(1, 1001)]
     log(tmp_path, [*rows, {"step": 500, "eval_mlm_loss": 2.0, "eval_nsp_loss": 0.5}])
-    curve = json.loads(write_curve(tmp_path, tmp_path / "kept").read_text())
+    curve = loss_curve(tmp_path)
     assert len(curve["training"]["step"]) == CURVE_POINTS and curve["training"]["step"][-1] == 1000
     assert curve["training"]["mlm_loss"][0] == 3.0  # the mean of steps 1 to 5
     assert curve["heldout"] == {"step": [500], "mlm_loss": [2.0], "nsp_loss": [0.5]}
@@ -115,10 +114,10 @@ def test_a_curve_is_thinned_by_means(tmp_path):
 
 def test_a_left_to_right_curve_is_of_its_own_loss(tmp_path):
     log(tmp_path, [{"step": 1, "loss": 4.0, "learning_rate": 0.1}, {"step": 1, "eval_lm_loss": 3.0}])
-    curve = json.loads(write_curve(tmp_path, tmp_path).read_text())
+    curve = loss_curve(tmp_path)
     assert curve == {"training": {"step": [1], "lm_loss": [4.0]}, "heldout": {"step": [1], "lm_loss": [3.0]}}
 
 
 def test_a_run_without_a_log_has_no_curve(tmp_path):
     with pytest.raises(UserError, match="logs no training step"):
-        write_curve(tmp_path, tmp_path)
+        loss_curve(tmp_path)

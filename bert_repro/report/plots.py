@@ -1,0 +1,199 @@
+"""The report's plots as SVG: the same runs give the same bytes."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+from bert_repro.report.collect import Run
+from bert_repro.report.tables import Table
+
+_WIDTH = 4.8  # inches: a phone's width with letters that can be read
+_MARKERS = "osD^vPX*<>"
+_ACTIONS = {"mask": "[MASK]", "same": "unchanged", "random": "random token"}
+_NSP = {"is_next": "IsNext", "not_next": "NotNext"}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot.
+
+    Args:
+        name: of its file, without the ending.
+        title: what it shows.
+        caption: what to know when reading it.
+        svg: the drawing, one `svg` element.
+    """
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+
+
+def all_plots(figures: Sequence[Table], runs: Sequence[Run]) -> list[Plot]:
+    """Figure 5, the loss curves and the probes, of what was run.
+
+    Args:
+        figures: Figure 5 at every scale of ours.
+        runs: all runs.
+    """
+    pretraining = {label: run for label, run in labelled([run for run in runs if run.pretrains]).items()}
+    return [*_figure_plots(figures), *_curve_plots(pretraining), *_probe_plots(pretraining)]
+
+
+def labelled(runs: Sequence[Run]) -> dict[str, Run]:
+    """Pre-training runs by what sets them apart; the run's name where that is not enough."""
+    labels = [_label(run) for run in runs]
+    return {
+        label if labels.count(label) == 1 else f"{label} ({run.name})": run
+        for label, run in zip(labels, runs, strict=True)
+    }
+
+
+def _label(run: Run) -> str:
+    model, settings = run.record.get("model", {}), run.record.get("settings", {})
+    shape = "/".join(str(model.get(name, "?")) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    if settings.get("left_to_right"):
+        return f"{shape} left-to-right"
+    if not settings.get("next_sentence_prediction", True):
+        return f"{shape} no NSP"
+    masks, random = settings.get("mask_share", 0.8), settings.get("random_share", 0.1)
+    shares = (masks, 1 - masks - random, random)
+    return f"{shape} " + "/".join(f"{100 * abs(share):.0f}" for share in shares)
+
+
+def _figure_plots(figures: Sequence[Table]) -> Iterator[Plot]:
+    for figure in figures:
+
+        def draw(axis: Any, figure: Table = figure) -> None:
+            for row, marker in zip(figure.rows, _MARKERS, strict=False):
+                points = [(int(step), ours) for step, ours in row.ours.items()]
+                if points:
+                    means = [ours.mean for _, ours in points]
+                    below = [ours.mean - ours.low if ours.low is not None else 0.0 for _, ours in points]
+                    above = [ours.high - ours.mean if ours.high is not None else 0.0 for _, ours in points]
+                    steps = [step for step, _ in points]
+                    axis.errorbar(steps, means, [below, above], marker=marker, capsize=3, label=row.name)
+            axis.set(xlabel="pre-training steps", ylabel="MNLI dev accuracy (%)")
+            axis.legend()
+
+        yield Plot(
+            f"figure5-{figure.scale}",
+            f"Figure 5: MNLI accuracy along pre-training (scale {figure.scale})",
+            "Ours: mean over fine-tuning seeds with its 95% interval. The paper prints no numbers for its figure.",
+            _svg(f"figure5-{figure.scale}", draw),
+        )
+
+
+def _curve_plots(runs: Mapping[str, Run]) -> Iterator[Plot]:
+    for loss, title in (("mlm_loss", "masked LM"), ("lm_loss", "left-to-right LM"), ("nsp_loss", "NSP")):
+        shown = {label: run.curve for label, run in runs.items() if run.curve and loss in run.curve["training"]}
+        if not shown:
+            continue
+
+        def draw(axis: Any, shown: Mapping[str, Any] = shown, loss: str = loss) -> None:
+            for number, (label, curve) in enumerate(shown.items()):
+                training, heldout = curve["training"], curve.get("heldout", {})
+                (line,) = axis.plot(training["step"], training[loss], linewidth=1, alpha=0.7, label=label)
+                if loss in heldout:
+                    marker = _MARKERS[number % len(_MARKERS)]
+                    axis.plot(heldout["step"], heldout[loss], marker, color=line.get_color(), markersize=4)
+            axis.set(xlabel="optimiser step", ylabel="loss (nats)")
+            _legend_below(axis)
+
+        yield Plot(
+            f"loss-{loss.removesuffix('_loss')}",
+            f"Loss along pre-training: {title}",
+            "Lines: training, averaged over neighbouring steps. Markers: held-out text, with its own masks."
+            + (" Losses of different masking mixes are of different problems." if loss == "mlm_loss" else ""),
+            _svg(loss, draw),
+        )
+
+
+def _probe_plots(runs: Mapping[str, Run]) -> Iterator[Plot]:
+    probed = {label: run.record["probes"] for label, run in runs.items() if run.record.get("probes")}
+    by_action = {label: probes["by_action"] for label, probes in probed.items() if "by_action" in probes}
+    if by_action:
+        yield Plot(
+            "probe-action",
+            "Probe: what the model reads where it must predict",
+            "Held-out accuracy of predicted tokens by what stands in their place. Only actions of the model's own mix.",
+            _svg("probe-action", lambda axis: _draw_actions(axis, by_action)),
+        )
+    if probed:
+        yield Plot(
+            "probe-frequency",
+            "Probe: rare and frequent tokens",
+            "Held-out accuracy by how often the token occurs in the corpus; a left-to-right model's is of next tokens.",
+            _svg("probe-frequency", lambda axis: _draw_frequencies(axis, probed)),
+        )
+    confusions = {label: probes["nsp_confusion"] for label, probes in probed.items() if "nsp_confusion" in probes}
+    if confusions:
+        yield Plot(
+            "probe-nsp",
+            "Probe: next sentence prediction",
+            "Of the held-out pairs with each label, the share that the model says is IsNext and NotNext.",
+            _svg("probe-nsp", lambda axis: _draw_confusions(axis, confusions), height=0.9 + 0.42 * len(confusions)),
+        )
+
+
+def _draw_actions(axis: Any, by_action: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+    height = 0.8 / len(by_action)
+    for number, (label, actions) in enumerate(by_action.items()):
+        places = [list(_ACTIONS).index(name) + number * height for name in actions]
+        shares = [100 * action["accuracy"] for action in actions.values()]
+        axis.barh(places, shares, height, label=label, align="edge")
+    axis.set_yticks([place + 0.4 for place in range(len(_ACTIONS))], list(_ACTIONS.values()))
+    axis.invert_yaxis()
+    axis.set_xlabel("right (%)")
+    _legend_below(axis)
+
+
+def _draw_frequencies(axis: Any, probed: Mapping[str, Mapping[str, Any]]) -> None:
+    for number, (label, probes) in enumerate(probed.items()):
+        bins = probes["by_frequency"]
+        shares = [100 * row["accuracy"] for row in bins]
+        axis.plot([row["at_least"] for row in bins], shares, marker=_MARKERS[number % len(_MARKERS)], label=label)
+    axis.set_xscale("log")
+    axis.set(xlabel="occurrences in the corpus, at least", ylabel="right (%)")
+    _legend_below(axis)
+
+
+def _draw_confusions(axis: Any, confusions: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
+    rows = [(label, truth, counts[truth]) for label, counts in confusions.items() for truth in _NSP]
+    shares = [[100 * counts[said] / (sum(counts.values()) or 1) for said in _NSP] for _, _, counts in rows]
+    axis.imshow(shares, cmap="Blues", vmin=0, vmax=100, aspect="auto")
+    for row, pair in enumerate(shares):
+        for column, share in enumerate(pair):
+            axis.text(column, row, f"{share:.0f}%", ha="center", va="center", color="white" if share > 55 else "black")
+    axis.set_xticks(range(2), [f"says {name}" for name in _NSP.values()])
+    axis.xaxis.tick_top()
+    axis.set_yticks(range(len(rows)), [f"{label}: {_NSP[truth]}" for label, truth, _ in rows])
+    axis.grid(False)
+
+
+def _legend_below(axis: Any) -> None:
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize=8, frameon=False)
+
+
+def _svg(name: str, draw: Callable[[Any], None], height: float = 3.6) -> str:
+    """Draws, and makes the drawing fit to stand in a page beside others: ids of its own, nothing of date or program."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update({"svg.hashsalt": name, "font.size": 9.5})
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        axis = figure.subplots()
+        axis.grid(alpha=0.3)
+        draw(axis)
+        file = StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    return re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE).strip() + "\n"

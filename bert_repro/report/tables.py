@@ -1,0 +1,298 @@
+"""The paper's tables with ours in them: means over seeds, what is uncertain about them, and what may be subtracted."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from bert_repro.paper_results import FIGURE_5, SPLIT_ROWS, TABLES, Column
+from bert_repro.report.collect import FIGURE, FIGURE_ROWS, Cell, Run
+from bert_repro.report.statistics import Comparison, FloatArray, compare, interval, resampled_scores
+
+BASELINES: Mapping[str, str] = {
+    "1": "BERT-base",
+    "2": "BERT-base",
+    "3": "BERT-large",
+    "4": "BERT-base",
+    "5": "BERT-base",
+    "7": "BERT-base",
+    "8": "80/10/10",
+    FIGURE: "MLM",
+}
+"""The row that the others are tested against. Table 6, whose rows are sizes, takes the smallest that was run."""
+
+_OTHER_SYSTEMS: Mapping[str, tuple[str, ...]] = {"7": ("ELMo", "CVT", "CSE")}
+_ONE_FEATURE_PER_ROW = ("mnli", "qnli", "mrpc", "sst2", "swag")
+_QUESTIONS = ("squad", "squad_v2")  # a question has at least one feature
+
+
+@dataclass(frozen=True)
+class Ours:
+    """Our number for one cell.
+
+    Args:
+        column: what it measures.
+        runs: those behind it, one for each seed.
+        scores: theirs, in the paper's unit: percent, or a perplexity.
+        low, high: ends of the interval; None where the runs have no scores of examples.
+        comparison: against the baseline row, in the paper's unit; None where there is none.
+        difference: ours less the paper's.
+        reason: why there is no difference; None: there is one, or the paper has no number.
+    """
+
+    column: Column
+    runs: tuple[Run, ...]
+    scores: tuple[float, ...]
+    low: float | None = None
+    high: float | None = None
+    comparison: Comparison | None = None
+    difference: float | None = None
+    reason: str | None = None
+
+    @property
+    def mean(self) -> float:
+        """Mean over all runs, collapsed ones included."""
+        return statistics.fmean(self.scores)
+
+    @property
+    def deviation(self) -> float | None:
+        """Standard deviation of a sample (n - 1); None of one run."""
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
+
+    @property
+    def collapsed(self) -> int:
+        """How many of the runs say the same whatever they read."""
+        return sum(bool(run.split(self.column).get("collapsed")) for run in self.runs)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: the paper's numbers and ours.
+
+    Args:
+        name: the row's.
+        paper: column -> the printed number, where there is one; empty for a row that the paper lacks.
+        ours: column -> our number, where something was run.
+        is_bert: whether it is a model that this project could run, and not another system of the paper's table.
+        average: Table 1's average of ours; None: not all nine columns are there.
+    """
+
+    name: str
+    paper: Mapping[str, float]
+    ours: Mapping[str, Ours] = field(default_factory=dict)
+    is_bert: bool = True
+    average: float | None = None
+
+    @property
+    def runs(self) -> list[Run]:
+        """Those behind the row, each once."""
+        return list({run.name: run for ours in self.ours.values() for run in ours.runs}.values())
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the paper at one scale of ours, or Figure 5, whose columns are steps.
+
+    Args:
+        key: 1 to 8, or `figure5`.
+        title: what it shows.
+        columns: left to right.
+        rows: the paper's, then those that only we have.
+        scale: of our runs; None: nothing was run.
+        baseline: the row that the others are tested against; None where it was not run.
+    """
+
+    key: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    scale: str | None
+    baseline: str | None
+
+    def row(self, name: str) -> Row | None:
+        """The row of that name."""
+        return next((row for row in self.rows if row.name == name), None)
+
+
+def unit(column: Column) -> float:
+    """What a score is multiplied with to be printed as the paper prints it."""
+    return 1.0 if "perplexity" in column.metric else 100.0
+
+
+class Book:
+    """All runs by the cells that they fill.
+
+    Args:
+        runs: what `collect` returned.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = runs
+        self._cells: dict[tuple[str, Cell], list[Run]] = {}
+        for run in runs:
+            for cell in run.cells:
+                self._cells.setdefault((run.scale, cell), []).append(run)
+        self._resampled: dict[tuple[str, str, str], FloatArray] = {}
+
+    @cached_property
+    def tables(self) -> list[Table]:
+        """Tables 1 to 8, each once for every scale at which some of it was run, or once where none was."""
+        return [self._table(key, scale) for key in map(str, TABLES) for scale in (*self.scales(key),) or (None,)]
+
+    @cached_property
+    def figures(self) -> list[Table]:
+        """Figure 5 for every scale at which it was run."""
+        return [self._table(FIGURE, scale) for scale in self.scales(FIGURE)]
+
+    def scales(self, key: str) -> list[str]:
+        """The scales at which something of a table was run."""
+        return sorted({scale for scale, cell in self._cells if cell.table == key})
+
+    def compare(self, ours: Ours, other: Ours) -> Comparison | None:
+        """Tests one of our numbers against another in the same column; None where examples cannot be paired."""
+        first, second = (self._by_seed(item) for item in (ours, other))
+        if first is None or second is None or self._examples(ours) != self._examples(other):
+            return None
+        found, scale = compare(first, second), unit(ours.column)
+        return Comparison(
+            scale * found.difference, scale * found.low, scale * found.high, found.p_value, found.paired_seeds
+        )
+
+    def _table(self, key: str, scale: str | None) -> Table:
+        if key == FIGURE:
+            title, columns = FIGURE_5.statement, tuple(self._steps(scale))
+            papers: Mapping[str, Mapping[str, float]] = {name: {} for name in FIGURE_ROWS}
+        else:
+            title, columns, printed = TABLES[int(key)].title, TABLES[int(key)].columns, TABLES[int(key)].rows
+            names = [column.name for column in columns]
+            papers = {
+                name: {column: value for column, value in zip(names, values, strict=True) if value is not None}
+                for name, values in printed.items()
+            }
+        others = [row for row in self._rows_of(key, scale) if row not in papers]
+        found = {name: self._ours(key, scale, name, columns, papers.get(name, {})) for name in [*papers, *others]}
+        baseline = self._baseline(key, found)
+        rows = [
+            Row(
+                name,
+                papers.get(name, {}),
+                self._tested(ours, found[baseline] if baseline and name != baseline else {}),
+                _is_bert(key, name),
+                _average(columns, ours),
+            )
+            for name, ours in found.items()
+        ]
+        return Table(key, title, columns, tuple(rows), scale, baseline)
+
+    def _steps(self, scale: str | None) -> list[Column]:
+        steps = {int(cell.column) for at, cell in self._cells if at == scale and cell.table == FIGURE}
+        measured = FIGURE_5.column
+        return [Column(str(step), measured.task, measured.metric, measured.split) for step in sorted(steps)]
+
+    def _rows_of(self, key: str, scale: str | None) -> list[str]:
+        """Rows that were run, the smaller models first."""
+        sizes: dict[str, int] = {}
+        for (at, cell), runs in self._cells.items():
+            if at == scale and cell.table == key:
+                sizes.setdefault(cell.row, parameters(runs[0]))
+        return sorted(sizes, key=lambda name: (sizes[name], name))
+
+    def _ours(
+        self, key: str, scale: str | None, row: str, columns: Sequence[Column], paper: Mapping[str, float]
+    ) -> dict[str, Ours]:
+        return {
+            column.name: self._number(column, runs, paper.get(column.name))
+            for column in columns
+            if scale is not None and (runs := self._cells.get((scale, Cell(key, row, column.name))))
+        }
+
+    def _number(self, column: Column, runs: list[Run], paper: float | None) -> Ours:
+        runs = sorted(runs, key=lambda run: run.seed)
+        scores = tuple(unit(column) * run.score(column) for run in runs)
+        ours = Ours(column, tuple(runs), scores)
+        resampled = self._by_seed(ours)
+        low = high = difference = reason = None
+        if resampled is not None:
+            ends = interval([score for score, _ in resampled.values()], [draws for _, draws in resampled.values()])
+            low, high = (unit(column) * end for end in ends)
+        if paper is not None:
+            reason = no_difference(column, runs)
+            difference = ours.mean - paper if reason is None else None
+        return replace(ours, low=low, high=high, difference=difference, reason=reason)
+
+    def _tested(self, ours: Mapping[str, Ours], baseline: Mapping[str, Ours]) -> dict[str, Ours]:
+        return {
+            name: replace(number, comparison=self.compare(number, baseline[name])) if name in baseline else number
+            for name, number in ours.items()
+        }
+
+    def _baseline(self, key: str, found: Mapping[str, Mapping[str, Ours]]) -> str | None:
+        run = [name for name, ours in found.items() if ours]
+        if key == "6":
+            sizes = {name: parameters(next(iter(found[name].values())).runs[0]) for name in run}
+            return min(sizes, key=lambda name: sizes[name], default=None)
+        return BASELINES[key] if BASELINES[key] in run else None
+
+    def _by_seed(self, ours: Ours) -> dict[int, tuple[float, FloatArray]] | None:
+        """Seed -> score and its resamples; None where a run has no scores of examples, or they differ in number."""
+        found = {}
+        for run in ours.runs:
+            examples = run.scores_of_examples(ours.column)
+            if examples is None:
+                return None
+            key = (run.name, ours.column.split, ours.column.metric)
+            if key not in self._resampled:
+                self._resampled[key] = resampled_scores(examples)
+            found[run.seed] = (run.score(ours.column), self._resampled[key])
+        return found if len(self._examples(ours)) == 1 else None
+
+    def _examples(self, ours: Ours) -> set[int]:
+        scores = [run.scores_of_examples(ours.column) for run in ours.runs]
+        return {len(examples) for examples in scores if examples is not None}
+
+
+def parameters(run: Run) -> int:
+    """Parameters of a run's model, its head included."""
+    return int(run.record.get("model", {}).get("parameters", 0))
+
+
+def no_difference(column: Column, runs: Sequence[Run]) -> str | None:
+    """Why ours less the paper's would mean nothing; None: task, split, metric and data agree."""
+    if column.incomparable:
+        return column.incomparable
+    for run in runs:
+        rows, official = run.split(column)["rows_scored"], SPLIT_ROWS.get((column.task, column.split))
+        if official and rows != official:
+            return f"ours is scored on {rows:,} rows, the published set has {official:,}"
+        trained, published = rows_trained(run), SPLIT_ROWS.get((column.task, "train"))
+        if trained is not None and published and trained < published:
+            return f"ours is fine-tuned on {trained:,} rows, the published set has {published:,}"
+    return None
+
+
+def rows_trained(run: Run) -> int | None:
+    """Rows that a fine-tuning run learnt from, where its record tells; of SQuAD at most so many."""
+    train, settings = run.record.get("train", {}), run.record.get("settings", {})
+    features = train["rows"] + train.get("dropped", 0) if "rows" in train else None
+    if run.record["task"] in _ONE_FEATURE_PER_ROW and features is not None:
+        return int(features)
+    counts = [count for count in (settings.get("max_train_samples"),) if count]
+    if run.record["task"] in _QUESTIONS and features is not None:
+        counts.append(features)
+    return min(counts, default=None)
+
+
+def _is_bert(key: str, row: str) -> bool:
+    if key in ("1", "2", "3", "4"):
+        return row.startswith("BERT")
+    return row not in _OTHER_SYSTEMS.get(key, ())
+
+
+def _average(columns: Sequence[Column], ours: Mapping[str, Ours]) -> float | None:
+    """Table 1's average: the mean of its other nine columns, if all are there."""
+    names = [column.name for column in columns if column.task != "glue"]
+    if len(names) == len(columns) or not all(name in ours for name in names):
+        return None
+    return float(np.mean([ours[name].mean for name in names]))
