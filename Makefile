@@ -18,7 +18,7 @@ export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help quickstart test test-slow test-xla test-stock check format docs bench card wheel clean
+.PHONY: help quickstart test test-slow test-xla test-stock check format docs bench card report wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ bench: $(READY) ## The side-by-side measurements, one after another
 
 card: $(READY) ## Gather a run's card: make card RUN=runs/mrpc NAME=bert-mrpc ARGS='--base_model org/bert'
 	$(BIN)/python recipes/make_card.py --folder $(RUN) --output_file model_cards/$(NAME).md --hub_model_id $(NAME) $(ARGS)
+
+report: $(READY) ## Write docs/report anew from the records of finished runs: ours beside the paper's numbers
+	$(BIN)/python recipes/report.py
 
 wheel: $(READY) ## Build the wheel and the source archive into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .

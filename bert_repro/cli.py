@@ -60,6 +60,7 @@ RECIPES = {
     "make_card": Recipe(configs.CardConfig, "bert_repro.training.cards:write_card"),
     "push_to_hub": Recipe(configs.PushConfig, "bert_repro.hub.pushing:push_to_hub"),
     "run_study": Recipe(configs.StudyConfig, "bert_repro.studies.engine:run_study"),
+    "report": Recipe(configs.ReportConfig, "bert_repro.report.page:write_report"),
     "quickstart": Recipe(configs.QuickstartConfig, "bert_repro.quickstart.road:run_quickstart"),
 }
 

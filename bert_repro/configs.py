@@ -1054,6 +1054,14 @@ class StudyConfig(Config):
         require(self.dry_run or bool(self.corpus), "--corpus is missing; name a prepared corpus")
 
 
+@dataclass(frozen=True)
+class ReportConfig(Config):
+    """Writes the reproduction report: our numbers beside the paper's (recipes/report.py)."""
+
+    runs_dir: str = setting("docs/report/runs", "Folder with the results.json of finished runs below it.")
+    report_dir: str = setting("docs/report", "Folder for report.md, index.html, numbers.json and the plots.")
+
+
 # ----------------------------------------------------------------------------------------------------------- quickstart
 
 

@@ -1,0 +1,17 @@
+"""Write the reproduction report: every table of the paper with our numbers beside its own, and what is uncertain.
+
+    python recipes/report.py
+    python recipes/report.py --runs_dir runs/study/records --report_dir runs/report
+
+It reads every results.json below `--runs_dir`, with the examples.json and curve.json beside it, as `run_study.py`
+leaves them, and writes index.html (one file, no network), report.md, numbers.json and plots/. It begins with which
+orderings of the paper appear in our numbers, which do not, and which were never tried. The same records give the same
+bytes.
+
+Expected: docs/report of this repository, byte for byte, from the records in docs/report/runs. Cost: seconds.
+"""
+
+from bert_repro.cli import main
+
+if __name__ == "__main__":
+    main("report", __doc__)

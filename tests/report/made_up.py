@@ -1,0 +1,180 @@
+"""Made-up runs as `run_study.py` leaves them, with scores that are known."""
+
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_repro.paper_results import SPLIT_ROWS, TABLES
+
+SEEDS = (1, 2, 3)
+SHAPE = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "parameters": 1_500_000}
+HARDWARE = {"device": "cpu", "processor": "Some Processor", "cores": 2, "cpu_threads": 1, "processes": 1}
+
+
+def cell(table: Any, row: str, column: Any) -> dict[str, Any]:
+    return {"table": table, "row": row, "column": str(column)}
+
+
+def write(folder: Path, record: dict[str, Any], **files: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in {"results": record, **files}.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def finetuning(
+    root: Path,
+    cells: Sequence[dict[str, Any]],
+    right: float,
+    *,
+    task: str = "mnli",
+    split: str = "validation_matched",
+    metric: str = "accuracy",
+    seed: int = 1,
+    rows: int | None = None,
+    trained: int | None = None,
+    examples: bool = True,
+    **changes: Any,
+) -> Path:
+    """A fine-tuning run that is right on a share of the examples, the harder ones wrong first but for some noise."""
+    rows = SPLIT_ROWS[task, split] if rows is None else rows
+    trained = SPLIT_ROWS[task, "train"] if trained is None else trained
+    name = f"{task}-{zlib.crc32(json.dumps([cells, seed, changes.get('scale')]).encode()):08x}"
+    generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    hardness = np.random.default_rng(0).random(rows) + generator.normal(0, 0.3, rows)
+    answers = np.zeros(rows, dtype=int)
+    answers[np.argsort(hardness, kind="stable")[: round(right * rows)]] = 1
+    scores: list[Any] = [[int(one), 1, 1] for one in answers] if metric == "entity_f1" else answers.tolist()
+    scored = {
+        "metrics": {metric: float(answers.mean())},
+        "rows_scored": rows,
+        "collapsed": changes.pop("collapsed", False),
+    }
+    study = {"cells": list(cells), "scale": changes.pop("scale", "trial")}
+    study |= {"pretraining": changes.pop("pretraining", None), "checkpoint_step": changes.pop("step", None)}
+    record = {
+        "task": task,
+        "splits": {split: scored},
+        "train": {"rows": trained, "dropped": 0, "steps": 300, "batch": 32},
+        "settings": {"learning_rate": 3e-4, "max_seq_length": 128, "max_train_samples": None},
+        "seed": seed,
+        "hardware": HARDWARE,
+        "model": changes.pop("model", SHAPE),
+        "study": study,
+        **changes,
+    }
+    files = {"examples": {"split": split, "scores": {metric: scores}}} if examples else {}
+    return write(root / name, record, **files)
+
+
+def row(root: Path, cells: Sequence[dict[str, Any]], right: float, spread: float = 0.01, **changes: Any) -> list[Path]:
+    """A run for each seed; `spread` apart."""
+    shifts = (0.0, -spread, spread)
+    return [
+        finetuning(root, cells, right + shift, seed=seed, **changes) for seed, shift in zip(SEEDS, shifts, strict=True)
+    ]
+
+
+def pretraining(root: Path, name: str, cells: Sequence[dict[str, Any]] = (), **settings: Any) -> str:
+    """A pre-training run with curve and probes; returns its name."""
+    steps = list(range(10, 2001, 10))
+    kind = "lm" if settings.get("left_to_right") else "mlm"
+    losses = [4 + 5 * np.exp(-step / 400) for step in steps]
+    curve: dict[str, Any] = {
+        "training": {"step": steps, f"{kind}_loss": losses},
+        "heldout": {"step": [1000, 2000], f"{kind}_loss": [4.6, 4.2]},
+    }
+    probes: dict[str, Any] = {
+        "by_frequency": [
+            {"at_least": 10**n, "below": 10 ** (n + 1), "right": n, "predictions": 10, "accuracy": n / 10}
+            for n in range(7)
+        ]
+    }
+    if kind == "mlm":
+        accuracy = {"mask": 0.2, "same": 0.9, "random": 0.1}
+        probes["by_action"] = {
+            name: {"right": int(100 * share), "predictions": 100, "accuracy": share} for name, share in accuracy.items()
+        }
+        if settings.get("next_sentence_prediction", True):
+            curve["training"]["nsp_loss"] = [0.5 + 0.2 * np.exp(-step / 900) for step in steps]
+            probes["nsp_confusion"] = {
+                "is_next": {"is_next": 700, "not_next": 300},
+                "not_next": {"is_next": 200, "not_next": 800},
+            }
+    record = {
+        "task": "pre-training",
+        "metrics": {f"{kind}_loss": 4.2, f"{kind}_perplexity": 66.7},
+        "rows_scored": 512,
+        "probes": probes,
+        "data": {
+            "sources": [f"corpus-{number:02d}.jsonl.xz" for number in range(10)],
+            "counts": {"documents": 29_361, "words": 82_000_000},
+            "vocab_size": 8000,
+        },
+        "train": {
+            "steps": 2000,
+            "tokens": 7_600_000,
+            "phases": [{"steps": 2000, "batch": 32, "max_seq_length": 128}],
+        },
+        "seed": 42,
+        "settings": {"next_sentence_prediction": True, "mask_share": 0.8, "random_share": 0.1, **settings},
+        "hardware": HARDWARE,
+        "model": SHAPE,
+        "study": {"cells": list(cells), "scale": "trial", "pretraining": name, "checkpoint_step": None},
+    }
+    write(root / name, record, curve=curve)
+    return name
+
+
+def trial(root: Path) -> Path:
+    """A study like the trial scale: Tables 5 to 8 and Figure 5, some effects there, some not."""
+    base = pretraining(root, "pretraining-base")
+    no_nsp = pretraining(root, "pretraining-no-nsp", next_sentence_prediction=False)
+    ltr = pretraining(root, "pretraining-ltr", next_sentence_prediction=False, left_to_right=True)
+    starts = dict(zip(TABLES[5].rows, (base, no_nsp, ltr, ltr), strict=True))
+    gaps = dict(zip(TABLES[5].rows, (0.0, 0.0, -0.06, -0.05), strict=True))
+    for name, start in starts.items():
+        for column in TABLES[5].columns:
+            rows, trained = {"mnli": (3000, 3000), "qnli": (2000, 3000), "squad": (1000, 1500)}.get(
+                column.task, (None, None)
+            )
+            cells = [cell("5", name, column.name)]
+            if name == "BERT-base" and column.task == "mnli":
+                cells.append(cell("8", "80/10/10", "MNLI"))
+            row(
+                root, cells, 0.62 + gaps[name], task=column.task, split=column.split, metric=column.metric, rows=rows,
+                trained=trained, pretraining=start, collapsed=name == "No NSP" and column.task == "mrpc",
+            )  # fmt: skip
+    for size, share, layers in (("2-128-4", 0.61, 2), ("4-128-4", 0.63, 4)):
+        model = {**SHAPE, "num_hidden_layers": layers, "parameters": 1_000_000 * layers}
+        start = pretraining(root, f"pretraining-{size}", [cell("6", size, "LM perplexity")], num_hidden_layers=layers)
+        for column in TABLES[6].columns[1:]:
+            row(
+                root,
+                [cell("6", size, column.name)],
+                share,
+                task=column.task,
+                split=column.split,
+                pretraining=start,
+                model=model,
+            )
+    for number, name in enumerate(name for name in TABLES[7].rows if name not in ("ELMo", "CVT", "CSE", "BERT-large")):
+        cells = [cell("7", name, "dev")]
+        if name == "Concat last four hidden":
+            cells.append(cell("8", "80/10/10", "NER feature-based"))
+        row(
+            root, cells, 0.60 + 0.01 * number, task="conll2003", split="validation", metric="entity_f1",
+            pretraining=base, settings={"feature_based": name},
+        )  # fmt: skip
+    for mix in list(TABLES[8].rows)[1:]:
+        masks, same, random = (int(share) / 100 for share in mix.split("/"))
+        start = pretraining(root, f"pretraining-{mix.replace('/', '-')}", mask_share=masks, random_share=random)
+        row(root, [cell("8", mix, "MNLI")], 0.6 + 0.02 * same, rows=3000, trained=3000, pretraining=start)
+    for number, step in enumerate((400, 800, 1200, 1600, 2000)):
+        for name, share in (("MLM", 0.5 + 0.03 * number), ("LTR", 0.5 + 0.015 * number)):
+            row(root, [cell("figure5", name, step)], share, rows=3000, trained=3000, pretraining=base, step=step)
+    return root
