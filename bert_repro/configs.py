@@ -570,6 +570,16 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
     max_seq_length: int = setting(
         128, "Tokens per sequence; longer ones are truncated.", source="released", unit="tokens"
     )
+    bilstm_size: int | None = setting(
+        None,
+        "Put a randomly initialised BiLSTM of this size per direction between the encoder and the new head (Table 5's "
+        "+ BiLSTM).",
+        source="paper",
+        unit="dimensions",
+        deviation="The paper states neither the size of the BiLSTM it adds to the left-to-right model (5.1) nor what a "
+        "classifier reads of it: ours is given by this setting, and reads the forward state after the last token "
+        "beside the backward state after the first, in the pooler's place.",
+    )
     max_train_samples: int | None = setting(
         None, "Train on the first so many examples.", source="transformers", unit="examples"
     )
@@ -616,7 +626,11 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
             self.peft is None or self.do_train,
             f"--peft {self.peft} needs --do_train; a finished run's folder holds the merged model, score it without",
         )
-        for name in ("num_train_epochs", "max_train_samples", "max_eval_samples", "num_restarts"):
+        require(
+            self.bilstm_size is None or self.do_train,
+            "--bilstm_size needs --do_train; a finished model says itself whether it has a BiLSTM",
+        )
+        for name in ("num_train_epochs", "max_train_samples", "max_eval_samples", "num_restarts", "bilstm_size"):
             value = getattr(self, name)
             require(value is None or value > 0, f"--{name} is {value}; it must be positive")
         if self.searches:
@@ -751,6 +765,39 @@ class NerConfig(OwnFilesConfig):
         "each word once, so words at a window's border see less on one side; `centred` gives every sentence as much as "
         "fits. A sentence longer than a window is cut between words; no word is dropped.",
     )
+    feature_based: str | None = setting(
+        None,
+        "Train a two-layer BiLSTM on hidden states of the frozen encoder, which are computed once (Table 7): of the "
+        "embeddings, the second-to-last or last layer, the last four added with learnt weights or side by side, or all "
+        "layers added (not the embeddings).",
+        source="paper",
+        choices=("embeddings", "second_to_last", "last", "weighted_last_four", "concat_last_four", "weighted_all"),
+        deviation="The paper's BiLSTM has two layers and 768 dimensions (5.3); whether per direction or in total it "
+        "does not say, nor rate, epochs and what the BiLSTM reads. Ours has `bilstm_size` per direction, 768 unless "
+        "told otherwise (384 is the other reading), reads every token of a window, and the first piece of each word is "
+        "classified.",
+    )
+    feature_weights: str = setting(
+        "softmax",
+        "Weights of added layers: softmax (positive, sum 1) or free.",
+        choices=("softmax", "free"),
+        deviation="The paper does not say whether the weights of its weighted sums are normalised. Ours pass through a "
+        "softmax and start equal; `free` ones start at 1.",
+    )
+    feature_cache_dir: str = setting(
+        "runs/features", "Folder of the hidden states, found again by the encoder's weights and the token ids."
+    )
+
+    def validate(self) -> None:
+        """A frozen encoder is read packed, and has something to train above it."""
+        super().validate()
+        if self.feature_based is not None:
+            require(
+                self.do_train,
+                "--feature_based needs --do_train; a finished model says itself what it reads",
+            )
+            require(self.packing, "--feature_based needs packing; leave --packing false out")
+            require(self.peft is None, "--feature_based and --peft exclude each other: the encoder stays as it is")
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,7 @@ FINETUNING_GRID: Mapping[str, tuple[float, ...]] = {  # A.3: what works well acr
     "learning_rate": (5e-5, 3e-5, 2e-5),
     "num_train_epochs": (2.0, 3.0, 4.0),
 }
+FEATURE_BILSTM_SIZE, FEATURE_BILSTM_LAYERS = 768, 2  # 5.3: a two-layer 768-dimensional BiLSTM on frozen features.
 WNLI_MAJORITY_ACCURACY = 65.1  # B.1: predicting the majority class; the reason the paper leaves WNLI out.
 
 # -------------------------------------------------------------------------------------------------------------- presets

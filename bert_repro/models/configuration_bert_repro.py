@@ -1,10 +1,10 @@
 """Configuration of the BERT of Devlin et al. (2019), and the form in which it is published.
 
-The fields are those of transformers' `BertConfig`, with its names and defaults (BERT-BASE uncased), and four of our
-own: `pool_token`, `sparse_prediction`, `qa_loss` and `null_score_diff_threshold`. A published config.json names the
-model type `bert`, so that transformers loads the folder without this code, and maps every Auto class to the code beside
-it, so that `trust_remote_code=True` loads ours. This file and the modeling file are copied next to the weights: they
-import installed libraries and each other only.
+The fields are those of transformers' `BertConfig`, with its names and defaults (BERT-BASE uncased), and some of our
+own: `pool_token`, `sparse_prediction`, `qa_loss`, `null_score_diff_threshold`, and those of a BiLSTM and of Table 7's
+features. A published config.json names the model type `bert`, so that transformers loads the folder without this code,
+and maps every Auto class to the code beside it, so that `trust_remote_code=True` loads ours. This file and the modeling
+file are copied next to the weights: they import installed libraries and each other only.
 """
 
 import json
@@ -89,6 +89,14 @@ class BertReproConfig(PreTrainedConfig):
         qa_loss: `mean` (released code) or `sum` (the paper's words) of the question-answering head's two losses.
         null_score_diff_threshold: a model fine-tuned on SQuAD v2.0 answers unless its null score exceeds that of the
             best answer by more than this. `None`: not tuned.
+        bilstm_size: size per direction of a bidirectional LSTM between the encoder and the layer of a classification,
+            choice, tagging or question-answering head (Table 5's "+ BiLSTM", and the feature-based approach). `None`:
+            there is none.
+        bilstm_layers: layers of that LSTM.
+        token_features: what of a frozen encoder the tagging head reads, in the rows of Table 7: `embeddings`,
+            `second_to_last`, `last`, `weighted_last_four`, `concat_last_four` or `weighted_all` (not the embeddings).
+            `None` is the last hidden state, the fine-tuning approach.
+        normalize_feature_weights: whether the weights of a weighted sum of layers pass through a softmax.
         kwargs: fields of `PreTrainedConfig`.
 
     Raises:
@@ -122,6 +130,12 @@ class BertReproConfig(PreTrainedConfig):
     sparse_prediction: bool | None = None
     qa_loss: Literal["mean", "sum"] = "mean"
     null_score_diff_threshold: float | int | None = None
+    bilstm_size: int | None = None
+    bilstm_layers: int = 1
+    token_features: (
+        Literal["embeddings", "second_to_last", "last", "weighted_last_four", "concat_last_four", "weighted_all"] | None
+    ) = None
+    normalize_feature_weights: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
@@ -143,6 +157,7 @@ class BertReproConfig(PreTrainedConfig):
             "intermediate_size",
             "max_position_embeddings",
             "type_vocab_size",
+            "bilstm_layers",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -159,6 +174,10 @@ class BertReproConfig(PreTrainedConfig):
             raise ValueError(f"pad_token_id must be in [0, vocab_size = {self.vocab_size}), got {self.pad_token_id}")
         if self.add_cross_attention or self.is_encoder_decoder:
             raise ValueError("BERT has no cross-attention: add_cross_attention and is_encoder_decoder must be False")
+        if self.bilstm_size is not None and self.bilstm_size < 1:
+            raise ValueError(f"bilstm_size must be at least 1, or None for no BiLSTM, got {self.bilstm_size}")
+        if self.token_features is not None and self.token_features.endswith("four") and self.num_hidden_layers < 4:
+            raise ValueError(f"token_features {self.token_features} needs 4 layers, got {self.num_hidden_layers}")
         if self.is_decoder:
             self.pool_token = "last"
 
@@ -183,8 +202,9 @@ class BertReproConfig(PreTrainedConfig):
     def published(self, use_diff: bool = True) -> dict[str, Any]:
         """The content of config.json: what transformers' own BERT understands, wherever its outputs would be equal.
 
-        A sequence head that pools its last token has no counterpart in transformers. It keeps our model type, so that
-        the Auto classes refuse it without this code instead of computing something else.
+        A sequence head that pools its last token, and any head behind a BiLSTM or on chosen layers, has no counterpart
+        in transformers. It keeps our model type, so that the Auto classes refuse it without this code instead of
+        computing something else.
 
         Args:
             use_diff: leave out the values that equal transformers' defaults.
@@ -195,7 +215,8 @@ class BertReproConfig(PreTrainedConfig):
         config: dict[str, Any] = json.loads(self.to_json_string(use_diff))
         names = self.architectures or []
         heads = [head for head in HEADS.values() if head.ours in names or head.stock in names]
-        if self.pool_token == "first" or (heads and not any(head.pooled for head in heads)):
+        plain = self.bilstm_size is None and self.token_features is None
+        if plain and (self.pool_token == "first" or (heads and not any(head.pooled for head in heads))):
             config["model_type"] = STOCK_MODEL_TYPE
             renamed = {head.ours: head.stock for head in heads}
         else:

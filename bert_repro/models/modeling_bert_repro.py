@@ -626,6 +626,13 @@ class BertReproPreTrainedModel(PreTrainedModel):
                 init.zeros_(module.bias)
         elif isinstance(module, BertReproPredictionHead):
             init.zeros_(module.bias)
+        elif isinstance(module, nn.LSTM):
+            bound = module.hidden_size**-0.5
+            for parameter in module.parameters():
+                init.uniform_(parameter, -bound, bound)
+        elif isinstance(module, BertReproTokenFeatures):
+            if module.weights is not None:
+                init.zeros_(module.weights) if module.normalize else init.ones_(module.weights)
         else:
             super()._init_weights(module)
 
@@ -1049,13 +1056,141 @@ def next_token_labels(labels: torch.Tensor, cu_seq_lens: torch.Tensor | None = N
     return next_tokens.index_fill(1, cu_seq_lens[1:].long() - 1, IGNORED_LABEL)
 
 
-# --- Heads that read one token of each sequence ---------------------------------------------------------------------
+# --- What heads read ------------------------------------------------------------------------------------------------
 
 
 def classifier_dropout(config: BertReproConfig) -> BertReproDropout:
     """Dropout in front of a classification layer."""
     probability = config.classifier_dropout
     return BertReproDropout(config.hidden_dropout_prob if probability is None else probability)
+
+
+class BertReproBiLSTM(nn.Module):
+    """A bidirectional LSTM that reads each sequence by itself (paper, sections 5.1 and 5.3).
+
+    Args:
+        config: `bilstm_size` per direction, `bilstm_layers`; dropout between the layers is that of hidden states.
+        input_size: width of what it reads.
+    """
+
+    def __init__(self, config: BertReproConfig, input_size: int) -> None:
+        super().__init__()
+        dropout = config.hidden_dropout_prob if config.bilstm_layers > 1 else 0.0
+        options = {"batch_first": True, "bidirectional": True, "dropout": dropout}
+        self.lstm = nn.LSTM(input_size, config.bilstm_size, config.bilstm_layers, **options)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        cu_seq_lens: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Reads padded or packed sequences; neither padding nor a neighbour is read.
+
+        Args:
+            hidden_states: (B, S, I), or (1, T, I) when packed.
+            attention_mask: (B, S), 1 on tokens; padding comes after them.
+            cu_seq_lens: (N + 1,) offsets of packed sequences.
+
+        Returns:
+            For every token (B, S, 2K) or (1, T, 2K), zeros on padding; for every sequence (B, 2K) or (N, 2K), the
+            forward state after its last token beside the backward state after its first.
+        """
+        hidden_states = hidden_states.to(self.lstm.weight_ih_l0.dtype)
+        if cu_seq_lens is not None:
+            sequences = hidden_states.squeeze(0).split(cu_seq_lens.diff().tolist())
+            read = nn.utils.rnn.pack_sequence(sequences, enforce_sorted=False)
+        else:
+            batch, length = hidden_states.shape[:2]
+            lengths = torch.full((batch,), length) if attention_mask is None else attention_mask.sum(-1).cpu()
+            read = nn.utils.rnn.pack_padded_sequence(hidden_states, lengths, batch_first=True, enforce_sorted=False)
+        with torch.autocast(hidden_states.device.type, enabled=False):
+            tokens, (last, _) = self.lstm(read)
+        if cu_seq_lens is not None:
+            whole = torch.cat(nn.utils.rnn.unpack_sequence(tokens)).unsqueeze(0)
+        else:
+            whole, _ = nn.utils.rnn.pad_packed_sequence(tokens, batch_first=True, total_length=length)
+        return whole, torch.cat([last[-2], last[-1]], dim=-1)
+
+
+class BertReproTokenFeatures(nn.Module):
+    """Layers of the encoder as one vector per token: the rows of Table 7."""
+
+    LAYERS = {  # noqa: RUF012 - places among the L + 1 hidden states, of which the first is the embeddings
+        "embeddings": slice(0, 1),
+        "second_to_last": slice(-2, -1),
+        "last": slice(-1, None),
+        "weighted_last_four": slice(-4, None),
+        "concat_last_four": slice(-4, None),
+        "weighted_all": slice(1, None),
+    }
+
+    def __init__(self, config: BertReproConfig) -> None:
+        super().__init__()
+        self.layers = self.LAYERS[config.token_features]
+        count = len(range(config.num_hidden_layers + 1)[self.layers])
+        self.size = config.hidden_size * (count if config.token_features.startswith("concat") else 1)
+        self.normalize = config.normalize_feature_weights
+        weighted = config.token_features.startswith("weighted")
+        self.weights = nn.Parameter(torch.zeros(count)) if weighted else None
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Combines the layers.
+
+        Args:
+            hidden_states: (B, S, L + 1, H).
+
+        Returns:
+            (B, S, H), or (B, S, 4H) for `concat_last_four`.
+        """
+        chosen = hidden_states[..., self.layers, :]
+        if self.weights is None:
+            return chosen.flatten(-2)
+        weights = self.weights.softmax(0) if self.normalize else self.weights
+        return (weights.unsqueeze(-1) * chosen).sum(-2)
+
+
+class BertReproClassifier(BertReproPreTrainedModel):
+    """What the heads share that classify with one layer: encoder, perhaps a BiLSTM, dropout, layer.
+
+    Args:
+        config: the architecture.
+        num_outputs: width of the layer.
+        pooled: whether the head reads one vector of each sequence: the pooler's, or that of the BiLSTM.
+    """
+
+    def __init__(self, config: BertReproConfig, num_outputs: int, pooled: bool) -> None:
+        super().__init__(config)
+        self.bert = BertReproModel(config, add_pooling_layer=pooled and config.bilstm_size is None)
+        self.features = None if pooled or config.token_features is None else BertReproTokenFeatures(config)
+        size = config.hidden_size if self.features is None else self.features.size
+        self.bilstm = None
+        if config.bilstm_size is not None:
+            self.bilstm = BertReproBiLSTM(config, size)
+            size = 2 * config.bilstm_size
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(size, num_outputs)
+        self.post_init()
+
+    def pooled_logits(
+        self, outputs: BaseModelOutputWithPooling, attention_mask: torch.Tensor | None, packing: dict[str, Any]
+    ) -> torch.Tensor:
+        """Scores of each sequence, (B, C) or (N, C), from the encoder's outputs."""
+        pooled = outputs.pooler_output
+        if self.bilstm is not None:
+            pooled = self.bilstm(outputs.last_hidden_state, attention_mask, packing.get("cu_seq_lens_q"))[1]
+        return self.classifier(self.dropout(pooled))
+
+    def token_logits(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, packing: dict[str, Any]
+    ) -> torch.Tensor:
+        """Scores of each token, (B, S, C) or (1, T, C), from what the head reads of it."""
+        if self.bilstm is not None:
+            hidden_states = self.bilstm(hidden_states, attention_mask, packing.get("cu_seq_lens_q"))[0]
+        return self.classifier(self.dropout(hidden_states))
+
+
+# --- Heads that read one vector of each sequence --------------------------------------------------------------------
 
 
 class BertReproForNextSentencePrediction(BertReproPreTrainedModel):
@@ -1101,15 +1236,11 @@ class BertReproForNextSentencePrediction(BertReproPreTrainedModel):
         )
 
 
-class BertReproForSequenceClassification(BertReproPreTrainedModel):
+class BertReproForSequenceClassification(BertReproClassifier):
     """Classification or regression of sequences and sequence pairs: the GLUE head (paper, section 4.1)."""
 
     def __init__(self, config: BertReproConfig) -> None:
-        super().__init__(config)
-        self.bert = BertReproModel(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
+        super().__init__(config, config.num_labels, pooled=True)
 
     @can_return_tuple
     def forward(
@@ -1137,7 +1268,7 @@ class BertReproForSequenceClassification(BertReproPreTrainedModel):
             return_dict=True,
             **kwargs,
         )
-        logits = self.classifier(self.dropout(outputs.pooler_output))
+        logits = self.pooled_logits(outputs, attention_mask, kwargs)
         return SequenceClassifierOutput(
             loss=None if labels is None else self._loss(logits, labels),
             logits=logits,
@@ -1163,15 +1294,11 @@ class BertReproForSequenceClassification(BertReproPreTrainedModel):
         return F.binary_cross_entropy_with_logits(logits, labels)
 
 
-class BertReproForMultipleChoice(BertReproPreTrainedModel):
+class BertReproForMultipleChoice(BertReproClassifier):
     """Choice among sequences: one vector scored against each pooled sequence (paper, section 4.4, SWAG)."""
 
     def __init__(self, config: BertReproConfig) -> None:
-        super().__init__(config)
-        self.bert = BertReproModel(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, 1)
-        self.post_init()
+        super().__init__(config, 1, pooled=True)
 
     @can_return_tuple
     def forward(
@@ -1208,7 +1335,7 @@ class BertReproForMultipleChoice(BertReproPreTrainedModel):
         if not packed:
             arguments = tuple(None if argument is None else argument.flatten(0, 1) for argument in arguments)
         outputs = self.bert(*arguments, pool_token=self.config.pool_token, return_dict=True, **kwargs)
-        logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, num_choices)
+        logits = self.pooled_logits(outputs, arguments[1], kwargs).view(-1, num_choices)
         return MultipleChoiceModelOutput(
             loss=None if labels is None else mean_cross_entropy(logits, labels),
             logits=logits,
@@ -1220,15 +1347,11 @@ class BertReproForMultipleChoice(BertReproPreTrainedModel):
 # --- Heads that read every token ------------------------------------------------------------------------------------
 
 
-class BertReproForTokenClassification(BertReproPreTrainedModel):
-    """Classification of tokens: the CoNLL-2003 head (paper, section 5.3)."""
+class BertReproForTokenClassification(BertReproClassifier):
+    """Classification of tokens: the CoNLL-2003 head (paper, section 5.3), fine-tuned or feature-based."""
 
     def __init__(self, config: BertReproConfig) -> None:
-        super().__init__(config)
-        self.bert = BertReproModel(config, add_pooling_layer=False)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
+        super().__init__(config, config.num_labels, pooled=False)
 
     @can_return_tuple
     def forward(
@@ -1239,16 +1362,28 @@ class BertReproForTokenClassification(BertReproPreTrainedModel):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        encoder_states: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput:
         """Scores tokens. Other input as in `BertReproModel.forward`.
 
         labels: (B, S) class ids, -100 on tokens that are not classified.
+        encoder_states: (B, S, L + 1, H) all hidden states of the frozen encoder, in place of what it would compute; for
+            models with `token_features`.
         """
-        outputs = self.bert(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-        )
-        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        outputs = BaseModelOutputWithPooling()
+        if encoder_states is None:
+            if self.features is not None:
+                kwargs["output_hidden_states"] = True
+            outputs = self.bert(
+                input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+            )
+        if self.features is None:
+            read = outputs.last_hidden_state
+        else:
+            states = torch.stack(outputs.hidden_states, dim=2) if encoder_states is None else encoder_states
+            read = self.features(states)
+        logits = self.token_logits(read, attention_mask, kwargs)
         return TokenClassifierOutput(
             loss=None if labels is None else mean_cross_entropy(logits, labels),
             logits=logits,
@@ -1263,7 +1398,8 @@ class BertReproForQuestionAnswering(BertReproPreTrainedModel):
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config)
         self.bert = BertReproModel(config, add_pooling_layer=False)
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.bilstm = None if config.bilstm_size is None else BertReproBiLSTM(config, config.hidden_size)
+        self.qa_outputs = nn.Linear(config.hidden_size if self.bilstm is None else 2 * config.bilstm_size, 2)
         self.post_init()
 
     @can_return_tuple
@@ -1295,7 +1431,10 @@ class BertReproForQuestionAnswering(BertReproPreTrainedModel):
         outputs = self.bert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
-        logits = self.qa_outputs(outputs.last_hidden_state)
+        hidden_states = outputs.last_hidden_state
+        if self.bilstm is not None:
+            hidden_states = self.bilstm(hidden_states, attention_mask, kwargs.get("cu_seq_lens_q"))[0]
+        logits = self.qa_outputs(hidden_states)
         if answer_mask is not None:
             logits = logits.masked_fill(~answer_mask.bool().unsqueeze(-1), torch.finfo(logits.dtype).min)
         if kwargs.get("cu_seq_lens_q") is not None:

@@ -166,6 +166,8 @@ class Worker:
             folders["corpus"] = self.config.corpus
         else:
             folders |= {"model_name_or_path": str(self.store.start_folder(run)), "data_dir": self._data_dir(run)}
+            if "feature_based" in run.settings:
+                folders["feature_cache_dir"] = str(self.store.output_dir / "features")
         going_on = {"resume_from_checkpoint": "latest" if begun else None, "overwrite_output_dir": not begun}
         config_class = RECIPES[run.recipe].config
         known = {item.name for item in dataclasses.fields(config_class)}

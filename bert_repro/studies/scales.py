@@ -81,15 +81,15 @@ _PAPER_TASKS: Mapping[str, Mapping[str, Any]] = {
 _FAST = {"mixed_precision": "bf16"}
 _SMALL: Mapping[str, Any] = {"train_batch_size": 16, "learning_rate": 3e-4, "bias_correction": True}
 _TRIAL_TASKS: Mapping[str, Mapping[str, Any]] = {
-    "mnli": {**_SMALL, "max_train_samples": 3_000, "max_eval_samples": 3_000, "num_train_epochs": 3.0},
-    "qnli": {**_SMALL, "max_train_samples": 3_000, "max_eval_samples": 2_000, "num_train_epochs": 3.0},
-    "mrpc": {**_SMALL, "num_train_epochs": 3.0},
-    "sst2": {**_SMALL, "max_train_samples": 6_000, "num_train_epochs": 2.0},
-    "squad": {**_SMALL, "max_train_samples": 1_500, "max_eval_samples": 1_000, "num_train_epochs": 2.0}
+    "mnli": {**_SMALL, "max_train_samples": 2_000, "max_eval_samples": 2_000, "num_train_epochs": 3.0},
+    "qnli": {**_SMALL, "max_train_samples": 2_000, "max_eval_samples": 1_000, "num_train_epochs": 2.0},
+    "mrpc": {**_SMALL, "num_train_epochs": 2.0},
+    "sst2": {**_SMALL, "max_train_samples": 4_000, "num_train_epochs": 2.0},
+    "squad": {**_SMALL, "max_train_samples": 600, "max_eval_samples": 500, "num_train_epochs": 2.0}
     | {"max_seq_length": 128, "max_query_length": 32, "doc_stride": 64},
-    "conll2003": {**_SMALL, "max_train_samples": 3_000, "num_train_epochs": 4.0, "max_seq_length": 128},
-    "features": {**_SMALL, "max_train_samples": 3_000, "num_train_epochs": 4.0, "max_seq_length": 128}
-    | {"learning_rate": 1e-3},
+    "conll2003": {**_SMALL, "max_train_samples": 2_000, "num_train_epochs": 3.0, "max_seq_length": 128},
+    "features": {**_SMALL, "max_train_samples": 2_000, "num_train_epochs": 3.0, "max_seq_length": 128}
+    | {"learning_rate": 1e-3, "bilstm_size": 96},
 }
 
 SCALES: Mapping[str, Scale] = {
@@ -109,20 +109,20 @@ SCALES: Mapping[str, Scale] = {
         bilstm_size=768,
     ),
     "gpu": Scale(
-        "about a day on one modern GPU: an 8-layer model of hidden size 512, full training sets, three seeds",
-        base="medium",
-        sizes={name: MODEL_SIZES[name].values for name in ("tiny", "mini", "small", "medium")},
+        "about a day on one modern GPU: BERT-base for 4% of the paper's steps, full training sets, three seeds",
+        base="base",
+        sizes={name: MODEL_SIZES[name].values for name in _TABLE_6[:4]},
         pretraining={
-            "phases": (Phase(128, 45_000, 256, 20, 128), Phase(512, 5_000, 256, 77, 32)),
+            "phases": (Phase(128, 36_000, 256, 20, 128), Phase(512, 4_000, 256, 77, 32)),
             "learning_rate": 5e-4,
             "warmup_steps": 2_000,
             "bias_correction": True,
             **_FAST,
         },
-        checkpoints=(10_000, 20_000, 30_000, 40_000, 50_000),
+        checkpoints=(8_000, 16_000, 24_000, 32_000, 40_000),
         tasks={task: {**settings, **_FAST} for task, settings in _PAPER_TASKS.items()},
         seeds=(1, 2, 3),
-        bilstm_size=512,
+        bilstm_size=768,
     ),
     "trial": Scale(
         "two CPU cores in about two hours: a 4-layer model of hidden size 96, parts of the training sets, three seeds",

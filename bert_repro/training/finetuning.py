@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,14 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from bert_repro.configs import FinetuningConfig
+from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.errors import UserError
 from bert_repro.models import modeling_bert_repro
 from bert_repro.randomness import draw
 from bert_repro.tasks.base import FloatArray, Predictions, Task
 from bert_repro.tokenization import load_tokenizer, tokenizer_fingerprint
 from bert_repro.training import adapters, run
+from bert_repro.training.feature_based import FeatureCache, model_changes
 from bert_repro.training.loop import BatchSizes, Ids, MicroBatch, Step, Trainer, batch_sizes, to_device
 
 if TYPE_CHECKING:
@@ -74,9 +75,15 @@ class _Bench:
         self.tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
         task = task.prepared(config, self.tokenizer)
         model_class = getattr(modeling_bert_repro, task.head)
-        changes = {**task.model_settings(), "ignore_mismatched_sizes": True} if config.do_train else {}
+        changes: dict[str, Any] = {}
+        if config.do_train:
+            changes = {**task.model_settings(), **model_changes(config), "ignore_mismatched_sizes": True}
         self.model = run.load_model(model_class, config, may_add_weights=config.do_train, **changes)
         self.model.to(accelerator.device)
+        self.feature_cache: FeatureCache | None = None
+        if isinstance(config, NerConfig) and config.feature_based:
+            self.model.bert.requires_grad_(False)
+            self.feature_cache = FeatureCache(config, self.model.bert, accelerator.device)
         self.task = task.restored(self.model.config)
         self._check_fit()
         self._cache: dict[str, tuple[datasets.Dataset, datasets.Dataset]] = {}
@@ -100,7 +107,7 @@ class _Bench:
         read = self._splits([task.train_split], config.max_train_samples)[task.train_split][1]
         features = task.training_features(read)
         sizes = batch_sizes(config, self.accelerator.num_processes, task.paper_batch)
-        source = FinetuningSource(config, task, features, sizes, self.tokenizer.pad_token_id)
+        source = FinetuningSource(config, task, features, sizes, self._collate)
         trainer = Trainer(
             self.accelerator,
             self.model,
@@ -114,6 +121,7 @@ class _Bench:
         self.model, adapter = adapters.settle(trainer.model, self.tokenizer, Path(config.output_dir), write=writes)
         return {
             **adapter,
+            **({"encoder_seconds": round(self.feature_cache.seconds, 1)} if self.feature_cache else {}),
             "rows": len(features),
             "dropped": len(read) - len(features),
             "truncated": task.count_truncated(features),
@@ -223,14 +231,18 @@ class _Bench:
         self, model: Any, features: "datasets.Dataset", rows: npt.NDArray[np.int64]
     ) -> Iterator[tuple[int, FloatArray]]:
         chosen = [{key: value for key, value in row.items() if key != "labels"} for row in _rows(features, rows)]
-        pad = self.tokenizer.pad_token_id
-        batch = self.task.collate(chosen, pad_token_id=pad, packing=self.config.packing)
+        batch = self._collate(features, rows, chosen)
         with self.accelerator.autocast():
             output = model(**to_device(batch, self.accelerator.device))
         outputs = self.task.feature_outputs(output, [row["length"] for row in chosen])
         columns = self.task.label_columns(model.config.id2label) if self.task.label_names else None
         for row, array in zip(rows, outputs, strict=True):
             yield int(row), array if columns is None else array[..., columns]
+
+    def _collate(self, features: "datasets.Dataset", ids: Ids, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """The inputs of the model for some rows of a split; of a frozen encoder, the hidden states in their place."""
+        inputs = self.task.collate(rows, pad_token_id=self.tokenizer.pad_token_id, packing=self.config.packing)
+        return inputs if self.feature_cache is None else self.feature_cache.batch(features, ids.tolist(), inputs)
 
     def _splits(
         self, names: Sequence[str], limit: int | None
@@ -241,6 +253,8 @@ class _Bench:
                 for name, dataset in self.task.load(self.config.data_dir, names).items():
                     kept = dataset.select(range(min(limit or len(dataset), len(dataset))))
                     features = self.task.encode(kept, self.tokenizer, self.config.max_seq_length)
+                    if self.feature_cache:
+                        self.feature_cache.load(features)
                     self._cache[name] = (kept, features)
         return {name: self._cache[name] for name in names if name in self._cache}
 
@@ -271,14 +285,19 @@ class FinetuningSource:
         task: collates features and counts their loss terms.
         features: the tokenised training set.
         sizes: sequences per optimiser step, and per device and forward pass.
-        pad_token_id: for padded batches.
+        collate: turns the tokenised set, rows of it by number, and these rows themselves into model inputs.
     """
 
     def __init__(
-        self, config: FinetuningConfig, task: Task, features: "datasets.Dataset", sizes: BatchSizes, pad_token_id: int
+        self,
+        config: FinetuningConfig,
+        task: Task,
+        features: "datasets.Dataset",
+        sizes: BatchSizes,
+        collate: Callable[["datasets.Dataset", Ids, list[dict[str, Any]]], dict[str, Any]],
     ) -> None:
         self.config, self.task, self.features = config, task, features
-        self.sizes, self.pad_token_id = sizes, pad_token_id
+        self.sizes, self.collate = sizes, collate
         epochs = config.num_train_epochs or task.paper_epochs
         self.total_steps = config.max_steps or max(1, int(len(features) * epochs / sizes.batch))
 
@@ -291,7 +310,7 @@ class FinetuningSource:
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """See `BatchSource.load`; there is one group."""
         rows = _rows(self.features, ids)
-        inputs = self.task.collate(rows, pad_token_id=self.pad_token_id, packing=self.config.packing)
+        inputs = self.collate(self.features, ids, rows)
         return MicroBatch(inputs, self._count(ids), sum(row["length"] for row in rows))
 
     def count_right(self, output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:

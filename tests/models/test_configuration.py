@@ -10,6 +10,7 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from bert_repro import BertReproConfig, BertReproForSequenceClassification, BertReproModel
 
 OURS = {"pool_token", "sparse_prediction", "qa_loss", "null_score_diff_threshold"}
+OURS |= {"bilstm_size", "bilstm_layers", "token_features", "normalize_feature_weights"}
 
 
 def test_fields_and_defaults_are_those_of_stock_bert():
