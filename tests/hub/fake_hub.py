@@ -1,7 +1,8 @@
 """A small server that speaks the Hub's protocol, on the standard library, with faults that a test can order.
 
-It knows models only: create, branch, pre-upload, LFS batch with PUT and verify, commit, tree, resolve with ranges.
-Every commit is a full copy of the tree. Large files are those that end in .safetensors.
+It knows models and Spaces (stored as `spaces/org/name`): create, branch, pre-upload, LFS batch with PUT and verify,
+commit, tree, resolve with ranges. Every commit is a full copy of the tree. Large files are those that end in
+.safetensors.
 """
 
 import base64
@@ -103,15 +104,16 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: FakeHub
 
+    API = r"/api/(?:models/)?(?P<repo>(?:spaces/)?[^/]+/[^/]+)"
     ROUTES = (
         ("POST", r"/api/repos/create", "create"),
         ("POST", r"/api/validate-yaml", "validate"),
-        ("POST", r"/api/models/(?P<repo>[^/]+/[^/]+)/preupload/(?P<rev>.+)", "preupload"),
-        ("POST", r"/api/models/(?P<repo>[^/]+/[^/]+)/commit/(?P<rev>.+)", "commit"),
-        ("POST", r"/api/models/(?P<repo>[^/]+/[^/]+)/branch/(?P<rev>.+)", "branch"),
-        ("GET", r"/api/models/(?P<repo>[^/]+/[^/]+)/tree/(?P<rev>[^/]+)/?", "tree"),
-        ("GET", r"/api/models/(?P<repo>[^/]+/[^/]+)/revision/(?P<rev>.+)", "info"),
-        ("GET", r"/api/models/(?P<repo>[^/]+/[^/]+)", "info"),
+        ("POST", API + r"/preupload/(?P<rev>.+)", "preupload"),
+        ("POST", API + r"/commit/(?P<rev>.+)", "commit"),
+        ("POST", API + r"/branch/(?P<rev>.+)", "branch"),
+        ("GET", API + r"/tree/(?P<rev>[^/]+)/?", "tree"),
+        ("GET", API + r"/revision/(?P<rev>.+)", "info"),
+        ("GET", API, "info"),
         ("POST", r"/(?P<repo>[^/]+/[^/]+)\.git/info/lfs/objects/batch", "batch"),
         ("PUT", r"/lfs/(?P<oid>\w+)", "store"),
         ("POST", r"/lfs/verify", "verify"),
@@ -197,6 +199,10 @@ class Handler(BaseHTTPRequestHandler):
         namespace = asked.get("organization") or SHARED
         self.require_writer(namespace)
         repo_id = f"{namespace}/{asked['name']}"
+        if asked.get("type") == "space":
+            if not asked.get("sdk"):
+                raise Refusal(400, "a Space needs an sdk")
+            repo_id = f"spaces/{repo_id}"
         if repo_id in self.server.repos:
             raise Refusal(409, "You already created this model repo", url=f"{self.server.url}/{repo_id}")
         repo = Repo(private=asked.get("visibility") == "private" or bool(asked.get("private")))
@@ -208,7 +214,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_json({"errors": [], "warnings": []})
 
     def preupload(self, body: bytes, repo: str, rev: str, fault: Fault | None) -> None:
-        self.require_writer(repo.split("/")[0])
+        self.require_writer(repo.removeprefix("spaces/").split("/")[0])
         _, tree = self.find_tree(repo, rev)
         self.send_json({"files": [self.upload_mode(file["path"], tree) for file in json.loads(body)["files"]]})
 
@@ -220,7 +226,7 @@ class Handler(BaseHTTPRequestHandler):
         return mode
 
     def batch(self, body: bytes, repo: str, fault: Fault | None) -> None:
-        self.require_writer(repo.split("/")[0])
+        self.require_writer(repo.removeprefix("spaces/").split("/")[0])
         self.find(repo)
         objects = []
         for wanted in json.loads(body)["objects"]:
@@ -246,7 +252,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_json({})
 
     def commit(self, body: bytes, repo: str, rev: str, fault: Fault | None) -> None:
-        self.require_writer(repo.split("/")[0])
+        self.require_writer(repo.removeprefix("spaces/").split("/")[0])
         sha, tree = self.find_tree(repo, rev)
         tree, message = dict(tree), ""
         for line in body.splitlines():
@@ -273,7 +279,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_json({"success": True, "commitOid": new, "commitUrl": url, "hookOutput": ""})
 
     def branch(self, body: bytes, repo: str, rev: str, fault: Fault | None) -> None:
-        self.require_writer(repo.split("/")[0])
+        self.require_writer(repo.removeprefix("spaces/").split("/")[0])
         found = self.find(repo)
         if rev in found.branches:
             raise Refusal(409, "Reference already exists")

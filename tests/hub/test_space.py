@@ -1,0 +1,53 @@
+"""The demo Space: the commands of its README publish it whole, and its files agree with each other."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from fake_hub import WRITER
+
+ROOT = Path(__file__).resolve().parents[2]
+SPACE = ROOT / "recipes" / "space"
+README = (SPACE / "README.md").read_text("utf-8")
+METADATA = yaml.safe_load(README.split("---")[1])
+
+
+def publishing_commands() -> list[list[str]]:
+    """The lines of README.md that begin with `hf`."""
+    return [shlex.split(line) for line in README.splitlines() if line.startswith("hf ")]
+
+
+def test_the_commands_of_its_readme_publish_it(hub, tmp_path):
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_TOKEN": WRITER}
+    environment |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    commands = publishing_commands()
+    assert [command[1] for command in commands] == ["repos", "upload", "upload"]
+    for _, *arguments in commands:
+        command = [str(Path(sys.executable).with_name("hf")), *arguments]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr[-2000:]
+    _, tree = hub.repos["spaces/org/bert-demo"].tree("main")
+    assert tree["app.py"] == (SPACE / "app.py").read_bytes()
+    assert set(tree) >= {"README.md", "requirements.txt", "bert_repro/__init__.py", "bert_repro/pipelines/__init__.py"}
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "bert_repro").rglob("*.py")}
+    assert modules <= set(tree)
+    assert not [name for name in tree if "__pycache__" in name]
+
+
+def test_its_metadata_fits_its_files():
+    assert METADATA["sdk"] == "gradio"
+    assert (SPACE / METADATA["app_file"]).exists()
+    (pin,) = re.findall(r"^gradio==(.+)$", (SPACE / "requirements.txt").read_text("utf-8"), re.MULTILINE)
+    assert METADATA["sdk_version"] == pin
+    assert len(METADATA["short_description"]) <= 60  # the Hub refuses longer ones
+
+
+def test_its_bounds_are_those_of_the_package():
+    declared = (ROOT / "pyproject.toml").read_text("utf-8")
+    for line in (SPACE / "requirements.txt").read_text("utf-8").splitlines():
+        if ">=" in line:
+            assert f'"{line}"' in declared
