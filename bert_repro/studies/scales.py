@@ -81,15 +81,15 @@ _PAPER_TASKS: Mapping[str, Mapping[str, Any]] = {
 _FAST = {"mixed_precision": "bf16"}
 _SMALL: Mapping[str, Any] = {"train_batch_size": 16, "learning_rate": 3e-4, "bias_correction": True}
 _TRIAL_TASKS: Mapping[str, Mapping[str, Any]] = {
-    "mnli": {**_SMALL, "max_train_samples": 2_000, "max_eval_samples": 2_000, "num_train_epochs": 3.0},
+    "mnli": {**_SMALL, "max_train_samples": 1_500, "max_eval_samples": 1_500, "num_train_epochs": 2.0},
     "qnli": {**_SMALL, "max_train_samples": 2_000, "max_eval_samples": 1_000, "num_train_epochs": 2.0},
     "mrpc": {**_SMALL, "num_train_epochs": 2.0},
     "sst2": {**_SMALL, "max_train_samples": 4_000, "num_train_epochs": 2.0},
-    "squad": {**_SMALL, "max_train_samples": 600, "max_eval_samples": 500, "num_train_epochs": 2.0}
+    "squad": {**_SMALL, "max_train_samples": 400, "max_eval_samples": 400, "num_train_epochs": 2.0}
     | {"max_seq_length": 128, "max_query_length": 32, "doc_stride": 64},
     "conll2003": {**_SMALL, "max_train_samples": 2_000, "num_train_epochs": 3.0, "max_seq_length": 128},
     "features": {**_SMALL, "max_train_samples": 2_000, "num_train_epochs": 3.0, "max_seq_length": 128}
-    | {"learning_rate": 1e-3, "bilstm_size": 96},
+    | {"learning_rate": 1e-3, "bilstm_size": 64},
 }
 
 SCALES: Mapping[str, Scale] = {
