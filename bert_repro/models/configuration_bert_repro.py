@@ -199,6 +199,16 @@ class BertReproConfig(PreTrainedConfig):
             config["model_type"] = cls.model_type
         return config, unused
 
+    def has_stock_counterpart(self, heads: list[Head]) -> bool:
+        """Whether transformers' own BERT computes what our classes do under this configuration.
+
+        Args:
+            heads: the classes that the weights are for; empty where none is known.
+        """
+        if self.bilstm_size is not None or self.token_features is not None:
+            return False
+        return self.pool_token == "first" or (bool(heads) and not any(head.pooled for head in heads))
+
     def published(self, use_diff: bool = True) -> dict[str, Any]:
         """The content of config.json: what transformers' own BERT understands, wherever its outputs would be equal.
 
@@ -215,8 +225,7 @@ class BertReproConfig(PreTrainedConfig):
         config: dict[str, Any] = json.loads(self.to_json_string(use_diff))
         names = self.architectures or []
         heads = [head for head in HEADS.values() if head.ours in names or head.stock in names]
-        plain = self.bilstm_size is None and self.token_features is None
-        if plain and (self.pool_token == "first" or (heads and not any(head.pooled for head in heads))):
+        if self.has_stock_counterpart(heads):
             config["model_type"] = STOCK_MODEL_TYPE
             renamed = {head.ours: head.stock for head in heads}
         else:

@@ -1134,20 +1134,19 @@ class BertReproTokenFeatures(nn.Module):
         weighted = config.token_features.startswith("weighted")
         self.weights = nn.Parameter(torch.zeros(count)) if weighted else None
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Combines the layers.
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Combines the layers that the row reads.
 
         Args:
-            hidden_states: (B, S, L + 1, H).
+            states: (B, S, K, H), the hidden states at the places `layers`.
 
         Returns:
             (B, S, H), or (B, S, 4H) for `concat_last_four`.
         """
-        chosen = hidden_states[..., self.layers, :]
         if self.weights is None:
-            return chosen.flatten(-2)
+            return states.flatten(-2)
         weights = self.weights.softmax(0) if self.normalize else self.weights
-        return (weights.unsqueeze(-1) * chosen).sum(-2)
+        return (weights.unsqueeze(-1) * states).sum(-2)
 
 
 class BertReproClassifier(BertReproPreTrainedModel):
@@ -1368,26 +1367,28 @@ class BertReproForTokenClassification(BertReproClassifier):
         """Scores tokens. Other input as in `BertReproModel.forward`.
 
         labels: (B, S) class ids, -100 on tokens that are not classified.
-        encoder_states: (B, S, L + 1, H) all hidden states of the frozen encoder, in place of what it would compute; for
-            models with `token_features`.
+        encoder_states: (B, S, K, H) in place of what the encoder would compute, for models with `token_features`: the
+            hidden states at the K places that it reads (`features.layers`).
         """
         outputs = BaseModelOutputWithPooling()
+        asked = kwargs.pop("output_hidden_states", None)
+        asked = self.config.output_hidden_states if asked is None else asked
         if encoder_states is None:
-            if self.features is not None:
-                kwargs["output_hidden_states"] = True
+            kwargs["output_hidden_states"] = asked or self.features is not None
             outputs = self.bert(
                 input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
             )
         if self.features is None:
             read = outputs.last_hidden_state
+        elif encoder_states is None:
+            read = self.features(torch.stack(outputs.hidden_states[self.features.layers], dim=2))
         else:
-            states = torch.stack(outputs.hidden_states, dim=2) if encoder_states is None else encoder_states
-            read = self.features(states)
+            read = self.features(encoder_states)
         logits = self.token_logits(read, attention_mask, kwargs)
         return TokenClassifierOutput(
             loss=None if labels is None else mean_cross_entropy(logits, labels),
             logits=logits,
-            hidden_states=outputs.hidden_states,
+            hidden_states=outputs.hidden_states if asked else None,
             attentions=outputs.attentions,
         )
 

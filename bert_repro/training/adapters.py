@@ -221,6 +221,6 @@ def _base_class(model: Any) -> Mapping[str, str]:
 
 
 def _stock_class(model: Any) -> str | None:
-    """The class of transformers with equal outputs; a left-to-right model's sequence heads have none."""
+    """The class of transformers with equal outputs, if there is one."""
     head = next(head for head in HEADS.values() if head.ours == type(model).__name__)
-    return None if head.pooled and model.config.pool_token != "first" else head.stock
+    return head.stock if model.config.has_stock_counterpart([head]) else None

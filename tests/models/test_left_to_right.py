@@ -27,13 +27,18 @@ def test_a_later_token_never_changes_an_earlier_state(tiny, config, implementati
     model = BertReproModel(config(attn_implementation=implementation)).eval()
     batch = tiny.batch()
     inputs = {"padded": batch, "packed": tiny.pack(batch), "one row": {"input_ids": batch["input_ids"][:1]}}[form]
-    with torch.no_grad():
-        before = model(**inputs).last_hidden_state
+
+    def states() -> torch.Tensor:
+        with torch.no_grad():
+            return torch.stack(model(**inputs, output_hidden_states=True).hidden_states)[:, 0]
+
+    before = states()
+    for place in reversed(range(1, 11)):  # of the first sequence: one more token is changed every time
         inputs["input_ids"] = inputs["input_ids"].clone()
-        inputs["input_ids"][0, 5] = 60
-        after = model(**inputs).last_hidden_state
-    assert torch.equal(after[0, :5], before[0, :5])
-    assert not torch.equal(after[0, 5:11], before[0, 5:11])
+        inputs["input_ids"][0, place] = 60
+        after = states()
+        assert torch.equal(after[:, :place], before[:, :place])
+        assert not torch.equal(after[1:, place:11], before[1:, place:11])
 
 
 def test_bidirectional_model_does_see_later_tokens(tiny):

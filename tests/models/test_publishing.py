@@ -72,9 +72,12 @@ PUBLISHED = {
     "left-to-right tokens": ("AutoModelForTokenClassification", {"is_decoder": True}),
     "left-to-right sequences": ("AutoModelForSequenceClassification", {"is_decoder": True}),
     "last token": ("AutoModelForMultipleChoice", {"pool_token": "last"}),
+    "BiLSTM on sequences": ("AutoModelForSequenceClassification", {"is_decoder": True, "bilstm_size": 8}),
+    "BiLSTM on questions": ("AutoModelForQuestionAnswering", {"bilstm_size": 8}),
+    "chosen layers": ("AutoModelForTokenClassification", {"token_features": "weighted_all", "bilstm_size": 8}),
     "bfloat16": ("AutoModelForMaskedLM", {"dtype": torch.bfloat16}),
 }
-VARIANTS = {"left-to-right sequences", "last token"}
+VARIANTS = {"left-to-right sequences", "last token", "BiLSTM on sequences", "BiLSTM on questions", "chosen layers"}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,205 @@
+"""The BiLSTM between encoder and head, and the heads that read chosen layers: what transformers' BERT does not have."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import bert_repro
+from bert_repro import (
+    BertReproForMaskedLM,
+    BertReproForSequenceClassification,
+    BertReproForTokenClassification,
+)
+
+SIZE = 6
+ROWS = {  # which of the hidden states of four layers, the embeddings' first
+    "embeddings": [0],
+    "second_to_last": [3],
+    "last": [4],
+    "weighted_last_four": [1, 2, 3, 4],
+    "concat_last_four": [1, 2, 3, 4],
+    "weighted_all": [1, 2, 3, 4],
+}
+HEADS = {
+    "BertReproForSequenceClassification": {"labels": torch.tensor([1, 0, 1])},
+    "BertReproForMultipleChoice": {"labels": torch.tensor([2])},
+    "BertReproForTokenClassification": {},
+    "BertReproForQuestionAnswering": {},
+}
+
+
+@pytest.fixture(params=[False, True], ids=["bidirectional", "left to right"])
+def make(request, tiny):
+    """Makes a head behind a BiLSTM."""
+
+    def make(name: str, **fields: Any):
+        torch.manual_seed(0)
+        config = tiny.config(is_decoder=request.param, bilstm_size=SIZE, **fields)
+        return getattr(bert_repro, name)(config).eval()
+
+    return make
+
+
+def batch_for(tiny, name: str) -> dict[str, torch.Tensor]:
+    batch = tiny.batch()
+    return {key: value.unsqueeze(0) for key, value in batch.items()} if "Choice" in name else batch
+
+
+def logits_of(outputs) -> torch.Tensor:
+    if "logits" in outputs:
+        return outputs.logits
+    return torch.stack([outputs.start_logits, outputs.end_logits], dim=-1)
+
+
+def gradients(model) -> dict[str, torch.Tensor]:
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_packed_equals_padded(tiny, make, name):
+    model = make(name)
+    batch = {**batch_for(tiny, name), **HEADS[name]}
+    mask = tiny.batch()["attention_mask"].bool()
+    seen = []
+    for inputs in (batch, tiny.pack(batch)):
+        model.zero_grad()
+        logits = logits_of(model(**inputs))
+        if logits.shape[:2] == mask.shape:
+            logits = logits[mask]
+        logits.square().mean().backward()
+        seen.append((logits.detach().view(-1), gradients(model)))
+    (padded, expected), (packed, actual) = seen
+    tiny.assert_close(packed, padded, "logits")
+    assert "bilstm.lstm.weight_hh_l0_reverse" in actual
+    for parameter, gradient in actual.items():
+        tiny.assert_close(gradient, expected[parameter], parameter)
+
+
+@pytest.mark.parametrize("name", [name for name in HEADS if "Choice" not in name])
+def test_neither_padding_nor_a_neighbour_is_read(tiny, make, name):
+    model = make(name)
+    batch = tiny.batch()
+    mask = batch["attention_mask"].bool()
+    before = logits_of(model(**batch))
+    batch["input_ids"] = torch.where(mask, batch["input_ids"], 7)
+    after = logits_of(model(**batch))
+    assert torch.equal(after[mask], before[mask]) if after.shape[:2] == mask.shape else torch.equal(after, before)
+    packed = tiny.pack(tiny.batch())
+    before = logits_of(model(**packed))
+    packed["input_ids"][0, :11] = 9
+    after = logits_of(model(**packed))
+    first = (0, slice(11)) if name.endswith("TokenClassification") else slice(1)
+    others = (0, slice(11, None)) if name.endswith("TokenClassification") else slice(1, None)
+    assert torch.equal(after[others], before[others])
+    assert not torch.equal(after[first], before[first])
+
+
+def test_a_sequence_is_read_forward_to_its_last_token_and_backward_to_its_first(tiny, make):
+    model = make("BertReproForSequenceClassification")
+    batch = tiny.batch()
+    states = model.bert(**batch).last_hidden_state
+    expected = []
+    for row, length in zip(states, batch["attention_mask"].sum(-1), strict=True):
+        read, _ = model.bilstm.lstm(row[None, :length])
+        expected.append(torch.cat([read[0, -1, :SIZE], read[0, 0, SIZE:]]))
+    tiny.assert_close(model(**batch).logits, model.classifier(torch.stack(expected)))
+
+
+def test_every_token_is_read_in_both_directions(tiny, make):
+    model = make("BertReproForTokenClassification")
+    batch = tiny.batch()
+    states = model.bert(**batch).last_hidden_state
+    logits = model(**batch).logits
+    for row, scores, length in zip(states, logits, batch["attention_mask"].sum(-1), strict=True):
+        read, _ = model.bilstm.lstm(row[None, :length])
+        tiny.assert_close(scores[:length], model.classifier(read[0]))
+
+
+def test_the_first_token_decides_too_where_the_pooler_sees_the_last_only(tiny):
+    """Bidirectional above a left-to-right encoder: what a token is classified by lies on both sides of it."""
+    torch.manual_seed(0)
+    model = BertReproForTokenClassification(tiny.config(is_decoder=True, bilstm_size=SIZE)).eval()
+    ids = tiny.batch((11,))["input_ids"]
+    before = model(ids).logits
+    ids[0, -1] = 60
+    assert not torch.allclose(model(ids).logits[0, 0], before[0, 0])
+
+
+def test_it_takes_the_poolers_place(make):
+    names = dict(make("BertReproForSequenceClassification").named_parameters())
+    assert not any("pooler" in name for name in names)
+    assert names["classifier.weight"].shape == (2, 2 * SIZE)
+    assert names["bilstm.lstm.weight_hh_l0"].shape == (4 * SIZE, SIZE)
+
+
+def test_it_starts_anew_on_a_pretrained_encoder_and_is_the_seeds(tiny, tmp_path):
+    BertReproForMaskedLM(tiny.config(is_decoder=True)).save_pretrained(tmp_path)
+
+    def load(seed: int):
+        torch.manual_seed(seed)
+        return BertReproForSequenceClassification.from_pretrained(tmp_path, bilstm_size=SIZE)
+
+    first, again, other = load(1), load(1), load(2)
+    name = "bilstm.lstm.weight_ih_l0_reverse"
+    assert torch.equal(first.state_dict()[name], again.state_dict()[name])
+    assert not torch.equal(first.state_dict()[name], other.state_dict()[name])
+    assert torch.equal(first.bert.embeddings.word_embeddings.weight, other.bert.embeddings.word_embeddings.weight)
+    bound = SIZE**-0.5
+    assert all(0 < values.abs().max() <= bound for values in first.bilstm.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_and_autocast_are_finite_and_near(tiny, make, dtype):
+    model = make("BertReproForSequenceClassification")
+    batch = tiny.batch()
+    expected = model(**batch).logits
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = model(**batch).logits
+    for logits in (mixed, model.to(dtype)(**batch).logits):
+        assert (logits.float() - expected).abs().max() < 0.1
+
+
+def test_saved_and_loaded_again_is_equal(tiny, make, tmp_path, warnings_logged):
+    model = make("BertReproForQuestionAnswering")
+    expected = model(**tiny.batch())
+    model.save_pretrained(tmp_path)
+    loaded = bert_repro.BertReproForQuestionAnswering.from_pretrained(tmp_path)
+    assert warnings_logged() == []
+    tiny.assert_close(logits_of(loaded(**tiny.batch())), logits_of(expected))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_chosen_layers_are_those_of_table_7(tiny, row):
+    torch.manual_seed(0)
+    model = BertReproForTokenClassification(
+        tiny.config(num_hidden_layers=4, token_features=row, bilstm_size=SIZE, bilstm_layers=2)
+    ).eval()
+    batch = tiny.batch((9,))
+    states = torch.stack(model.bert(**batch, output_hidden_states=True).hidden_states, dim=2)
+    chosen = states[:, :, ROWS[row]]
+    if row.startswith("weighted"):
+        with torch.no_grad():
+            model.features.weights.copy_(torch.tensor([0.5, -1.0, 2.0, 0.0]))
+        expected = (model.features.weights.softmax(0)[:, None] * chosen).sum(2)
+    else:
+        expected = chosen.flatten(2)
+    outputs = model(**batch)
+    tiny.assert_close(outputs.logits, model.classifier(model.bilstm.lstm(expected)[0]))
+    assert outputs.hidden_states is None, "nobody asked for them"
+    assert len(model(**batch, output_hidden_states=True).hidden_states) == 5
+    assert torch.equal(model(encoder_states=states[:, :, model.features.layers]).logits, outputs.logits)
+
+
+def test_free_weights_are_taken_as_they_are_and_start_at_one(tiny):
+    config = tiny.config(num_hidden_layers=4, token_features="weighted_all", normalize_feature_weights=False)
+    model = BertReproForTokenClassification(config)
+    states = torch.randn(1, 3, 4, 32)
+    tiny.assert_close(model.features(states), states.sum(2))
+
+
+def test_what_goes_beyond_the_layers_is_refused(tiny):
+    with pytest.raises(ValueError, match="concat_last_four needs 4 layers, got 2"):
+        tiny.config(token_features="concat_last_four")
+    with pytest.raises(ValueError, match="bilstm_size must be at least 1"):
+        tiny.config(bilstm_size=0)
