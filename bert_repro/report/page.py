@@ -18,13 +18,14 @@ from bert_repro.report.conditions import Conditions, table_conditions
 from bert_repro.report.numbers import numbers_record
 from bert_repro.report.plots import Plot, all_plots
 from bert_repro.report.statistics import CONFIDENCE, RESAMPLES
-from bert_repro.report.summary import ABSENT, APPEARS, NOT_TRIED, Ordering, orderings
+from bert_repro.report.summary import APPEARS, HIDDEN, NOT_TRIED, REVERSED, Ordering, orderings
 from bert_repro.report.tables import Book, Table
 from bert_repro.report.view import Line, counts, findings, table_view
 from bert_repro.status import write_text
 
 logger = logging.getLogger("bert_repro")
 
+_MOST_COLUMNS = 3
 PAGE, TEXT, NUMBERS, PLOTS = "index.html", "report.md", "numbers.json", "plots"
 
 
@@ -77,14 +78,18 @@ def _context(
 ) -> dict[str, Any]:
     told = counts(found)
     groups = [
-        ("Appear", "appears", "the same direction as in the paper, p below 0.05", findings(found, APPEARS)),
-        ("Do not appear", "absent", "within our noise, or the other way", findings(found, ABSENT)),
-        ("Not tried", "untried", "no runs", findings(found, NOT_TRIED)),
+        ("Appear", "appears", {"": findings(found, APPEARS)}),
+        ("Do not appear", "absent", {name: findings(found, name) for name in (HIDDEN, REVERSED)}),
+        ("Not tried", "untried", {"": findings(found, NOT_TRIED)}),
     ]
     return {
         "tables": [table_view(table, parts) for table, parts in zip(tables, conditions, strict=True)],
         "groups": groups,
-        "counts": told,
+        "counts": {
+            "Appear": told[APPEARS],
+            "Do not appear": told[HIDDEN] + told[REVERSED],
+            "Not tried": told[NOT_TRIED],
+        },
         "total": sum(told.values()),
         "runs": len(book.runs),
         "scales": sorted({table.scale for table in tables if table.scale}),
@@ -105,7 +110,7 @@ def _render(template: str, context: Mapping[str, Any], *, escape: bool) -> str:
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"cell": _markdown_cell, "groupby_row": _by_row}
+    environment.filters |= {"cell": _markdown_cell, "groupby_row": _by_row, "in_short": _in_short}
     source = resources.files("bert_repro.report").joinpath(template).read_text("utf-8")
     return environment.from_string(source).render(context)
 
@@ -113,6 +118,11 @@ def _render(template: str, context: Mapping[str, Any], *, escape: bool) -> str:
 def _by_row(lines: Sequence[Line]) -> list[tuple[str, list[Line]]]:
     """Lines of the same row together, in their order."""
     return [(name, list(group)) for name, group in groupby(lines, key=lambda line: line.row)]
+
+
+def _in_short(columns: Sequence[str], kind: str) -> str:
+    """Columns one after another; many that were not tried are only counted."""
+    return f"{len(columns)} columns" if kind == "untried" and len(columns) > _MOST_COLUMNS else ", ".join(columns)
 
 
 def _markdown_cell(text: str) -> str:

@@ -1,5 +1,6 @@
 """The report's plots as SVG: the same runs give the same bytes."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,29 +40,41 @@ def all_plots(figures: Sequence[Table], runs: Sequence[Run]) -> list[Plot]:
         figures: Figure 5 at every scale of ours.
         runs: all runs.
     """
-    pretraining = {label: run for label, run in labelled([run for run in runs if run.pretrains]).items()}
-    return [*_figure_plots(figures), *_curve_plots(pretraining), *_probe_plots(pretraining)]
+    plots = list(_figure_plots(figures))
+    for scale in sorted({run.scale for run in runs if run.pretrains}):
+        pretraining = labelled([run for run in runs if run.pretrains and run.scale == scale])
+        plots += [*_curve_plots(pretraining, scale), *_probe_plots(pretraining, scale)]
+    return plots
 
 
 def labelled(runs: Sequence[Run]) -> dict[str, Run]:
-    """Pre-training runs by what sets them apart; the run's name where that is not enough."""
-    labels = [_label(run) for run in runs]
+    """Pre-training runs by what sets them apart: the variant, the size where it is not the usual one, else the name."""
+    shapes = [_shape(run) for run in runs]
+    usual = max(shapes, key=shapes.count, default="")
+    labels = [
+        _variant(run) if shape == usual else f"{_variant(run)}, {shape}"
+        for run, shape in zip(runs, shapes, strict=True)
+    ]
     return {
-        label if labels.count(label) == 1 else f"{label} ({run.name})": run
+        label if labels.count(label) == 1 else f"{label}, {run.name}": run
         for label, run in zip(labels, runs, strict=True)
     }
 
 
-def _label(run: Run) -> str:
-    model, settings = run.record.get("model", {}), run.record.get("settings", {})
-    shape = "/".join(str(model.get(name, "?")) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+def _shape(run: Run) -> str:
+    """Layers/hidden/heads."""
+    model = run.record.get("model", {})
+    return "/".join(str(model.get(name, "?")) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+
+
+def _variant(run: Run) -> str:
+    settings = run.record.get("settings", {})
     if settings.get("left_to_right"):
-        return f"{shape} left-to-right"
+        return "left-to-right"
     if not settings.get("next_sentence_prediction", True):
-        return f"{shape} no NSP"
+        return "no NSP"
     masks, random = settings.get("mask_share", 0.8), settings.get("random_share", 0.1)
-    shares = (masks, 1 - masks - random, random)
-    return f"{shape} " + "/".join(f"{100 * abs(share):.0f}" for share in shares)
+    return "/".join(f"{100 * abs(share):.0f}" for share in (masks, 1 - masks - random, random))
 
 
 def _figure_plots(figures: Sequence[Table]) -> Iterator[Plot]:
@@ -77,7 +90,6 @@ def _figure_plots(figures: Sequence[Table]) -> Iterator[Plot]:
                     steps = [step for step, _ in points]
                     axis.errorbar(steps, means, [below, above], marker=marker, capsize=3, label=row.name)
             axis.set(xlabel="pre-training steps", ylabel="MNLI dev accuracy (%)")
-            axis.legend()
 
         yield Plot(
             f"figure5-{figure.scale}",
@@ -87,7 +99,7 @@ def _figure_plots(figures: Sequence[Table]) -> Iterator[Plot]:
         )
 
 
-def _curve_plots(runs: Mapping[str, Run]) -> Iterator[Plot]:
+def _curve_plots(runs: Mapping[str, Run], scale: str) -> Iterator[Plot]:
     for loss, title in (("mlm_loss", "masked LM"), ("lm_loss", "left-to-right LM"), ("nsp_loss", "NSP")):
         shown = {label: run.curve for label, run in runs.items() if run.curve and loss in run.curve["training"]}
         if not shown:
@@ -101,41 +113,45 @@ def _curve_plots(runs: Mapping[str, Run]) -> Iterator[Plot]:
                     marker = _MARKERS[number % len(_MARKERS)]
                     axis.plot(heldout["step"], heldout[loss], marker, color=line.get_color(), markersize=4)
             axis.set(xlabel="optimiser step", ylabel="loss (nats)")
-            _legend_below(axis)
 
+        name = f"loss-{loss.removesuffix('_loss')}-{scale}"
         yield Plot(
-            f"loss-{loss.removesuffix('_loss')}",
-            f"Loss along pre-training: {title}",
+            name,
+            f"Loss along pre-training: {title} (scale {scale})",
             "Lines: training, averaged over neighbouring steps. Markers: held-out text, with its own masks."
             + (" Losses of different masking mixes are of different problems." if loss == "mlm_loss" else ""),
-            _svg(loss, draw),
+            _svg(name, draw),
         )
 
 
-def _probe_plots(runs: Mapping[str, Run]) -> Iterator[Plot]:
+def _probe_plots(runs: Mapping[str, Run], scale: str) -> Iterator[Plot]:
     probed = {label: run.record["probes"] for label, run in runs.items() if run.record.get("probes")}
     by_action = {label: probes["by_action"] for label, probes in probed.items() if "by_action" in probes}
     if by_action:
         yield Plot(
-            "probe-action",
-            "Probe: what the model reads where it must predict",
+            f"probe-action-{scale}",
+            f"Probe: what the model reads where it must predict (scale {scale})",
             "Held-out accuracy of predicted tokens by what stands in their place. Only actions of the model's own mix.",
-            _svg("probe-action", lambda axis: _draw_actions(axis, by_action)),
+            _svg(f"probe-action-{scale}", lambda axis: _draw_actions(axis, by_action)),
         )
     if probed:
         yield Plot(
-            "probe-frequency",
-            "Probe: rare and frequent tokens",
+            f"probe-frequency-{scale}",
+            f"Probe: rare and frequent tokens (scale {scale})",
             "Held-out accuracy by how often the token occurs in the corpus; a left-to-right model's is of next tokens.",
-            _svg("probe-frequency", lambda axis: _draw_frequencies(axis, probed)),
+            _svg(f"probe-frequency-{scale}", lambda axis: _draw_frequencies(axis, probed)),
         )
     confusions = {label: probes["nsp_confusion"] for label, probes in probed.items() if "nsp_confusion" in probes}
     if confusions:
         yield Plot(
-            "probe-nsp",
-            "Probe: next sentence prediction",
+            f"probe-nsp-{scale}",
+            f"Probe: next sentence prediction (scale {scale})",
             "Of the held-out pairs with each label, the share that the model says is IsNext and NotNext.",
-            _svg("probe-nsp", lambda axis: _draw_confusions(axis, confusions), height=0.9 + 0.42 * len(confusions)),
+            _svg(
+                f"probe-nsp-{scale}",
+                lambda axis: _draw_confusions(axis, confusions),
+                height=0.7 + 0.5 * len(confusions),
+            ),
         )
 
 
@@ -148,7 +164,6 @@ def _draw_actions(axis: Any, by_action: Mapping[str, Mapping[str, Mapping[str, f
     axis.set_yticks([place + 0.4 for place in range(len(_ACTIONS))], list(_ACTIONS.values()))
     axis.invert_yaxis()
     axis.set_xlabel("right (%)")
-    _legend_below(axis)
 
 
 def _draw_frequencies(axis: Any, probed: Mapping[str, Mapping[str, Any]]) -> None:
@@ -158,27 +173,31 @@ def _draw_frequencies(axis: Any, probed: Mapping[str, Mapping[str, Any]]) -> Non
         axis.plot([row["at_least"] for row in bins], shares, marker=_MARKERS[number % len(_MARKERS)], label=label)
     axis.set_xscale("log")
     axis.set(xlabel="occurrences in the corpus, at least", ylabel="right (%)")
-    _legend_below(axis)
 
 
 def _draw_confusions(axis: Any, confusions: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
     rows = [(label, truth, counts[truth]) for label, counts in confusions.items() for truth in _NSP]
     shares = [[100 * counts[said] / (sum(counts.values()) or 1) for said in _NSP] for _, _, counts in rows]
-    axis.imshow(shares, cmap="Blues", vmin=0, vmax=100, aspect="auto")
+    # Rectangles, not an image: an image would be a resource, which the page forbids itself.
+    axis.pcolormesh(shares, cmap="Blues", vmin=0, vmax=100, edgecolors="white", linewidth=1)
     for row, pair in enumerate(shares):
         for column, share in enumerate(pair):
-            axis.text(column, row, f"{share:.0f}%", ha="center", va="center", color="white" if share > 55 else "black")
-    axis.set_xticks(range(2), [f"says {name}" for name in _NSP.values()])
+            axis.text(
+                column + 0.5,
+                row + 0.5,
+                f"{share:.0f}%",
+                ha="center",
+                va="center",
+                color="white" if share > 55 else "black",
+            )
+    axis.set_xticks([0.5, 1.5], [f"says {name}" for name in _NSP.values()])
     axis.xaxis.tick_top()
-    axis.set_yticks(range(len(rows)), [f"{label}: {_NSP[truth]}" for label, truth, _ in rows])
+    axis.invert_yaxis()
+    axis.set_yticks([row + 0.5 for row in range(len(rows))], [f"{label}: {_NSP[truth]}" for label, truth, _ in rows])
     axis.grid(False)
 
 
-def _legend_below(axis: Any) -> None:
-    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize=8, frameon=False)
-
-
-def _svg(name: str, draw: Callable[[Any], None], height: float = 3.6) -> str:
+def _svg(name: str, draw: Callable[[Any], None], height: float = 3.2) -> str:
     """Draws, and makes the drawing fit to stand in a page beside others: ids of its own, nothing of date or program."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -186,10 +205,14 @@ def _svg(name: str, draw: Callable[[Any], None], height: float = 3.6) -> str:
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update({"svg.hashsalt": name, "font.size": 9.5})
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        figure = Figure(layout="constrained")
         axis = figure.subplots()
         axis.grid(alpha=0.3)
         draw(axis)
+        named = len(axis.get_legend_handles_labels()[1])
+        if named:
+            figure.legend(loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
+        figure.set_size_inches(_WIDTH, height + 0.19 * math.ceil(named / 2))
         file = StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = file.getvalue()

@@ -9,7 +9,8 @@ from bert_repro.report.statistics import Comparison
 from bert_repro.report.tables import Book, Ours, Row, Table, parameters
 
 SIGNIFICANT = 0.05
-APPEARS, ABSENT, NOT_TRIED = "appears", "does not appear", "not tried"
+APPEARS, HIDDEN, REVERSED, NOT_TRIED = "appears", "within our noise", "the other way", "not tried"
+VERDICTS = (APPEARS, HIDDEN, REVERSED, NOT_TRIED)
 
 _FEATURES = (
     "Embeddings",
@@ -45,7 +46,7 @@ class Ordering:
 
     Args:
         table: 1 to 8, or `figure5`.
-        scale: of our runs; None: not tried.
+        scale: of our runs; None: nothing of the table was run.
         statement: `one row` above or below `the other`, as the paper has it.
         column: the column's name.
         paper: the paper's difference in points; None where it prints no numbers.
@@ -65,27 +66,21 @@ class Ordering:
 
     @property
     def verdict(self) -> str:
-        """One of APPEARS, ABSENT, NOT_TRIED. An ordering appears when it is ours too, beyond our noise."""
+        """One of VERDICTS. An ordering appears when it is ours too, and is reversed, beyond our noise only.
+
+        Where nothing can be tested (one run a row), the direction alone decides.
+        """
         difference = self.difference
         if difference is None:
             return NOT_TRIED
-        beyond = self.ours is None or self.ours.p_value < SIGNIFICANT
-        return APPEARS if beyond and difference * self.expected > 0 else ABSENT
+        if self.ours is not None and self.ours.p_value >= SIGNIFICANT:
+            return HIDDEN
+        return APPEARS if difference * self.expected > 0 else REVERSED
 
     @property
     def difference(self) -> float | None:
         """Ours, in points."""
         return self.ours.difference if self.ours else self.untested
-
-    @property
-    def how(self) -> str:
-        """What became of an ordering that was tried."""
-        difference = self.difference or 0.0
-        if self.ours is None:
-            return "untested: one run a row" if difference * self.expected > 0 else "the other way; untested"
-        if self.ours.p_value < SIGNIFICANT:
-            return "" if difference * self.expected > 0 else "the other way"
-        return "same direction, within our noise" if difference * self.expected > 0 else "within our noise"
 
 
 def orderings(book: Book) -> list[Ordering]:
@@ -133,8 +128,7 @@ def _ordering(
     ours, other = first.ours.get(column), second.ours.get(column)
     tested, untested = _compared(book, ours, other)
     statement = f"{first.name} {'above' if expected > 0 else 'below'} {second.name}"
-    scale = table.scale if tested or untested is not None else None
-    return Ordering(table.key, scale, statement, column, printed, tested, untested, expected)
+    return Ordering(table.key, table.scale, statement, column, printed, tested, untested, expected)
 
 
 def _compared(book: Book, ours: Ours | None, other: Ours | None) -> tuple[Comparison | None, float | None]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bert_repro.report.collect import FIGURE
 from bert_repro.report.conditions import Conditions
 from bert_repro.report.statistics import Comparison
-from bert_repro.report.summary import ABSENT, APPEARS, NOT_TRIED, Ordering
+from bert_repro.report.summary import NOT_TRIED, VERDICTS, Ordering
 from bert_repro.report.tables import Ours, Row, Table, unit
 
 NOT_RUN = "not run"
@@ -41,6 +41,7 @@ class TableView:
         anchor: its name in links.
         heading: number, and the scale where something was run.
         title: what it shows.
+        is_run: whether there is any number of ours.
         columns: heads, and below each what is measured.
         lines: of all rows, those of a row together.
         notes: why there is no difference; each begins with its mark.
@@ -51,7 +52,8 @@ class TableView:
     anchor: str
     heading: str
     title: str
-    columns: tuple[tuple[str, str], ...]
+    is_run: bool
+    columns: tuple[tuple[str, tuple[str, str]], ...]
     lines: tuple[Line, ...]
     notes: tuple[str, ...]
     shared: Conditions
@@ -60,7 +62,14 @@ class TableView:
 
 @dataclass(frozen=True)
 class Finding:
-    """Orderings of a table between the same rows that ended alike."""
+    """Orderings of a table between the same rows that ended alike.
+
+    Args:
+        anchor: of the table.
+        where: the table's name.
+        statement: which row stands above which.
+        columns: in which columns, each with the paper's difference and ours.
+    """
 
     anchor: str
     where: str
@@ -76,7 +85,8 @@ def table_view(table: Table, conditions: tuple[Conditions, dict[str, Conditions]
         _anchor(table.key, table.scale),
         where(table.key) + (f", ours at scale {table.scale}" if table.scale else ""),
         table.title,
-        tuple((_head(table, column.name), f"{column.metric}, {column.split}") for column in table.columns),
+        table.scale is not None,
+        tuple((_head(table, column.name), (column.metric, column.split)) for column in table.columns),
         tuple(lines),
         tuple(f"{mark}: {reason}." for reason, mark in notes.items()),
         *conditions,
@@ -86,15 +96,17 @@ def table_view(table: Table, conditions: tuple[Conditions, dict[str, Conditions]
 def findings(orderings: Sequence[Ordering], verdict: str) -> list[Finding]:
     """The orderings with a verdict, those between the same rows of a table in one.
 
-    What was tried at one scale does not count as not tried at another.
+    What was tried at one scale is not told as not tried at another.
     """
-    tried = {(item.table, item.statement, item.column) for item in orderings if item.verdict != NOT_TRIED}
+    told = {(item.table, item.statement, item.column) for item in orderings if item.verdict != NOT_TRIED}
     groups: dict[tuple[str, str | None, str], list[str]] = {}
     for item in orderings:
         if item.verdict != verdict:
             continue
-        if verdict == NOT_TRIED and (item.table, item.statement, item.column) in tried:
-            continue
+        if verdict == NOT_TRIED:
+            if (item.table, item.statement, item.column) in told:
+                continue
+            told.add((item.table, item.statement, item.column))
         groups.setdefault((item.table, item.scale, item.statement), []).append(_told(item))
     return [
         Finding(_anchor(table, scale), where(table) + (f" ({scale})" if scale else ""), statement, tuple(columns))
@@ -104,10 +116,7 @@ def findings(orderings: Sequence[Ordering], verdict: str) -> list[Finding]:
 
 def counts(orderings: Sequence[Ordering]) -> dict[str, int]:
     """How many orderings have each verdict."""
-    return {
-        verdict: sum(len(finding.columns) for finding in findings(orderings, verdict))
-        for verdict in (APPEARS, ABSENT, NOT_TRIED)
-    }
+    return {verdict: sum(len(finding.columns) for finding in findings(orderings, verdict)) for verdict in VERDICTS}
 
 
 def where(key: str) -> str:
@@ -219,11 +228,8 @@ def _anchor(key: str, scale: str | None) -> str:
 
 def _told(item: Ordering) -> str:
     """A column with the paper's difference and ours."""
-    parts = [] if item.paper is None else [f"paper {signed(item.paper, 2 if 'perplexity' in item.column else 1)}"]
-    if item.difference is not None:
-        parts.append(f"ours {signed(item.difference)}")
-    if item.ours is not None:
-        parts.append(p_text(item.ours.p_value))
-    if item.verdict == ABSENT or item.ours is None:
-        parts += [item.how] if item.difference is not None else []
-    return f"{item.column} ({', '.join(parts)})" if parts else item.column
+    if item.difference is None:
+        return item.column
+    digits = 2 if "perplexity" in item.column else 1
+    paper = _NOTHING if item.paper is None else signed(item.paper, digits)
+    return f"{item.column} {paper} / {signed(item.difference, digits)}{'' if item.ours else ' (untested)'}"

@@ -1,0 +1,149 @@
+"""Our numbers in the paper's tables: means, what may be subtracted, what is tested, which orderings appear."""
+
+import pytest
+from made_up import cell, finetuning, pretraining, row
+
+from bert_repro.paper_results import TABLES
+from bert_repro.report.collect import collect
+from bert_repro.report.summary import APPEARS, HIDDEN, NOT_TRIED, REVERSED, orderings
+from bert_repro.report.tables import Book
+
+
+def table(folder, key, scale="trial"):
+    book = Book(collect(folder))
+    return next(table for table in [*book.tables, *book.figures] if (table.key, table.scale) == (key, scale))
+
+
+def number(folder, key, name, column):
+    return table(folder, key).row(name).ours[column]
+
+
+def test_a_cell_is_the_mean_over_seeds_with_interval_and_difference(tmp_path):
+    row(tmp_path, [cell(5, "BERT-base", "SST-2")], 0.75, spread=0.02, task="sst2", split="validation")
+    ours = number(tmp_path, "5", "BERT-base", "SST-2")
+    assert ours.scores == pytest.approx((75, 73, 77), abs=0.1)
+    assert (ours.mean, ours.deviation) == pytest.approx((75, 2), abs=0.1)
+    assert ours.low < 73 and ours.high > 77  # Student's factor at three seeds is 4.3
+    assert ours.difference == pytest.approx(75 - 92.7, abs=0.1)
+    assert ours.reason is None
+
+
+@pytest.mark.parametrize(
+    ("task", "column", "changes", "reason"),
+    [
+        ("sst2", "SST-2", {"rows": 500}, "ours is scored on 500 rows, the published set has 872"),
+        ("sst2", "SST-2", {"trained": 6000}, "ours is fine-tuned on 6,000 rows, the published set has 67,349"),
+        ("squad", "SQuAD", {"trained": 20_000}, "ours is fine-tuned on 20,000 rows, the published set has 87,599"),
+        (
+            "squad", "SQuAD", {"settings": {"max_train_samples": 500}},
+            "ours is fine-tuned on 500 rows, the published set has 87,599",
+        ),
+        ("qnli", "QNLI", {}, "the paper's QNLI is GLUE's first release (108k training rows); today's has 104,743"),
+    ],
+)  # fmt: skip
+def test_no_difference_where_the_data_do_not_agree(tmp_path, task, column, changes, reason):
+    metric = "f1" if task == "squad" else "accuracy"
+    row(tmp_path, [cell(5, "BERT-base", column)], 0.7, task=task, split="validation", metric=metric, **changes)
+    ours = number(tmp_path, "5", "BERT-base", column)
+    assert (ours.difference, ours.reason) == (None, reason)
+    assert ours.mean == pytest.approx(70, abs=0.2)
+
+
+def test_a_row_the_paper_lacks_stands_without_its_numbers(tmp_path):
+    row(tmp_path, [cell(6, "tiny", "MRPC")], 0.7, task="mrpc", split="validation")
+    found = table(tmp_path, "6").row("tiny")
+    assert found.paper == {} and found.ours["MRPC"].difference is None and found.ours["MRPC"].reason is None
+
+
+def test_a_collapsed_run_stays_in_the_mean_and_is_counted(tmp_path):
+    cells = [cell(5, "BERT-base", "MRPC")]
+    for seed, share, collapsed in ((1, 0.8, False), (2, 0.8, False), (3, 0.684, True)):
+        finetuning(tmp_path, cells, share, task="mrpc", split="validation", seed=seed, collapsed=collapsed)
+    ours = number(tmp_path, "5", "BERT-base", "MRPC")
+    assert ours.mean == pytest.approx((80 + 80 + 68.4) / 3, abs=0.1)
+    assert (ours.collapsed, len(ours.runs)) == (1, 3)
+
+
+def test_the_average_of_table_1_needs_all_nine_columns(tmp_path):
+    columns = TABLES[1].columns[:-1]
+    for place, column in enumerate(columns[:-1]):
+        finetuning(
+            tmp_path, [cell(1, "BERT-base", column.name)], 0.5 + place / 100, task=column.task, split=column.split,
+            metric=column.metric, rows=1000, trained=10**6, examples=False,
+        )  # fmt: skip
+    assert table(tmp_path, "1").row("BERT-base").average is None
+    last = columns[-1]
+    finetuning(tmp_path, [cell(1, "BERT-base", last.name)], 0.58, task="rte", split="test", rows=1000, trained=10**6)
+    assert table(tmp_path, "1").row("BERT-base").average == pytest.approx(54)
+
+
+def test_rows_are_tested_against_the_baseline(tmp_path):
+    column = {"task": "sst2", "split": "validation"}
+    row(tmp_path, [cell(5, "BERT-base", "SST-2")], 0.80, **column)
+    row(tmp_path, [cell(5, "No NSP", "SST-2")], 0.60, **column)
+    row(tmp_path, [cell(5, "LTR & no NSP", "SST-2")], 0.60, examples=False, **column)
+    found = table(tmp_path, "5")
+    assert found.baseline == "BERT-base"
+    tested = found.row("No NSP").ours["SST-2"].comparison
+    assert tested.difference == pytest.approx(-20, abs=0.2) and tested.p_value < 0.01
+    assert found.row("BERT-base").ours["SST-2"].comparison is None
+    assert found.row("LTR & no NSP").ours["SST-2"].comparison is None
+
+
+def test_rows_scored_on_other_examples_are_not_paired(tmp_path):
+    column = {"task": "sst2", "split": "validation"}
+    row(tmp_path, [cell(5, "BERT-base", "SST-2")], 0.8, **column)
+    row(tmp_path, [cell(5, "No NSP", "SST-2")], 0.6, rows=500, **column)
+    assert number(tmp_path, "5", "No NSP", "SST-2").comparison is None
+
+
+def test_scales_are_never_put_together(tmp_path):
+    cells = [cell(5, "BERT-base", "SST-2")]
+    for scale, share in (("gpu", 0.9), ("trial", 0.7)):
+        row(tmp_path, cells, share, task="sst2", split="validation", scale=scale)
+    for scale, share in (("gpu", 90), ("trial", 70)):
+        ours = table(tmp_path, "5", scale).row("BERT-base").ours["SST-2"]
+        assert ours.mean == pytest.approx(share, abs=0.1) and len(ours.runs) == 3
+
+
+def test_table_6_compares_with_the_smallest_size_that_was_run(tmp_path):
+    for name, count in (("tiny", 4_000_000), ("mini", 11_000_000)):
+        size = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2, "parameters": count}
+        row(tmp_path, [cell(6, name, "MRPC")], 0.7, task="mrpc", split="validation", model=size)
+    found = table(tmp_path, "6")
+    assert found.baseline == "tiny"
+    assert [item.name for item in found.rows if item.ours] == ["tiny", "mini"]
+
+
+def verdicts(folder):
+    found = orderings(Book(collect(folder)))
+    return {(item.table, item.statement, item.column): item.verdict for item in found}
+
+
+@pytest.fixture(scope="module")
+def found(trial):
+    return verdicts(trial)
+
+
+def test_orderings_appear_are_hidden_by_noise_are_reversed_or_not_tried(found):
+    assert found["5", "LTR & no NSP below No NSP", "MNLI-m"] == APPEARS
+    assert found["5", "No NSP below BERT-base", "MNLI-m"] == HIDDEN
+    assert found["7", "Concat last four hidden below BERT-base", "dev"] == REVERSED
+    assert found["6", "4-128-4 below 2-128-4", "LM perplexity"] == APPEARS  # lower is better; one run a row
+    assert found["6", "4-128-4 above 2-128-4", "MNLI-m"] == APPEARS
+    assert found["figure5", "MLM above LTR", "step 2,000"] == APPEARS
+    assert found["1", "BERT-large above BERT-base", "MNLI-m"] == NOT_TRIED
+    assert found["8", "100/0/0 below 80/10/10", "NER fine-tune"] == NOT_TRIED
+
+
+def test_rows_that_the_paper_prints_as_equal_have_no_ordering(found):
+    assert not [key for key in found if key[0] == "5" and "BiLSTM" in key[1] and key[2] == "MNLI-m"]
+
+
+def test_a_worse_larger_model_is_reversed(tmp_path):
+    pretraining(tmp_path, "small", [cell(6, "2-128-4", "LM perplexity")], perplexity=50.0)
+    model = {"num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "parameters": 10**7}
+    name = pretraining(tmp_path, "large", [cell(6, "4-128-4", "LM perplexity")], perplexity=60.0)
+    row(tmp_path, [cell(6, "4-128-4", "MRPC")], 0.7, task="mrpc", split="validation", model=model, pretraining=name)
+    statements = [key for key, verdict in verdicts(tmp_path).items() if verdict == REVERSED]
+    assert [(key[0], key[2]) for key in statements] == [("6", "LM perplexity")]
