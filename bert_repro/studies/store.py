@@ -99,8 +99,9 @@ class Store:
         stage = target.with_name(f".{target.name}.{os.getpid()}")
         shutil.rmtree(stage, ignore_errors=True)
         stage.mkdir(parents=True)
-        for name, content in {**files, RESULTS: results}.items():
-            status.write_json(stage / name, content)
+        for name, content in files.items():
+            status.write_text(stage / name, json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n")
+        status.write_json(stage / RESULTS, results)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(stage, target)
 

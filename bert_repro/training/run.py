@@ -150,7 +150,8 @@ def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **option
     if new and not may_add_weights:
         raise UserError(f"--model_name_or_path {name}: lacks {new[0]}; name a finished model, or add --do_train")
     if new:
-        logger.info("new weights, not in %s: %s", name, ", ".join(new))
+        modules = dict.fromkeys(key.rpartition(".")[0] for key in new)
+        logger.info("new weights, not in %s: %s", name, ", ".join(modules))
     model = prepare_model(model, config)
     if config.peft:
         torch.manual_seed(torch_seed(config.seed, INITIALISATION, 1))
