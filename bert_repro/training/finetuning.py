@@ -30,14 +30,22 @@ logger = logging.getLogger("bert_repro")
 
 ORDER = 3  # what is drawn, in the names of `randomness.draw`
 
+Splits = dict[str, tuple["datasets.Dataset", "datasets.Dataset"]]
+"""Dataset and features of each split that is there."""
+ReadSplits = dict[tuple[tuple[str, ...], int | None], Splits]
+"""What has been read and tokenised: the splits of a role (training, evaluation, prediction) up to so many rows."""
 
-def finetune(config: FinetuningConfig, task: Task, *, last: bool = True) -> dict[str, Any]:
+
+def finetune(
+    config: FinetuningConfig, task: Task, *, last: bool = True, read: ReadSplits | None = None
+) -> dict[str, Any]:
     """Trains, scores and predicts as the configuration says; publishes the model when it was trained.
 
     Args:
         config: one run's settings; those of a search play no part.
         task: what is learnt and scored.
         last: leave the process group; False where these processes go on with another run.
+        read: what earlier runs of the same task, files, tokenizer and length have read; this run's splits are added.
 
     Returns:
         The record that results.json holds.
@@ -50,7 +58,7 @@ def finetune(config: FinetuningConfig, task: Task, *, last: bool = True) -> dict
         raise UserError(f"--do_train: task {task.name} has no training set; name a finished model and leave it out")
     begun = run.begin(config)
     config = begun.config
-    bench = _Bench(config, task, begun.accelerator)
+    bench = _Bench(config, task, begun.accelerator, {} if read is None else read)
     results: dict[str, Any] = {"task": task.name, "splits": {}}
     bench.read()
     if config.do_train:
@@ -70,7 +78,7 @@ def finetune(config: FinetuningConfig, task: Task, *, last: bool = True) -> dict
 class _Bench:
     """One task, one model and one tokenizer, ready to train, score and predict."""
 
-    def __init__(self, config: FinetuningConfig, task: Task, accelerator: Accelerator) -> None:
+    def __init__(self, config: FinetuningConfig, task: Task, accelerator: Accelerator, read: ReadSplits) -> None:
         self.config, self.accelerator = config, accelerator
         self.tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
         task = task.prepared(config, self.tokenizer)
@@ -86,7 +94,8 @@ class _Bench:
             self.feature_cache = FeatureCache(config, self.model.bert, accelerator.device)
         self.task = task.restored(self.model.config)
         self._check_fit()
-        self._cache: dict[str, tuple[datasets.Dataset, datasets.Dataset]] = {}
+        self._read = read
+        self._used: dict[str, datasets.Dataset] = {}
 
     def read(self) -> None:
         """Reads and tokenises all that the run asks for, so that what is wrong there comes out before training."""
@@ -147,7 +156,7 @@ class _Bench:
 
     def deviations(self) -> dict[str, str]:
         """Where the data or the model given make the run depart from the paper; each is logged as a warning."""
-        found = self.task.deviations(self.tokenizer, {name: dataset for name, (dataset, _) in self._cache.items()})
+        found = self.task.deviations(self.tokenizer, self._used)
         for name, explanation in found.items():
             logger.warning("deviation %s: %s", name, explanation)
         return found
@@ -244,19 +253,22 @@ class _Bench:
         inputs = self.task.collate(rows, pad_token_id=self.tokenizer.pad_token_id, packing=self.config.packing)
         return inputs if self.feature_cache is None else self.feature_cache.batch(features, ids.tolist(), inputs)
 
-    def _splits(
-        self, names: Sequence[str], limit: int | None
-    ) -> "dict[str, tuple[datasets.Dataset, datasets.Dataset]]":
-        """Datasets and features of the splits that are there, read and tokenised once a run."""
-        if not all(name in self._cache for name in names):
+    def _splits(self, names: Sequence[str], limit: int | None) -> Splits:
+        """The splits of a role that are there, read and tokenised once, in a search once for all its runs."""
+        key = (tuple(names), limit)
+        if key not in self._read:
             with self.accelerator.main_process_first():
-                for name, dataset in self.task.load(self.config.data_dir, names).items():
-                    kept = dataset.select(range(min(limit or len(dataset), len(dataset))))
-                    features = self.task.encode(kept, self.tokenizer, self.config.max_seq_length)
-                    if self.feature_cache:
-                        self.feature_cache.load(features)
-                    self._cache[name] = (kept, features)
-        return {name: self._cache[name] for name in names if name in self._cache}
+                loaded = self.task.load(self.config.data_dir, names)
+                self._read[key] = {name: self._tokenised(loaded[name], limit) for name in names if name in loaded}
+        self._used |= {name: dataset for name, (dataset, _) in self._read[key].items()}
+        return self._read[key]
+
+    def _tokenised(self, dataset: "datasets.Dataset", limit: int | None) -> "tuple[datasets.Dataset, datasets.Dataset]":
+        kept = dataset.select(range(min(limit or len(dataset), len(dataset))))
+        features = self.task.encode(kept, self.tokenizer, self.config.max_seq_length)
+        if self.feature_cache:
+            self.feature_cache.load(features)
+        return kept, features
 
     def _check_fit(self) -> None:
         config, model = self.config, self.model

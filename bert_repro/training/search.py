@@ -33,7 +33,7 @@ from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import Task
 from bert_repro.tokenization import load_tokenizer
 from bert_repro.training import checkpoint, run
-from bert_repro.training.finetuning import finetune
+from bert_repro.training.finetuning import ReadSplits, finetune
 from bert_repro.training.loop import batch_sizes
 from bert_repro.training.search_table import Cell, Outcome, best_run, search_record, text_table
 
@@ -107,6 +107,7 @@ class _Search:
 
     def __init__(self, config: FinetuningConfig, task: Task, accelerator: Accelerator, plan: list[_Planned]) -> None:
         self.config, self.task, self.accelerator, self.plan = config, task, accelerator, plan
+        self._read: ReadSplits = {}
 
     def settle(self, planned: _Planned, *, with_model: bool = False) -> None:
         """Makes a run unless it is done.
@@ -124,7 +125,7 @@ class _Search:
         resume = "latest" if state == "begun" else None
         config = replace(planned.config, resume_from_checkpoint=resume, overwrite_output_dir=resume is None)
         try:
-            finetune(config, self.task, last=False)
+            finetune(config, self.task, last=False, read=self._read)
             self._close(planned, 0, "done")
         except NonFiniteError as error:
             logger.warning("%s, seed %d: %s", planned.cell.name, planned.config.seed, error)
@@ -156,7 +157,7 @@ class _Search:
             return
         only: dict[str, Any] = {"do_train": False, "do_eval": False, "do_predict": True, "output_dir": str(path)}
         config = replace(best.config, model_name_or_path=str(best.path), overwrite_output_dir=True, **only)
-        finetune(config, self.task, last=False)
+        finetune(config, self.task, last=False, read=self._read)
 
     def publish(self, best: _Planned) -> dict[str, Any]:
         """Publishes the best run's model in the output folder, with the search in its record; returns that."""

@@ -20,6 +20,7 @@ from bert_repro import BertReproConfig, BertReproForMaskedLM
 from bert_repro.cli import parse
 from bert_repro.configs import GlueConfig
 from bert_repro.errors import UserError
+from bert_repro.tasks.base import Task
 from bert_repro.training.search_table import Cell, Outcome, best_run, search_record, text_table
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "run_glue.py"
@@ -99,6 +100,23 @@ def test_a_wider_search_makes_only_what_is_new(world: Any, model: Path, searched
     assert recipe("run_glue", *arguments(world, model, searched, wider)) == 0
     assert len(scores(searched)) == 6 and found.items() <= scores(searched).items()
     assert all(path.stat().st_mtime_ns == time_before for path, time_before in before.items())
+
+
+@pytest.mark.parametrize("more", ["", "--do_predict"])
+def test_each_split_is_tokenised_once_for_all_runs(
+    world: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    sizes, encode = [], Task.encode
+
+    def counted(self: Task, dataset: Any, *others: Any) -> Any:
+        sizes.append(len(dataset))
+        return encode(self, dataset, *others)
+
+    monkeypatch.setattr(Task, "encode", counted)
+    typed = arguments(world, model, tmp_path / "out", "--max_steps 2 --search_learning_rates 1e-2 1e-3", more)
+    assert recipe("run_glue", *typed, "--num_restarts 2 --max_train_samples 17") == 0
+    assert len(scores(tmp_path / "out")) == 4
+    assert sizes == [17, 21, *([5] if more else [])]
 
 
 def test_killed_in_the_middle_the_same_command_goes_on(
