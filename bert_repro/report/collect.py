@@ -140,7 +140,7 @@ def _read_run(folder: Path, path: Path) -> Run:
     run = Run(
         path.parent.relative_to(folder).as_posix(),
         record,
-        str(study.get("scale", "none")),
+        str(study.get("scale", "no study")),
         tuple(_cell(path, cell) for cell in cells),
         study.get("pretraining"),
         _examples(path.with_name(EXAMPLES_FILE)),

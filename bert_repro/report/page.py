@@ -92,7 +92,7 @@ def _context(
         },
         "total": sum(told.values()),
         "runs": len(book.runs),
-        "scales": sorted({table.scale for table in tables if table.scale}),
+        "scales": sorted({run.scale for run in book.runs}),
         "outside": [run.name for run in book.runs if not run.cells and not run.pretrains],
         "plots": plots,
         "resamples": f"{RESAMPLES:,}",

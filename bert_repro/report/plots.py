@@ -99,19 +99,26 @@ def _figure_plots(figures: Sequence[Table]) -> Iterator[Plot]:
         )
 
 
+def _styles(runs: Mapping[str, Run]) -> dict[str, dict[str, str]]:
+    """Colour and marker of each run, the same in every plot."""
+    return {
+        label: {"color": f"C{number}", "marker": _MARKERS[number % len(_MARKERS)]} for number, label in enumerate(runs)
+    }
+
+
 def _curve_plots(runs: Mapping[str, Run], scale: str) -> Iterator[Plot]:
+    styles = _styles(runs)
     for loss, title in (("mlm_loss", "masked LM"), ("lm_loss", "left-to-right LM"), ("nsp_loss", "NSP")):
         shown = {label: run.curve for label, run in runs.items() if run.curve and loss in run.curve["training"]}
         if not shown:
             continue
 
         def draw(axis: Any, shown: Mapping[str, Any] = shown, loss: str = loss) -> None:
-            for number, (label, curve) in enumerate(shown.items()):
-                training, heldout = curve["training"], curve.get("heldout", {})
-                (line,) = axis.plot(training["step"], training[loss], linewidth=1, alpha=0.7, label=label)
+            for label, curve in shown.items():
+                training, heldout, style = curve["training"], curve.get("heldout", {}), styles[label]
+                axis.plot(training["step"], training[loss], linewidth=1, alpha=0.7, label=label, color=style["color"])
                 if loss in heldout:
-                    marker = _MARKERS[number % len(_MARKERS)]
-                    axis.plot(heldout["step"], heldout[loss], marker, color=line.get_color(), markersize=4)
+                    axis.plot(heldout["step"], heldout[loss], linestyle="none", markersize=4, **style)
             axis.set(xlabel="optimiser step", ylabel="loss (nats)")
 
         name = f"loss-{loss.removesuffix('_loss')}-{scale}"
@@ -125,6 +132,7 @@ def _curve_plots(runs: Mapping[str, Run], scale: str) -> Iterator[Plot]:
 
 
 def _probe_plots(runs: Mapping[str, Run], scale: str) -> Iterator[Plot]:
+    styles = _styles(runs)
     probed = {label: run.record["probes"] for label, run in runs.items() if run.record.get("probes")}
     by_action = {label: probes["by_action"] for label, probes in probed.items() if "by_action" in probes}
     if by_action:
@@ -132,14 +140,14 @@ def _probe_plots(runs: Mapping[str, Run], scale: str) -> Iterator[Plot]:
             f"probe-action-{scale}",
             f"Probe: what the model reads where it must predict (scale {scale})",
             "Held-out accuracy of predicted tokens by what stands in their place. Only actions of the model's own mix.",
-            _svg(f"probe-action-{scale}", lambda axis: _draw_actions(axis, by_action)),
+            _svg(f"probe-action-{scale}", lambda axis: _draw_actions(axis, by_action, styles)),
         )
     if probed:
         yield Plot(
             f"probe-frequency-{scale}",
             f"Probe: rare and frequent tokens (scale {scale})",
             "Held-out accuracy by how often the token occurs in the corpus; a left-to-right model's is of next tokens.",
-            _svg(f"probe-frequency-{scale}", lambda axis: _draw_frequencies(axis, probed)),
+            _svg(f"probe-frequency-{scale}", lambda axis: _draw_frequencies(axis, probed, styles)),
         )
     confusions = {label: probes["nsp_confusion"] for label, probes in probed.items() if "nsp_confusion" in probes}
     if confusions:
@@ -155,22 +163,26 @@ def _probe_plots(runs: Mapping[str, Run], scale: str) -> Iterator[Plot]:
         )
 
 
-def _draw_actions(axis: Any, by_action: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+def _draw_actions(
+    axis: Any, by_action: Mapping[str, Mapping[str, Mapping[str, float]]], styles: Mapping[str, Mapping[str, str]]
+) -> None:
     height = 0.8 / len(by_action)
     for number, (label, actions) in enumerate(by_action.items()):
         places = [list(_ACTIONS).index(name) + number * height for name in actions]
         shares = [100 * action["accuracy"] for action in actions.values()]
-        axis.barh(places, shares, height, label=label, align="edge")
+        axis.barh(places, shares, height, label=label, align="edge", color=styles[label]["color"])
     axis.set_yticks([place + 0.4 for place in range(len(_ACTIONS))], list(_ACTIONS.values()))
     axis.invert_yaxis()
     axis.set_xlabel("right (%)")
 
 
-def _draw_frequencies(axis: Any, probed: Mapping[str, Mapping[str, Any]]) -> None:
-    for number, (label, probes) in enumerate(probed.items()):
+def _draw_frequencies(
+    axis: Any, probed: Mapping[str, Mapping[str, Any]], styles: Mapping[str, Mapping[str, str]]
+) -> None:
+    for label, probes in probed.items():
         bins = probes["by_frequency"]
         shares = [100 * row["accuracy"] for row in bins]
-        axis.plot([row["at_least"] for row in bins], shares, marker=_MARKERS[number % len(_MARKERS)], label=label)
+        axis.plot([row["at_least"] for row in bins], shares, label=label, **styles[label])
     axis.set_xscale("log")
     axis.set(xlabel="occurrences in the corpus, at least", ylabel="right (%)")
 
