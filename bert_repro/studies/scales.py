@@ -83,9 +83,9 @@ _SMALL: Mapping[str, Any] = {"train_batch_size": 16, "learning_rate": 3e-4, "bia
 _TRIAL_TASKS: Mapping[str, Mapping[str, Any]] = {
     "mnli": {**_SMALL, "max_train_samples": 1_500, "max_eval_samples": 1_500, "num_train_epochs": 2.0},
     "qnli": {**_SMALL, "max_train_samples": 2_000, "max_eval_samples": 1_000, "num_train_epochs": 2.0},
-    "mrpc": {**_SMALL, "num_train_epochs": 2.0},
-    "sst2": {**_SMALL, "max_train_samples": 4_000, "num_train_epochs": 2.0},
-    "squad": {**_SMALL, "max_train_samples": 400, "max_eval_samples": 400, "num_train_epochs": 2.0}
+    "mrpc": {**_SMALL, "max_train_samples": 1_500, "num_train_epochs": 2.0},
+    "sst2": {**_SMALL, "max_train_samples": 2_000, "num_train_epochs": 2.0},
+    "squad": {**_SMALL, "max_train_samples": 300, "max_eval_samples": 300, "num_train_epochs": 2.0}
     | {"max_seq_length": 128, "max_query_length": 32, "doc_stride": 64},
     "conll2003": {**_SMALL, "max_train_samples": 2_000, "num_train_epochs": 3.0, "max_seq_length": 128},
     "features": {**_SMALL, "max_train_samples": 2_000, "num_train_epochs": 3.0, "max_seq_length": 128}
