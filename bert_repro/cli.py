@@ -59,6 +59,7 @@ RECIPES = {
     "extract_features": Recipe(configs.ExtractionConfig, "bert_repro.training.extraction:extract_features"),
     "make_card": Recipe(configs.CardConfig, "bert_repro.training.cards:write_card"),
     "push_to_hub": Recipe(configs.PushConfig, "bert_repro.hub.pushing:push_to_hub"),
+    "export_onnx": Recipe(configs.OnnxConfig, "bert_repro.hub.onnx:export_onnx"),
     "run_study": Recipe(configs.StudyConfig, "bert_repro.studies.engine:run_study"),
     "report": Recipe(configs.ReportConfig, "bert_repro.report.page:write_report"),
     "quickstart": Recipe(configs.QuickstartConfig, "bert_repro.quickstart.road:run_quickstart"),

@@ -1034,6 +1034,20 @@ class PushConfig(Config):
 
 
 @dataclass(frozen=True)
+class OnnxConfig(Config):
+    """Writes a published folder's model as ONNX (recipes/export_onnx.py)."""
+
+    folder: str = setting("", "Published folder: the output folder of a finished run, or one of its checkpoints.")
+    output_file: str | None = setting(None, "File to write; default: onnx/model.onnx in the folder.")
+    overwrite_output_file: bool = setting(False, "Replace the output file.")
+
+    def validate(self) -> None:
+        """A folder."""
+        super().validate()
+        require(bool(self.folder), "--folder is missing; name the output folder of a finished run")
+
+
+@dataclass(frozen=True)
 class TriviaqaConfig(Config):
     """Turns TriviaQA into SQuAD's JSON (recipes/convert_triviaqa.py)."""
 

@@ -30,7 +30,7 @@ CARD = "README.md"
 PUBLISHED = (
     "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
     "adapter_config.json", "adapter_model.safetensors", "adapter/*.json", "adapter/*.safetensors",
-    "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "*_bert_repro.py",
+    "onnx/*.onnx", "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "*_bert_repro.py",
     CARD, "results.json", ".eval_results/*.yaml", "train_log.jsonl", "training.png",
 )  # fmt: skip
 """What of a folder is uploaded, as patterns of paths in it."""

@@ -39,7 +39,6 @@ PASSAGE = (
 CSS = """
 .gradio-container, .gradio-container main {width: 100%; max-width: 46rem !important; margin: auto}
 input, textarea {font-size: 16px !important}  /* phones zoom into smaller ones */
-input[role=combobox] {padding-right: 1.5rem !important; text-overflow: ellipsis}
 @media (max-width: 640px) {.tab-container button {padding: 0 0.45rem !important; font-size: 0.85rem !important}}
 """
 Outputs = list[Any]
@@ -163,7 +162,9 @@ def tab(
     """One tab: the model, what is asked, a button, a place for a message, the answer."""
     with gr.Tab(title):
         known = offered(task)
-        model = gr.Dropdown(known, label="Model: a folder or an id on the Hub", allow_custom_value=True)
+        model = gr.Textbox(known[0] if known else "", label="Model: a folder or an id on the Hub", max_lines=1)
+        if len(known) > 1:
+            gr.Examples([[name] for name in known], [model], label="Models listed here")
         for component in inputs:
             component.render()
         button = gr.Button(verb, variant="primary")

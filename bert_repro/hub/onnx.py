@@ -1,0 +1,154 @@
+"""A published folder as ONNX, for programs without PyTorch; compared with PyTorch as it is written.
+
+The graph takes `input_ids`, `attention_mask` and `token_type_ids` of any batch size and length up to the model's
+positions, (B, S), or (B, C, S) for multiple choice. Its outputs carry the names that the model's output has. It lies
+where the Hub looks for it: `onnx/model.onnx` in the published folder.
+"""
+
+import importlib.util
+import json
+import logging
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from bert_repro.configs import OnnxConfig
+from bert_repro.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+logger = logging.getLogger("bert_repro")
+
+ONNX_FILE = "onnx/model.onnx"
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+TOLERANCE = 1e-4  # of the largest output: float32 sums in another order
+_CHOICES = 2
+_SEED = 0
+
+
+def export_onnx(config: OnnxConfig) -> Path:
+    """Writes a published folder's model as an ONNX file; nothing is left where it differs from PyTorch.
+
+    Args:
+        config: the folder, and the file.
+
+    Returns:
+        The file.
+
+    Raises:
+        UserError: the packages for ONNX are missing, there is no model in the folder, or the file exists.
+    """
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        if importlib.util.find_spec(package) is None:
+            raise UserError(f"export_onnx needs the package {package}; install it with: pip install -e '.[onnx]'")
+    folder = Path(config.folder)
+    path = Path(config.output_file) if config.output_file else folder / ONNX_FILE
+    if path.exists() and not config.overwrite_output_file:
+        raise UserError(f"--output_file {path} exists; name another or give --overwrite_output_file")
+    model = load_model(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.partial")
+    write_graph(model, part)
+    difference = largest_difference(model, part)
+    if difference > TOLERANCE:
+        part.unlink()
+        raise RuntimeError(f"the ONNX graph of {folder} differs from PyTorch by {difference:.1e}, above {TOLERANCE}")
+    os.replace(part, path)
+    logger.info(
+        "%s: %.1f MB, largest difference to PyTorch %.1e over %d shapes",
+        path, path.stat().st_size / 1e6, difference, len(_shapes(model)),
+    )  # fmt: skip
+    return path
+
+
+def load_model(folder: Path) -> "PreTrainedModel":
+    """The model of a published folder, of the class of ours that its config.json names, in float32.
+
+    Raises:
+        UserError: there is none.
+    """
+    from bert_repro.models import modeling_bert_repro
+    from bert_repro.models.configuration_bert_repro import HEADS
+
+    try:
+        names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or ["none"]
+    except (OSError, ValueError) as error:
+        raise UserError(f"--folder {folder}: config.json cannot be read; name a published folder") from error
+    ours = [head.ours for head in HEADS.values() if names[0] in (head.ours, head.stock)]
+    if not ours:
+        raise UserError(f"--folder {folder}: config.json names the class {names[0]}, which is no BERT of this family")
+    try:
+        return getattr(modeling_bert_repro, ours[0]).from_pretrained(folder, dtype=torch.float32).eval()  # type: ignore[no-any-return]
+    except OSError as error:
+        raise UserError(f"--folder {folder}: {' '.join(str(error).split())}") from error
+
+
+def write_graph(model: "PreTrainedModel", path: Path) -> None:
+    """Writes the graph of a model with free batch size and length.
+
+    Args:
+        model: in evaluation mode.
+        path: file to write; the weights are inside.
+    """
+    example = _inputs(model, batch=3, length=min(7, model.config.max_position_embeddings))
+    with torch.no_grad():
+        names = list(_outputs(model, example))
+    free = {name: dict.fromkeys(range(tensor.dim()), torch.export.Dim.DYNAMIC) for name, tensor in example.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's, about its own code
+        torch.onnx.export(
+            model, (), path, kwargs=example, dynamic_shapes=free, output_names=names, dynamo=True, external_data=False,
+            verbose=False,
+        )  # fmt: skip
+
+
+def largest_difference(model: "PreTrainedModel", path: Path) -> float:
+    """How far an ONNX file is from its model: the largest difference over several shapes, with padding.
+
+    Args:
+        model: in evaluation mode.
+        path: the ONNX file.
+
+    Returns:
+        The largest absolute difference, as a share of the largest output where that is above 1.
+    """
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for batch, length in _shapes(model):
+        inputs = _inputs(model, batch, length)
+        with torch.no_grad():
+            expected = {name: tensor.numpy() for name, tensor in _outputs(model, inputs).items()}
+        found = session.run(list(expected), {name: tensor.numpy() for name, tensor in inputs.items()})
+        for values, ours in zip(found, expected.values(), strict=True):
+            assert values.shape == ours.shape, f"{values.shape} in place of {ours.shape}"
+            worst = max(worst, float(np.abs(values - ours).max() / max(1.0, np.abs(ours).max())))
+    return worst
+
+
+def _shapes(model: "PreTrainedModel") -> list[tuple[int, int]]:
+    """Batch sizes and lengths to compare at: one token, the longest, and others than that of the export."""
+    longest = model.config.max_position_embeddings
+    return [(1, 1), (1, min(19, longest)), (5, min(33, longest)), (2, longest)]
+
+
+def _inputs(model: "PreTrainedModel", batch: int, length: int) -> dict[str, torch.Tensor]:
+    """Random ids and segments; the last third of every second row is padding."""
+    generator = torch.Generator().manual_seed(_SEED)
+    choices = (_CHOICES,) if type(model).__name__.endswith("MultipleChoice") else ()
+    shape = (batch, *choices, length)
+    ids = torch.randint(model.config.vocab_size, shape, generator=generator)
+    mask = torch.ones(shape, dtype=torch.long)
+    mask[1::2, ..., length - length // 3 :] = 0
+    segments = torch.randint(model.config.type_vocab_size, shape, generator=generator)
+    return dict(zip(INPUTS, (ids, mask, segments), strict=True))
+
+
+def _outputs(model: "PreTrainedModel", inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in model(**inputs).items() if tensor is not None}
