@@ -726,14 +726,16 @@ class SwagConfig(FinetuningConfig):
         128,
         "Tokens per sequence, of which an example has four; longer ones are truncated.",
         unit="tokens",
-        deviation="SWAG: the paper states no length, and the code was not released. 128 cuts no official example.",
+        deviation="SWAG: the paper states no length, and the code was not released. Ours is GLUE's; how many examples "
+        "it cuts stands in results.json (`truncated`).",
     )
     start_segment: str = setting(
-        "A",
-        "Segment that holds the start of the second sentence: A, after the first sentence, or B, before the ending.",
+        "B",
+        "Segment that holds the start of the second sentence: B, before the ending, or A, after the first sentence.",
         choices=("A", "B"),
-        deviation="The paper pairs the given sentence (A) with a possible continuation (B). SWAG gives a sentence and "
-        "the start of the next one; ours counts both as given. `B` is the other reading.",
+        deviation="SWAG gives a sentence and the start of the next one; the paper pairs the given sentence (A) with a "
+        "possible continuation (B) and does not say where the start belongs. Ours is `B`: only the first is a sentence "
+        "as it stands, and segments then meet between two sentences, as in pre-training. `A` counts both as given.",
     )
 
 
@@ -753,8 +755,9 @@ class NerConfig(OwnFilesConfig):
         512,
         "Tokens per window.",
         unit="tokens",
-        deviation="CoNLL-2003: the paper takes the maximal document context (5.3) and states no length. Ours is the "
-        "longest that the model has positions for.",
+        deviation="CoNLL-2003: the paper takes the maximal document context (5.3) and states no length. Ours is all "
+        "the positions that BERT has, as no shorter window holds more of a document, and `tile` reads no word twice. "
+        "A model with fewer positions is refused: give its number.",
     )
     ner_context: str = setting(
         "tile",

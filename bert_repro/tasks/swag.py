@@ -42,12 +42,12 @@ class SwagTask(Task):
     (the row's number from 0) and, if it is labelled, `label` (the right ending).
 
     Args:
-        start_segment: the segment that holds the start of the second sentence: `A`, after the first sentence, or `B`,
-            before the ending.
+        start_segment: the segment that holds the start of the second sentence: `B`, before the ending, or `A`, after
+            the first sentence.
     """
 
     head: str = "BertReproForMultipleChoice"
-    start_segment: str = "A"
+    start_segment: str = "B"
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SwagTask":
         """The task with the configuration's `start_segment`."""
@@ -70,7 +70,7 @@ class SwagTask(Task):
     def encode_batch(
         self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
     ) -> dict[str, list[Any]]:
-        """One feature of four sequences per example: [CLS] sentence and start [SEP] ending [SEP].
+        """One feature of four sequences per example: [CLS] sentence [SEP] start and ending [SEP].
 
         Each pair is cut as every pair is: the longer segment loses its last token until both fit. `length` counts the
         tokens of all four.

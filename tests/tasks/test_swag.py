@@ -106,8 +106,8 @@ def test_four_sequences_for_each_example(tokenizer, examples, segment, first, se
 
 
 def test_long_pairs_lose_the_end_of_the_longer_segment(tokenizer, examples):
-    features = SWAG.encode(examples.map(lambda row: {"sent1": "1 2 3 4 5 6 7"}), tokenizer, 8)
-    assert features[0]["input_ids"][3] == [CLS, *ids(1, 2, 3), SEP, *ids(13, 23), SEP]
+    features = SWAG.encode(examples.map(lambda row: {"sent1": "1 2 3 4 5 6 7"}), tokenizer, 9)
+    assert features[0]["input_ids"][3] == [CLS, *ids(1, 2, 3), SEP, *ids(4, 13, 23), SEP]
     assert SWAG.count_truncated(features) == 2
 
 
@@ -142,6 +142,8 @@ def test_scores_and_predictions(tmp_path, examples):
 
 
 def test_the_papers_settings_are_the_defaults(tokenizer):
-    config = SwagConfig(model_name_or_path="m", do_train=True, start_segment="B")
+    config = SwagConfig(model_name_or_path="m", do_train=True)
     assert (config.learning_rate, config.num_train_epochs, get_task(config.task_name).paper_batch) == (2e-5, 3, 16)
-    assert SWAG.prepared(config, tokenizer).start_segment == "B"
+    assert (config.start_segment, SWAG.start_segment) == ("B", "B")
+    other = SwagConfig(model_name_or_path="m", do_train=True, start_segment="A")
+    assert SWAG.prepared(other, tokenizer).start_segment == "A"
