@@ -226,7 +226,7 @@ def _svg(name: str, draw: Callable[[Any], None], height: float = 3.2) -> str:
             figure.legend(loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
         figure.set_size_inches(_WIDTH, height + 0.19 * math.ceil(named / 2))
         file = StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        figure.savefig(file, format="svg")
     text = file.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
