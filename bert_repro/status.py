@@ -36,6 +36,13 @@ def lock(folder: Path) -> bool:
     return True
 
 
+def unlock(folder: Path) -> None:
+    """Gives a folder back that `lock` took."""
+    held = _locks.pop(folder.resolve(), None)
+    if held is not None:
+        os.close(held)
+
+
 def claim(output_dir: Path) -> None:
     """Marks the folder as this process's run: code null, reason "running"."""
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -47,9 +54,7 @@ def finish(output_dir: str | None, code: int, reason: str) -> None:
     if output_dir is None or int(os.environ.get("RANK", "0")) != 0:
         return
     folder = Path(output_dir)
-    held = _locks.pop(folder.resolve(), None)
-    if held is not None:
-        os.close(held)
+    unlock(folder)
     if code == 0 or is_free(folder) or _claimed_here(folder):
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,6 @@ Processes that share a folder share the work: each takes a run that is ready and
 killed goes on from its newest checkpoint, by whoever comes next.
 """
 
-import dataclasses
 import hashlib
 import json
 import logging
@@ -26,6 +25,7 @@ from bert_repro.studies.store import Store
 
 logger = logging.getLogger("bert_repro")
 
+_ALL = 1_000_000  # checkpoints: a stop writes one more, which must not push out one that Figure 5 starts from
 _PATIENCE = 2.0  # seconds between two looks at what other processes do
 _DATA_DIRS = {"run_glue": "glue_dir", "run_squad": "squad_dir", "run_ner": "conll_dir"}
 
@@ -101,7 +101,8 @@ class Worker:
         """
         told: set[str] = set()
         while pending := [run for run in runs if not self._is_settled(run, runs)]:
-            if not any(self.make(run) for run in pending if self._is_ready(run)):
+            ready = (run for run in pending if run.start is None or self.store.can_start(run))
+            if not any(self.make(run, runs) for run in ready):
                 waiting = ", ".join(run.id for run in pending[:3])
                 if waiting not in told:
                     logger.info("waiting for other processes: %s%s", waiting, " ..." if len(pending) > 3 else "")
@@ -114,16 +115,20 @@ class Worker:
         if failed:
             raise NonFiniteError(f"not finite: {', '.join(failed)}; every run that does not start from them is done")
 
-    def make(self, run: Run) -> bool:
-        """Makes a run, unless it is done by now or another process is at it.
+    def make(self, run: Run, runs: Sequence[Run]) -> bool:
+        """Makes a run, unless it is settled by now or another process is at it.
+
+        Args:
+            run: the run.
+            runs: all of the study.
 
         Returns:
             Whether this process made it.
         """
         if not self.store.claim(run):
             return False
-        if self._is_finished(run):
-            self.store.release(run, 0, "done")
+        if self._is_settled(run, runs):
+            self.store.let_go(run)
             return False
         logger.info("run %s", run.id)
         try:
@@ -146,33 +151,28 @@ class Worker:
         return True
 
     def _is_settled(self, run: Run, runs: Sequence[Run]) -> bool:
-        """Done, failed, or without hope because what it starts from failed; a model that is gone is made again."""
+        """Done and complete, failed, or without hope because what it starts from failed."""
         if run.pretrains and self.store.is_done(run):
-            needed = any(other.start and other.start.id == run.id and not self.store.is_done(other) for other in runs)
-            return self.store.is_usable(run) or not needed
+            return not self._is_missed(run, runs)
         failed = self.store.has_failed(run) or (run.start is not None and self.store.has_failed(run.start))
         return failed or self.store.is_done(run)
 
-    def _is_ready(self, run: Run) -> bool:
-        return run.start is None or self.store.is_usable(run.start)
-
-    def _is_finished(self, run: Run) -> bool:
-        return self.store.is_usable(run) if run.pretrains else self.store.is_done(run)
+    def _is_missed(self, pretraining: Run, runs: Sequence[Run]) -> bool:
+        """Whether a run that is still to be made starts from a model or a checkpoint of it that is gone."""
+        dependent = (run for run in runs if run.start is not None and run.start.id == pretraining.id)
+        return any(not self.store.is_done(run) and not self.store.can_start(run) for run in dependent)
 
     def _configuration(self, run: Run) -> Any:
         begun = self.store.is_begun(run)
         folders: dict[str, Any] = {"output_dir": str(self.store.folder(run))}
         if run.start is None:
-            folders["corpus"] = self.config.corpus
+            folders |= {"corpus": self.config.corpus, "save_steps": run.save_steps, "save_total_limit": _ALL}
         else:
             folders |= {"model_name_or_path": str(self.store.start_folder(run)), "data_dir": self._data_dir(run)}
             if "feature_based" in run.settings:
                 folders["feature_cache_dir"] = str(self.store.output_dir / "features")
         going_on = {"resume_from_checkpoint": "latest" if begun else None, "overwrite_output_dir": not begun}
         config_class = RECIPES[run.recipe].config
-        known = {item.name for item in dataclasses.fields(config_class)}
-        unknown = set(run.settings) - known
-        assert not unknown, f"{run.recipe} has no settings {unknown}"
         return config_class(**{**run.settings, **folders, **going_on})
 
     def _data_dir(self, run: Run) -> str | None:

@@ -64,6 +64,7 @@ class Run:
         data: names the pre-training corpus, for a pre-training run.
         start: the pre-training run whose model it starts from.
         step: the checkpoint of `start` that it starts from; None: the finished model.
+        save_steps: of a pre-training run, how often it writes a checkpoint; all are kept. Makes it no other run.
         cells: what it fills. They do not make it another run.
     """
 
@@ -73,6 +74,7 @@ class Run:
     data: str | None = None
     start: "Run | None" = None
     step: int | None = None
+    save_steps: int | None = None
     cells: tuple[Cell, ...] = ()
 
     @cached_property
@@ -169,9 +171,13 @@ class _Rows:
         defaults = {item.name: item.default for item in fields(PretrainingConfig)}
         changes = {name: value for name, value in changes.items() if value != defaults[name]}
         shape = self.scale.sizes[size or self.scale.base]
-        settings = {**self.scale.pretraining, **shape, **changes, "save_steps": self.scale.checkpoints[0]}
-        settings["save_total_limit"] = len(self.scale.checkpoints)
-        return Run(_name("pretraining", size or self.scale.base, changes), "run_pretraining", settings, self.data)
+        return Run(
+            _name("pretraining", size or self.scale.base, changes),
+            "run_pretraining",
+            {**self.scale.pretraining, **shape, **changes},
+            self.data,
+            save_steps=self.scale.checkpoints[0],
+        )
 
     def _finetuning(
         self, start: Run, task: str, cells: list[Cell], step: int | None = None, **changes: Any
@@ -184,7 +190,7 @@ class _Rows:
             told["do_predict"] = True  # its test set is labelled
         for seed in self.scale.seeds:
             settings = {**told, **self.scale.tasks[task], **changes, "seed": seed}
-            yield Run(f"{task}-seed{seed}", recipe, settings, None, start, step, tuple(cells))
+            yield Run(f"{task}-seed{seed}", recipe, settings, start=start, step=step, cells=tuple(cells))
 
 
 def _cells(table: str, row: str, columns: Iterable[Column]) -> list[Cell]:

@@ -48,16 +48,14 @@ class Store:
         """Whether the run's record is there."""
         return (self.record(run) / RESULTS).exists()
 
-    def is_usable(self, run: Run) -> bool:
-        """Whether other runs can start from the pre-trained model, all its checkpoints there."""
-        return self.is_done(run) and any(self.folder(run).glob(_WEIGHTS))
+    def can_start(self, run: Run) -> bool:
+        """Whether the very model that a fine-tuning run starts from is there."""
+        assert run.start is not None, "pre-training starts from nothing"
+        return self.is_done(run.start) and any(self.start_folder(run).glob(_WEIGHTS))
 
     def has_failed(self, run: Run) -> bool:
         """Whether the run ended with a loss that is not finite."""
-        path = self.folder(run) / status.FILE_NAME
-        if self.is_done(run) or not path.exists():
-            return False
-        return bool(json.loads(path.read_text(encoding="utf-8"))["code"] == NonFiniteError.exit_code)
+        return not self.is_done(run) and self._exit_code(run) == NonFiniteError.exit_code
 
     def claim(self, run: Run) -> bool:
         """Takes the run for this process, until `release` or the process's end; False if another one has it."""
@@ -65,12 +63,18 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         return status.lock(folder)
 
+    def let_go(self, run: Run) -> None:
+        """Gives the run back as it was."""
+        status.unlock(self.folder(run))
+
     def release(self, run: Run, code: int, reason: str) -> None:
         """Gives the run back and writes how it ended."""
         status.finish(str(self.folder(run)), code, reason)
 
     def is_begun(self, run: Run) -> bool:
-        """Whether there is a checkpoint to go on from."""
+        """Whether the run was interrupted and left a checkpoint to go on from."""
+        if self._exit_code(run) == 0:
+            return False  # it ended, and is made again because something of it is gone
         try:
             checkpoint.find(self.folder(run), "latest")
         except UserError:
@@ -120,6 +124,11 @@ class Store:
         for path in self.folder(run).glob(_WEIGHTS):
             path.unlink()
         shutil.rmtree(self.folder(run) / checkpoint.FOLDER, ignore_errors=True)
+
+    def _exit_code(self, run: Run) -> int | None:
+        path = self.folder(run) / status.FILE_NAME
+        code: int | None = json.loads(path.read_text(encoding="utf-8"))["code"] if path.exists() else None
+        return code
 
     def _study(self, run: Run, scale: str) -> dict[str, Any]:
         return {
