@@ -153,8 +153,12 @@ def source_of(spec: FinetuningSpec, folder: str) -> FinetuningSource:
         mixed_precision=spec.precision, warmup_ratio=0.0, dataloader_num_workers=spec.workers,
         logging_steps=spec.steps, eval_steps=spec.steps,
     )  # fmt: skip
-    sizes = BatchSizes(spec.batch, spec.batch)
-    return FinetuningSource(config, get_task(spec.task), made_up_features(spec.task), sizes, 0)
+    task, sizes = get_task(spec.task), BatchSizes(spec.batch, spec.batch)
+
+    def collate(features: Any, ids: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        return task.collate(rows, pad_token_id=0, packing=config.packing)
+
+    return FinetuningSource(config, task, made_up_features(spec.task), sizes, collate)
 
 
 def ours(spec: FinetuningSpec, lap: Callable[..., None]) -> None:
