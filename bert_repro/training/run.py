@@ -214,6 +214,13 @@ def _accelerator(config: RunConfig) -> Accelerator:
         )
     except ValueError as error:
         raise UserError(f"--mixed_precision {config.mixed_precision}: {_first_line(error)}") from error
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started > 1 and accelerator.num_processes == 1:
+        # Accelerate says nothing where it finds no GPU, and each process would train alone into the same folder.
+        raise UserError(
+            f"WORLD_SIZE is {started}: so many processes were started, but they see no GPU; for them to "
+            "share the work on CPUs set ACCELERATE_USE_CPU=true, else start one"
+        )
     if config.mixed_precision == "fp16" and accelerator.device.type == "cpu":
         raise UserError("--mixed_precision fp16 needs a GPU; use bf16 on this device")
     if tracked:

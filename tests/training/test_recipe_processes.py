@@ -108,3 +108,13 @@ def test_an_absurd_learning_rate_ends_with_code_3_and_nothing_corrupt(world: Any
     assert files
     for file in files:
         assert all(torch.isfinite(value).all() for value in safetensors.torch.load_file(file).values()), file
+
+
+def test_two_processes_that_see_no_gpu_are_refused(world: Any, tmp_path: Path) -> None:
+    # The same command on CPUs but for ACCELERATE_USE_CPU: each would train for itself, into one folder.
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    environment = {name: value for name, value in os.environ.items() if name != "ACCELERATE_USE_CPU"} | hidden
+    command = f"{TORCHRUN} {RECIPE} {TINY} --corpus {world.corpus} --output_dir {tmp_path / 'run'} --max_steps 1"
+    done = subprocess.run([sys.executable, *command.split()], env=environment, capture_output=True, text=True)
+    assert done.returncode != 0 and "set ACCELERATE_USE_CPU=true" in done.stderr
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["code"] == 2
