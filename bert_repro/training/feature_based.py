@@ -84,7 +84,7 @@ class FeatureCache:
     def __init__(self, config: NerConfig, encoder: Any, device: torch.device) -> None:
         self.config, self.encoder, self.device = config, encoder, device
         self.folder = Path(config.feature_cache_dir)
-        self.seconds = 0.0  # that the encoder has computed for this run; 0: all came from the disk
+        self.seconds = 0.0  # that the encoder has computed for this run
         self._encoder_digest = _digest_encoder(encoder)
         self._layers = BertReproTokenFeatures.LAYERS[encoder.config.token_features]
         self._loaded: dict[str, States] = {}
@@ -105,6 +105,10 @@ class FeatureCache:
         batch = {name: value for name, value in inputs.items() if name not in _REPLACED}
         batch["encoder_states"] = torch.from_numpy(np.concatenate(parts, axis=1)).transpose(0, 1).unsqueeze(0)
         return batch
+
+    def record(self) -> dict[str, Any]:
+        """What a run's record says: how long the encoder computed, and whether all its states lay on the disk."""
+        return {"encoder_seconds": round(self.seconds, 3), "features_from_cache": self.seconds == 0}
 
     def load(self, features: "datasets.Dataset") -> States:
         """The states of a split, computed unless they are on disk.

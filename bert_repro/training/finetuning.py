@@ -130,7 +130,7 @@ class _Bench:
         self.model, adapter = adapters.settle(trainer.model, self.tokenizer, Path(config.output_dir), write=writes)
         return {
             **adapter,
-            **({"encoder_seconds": round(self.feature_cache.seconds, 1)} if self.feature_cache else {}),
+            **(self.feature_cache.record() if self.feature_cache else {}),
             "rows": len(features),
             "dropped": len(read) - len(features),
             "truncated": task.count_truncated(features),

@@ -75,11 +75,13 @@ def test_each_row_learns_reads_the_encoder_once_and_is_scored_alike_again(
     assert recipe(*common, tmp_path / "first", *train) == 0
     first = results(tmp_path / "first")
     assert first["metrics"]["entity_f1"] > 0.7  # 0 is what a model that learnt nothing gets
-    assert first["train"]["encoder_seconds"] > 0 and len(encoder_calls) > 0
+    assert first["train"]["encoder_seconds"] > 0 and not first["train"]["features_from_cache"]
+    assert len(encoder_calls) == 2  # the training set and the dev set, each in one batch
     encoder_calls.clear()
     assert recipe(*common, tmp_path / "second", *train) == 0
     second = results(tmp_path / "second")
-    assert encoder_calls == [] and second["train"]["encoder_seconds"] == 0
+    assert encoder_calls == []
+    assert second["train"]["encoder_seconds"] == 0 and second["train"]["features_from_cache"]
     assert second["metrics"] == first["metrics"]
     predictions = (tmp_path / "first" / "predictions.validation.txt").read_text()
     for packing in ("true", "false"):  # the published model computes the states itself

@@ -1,11 +1,13 @@
 """Left-to-right pre-training (Table 5's LTR): every next token is predicted, and fine-tuning stays causal."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from families import families
 from running import TINY, recipe, results
 from transformers import AutoModelForCausalLM, AutoTokenizer, BertLMHeadModel
 
@@ -86,6 +88,27 @@ def test_a_classifier_made_of_it_is_causal_and_tells_inputs_apart(world: Any, le
     assert not torch.equal(model(first).logits, model(second).logits)
     states = [model.bert(ids).last_hidden_state[:, :2] for ids in (first, second)]
     assert torch.equal(*states)
+
+
+@pytest.mark.parametrize("recipe_name", ["run_glue", "run_squad", "run_swag", "run_ner"])
+def test_with_a_bilstm_every_family_trains_and_is_scored_alike_again(
+    world: Any, tmp_path: Path, recipe_name: str
+) -> None:
+    torch.manual_seed(0)
+    shape = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    config = BertReproConfig(vocab_size=150, is_decoder=True, **shape)
+    BertReproForCausalLM(config).save_pretrained(tmp_path / "start")
+    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(tmp_path / "start")
+    family = families(world, tmp_path)[recipe_name]
+    first, again = tmp_path / "first", tmp_path / "again"
+    train = ["--do_train --max_steps 4 --learning_rate 1e-2 --bilstm_size 8 --model_name_or_path", tmp_path / "start"]
+    assert recipe(recipe_name, *family.flags, *train, "--do_eval --output_dir", first) == 0
+    published = json.loads((first / "config.json").read_text())
+    assert (published["model_type"], published["bilstm_size"], published["is_decoder"]) == ("bert_repro", 8, True)
+    evaluation = ["--do_eval --packing false --model_name_or_path", first, "--output_dir", again]
+    assert recipe(recipe_name, *family.flags, *evaluation) == 0
+    assert results(again)["metrics"] == pytest.approx(results(first)["metrics"])
+    assert (again / family.predictions).read_text() == (first / family.predictions).read_text()
 
 
 def test_next_sentence_prediction_and_left_to_right_exclude_each_other(world: Any, tmp_path: Path, caplog: Any) -> None:
