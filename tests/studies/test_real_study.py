@@ -56,7 +56,7 @@ def test_killed_three_times_the_scores_are_the_same(world: Any, tmp_path: Path) 
     runs = killed / "study" / "runs"
     for sign in ("pretraining-*/checkpoints/step-4", "conll2003-*/status.json", "features-*/status.json"):
         process = start(world, conll, killed)
-        limit = time.monotonic() + 120
+        limit = time.monotonic() + 600
         while not list(runs.glob(sign)):
             assert time.monotonic() < limit
             time.sleep(0.05)
