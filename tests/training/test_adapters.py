@@ -102,6 +102,18 @@ def test_resume_after_every_step_is_bit_identical(world: Any, base: Path, tuned:
         assert results(folder)["metrics"] == results(tuned)["metrics"]
 
 
+def test_a_bilstm_trains_with_the_adapter_and_makes_it_ours(world: Any, base: Path, tmp_path: Path) -> None:
+    assert train(world, base, tmp_path / "run", "--peft lora --bilstm_size 8 --max_steps 2") == 0
+    names = weights(tmp_path / "run" / "adapter", "adapter_model.safetensors")
+    assert sum("bilstm.lstm" in name for name in names) == 8
+    written = json.loads((tmp_path / "run" / "adapter" / "adapter_config.json").read_text())
+    assert written["task_type"] is None, "peft's class for it would build transformers' model, which has no BiLSTM"
+    assert written["auto_mapping"]["base_model_class"] == "BertReproForSequenceClassification"
+    again = ["--do_eval --data_dir", world.glue, "--task_name sst2 --output_dir", tmp_path / "again"]
+    assert recipe("run_glue", *again, "--model_name_or_path", tmp_path / "run") == 0
+    assert results(tmp_path / "again")["metrics"] == results(tmp_path / "run")["metrics"]
+
+
 @pytest.mark.parametrize("kind", ["lora", "dora", "ia3"])
 def test_a_stock_environment_loads_adapter_and_merged_folder_alike(
     world: Any, base: Path, tuned: Path, tmp_path: Path, kind: str
