@@ -87,8 +87,8 @@ _TRIAL_TASKS: Mapping[str, Mapping[str, Any]] = {
     "sst2": {**_SMALL, "max_train_samples": 2_000, "num_train_epochs": 2.0},
     "squad": {**_SMALL, "max_train_samples": 300, "max_eval_samples": 300, "num_train_epochs": 2.0}
     | {"max_seq_length": 128, "max_query_length": 32, "doc_stride": 64},
-    "conll2003": {**_SMALL, "max_train_samples": 2_000, "num_train_epochs": 3.0, "max_seq_length": 128},
-    "features": {**_SMALL, "max_train_samples": 2_000, "num_train_epochs": 3.0, "max_seq_length": 128}
+    "conll2003": {**_SMALL, "max_train_samples": 1_500, "num_train_epochs": 3.0, "max_seq_length": 128},
+    "features": {**_SMALL, "max_train_samples": 1_500, "num_train_epochs": 3.0, "max_seq_length": 128}
     | {"learning_rate": 1e-3, "bilstm_size": 64},
 }
 
