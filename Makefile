@@ -18,7 +18,7 @@ export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help quickstart test test-slow test-xla test-stock check format docs bench card report wheel clean
+.PHONY: help quickstart test test-slow test-xla test-stock test-lowest test-space check format docs bench card report wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,31 @@ test-stock: $(READY) ## Every head's published folder in an environment of stock
 	$(BIN)/python tests/hub/stock_environment.py write .venv-stock/published
 	cd .venv-stock && HF_HUB_OFFLINE=1 bin/python -I ../tests/hub/stock_environment.py read published
 
+# The lists below are whole, so pip takes them alone; the package goes in without a look at its bounds.
+.venv-lowest/.installed: constraints-lowest.txt
+	@rm -f $@
+	$(PYTHON) -m venv .venv-lowest
+	PIP_CONSTRAINT= .venv-lowest/bin/python -m pip install --quiet -r constraints-lowest.txt
+	PIP_CONSTRAINT= .venv-lowest/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+test-lowest: .venv-lowest/.installed ## The default tests at the lowest versions that pyproject.toml declares (6 GB)
+	.venv-lowest/bin/python -m pytest
+
+.venv-space/.installed: recipes/space/requirements.txt
+	@rm -f $@
+	$(PYTHON) -m venv .venv-space
+	PIP_CONSTRAINT= .venv-space/bin/python -m pip install --quiet -r recipes/space/requirements.txt playwright
+	@touch $@
+
+SPACE_HEADS := PreTraining SequenceClassification TokenClassification QuestionAnswering
+
+test-space: $(READY) .venv-space/.installed ## The demo in headless Chromium (Debian's package chromium); see tests/hub
+	rm -rf .venv-space/published
+	$(BIN)/python tests/hub/stock_environment.py write .venv-space/published
+	.venv-space/bin/python tests/hub/space_in_a_browser.py .venv-space/screenshots \
+	  $(SPACE_HEADS:%=.venv-space/published/AutoModelFor%)
+
 # torch_xla belongs to an older torch, so the package goes in without a look at its bounds, and pip takes this list alone.
 $(XLA)/.installed: constraints-xla.txt pyproject.toml
 	@test -n "$(PYTHON)" \
@@ -94,5 +119,5 @@ wheel: $(READY) ## Build the wheel and the source archive into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
 clean: ## Remove the environment, builds and caches; runs/ stays
-	rm -rf $(VENV) $(XLA) .venv-stock build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(XLA) .venv-stock .venv-lowest .venv-space build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

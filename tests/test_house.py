@@ -49,8 +49,8 @@ def tracked_files() -> list[Path]:
     return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
 
 
-def pins() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+def pins(name: str = "constraints.txt") -> dict[str, str]:
+    lines = (ROOT / name).read_text("utf-8").splitlines()
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
@@ -118,6 +118,16 @@ def test_every_dependency_is_pinned_at_or_above_its_lower_bound():
         assert normal(name) in pinned, requirement
         version = pinned[normal(name)]
         assert not bound or release(version) >= release(bound), f"{requirement}, pinned at {version}"
+
+
+def test_the_lowest_versions_are_those_that_are_declared():
+    project = configuration()["project"]
+    lowest = {normal(name): release(version) for name, version in pins("constraints-lowest.txt").items()}
+    for requirement in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+        name, _, bound = requirement.partition(">=")
+        if bound:
+            declared = release(bound)
+            assert lowest[normal(name)][: len(declared)] == declared, requirement
 
 
 def release(version: str) -> tuple[int, ...]:

@@ -144,7 +144,7 @@ def main(screenshots: Path, models: list[str]) -> None:
             for tab, fields in INPUTS.items():
                 sys.stdout.write(f"{name}: {wait_for_answer(use(page, tab, fields))[:200]}\n")
                 check_width(page)
-                page.screenshot(path=screenshots / f"{name}-{tab.lower()}.png")
+                page.screenshot(path=screenshots / f"{name}-{tab.lower()}.png", full_page=True)
             for tab, fields, told in WRONG:
                 wait_for_message(use(page, tab, fields), told)
                 page.screenshot(path=screenshots / f"{name}-message.png")

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import nn
+from transformers.utils import ModelOutput
 
 from bert_repro.configs import OptimizerConfig, RunConfig
 from bert_repro.errors import StopRequested
@@ -41,9 +42,9 @@ class ToyConfig(OptimizerConfig, RunConfig):
 
 
 @dataclass
-class ToyOutput:
-    token_loss: torch.Tensor
-    row_loss: torch.Tensor
+class ToyOutput(ModelOutput):  # whose tensors fully_shard finds; those of a plain dataclass it does not before torch 2.13
+    token_loss: torch.Tensor | None = None
+    row_loss: torch.Tensor | None = None
 
 
 class ToyModel(nn.Module):
