@@ -9,6 +9,7 @@ pieces of the others. Credentials come from the Hub's own login or environment o
 """
 
 import hashlib
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_repro.errors import UserError
-from bert_repro.hub.redaction import redacted
+from bert_repro.hub.redaction import redacted, without_machine_paths
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -27,14 +28,16 @@ logger = logging.getLogger("bert_repro")
 
 MAIN = "main"
 CARD = "README.md"
+RESULTS = "results.json"
 PUBLISHED = (
     "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
     "adapter_config.json", "adapter_model.safetensors", "adapter/*.json", "adapter/*.safetensors",
     "onnx/*.onnx", "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "*_bert_repro.py",
-    CARD, "results.json", ".eval_results/*.yaml", "train_log.jsonl", "training.png",
+    CARD, RESULTS, ".eval_results/*.yaml", "train_log.jsonl", "training.png",
 )  # fmt: skip
 """What of a folder is uploaded, as patterns of paths in it."""
 _WEIGHTS = ("model*.safetensors", "adapter_model.safetensors")
+_WITH_PATHS = (RESULTS, "adapter_config.json", "adapter/adapter_config.json")
 _NOT_LOGGED_IN = 401
 
 
@@ -96,10 +99,9 @@ def push_folder(
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
         api = HfApi()
-        own = [path for path in files if card is None or path.name != CARD]
-        additions = [CommitOperationAdd(path.as_posix(), folder / path) for path in own]
-        if card:
-            additions.append(CommitOperationAdd(CARD, card.encode()))
+        made = _contents_for_others(folder, card)
+        names = sorted({*map(Path.as_posix, files), *made})
+        additions = [CommitOperationAdd(name, made.get(name, folder / name)) for name in names]
         sent = {addition.path_in_repo for addition in additions}
         stale = [name for name in _remote_files(api, repository) if _is_published(name) and name not in sent]
         commit = api.create_commit(
@@ -159,6 +161,19 @@ def check_card(folder: Path, card: str | None = None) -> None:
     errors = find_card_errors(card) if card else []
     if errors:
         raise UserError(f"{path}: {errors[0]}; mend the metadata block at its top")
+
+
+def _contents_for_others(folder: Path, card: str | None) -> dict[str, bytes]:
+    """Files that are not sent as they lie in the folder: the card, where another is given, and records with paths.
+
+    The folder keeps this machine's paths, for whoever repeats the run here; elsewhere they mean nothing.
+    """
+    made = {CARD: card.encode()} if card else {}
+    for name in _WITH_PATHS:
+        if (folder / name).exists():
+            record = without_machine_paths(redacted(json.loads((folder / name).read_text(encoding="utf-8"))))
+            made[name] = (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
+    return made
 
 
 def _is_published(name: str) -> bool:

@@ -77,6 +77,8 @@ def hardware(device: torch.device) -> dict[str, Any]:
 def command() -> str:
     """The command line of this process, without the folders before the script's name."""
     script = Path(sys.argv[0])
+    if script.suffix != ".py":  # the installed `bert-repro`, which is a program
+        return shlex.join([script.name, *sys.argv[1:]])
     shown = f"recipes/{script.name}" if script.parent.name == "recipes" else script.name
     return shlex.join(["python", shown, *sys.argv[1:]])
 

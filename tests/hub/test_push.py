@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from fake_hub import READER, WRITER, Fault
+from huggingface_hub import HfApi
 
 import bert_repro
 from bert_repro import cli
@@ -123,7 +124,25 @@ def test_a_commit_that_broke_off_leaves_the_earlier_one(hub, folder):
         push_folder(folder, REPO)
     assert len(hub.repos[REPO].commits) == 2
     push_folder(folder, REPO)
-    assert hub.repos[REPO].tree("main")[1]["results.json"] == b"{}"
+    assert json.loads(hub.repos[REPO].tree("main")[1]["results.json"]) == {}
+
+
+def test_no_path_of_this_machine_is_sent(hub, folder):
+    machine = "/data/someone"
+    command = f"python recipes/run_glue.py --data_dir {machine}/glue --output_dir {machine}/runs/toy"
+    settings = {"output_dir": f"{machine}/runs/toy", "data_dir": f"{machine}/glue", "model_name_or_path": "org/bert"}
+    (folder / "results.json").write_text(json.dumps({"settings": settings, "command": command}))
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": f"{machine}/bert"}))
+    (folder / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
+    push_folder(folder, REPO)
+    _, tree = hub.repos[REPO].tree("main")
+    assert not [name for name, content in tree.items() if machine.encode() in content]
+    sent = json.loads(tree["results.json"])
+    assert sent["settings"] == {"output_dir": "toy", "data_dir": "glue", "model_name_or_path": "org/bert"}
+    assert sent["command"] == "python recipes/run_glue.py --data_dir glue --output_dir toy"
+    assert json.loads(tree["adapter/adapter_config.json"]) == {"base_model_name_or_path": "bert"}
+    assert machine in (folder / "results.json").read_text(), "the folder itself stays as it is"
 
 
 @pytest.mark.parametrize(
@@ -249,6 +268,19 @@ def test_no_token_is_sent_elsewhere_or_stored(hub, folder):
     assert all(WRITER.encode() not in content for content in hub.repos[REPO].tree("main")[1].values())
     storing = [header for header in hub.headers_seen if header]
     assert storing and set(storing) == {f"Bearer {WRITER}"}
+
+
+@pytest.mark.parametrize("fault", [None, Fault("GET .*/resolve/.*/model-00001", "corrupt")], ids=["whole", "changed"])
+def test_a_download_that_changed_on_its_way_is_found(hub, folder, fault):
+    # Over HTTP huggingface_hub compares sizes only, so the README names the command that compares checksums.
+    push_folder(folder, REPO)
+    hub.faults = [fault] if fault else []
+    transformers.AutoModelForSequenceClassification.from_pretrained(REPO)
+    found = HfApi().verify_repo_checksums(REPO)
+    assert [mismatch["path"] for mismatch in found.mismatches] == (
+        ["model-00001-of-00002.safetensors"] if fault else []
+    )
+    assert found.checked_count >= 3
 
 
 STOCK = """

@@ -3,8 +3,11 @@
 import json
 
 import pytest
+import torch
+import transformers
 from fake_hub import Fault
 
+import bert_repro
 from bert_repro import cli
 
 TINY = "--num_hidden_layers 1 --hidden_size 16 --num_attention_heads 2 --max_seq_length 64 --train_batch_size 4 "
@@ -57,3 +60,18 @@ def test_what_cannot_be_pushed_is_told_before_training(hub, world, tmp_path, cap
     assert pretrain(world, tmp_path / "run", *more.split()) == 2
     assert told in capsys.readouterr().err
     assert not (tmp_path / "run" / "train_log.jsonl").exists()
+
+
+def test_a_search_tries_the_login_before_its_first_run(hub, world, tmp_path, capsys):
+    model = tmp_path / "model"
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    bert_repro.BertReproForMaskedLM(bert_repro.BertReproConfig(vocab_size=150, **sizes)).save_pretrained(model)
+    transformers.AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(model)
+    argv = f"--task_name sst2 --data_dir {world.glue} --model_name_or_path {model} --do_train --do_eval --max_steps 1 "
+    argv += f"--search_learning_rates 1e-3 1e-4 --output_dir {tmp_path / 'run'} --push_to_hub --hub_model_id "
+    with pytest.raises(SystemExit) as raised:
+        cli.main("run_glue", argv=[*argv.split(), "others/tiny"])
+    assert raised.value.code == 2
+    assert "rights to create a model" in capsys.readouterr().err
+    assert not list((tmp_path / "run").rglob("train_log.jsonl"))

@@ -42,7 +42,7 @@ class ToyConfig(OptimizerConfig, RunConfig):
 
 
 @dataclass
-class ToyOutput(ModelOutput):  # whose tensors fully_shard finds; those of a plain dataclass it does not before torch 2.13
+class ToyOutput(ModelOutput):  # in a plain dataclass torch 2.11's fully_shard finds no tensors
     token_loss: torch.Tensor | None = None
     row_loss: torch.Tensor | None = None
 

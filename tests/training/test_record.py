@@ -1,0 +1,18 @@
+"""The command in a run's record is one that can be typed again."""
+
+import pytest
+
+from bert_repro.training import record
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["/somewhere/bin/bert-repro", "run_glue", "--seed", "1"], "bert-repro run_glue --seed 1"),
+        (["/somewhere/recipes/run_glue.py", "--note", "a b"], "python recipes/run_glue.py --note 'a b'"),
+        (["mine.py"], "python mine.py"),
+    ],
+)
+def test_command(monkeypatch, argv, shown):
+    monkeypatch.setattr("sys.argv", argv)
+    assert record.command() == shown
