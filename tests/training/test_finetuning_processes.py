@@ -132,6 +132,23 @@ def test_two_processes_resume_bit_identically(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_what_two_processes_began_any_launcher_ends_with_the_same_scores(
+    all_families: dict[str, Family], without_dropout: Path, tmp_path: Path, name: str
+) -> None:
+    family, whole, begun = all_families[name], tmp_path / "whole", tmp_path / "begun"
+    assert recipe(name, *flags(family, without_dropout, whole, TRAIN)) == 0
+    launch(TORCHRUN, family, *flags(family, without_dropout, begun, TRAIN, "--save_steps 2"))
+    resume = f"--resume_from_checkpoint {begun / 'checkpoints' / 'step-2'}"
+    assert recipe(name, *flags(family, without_dropout, tmp_path / "python", TRAIN, *resume.split())) == 0
+    launch(ACCELERATE, family, *flags(family, without_dropout, tmp_path / "accelerate", TRAIN, resume))
+    for folder in (begun, tmp_path / "python", tmp_path / "accelerate"):
+        assert results(folder)["rows_scored"] == family.written(folder) == family.rows
+        assert results(folder)["metrics"] == pytest.approx(results(whole)["metrics"], abs=1e-6)
+        assert logs.read(folder / logs.FILE_NAME)[-1]["step"] == 5
+
+
+@pytest.mark.slow
 def test_two_processes_say_what_is_wrong_once(world: Any, start: Path, tmp_path: Path) -> None:
     (tmp_path / "SST-2").mkdir()
     (tmp_path / "SST-2/train.tsv").write_text("sentence\tlabel\nfine\t1\nbroken\n")
