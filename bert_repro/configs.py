@@ -999,6 +999,9 @@ class CardConfig(Config):
         None, "The model's name on the card; default: as in the run, else the folder's name.", source="transformers"
     )
     base_model: str | None = setting(None, "Id on the Hub of the weights that the run started from.")
+    dataset: str | None = setting(
+        None, "Id on the Hub of the data, where --data_dir held other data than the task's; none: it has no id there."
+    )
     language: tuple[str, ...] = setting((), "Languages of the text, as ISO 639 codes.")
     license: str | None = setting(None, "Licence of the weights, as the Hub spells it, for example apache-2.0.")
     data_license: str | None = setting(None, "Licence of the training data, in words.")

@@ -225,6 +225,8 @@ def _eval_results(record: Mapping[str, Any], task_type: str) -> list[Any]:
     from huggingface_hub import EvalResult
 
     data, task = record.get("data", {}), record.get("task", "unnamed")
+    if "dataset" in data and data["dataset"] is None:  # other data than the task's: no score on the task's
+        return []
     return [
         EvalResult(
             task_type=task_type,

@@ -32,6 +32,8 @@ def write_card(config: CardConfig) -> Path:
     record = completed_record(folder)
     data = {"language": list(config.language), "license": config.data_license, "note": config.note}
     record["data"] = {**record.get("data", {}), **{name: value for name, value in data.items() if value}}
+    if config.dataset:
+        record["data"] |= {"dataset": None if config.dataset == "none" else config.dataset, "config": None}
     facts = {"base_model": config.base_model, "license": config.license}
     record |= {name: value for name, value in facts.items() if value}
     record["runs"] = [_same_run(Path(name), record) for name in config.same_runs]

@@ -110,3 +110,12 @@ def test_nothing_is_said_of_operations_that_are_not_counted(tmp_path):
     assert "flops" not in training_totals(folder, {**RECORD, "model": {"class": "BertReproForMultipleChoice"}})
     (folder / "train_log.jsonl").unlink()
     assert training_totals(folder, RECORD) == {}
+
+
+def test_other_data_than_the_tasks_makes_no_claim_about_it(tmp_path):
+    folder, card = run_folder(tmp_path), tmp_path / "bert-cola.md"
+    for dataset, shown in (("none", None), ("org/other", ["org/other"])):
+        assert recipe("make_card", "--folder", folder, "--output_file", card, f"--dataset {dataset}") == 0
+        fields = yaml.safe_load(card.read_text().split("---\n")[1])
+        assert fields.get("datasets") == shown
+        assert ("model-index" in fields) is (dataset != "none")
