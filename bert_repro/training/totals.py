@@ -8,6 +8,7 @@ from bert_repro.flops import flops_per_token
 from bert_repro.training import logs
 
 _HEADS_WITHOUT_VOCABULARY = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+_OTHER_WEIGHTS = ("peft", "feature_based", "bilstm_size")  # settings that train others than those counted
 _HEADS_WITH_MASKS = ("ForPreTraining", "ForMaskedLM")
 
 
@@ -19,9 +20,9 @@ def training_totals(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
         results: its record, with the shape of the model in `model`.
 
     Returns:
-        `tokens` (real ones, no padding), `seconds` (of training, without evaluations) and, where every weight was
-        trained, `flops` to three digits: those of `bert_repro.flops`, with the mean length of a sequence as the number
-        of tokens that each attends to in fine-tuning. Empty without a log.
+        `tokens` (real ones, no padding), `seconds` (of training, without evaluations) and, where BERT's weights and
+        no others were trained, `flops` to three digits: those of `bert_repro.flops`, with the mean length of a
+        sequence as the number of tokens that each attends to in fine-tuning. Empty without a log.
     """
     rows = [row for row in logs.read(folder / logs.FILE_NAME) if "tokens" in row]
     if not rows:
@@ -33,7 +34,7 @@ def training_totals(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
 
 def _flops(rows: list[dict[str, Any]], results: Mapping[str, Any]) -> float | None:
     model, train, settings = results["model"], results.get("train", {}), results.get("settings", {})
-    if settings.get("peft") or "num_hidden_layers" not in model:
+    if any(settings.get(name) for name in _OTHER_WEIGHTS) or "num_hidden_layers" not in model:
         return None
     name = str(model["class"])
     if train.get("phases") and name.endswith(_HEADS_WITH_MASKS):

@@ -77,6 +77,7 @@ def test_each_row_learns_reads_the_encoder_once_and_is_scored_alike_again(
     assert first["metrics"]["entity_f1"] > 0.7  # 0 is what a model that learnt nothing gets
     assert first["train"]["encoder_seconds"] > 0 and not first["train"]["features_from_cache"]
     assert len(encoder_calls) == 2  # the training set and the dev set, each in one batch
+    assert "flops" not in first["train"], "BERT's are not what was trained"
     encoder_calls.clear()
     assert recipe(*common, tmp_path / "second", *train) == 0
     second = results(tmp_path / "second")
