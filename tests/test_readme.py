@@ -11,6 +11,8 @@ from peft import LoraConfig, TaskType, get_peft_model
 
 import bert_repro
 from bert_repro import cli
+from bert_repro.configs import OnnxConfig
+from bert_repro.hub.onnx import export_onnx
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
@@ -28,9 +30,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("readme")
     torch.manual_seed(0)
     tokenizer = transformers.BertTokenizer(vocab={word: index for index, word in enumerate(VOCABULARY)})
-    for name, head in (("bert", "BertReproForPreTraining"), ("squad", "BertReproForQuestionAnswering")):
-        getattr(bert_repro, head)(bert_repro.BertReproConfig(**SIZES)).save_pretrained(root / "runs" / name)
+    heads = {"bert": "ForPreTraining", "squad": "ForQuestionAnswering", "mrpc": "ForSequenceClassification"}
+    for name, head in heads.items():
+        getattr(bert_repro, f"BertRepro{head}")(bert_repro.BertReproConfig(**SIZES)).save_pretrained(
+            root / "runs" / name
+        )
         tokenizer.save_pretrained(root / "runs" / name)
+    export_onnx(OnnxConfig(folder=str(root / "runs" / "mrpc")))
     base = transformers.AutoModelForSequenceClassification.from_pretrained(root / "runs" / "bert", num_labels=3)
     adapted = get_peft_model(base, LoraConfig(task_type=TaskType.SEQ_CLS, target_modules=["query", "value"]))
     adapted.save_pretrained(root / "runs" / "mnli-lora" / "adapter")
