@@ -462,6 +462,11 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
         choices=("gelu", "gelu_new"),
         deviation="The paper says gelu. The release of 2018 computed erf (ours), from 2019-02 the tanh form.",
     )
+    initializer_range: float = setting(
+        0.02, "Standard deviation of the first weights, truncated at two of it.", source="released"
+    )
+    hidden_dropout_prob: float = setting(0.1, "Dropout after every layer.", unit="fraction", source="paper")
+    attention_probs_dropout_prob: float = setting(0.1, "Dropout of attention weights.", unit="fraction", source="paper")
     max_seq_length: int = setting(128, "Tokens per sequence, where `phases` is not set.", unit="tokens")
     max_predictions_per_seq: int | None = setting(
         None, "Most predicted tokens of a sequence, where `phases` is not set.", unit="tokens"
@@ -500,6 +505,10 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
             f"--hidden_size is {self.hidden_size}; it must be a multiple of --num_attention_heads "
             f"({self.num_attention_heads})",
         )
+        require(self.initializer_range > 0, f"--initializer_range is {self.initializer_range}; it must be positive")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            value = getattr(self, name)
+            require(0 <= value < 1, f"--{name} is {value}; it must lie in [0, 1)")
         require(
             self.peft is None or self.model_name_or_path is not None,
             f"--peft {self.peft} needs --model_name_or_path: an adapter goes beside trained weights",
