@@ -3,9 +3,10 @@
     pip install -e '.[onnx]'
     python recipes/export_onnx.py --folder runs/mrpc
 
-Every head, any batch size and length up to the model's positions. The file goes to `onnx/model.onnx` in the folder,
-where the Hub looks for it, and is uploaded with the rest. Its outputs are compared with PyTorch's over four shapes, and
-no file is left where they differ. Cost: a minute, and the size of the weights again.
+Every head, any batch size and length up to the model's positions; a model with a BiLSTM is refused. The file goes to
+`onnx/model.onnx` in the folder, where the Hub looks for it, and is uploaded with the rest. Its outputs are compared
+with PyTorch's over four shapes, and no file is left where they differ. Cost: a minute, and the size of the weights
+again.
 """
 
 from bert_repro.cli import main

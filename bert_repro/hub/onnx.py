@@ -41,7 +41,9 @@ def export_onnx(config: OnnxConfig) -> Path:
         The file.
 
     Raises:
-        UserError: the packages for ONNX are missing, there is no model in the folder, or the file exists.
+        UserError: the packages for ONNX are missing, there is no model in the folder, the model has a BiLSTM, or the
+            file exists.
+        RuntimeError: the graph differs from PyTorch.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
@@ -53,12 +55,14 @@ def export_onnx(config: OnnxConfig) -> Path:
     model = load_model(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.partial")
-    write_graph(model, part)
-    difference = largest_difference(model, part)
-    if difference > TOLERANCE:
-        part.unlink()
-        raise RuntimeError(f"the ONNX graph of {folder} differs from PyTorch by {difference:.1e}, above {TOLERANCE}")
-    os.replace(part, path)
+    try:
+        write_graph(model, part)
+        difference = largest_difference(model, part)
+        if difference > TOLERANCE:
+            raise RuntimeError(f"the graph of {folder} differs from PyTorch by {difference:.1e}, above {TOLERANCE}")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
     logger.info(
         "%s: %.1f MB, largest difference to PyTorch %.1e over %d shapes",
         path, path.stat().st_size / 1e6, difference, len(_shapes(model)),
@@ -70,7 +74,7 @@ def load_model(folder: Path) -> "PreTrainedModel":
     """The model of a published folder, of the class of ours that its config.json names, in float32.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or it has a BiLSTM.
     """
     from bert_repro.models import modeling_bert_repro
     from bert_repro.models.configuration_bert_repro import HEADS
@@ -83,9 +87,16 @@ def load_model(folder: Path) -> "PreTrainedModel":
     if not ours:
         raise UserError(f"--folder {folder}: config.json names the class {names[0]}, which is no BERT of this family")
     try:
-        return getattr(modeling_bert_repro, ours[0]).from_pretrained(folder, dtype=torch.float32).eval()  # type: ignore[no-any-return]
+        model = getattr(modeling_bert_repro, ours[0]).from_pretrained(folder, dtype=torch.float32).eval()
     except OSError as error:
         raise UserError(f"--folder {folder}: {' '.join(str(error).split())}") from error
+    # The exporter unrolls an LSTM over the tokens of its example, so the graph would know one length only.
+    if model.config.bilstm_size is not None:
+        raise UserError(
+            f"--folder {folder}: the model has a BiLSTM (bilstm_size {model.config.bilstm_size}), which has no ONNX "
+            "graph for every length; use it with PyTorch, or train one without a BiLSTM"
+        )
+    return model  # type: ignore[no-any-return]
 
 
 def write_graph(model: "PreTrainedModel", path: Path) -> None:

@@ -17,7 +17,7 @@ from bert_repro.hub import onnx
 from bert_repro.hub.push import published_files
 
 SIZES = {
-    "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+    "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 32,
     "max_position_embeddings": 40, "initializer_range": 0.3,
 }  # fmt: skip
 QUICK = {"ForPreTraining": {}}
@@ -25,8 +25,15 @@ OTHERS = {
     "ForQuestionAnswering": {}, "ForMultipleChoice": {}, "Model": {}, "ForMaskedLM": {}, "ForTokenClassification": {},
     "ForNextSentencePrediction": {}, "ForSequenceClassification": {}, "ForCausalLM": {"is_decoder": True},
 }  # fmt: skip
+VARIANTS = {  # of our own, beside those that the paper fine-tunes
+    "left-to-right classifier": ("ForSequenceClassification", {"is_decoder": True}),
+    "classifier on the last token": ("ForSequenceClassification", {"pool_token": "last"}),
+    "layers side by side": ("ForTokenClassification", {"token_features": "concat_last_four"}),
+    "weighted layers": ("ForTokenClassification", {"token_features": "weighted_all"}),
+}
 HEADS = [pytest.param(name, fields, id=name) for name, fields in QUICK.items()]
 HEADS += [pytest.param(name, fields, id=name, marks=pytest.mark.slow) for name, fields in OTHERS.items()]
+HEADS += [pytest.param(*variant, id=name, marks=pytest.mark.slow) for name, variant in VARIANTS.items()]
 
 
 @pytest.fixture
@@ -85,6 +92,33 @@ def test_a_graph_that_differs_is_not_kept(publish, monkeypatch):
             with pytest.raises(RuntimeError, match="differs from PyTorch"):
                 onnx.export_onnx(OnnxConfig(folder=str(folder)))
         assert len(list((folder / "onnx").iterdir())) == kept
+
+
+def test_an_export_that_breaks_off_leaves_nothing(publish, monkeypatch):
+    _, folder = publish("ForPreTraining")
+
+    def broken(model, path):
+        path.write_bytes(b"half a gra")
+        raise ValueError("the exporter gave up")
+
+    monkeypatch.setattr(onnx, "write_graph", broken)
+    with pytest.raises(ValueError, match="gave up"):
+        onnx.export_onnx(OnnxConfig(folder=str(folder)))
+    assert list((folder / "onnx").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("head", "fields"),
+    [("ForSequenceClassification", {}), ("ForTokenClassification", {"token_features": "last", "bilstm_layers": 2})],
+)
+def test_a_bilstm_is_refused_in_one_line(publish, capsys, head, fields):
+    _, folder = publish(head, bilstm_size=6, **fields)
+    with pytest.raises(SystemExit) as raised:
+        cli.main("export_onnx", argv=["--folder", str(folder)])
+    assert raised.value.code == 2
+    told = [line for line in capsys.readouterr().err.splitlines() if "BiLSTM" in line]
+    assert len(told) == 1 and "bilstm_size 6" in told[0] and "use it with PyTorch" in told[0]
+    assert not (folder / "onnx").exists()
 
 
 def test_what_cannot_be_exported_is_told_in_one_line(publish, tmp_path, monkeypatch, capsys):
