@@ -75,6 +75,7 @@ test-lowest: .venv-lowest/.installed ## The default tests at the lowest versions
 .venv-space/.installed: recipes/space/requirements.txt
 	@rm -f $@
 	$(PYTHON) -m venv .venv-space
+	.venv-space/bin/python -m pip install --quiet torch -c constraints.txt
 	PIP_CONSTRAINT= .venv-space/bin/python -m pip install --quiet -r recipes/space/requirements.txt playwright
 	@touch $@
 
