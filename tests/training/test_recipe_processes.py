@@ -20,13 +20,14 @@ from bert_repro.training import logs
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "run_pretraining.py"
 TORCHRUN = "-m torch.distributed.run --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint localhost:0 "
-TORCHRUN += "--signals_to_handle SIGTERM,SIGINT,SIGUSR1 --shutdown_timeout 300"
+TORCHRUN += "--signals_to_handle SIGTERM,SIGINT,SIGUSR1"
+PATIENT = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "300"}  # a variable, since torch 2.11's torchrun has no flag for it
 STOP_AT = (5, 12, 19, 26, 33)
 
 
 def start(world: Any, output: Path, launcher: str, *flags: str) -> subprocess.Popen[bytes]:
     command = f"{launcher} {RECIPE} {TINY} --corpus {world.corpus} --output_dir {output} {' '.join(flags)}"
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | PATIENT | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen([sys.executable, *command.split()], env=environment, stderr=subprocess.DEVNULL)
 
 

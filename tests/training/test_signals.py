@@ -16,14 +16,15 @@ from bert_repro.training import checkpoint
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "run_pretraining.py"
 TORCHRUN = "-m torch.distributed.run --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint localhost:0 "
-TORCHRUN += "--signals_to_handle SIGTERM,SIGINT,SIGUSR1 --shutdown_timeout 300"
+TORCHRUN += "--signals_to_handle SIGTERM,SIGINT,SIGUSR1"
+PATIENT = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "300"}  # a variable, since torch 2.11's torchrun has no flag for it
 
 
 @pytest.mark.parametrize("launcher", ["", pytest.param(TORCHRUN, marks=pytest.mark.slow)], ids=["python", "torchrun"])
 def test_term_ends_in_a_whole_checkpoint(world: Any, tmp_path: Path, launcher: str) -> None:
     arguments = f"{launcher} {RECIPE} {TINY} --corpus {world.corpus} --output_dir {tmp_path / 'run'}"
     command = [sys.executable, *f"{arguments} --max_steps 100000 --save_steps 100000".split()]
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | PATIENT | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     log = tmp_path / "run" / "train_log.jsonl"
     deadline = time.monotonic() + 120
