@@ -140,8 +140,9 @@ CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 
 def config_classes() -> list[type[Config]]:
-    """The configuration classes in the order in which `bert_repro.configs` defines them."""
-    found = [item for item in vars(configs).values() if inspect.isclass(item) and issubclass(item, Config)]
+    """The configuration classes in the order in which `bert_repro.configs.__all__` names them."""
+    named = (getattr(configs, name) for name in configs.__all__)
+    found = [item for item in named if inspect.isclass(item) and issubclass(item, Config)]
     return [item for item in found if item is not Config]
 
 
@@ -156,7 +157,7 @@ def configuration_reference() -> str:
     classes = config_classes()
     parts = [
         "# Configuration reference",
-        _generated("bert_repro/configs.py` and `bert_repro/presets.py"),
+        _generated("bert_repro/configs/` and `bert_repro/presets.py"),
         "Every setting is a flag of the recipes that take its class (`--learning_rate 1e-4`; a yes or no may stand "
         "alone: `--packing false`, `--do_train`) and a key of a `--config FILE.yaml`. Defaults give way to `--preset "
         "NAME`, that to the file, that to flags. Unknown flags and keys are refused. *Decided by* says who set the "
@@ -185,7 +186,7 @@ def deviations() -> str:
     ]
     parts = [
         "# Where the paper and the released code differ or are silent",
-        _generated("bert_repro/configs.py` and `bert_repro/reference.py"),
+        _generated("bert_repro/configs/` and `bert_repro/reference.py"),
         "Two sources define BERT: the paper (arXiv:1810.04805v2) and the code its authors released, which by its own "
         "account is not the very code of the paper. The rule here: where the released code is one possible reading of "
         "the paper's words, the released code; where it contradicts a fact that the paper states, the paper; where "

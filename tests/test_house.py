@@ -25,7 +25,6 @@ LONGEST_RECIPE = 60
 LARGEST_FILE = 500_000
 MAY_BE_LONGER = {
     "bert_repro/models/modeling_bert_repro.py",  # one file, because it is copied beside published weights
-    "bert_repro/configs.py",  # a table of settings, one after another
 }
 # Files whose tests may skip themselves, and when. Every other test runs or is excluded by a marker.
 MAY_SKIP = {

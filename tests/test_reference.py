@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bert_repro import reference
+from bert_repro import cli, configs, reference
 from bert_repro.presets import PRESETS
 
 # Choices where the sources differ or are silent that no later change may drop from the list.
@@ -34,6 +34,12 @@ def test_outside_a_checkout_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(reference, "DOCS", tmp_path / "docs")
     assert reference.main(["--write"]) == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_class_of_settings_has_its_place():
+    named = {item for item in vars(configs).values() if isinstance(item, type) and issubclass(item, configs.Config)}
+    assert set(reference.config_classes()) == named - {configs.Config}
+    assert {recipe.config for recipe in cli.RECIPES.values()} <= named
 
 
 def test_every_setting_of_every_class_is_in_the_configuration_reference():

@@ -1,0 +1,60 @@
+"""What a run is told: every setting once, with its help text, unit and source.
+
+The field metadata is the single source of three things: the recipes' flags (`bert_repro.cli`), the configuration
+reference (docs/CONFIGURATION.md) and the list of choices where the paper and the released code differ or are silent
+(docs/DEVIATIONS.md). `source` says who decides the default: "paper", "released" (the code the authors released),
+"transformers" (a name and meaning its users know) or "ours".
+"""
+
+from bert_repro.configs.base import Config, Source, require, setting
+from bert_repro.configs.finetuning import SEARCHED, FinetuningConfig, OwnFilesConfig
+from bert_repro.configs.finished_models import CardConfig, ExtractionConfig, OnnxConfig, PushConfig
+from bert_repro.configs.pretraining import AuditConfig, ExampleConfig, Phase, PretrainingConfig
+from bert_repro.configs.studies import QuickstartConfig, ReportConfig, StudyConfig
+from bert_repro.configs.tasks import (
+    GlueConfig,
+    GlueZipCheckConfig,
+    GlueZipConfig,
+    NerConfig,
+    SquadConfig,
+    SquadScoringConfig,
+    SwagConfig,
+    TriviaqaConfig,
+)
+from bert_repro.configs.text import CorpusConfig, TextConfig, TokenizerConfig
+from bert_repro.configs.training import AdapterConfig, OptimizerConfig, RunConfig
+
+__all__ = [  # noqa: RUF022 - the order of the configuration reference
+    "Source",
+    "setting",
+    "Config",
+    "require",
+    "TextConfig",
+    "TokenizerConfig",
+    "CorpusConfig",
+    "OptimizerConfig",
+    "AdapterConfig",
+    "RunConfig",
+    "Phase",
+    "ExampleConfig",
+    "PretrainingConfig",
+    "AuditConfig",
+    "FinetuningConfig",
+    "SEARCHED",
+    "OwnFilesConfig",
+    "GlueConfig",
+    "SwagConfig",
+    "NerConfig",
+    "ExtractionConfig",
+    "SquadConfig",
+    "SquadScoringConfig",
+    "GlueZipConfig",
+    "GlueZipCheckConfig",
+    "CardConfig",
+    "PushConfig",
+    "OnnxConfig",
+    "TriviaqaConfig",
+    "StudyConfig",
+    "ReportConfig",
+    "QuickstartConfig",
+]

@@ -1,0 +1,108 @@
+"""Raw text, vocabularies and prepared corpora."""
+
+from dataclasses import dataclass
+
+from bert_repro.configs.base import Config, require, setting
+
+
+@dataclass(frozen=True)
+class TextConfig(Config):
+    """Where raw text comes from and which of it counts as text."""
+
+    input_files: tuple[str, ...] = setting(
+        (),
+        "Files (.txt with a blank line between documents, .jsonl, .parquet; text also .gz or .xz), folders, globs, "
+        "or one Hub dataset id.",
+    )
+    text_column: str = setting("text", "Field of a JSON line or column of a Parquet file that holds the text.")
+    title_column: str = setting("title", "Field that holds the title, dropped where the text repeats it.")
+    hub_config: str | None = setting(None, "Configuration of a Hub dataset, for example 20231101.en.")
+    hub_split: str = setting("train", "Split of a Hub dataset.")
+    max_documents: int | None = setting(None, "Stop after this many documents.", unit="documents")
+    text_passages_only: bool = setting(
+        True,
+        "Drop headings, lists, tables and debris.",
+        source="paper",
+        deviation="The paper extracts only the text passages of Wikipedia and ignores lists, tables and headers "
+        "(3.1); it does not publish the rules. Ours are in bert_repro/data/passages.py and what each drops is counted.",
+    )
+
+    def validate(self) -> None:
+        """At least one input; positive limits."""
+        super().validate()
+        require(len(self.input_files) > 0, "--input_files is empty; name at least one file, folder or Hub dataset id")
+        require(self.max_documents is None or self.max_documents > 0, "--max_documents must be positive")
+
+
+@dataclass(frozen=True)
+class TokenizerConfig(TextConfig):
+    """Trains a WordPiece vocabulary (recipes/train_tokenizer.py)."""
+
+    output_dir: str = setting("runs/tokenizer", "Folder to write the tokenizer to.")
+    overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.", source="transformers")
+    vocab_size: int = setting(
+        30522,
+        "Size of the vocabulary, special tokens included.",
+        source="released",
+        unit="tokens",
+        deviation="The paper says 30,000; the released vocabularies have 30,522 (uncased) and 28,996 (cased).",
+    )
+    lowercase: bool = setting(True, "Lower-case the text (the uncased models).", source="released")
+    strip_accents: bool | None = setting(None, "Strip accents; default: as `lowercase`.", source="released")
+    handle_chinese_chars: bool = setting(True, "Put spaces around CJK characters.", source="released")
+    min_frequency: int = setting(2, "Drop pieces seen less often than this.", unit="occurrences")
+    limit_alphabet: int = setting(
+        1000, "Most frequent characters that get entries; raise it for scripts with many.", unit="characters"
+    )
+    max_input_chars_per_word: int = setting(
+        100,
+        "A longer word becomes [UNK].",
+        source="transformers",
+        unit="characters",
+        deviation="100 in the first release and in transformers (ours, so tokens equal stock); 200 in the release "
+        "since 2018-11-23.",
+    )
+    max_words: int | None = setting(None, "Learn from the first so many words only.", unit="words")
+
+
+@dataclass(frozen=True)
+class CorpusConfig(TextConfig):
+    """Turns raw text into a memory-mapped folder of token ids (recipes/prepare_corpus.py)."""
+
+    tokenizer: str = setting("", "Tokenizer folder, vocab.txt or Hub id.")
+    output_dir: str = setting("runs/corpus", "Folder to write the prepared corpus to.")
+    overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.", source="transformers")
+    num_proc: int = setting(1, "Processes that split and tokenise; the result does not depend on it.")
+    sentence_splitter: str = setting(
+        "nupunkt",
+        "nupunkt finds sentence boundaries; lines takes each line as one sentence (the released input format).",
+        choices=("nupunkt", "lines"),
+        deviation="The paper does not name its sentence splitter and the released code leaves it to the user. "
+        "Ours is nupunkt; its version is in the manifest.",
+    )
+    max_input_chars_per_word: int | None = setting(
+        None, "A longer word becomes [UNK]; default: as the tokenizer was saved.", unit="characters"
+    )
+
+    shard: str | None = setting(
+        None,
+        "Prepare one share of the work, for example 3/16 (from 1/16 to 16/16): the same command on every machine, with "
+        "the same output_dir on a disk they share. Afterwards the same command with --join makes the corpus.",
+    )
+    join: bool = setting(False, "Make the corpus out of shards that are all prepared; the same as one made whole.")
+
+    def validate(self) -> None:
+        """A tokenizer is needed; a shard is written as number/count."""
+        super().validate()
+        if self.shard is not None:
+            number, _, count = self.shard.partition("/")
+            is_shard = number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)
+            require(is_shard, f"--shard is {self.shard!r}; write number/count from 1/16 to 16/16, for example 3/16")
+            require(
+                not self.join, f"--shard {self.shard} and --join are two steps: first all the shards, then the join"
+            )
+            require(
+                not self.overwrite_output_dir,
+                "--overwrite_output_dir with --shard could remove the work of other shards; give it to --join",
+            )
+        require(bool(self.tokenizer), "--tokenizer is missing; name a tokenizer folder, a vocab.txt or a Hub id")
