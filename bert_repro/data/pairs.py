@@ -37,6 +37,8 @@ _WHOLE_PASS = -1  # stands for the example in draws that concern all of a docume
 _RANDOM_DOCUMENT_TRIES = 10  # released generator
 _BLOCK_TOKENS = 1 << 25
 _TOKENS_PER_DOCUMENT = 1 << 10  # what a document adds to its block beside its tokens: bounds the documents of a block
+_CHUNK_DOCUMENTS = 1 << 16  # sorted by length together: bounds what is held for each document
+_ROWS_AT_A_TIME = 1 << 16
 
 
 class SentenceBoundaries(Protocol):
@@ -129,41 +131,56 @@ class PairGenerator:
         self._rules = rules
         self._names = names
 
-    def blocks(self, block_tokens: int = _BLOCK_TOKENS) -> Iterator[RowArray]:
-        """All examples, in blocks; their order does not depend on the size of the blocks.
+    def blocks(
+        self, block_tokens: int = _BLOCK_TOKENS, chunk_documents: int = _CHUNK_DOCUMENTS
+    ) -> Iterator[RowArray]:
+        """All examples, some at a time; their order does not depend on the size of the blocks.
+
+        The memory that this takes does not grow with the corpus beyond a chunk.
 
         Args:
             block_tokens: documents are taken together until they hold about so many tokens.
+            chunk_documents: documents whose lengths are sorted together; decides the order of the examples.
         """
-        lengths = self._document_starts[self._documents + 1] - self._document_starts[self._documents]
-        # Documents of like length finish together: a lone long one would go on in steps of one example.
-        order = np.argsort(-lengths, kind="stable")
-        ends = np.cumsum(lengths[order] + _TOKENS_PER_DOCUMENT)
-        start = 0
-        while start < len(order):
-            already = ends[start - 1] if start else 0
-            stop = max(int(np.searchsorted(ends, already + block_tokens, side="right")), start + 1)
-            yield self._block(order[start:stop])
-            start = stop
+        for first in range(0, len(self._documents), chunk_documents):
+            documents = self._documents[first : first + chunk_documents]
+            lengths = self._document_starts[documents + 1] - self._document_starts[documents]
+            # Documents of like length finish together: a lone long one would go on in steps of one example.
+            order = np.argsort(-lengths, kind="stable")
+            ends = np.cumsum(lengths[order] + _TOKENS_PER_DOCUMENT)
+            start = 0
+            while start < len(order):
+                already = ends[start - 1] if start else 0
+                stop = max(int(np.searchsorted(ends, already + block_tokens, side="right")), start + 1)
+                yield from self._block(first + order[start:stop])
+                start = stop
 
-    def _block(self, members: Int64Array) -> RowArray:
+    def _block(self, members: Int64Array) -> Iterator[RowArray]:
+        """The examples of some documents, document after document; made in lock step, sorted when all are there."""
+        owners, rows = self._lock_step(members)
+        places = np.argsort(owners, kind="stable")
+        for start in range(0, len(places), _ROWS_AT_A_TIME):
+            yield rows[places[start : start + _ROWS_AT_A_TIME]]
+
+    def _lock_step(self, members: Int64Array) -> tuple[npt.NDArray[np.int32], RowArray]:
+        """Which of the documents each example belongs to, and the examples."""
         documents = self._documents[members]
         keys = draw(*self._names, documents)
         targets = self._targets(keys)
         sentence = self._document_sentences[documents]
         active = np.arange(len(members))
-        rows, owners = [np.empty(0, ROW)], [active[:0]]
+        rows, owners = [np.empty(0, ROW)], [active[:0].astype(np.int32)]
         choices = np.arange(len(_Choice))[:, None]
         example = 0
         while active.size:
             draws = draw(keys[active], example, choices)
             made, keep, sentence = self._examples(members[active], sentence, targets[active], draws)
             rows.append(made[keep])
-            owners.append(active[keep])
+            owners.append(active[keep].astype(np.int32))
             unfinished = sentence < self._document_sentences[documents[active] + 1]
             active, sentence = active[unfinished], sentence[unfinished]
             example += 1
-        return np.concatenate(rows)[np.argsort(np.concatenate(owners), kind="stable")]
+        return np.concatenate(owners), np.concatenate(rows)
 
     def _targets(self, keys: UInt64Array) -> Int64Array:
         longest = self._rules.max_tokens

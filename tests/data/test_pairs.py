@@ -1,4 +1,5 @@
 import random
+import tracemalloc
 from dataclasses import dataclass
 from itertools import chain, count
 
@@ -152,6 +153,29 @@ def test_examples_do_not_depend_on_the_blocks(sampling):
     whole = generate(documents, rules)
     assert np.array_equal(whole, generate(documents, rules, block_tokens=1))
     assert np.array_equal(whole, generate(documents, rules, block_tokens=5000))
+
+
+def test_memory_does_not_grow_with_the_corpus():
+    def most(number: int) -> int:
+        corpus = boundaries(random_documents(number, 10, 20))
+        ids = np.arange(number)
+        tracemalloc.start()
+        generator = PairGenerator(corpus, ids, PairRules("paper", 29, 0.1), *NAMES)
+        examples = sum(len(rows) for rows in generator.blocks(1 << 17, chunk_documents=200))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert examples > number
+        return peak
+
+    assert most(4000) < 1.3 * most(400)
+
+
+def test_a_chunk_of_documents_makes_the_examples_that_it_makes_alone():
+    documents, rules = random_documents(30, 10, 20), PairRules("contiguous", 29, 0.1)
+    generator = PairGenerator(boundaries(documents), np.arange(30), rules, *NAMES)
+    chunked = np.concatenate(list(generator.blocks(chunk_documents=8)))
+    alone = [generate(documents, rules, range(first, min(first + 8, 30))) for first in range(0, 30, 8)]
+    assert np.array_equal(chunked, np.concatenate(alone))
 
 
 def test_paper_sampling_is_half_and_b_never_comes_from_the_document_of_a():
