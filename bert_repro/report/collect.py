@@ -193,16 +193,18 @@ def _check_score(path: Path, run: Run, cell: Cell) -> None:
 def _examples(path: Path) -> dict[str, dict[str, FloatArray]]:
     if not path.exists():
         return {}
-    content = read_object(path)
     try:
-        scores = {metric: np.array(values, dtype=np.float64) for metric, values in content["scores"].items()}
-        split = str(content["split"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: holds no split with scores ({error}); write it again from the predictions") from error
-    for metric, values in scores.items():
-        if not values.size or values.shape[1:] not in ((), (3,)) or not np.isfinite(values).all():
-            raise UserError(f"{path}: {metric}: scores must be finite numbers, one or three an example")
-    return {split: scores}
+        splits = {
+            split: {metric: np.array(values, dtype=np.float64) for metric, values in scores.items()}
+            for split, scores in read_object(path).items()
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: holds no scores ({error}); write it again from the predictions") from error
+    for split, scores in splits.items():
+        for metric, values in scores.items():
+            if not values.size or values.shape[1:] not in ((), (3,)) or not np.isfinite(values).all():
+                raise UserError(f"{path}: {split}: {metric}: scores must be finite numbers, one or three an example")
+    return splits
 
 
 def _check_seeds(runs: Sequence[Run]) -> None:

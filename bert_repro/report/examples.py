@@ -1,8 +1,8 @@
 """What the report needs of a run beside results.json: two small files that hold no text of any data set.
 
-`examples.json` holds a score for every example of a split, in the split's order, for paired statistics:
+`examples.json` holds a score for every example of each scored split, in the split's order, for paired statistics:
 
-    {"split": "validation", "scores": {"accuracy": [1, 0, ...]}}
+    {"validation": {"accuracy": [1, 0, ...]}}
 
 A score is 0 or 1 for `accuracy` and `exact_match`, a fraction for SQuAD's `f1`, and for `entity_f1`, which is no mean
 over sentences, what it counts in each: [right entities, predicted entities, entities].

@@ -17,12 +17,13 @@ def evidence(config: PretrainingConfig | FinetuningConfig) -> dict[str, Any]:
         config: what the run was told; its output folder holds results and predictions.
 
     Returns:
-        File name -> content, ready for JSON: the losses of a pre-training run, or the dev scores of every example.
+        File name -> content, ready for JSON: the losses of a pre-training run, or the scores of every example of the
+        splits that were scored.
     """
     folder = Path(config.output_dir)
     if isinstance(config, PretrainingConfig):
         return {CURVE_FILE: loss_curve(folder)}
-    task, split = configured_task(config), read_results(folder)["split"]
-    task = task.prepared(config, load_tokenizer(config.model_name_or_path))
-    dataset = task.load(config.data_dir, [split])[split]
-    return {EXAMPLES_FILE: {"split": split, "scores": example_scores(task, split, dataset, folder)}}
+    splits = [name for name, scored in read_results(folder)["splits"].items() if scored.get("metrics")]
+    task = configured_task(config).prepared(config, load_tokenizer(config.model_name_or_path))
+    data = task.load(config.data_dir, splits)
+    return {EXAMPLES_FILE: {split: example_scores(task, split, data[split], folder) for split in splits}}

@@ -67,7 +67,7 @@ def finetuning(
         "study": study,
         **changes,
     }
-    files = {"examples": {"split": split, "scores": {metric: scores}}} if examples else {}
+    files = {"examples": {split: {metric: scores}}} if examples else {}
     return write(root / name, record, **files)
 
 

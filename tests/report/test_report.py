@@ -200,10 +200,10 @@ def test_a_record_that_no_run_writes_is_one_line_and_exit_code_2(tmp_path, capsy
     [
         ("results.json", '{"task": ', "is not valid JSON"),
         ("results.json", "[]", "holds list, not an object"),
-        ("examples.json", '{"scores": {"accuracy": [1, 0]}}', "holds no split with scores"),
-        ("examples.json", '{"split": "validation", "scores": {"accuracy": ["a"]}}', "holds no split with scores"),
-        ("examples.json", '{"split": "validation", "scores": {"accuracy": []}}', "must be finite numbers"),
-        ("examples.json", '{"split": "validation", "scores": {"accuracy": [1, 0]}}', "2 examples give accuracy 0.5000"),
+        ("examples.json", '{"validation": [1, 0]}', "holds no scores"),
+        ("examples.json", '{"validation": {"accuracy": ["a"]}}', "holds no scores"),
+        ("examples.json", '{"validation": {"accuracy": []}}', "must be finite numbers"),
+        ("examples.json", '{"validation": {"accuracy": [1, 0]}}', "2 examples give accuracy 0.5000"),
         ("curve.json", "{", "is not valid JSON"),
     ],
 )
