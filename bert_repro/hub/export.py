@@ -58,17 +58,11 @@ def export_checkpoint(
     Returns:
         The folder.
     """
-    folder = Path(output_dir)
-    stage = folder / _STAGE
-    shutil.rmtree(stage, ignore_errors=True)
-    stage.mkdir(parents=True)
+    stage = _empty_stage(Path(output_dir))
     model.save_pretrained(stage)
     tokenizer.save_pretrained(stage)
-    record = redacted({**(results or {}), "model": _model_facts(model, stage, (results or {}).get("model", {}))})
-    name = model_id or record.get("settings", {}).get("hub_model_id") or folder.resolve().name
-    _describe(stage, record, name, with_results=results is not None)
-    _move_in(stage, folder)
-    return folder
+    record = {**(results or {}), "model": _model_facts(model, stage, (results or {}).get("model", {}))}
+    return _publish(stage, record, model_id, with_results=results is not None)
 
 
 def republish(source: Path, output_dir: str | Path, *, results: Mapping[str, Any], files: Sequence[Path] = ()) -> Path:
@@ -83,22 +77,26 @@ def republish(source: Path, output_dir: str | Path, *, results: Mapping[str, Any
     Returns:
         The folder.
     """
-    folder = Path(output_dir)
-    stage = folder / _STAGE
-    shutil.rmtree(stage, ignore_errors=True)
-    stage.mkdir(parents=True)
+    stage = _empty_stage(Path(output_dir))
     published = [path for path in source.iterdir() if path.is_file() and not path.name.startswith(".")]
     for path in (*published, *files):
         shutil.copytree(path, stage / path.name) if path.is_dir() else shutil.copy2(path, stage / path.name)
     (stage / status.FILE_NAME).unlink(missing_ok=True)
-    name = results.get("settings", {}).get("hub_model_id") or folder.resolve().name
-    _describe(stage, redacted(results), name, with_results=True)
-    _move_in(stage, folder)
-    return folder
+    return _publish(stage, results, None, with_results=True)
 
 
-def _describe(stage: Path, record: dict[str, Any], name: str, *, with_results: bool) -> None:
-    """Writes the card and, where the run has results, results.json and what of them the Hub's benchmarks take."""
+def _empty_stage(folder: Path) -> Path:
+    """Where the files of an export are gathered, inside the folder so that they are moved within one disk."""
+    stage = folder / _STAGE
+    shutil.rmtree(stage, ignore_errors=True)
+    stage.mkdir(parents=True)
+    return stage
+
+
+def _publish(stage: Path, results: Mapping[str, Any], model_id: str | None, *, with_results: bool) -> Path:
+    """Adds the card and, where the run has results, what is read from them; then all of it moves into its folder."""
+    folder, record = stage.parent, redacted(results)
+    name = model_id or record.get("settings", {}).get("hub_model_id") or folder.resolve().name
     (stage / CARD).write_text(make_card(record, name), encoding="utf-8")
     if entries := eval_result_entries(record):
         path = stage / EVAL_RESULTS / f"{record['task']}.yaml"
@@ -106,6 +104,8 @@ def _describe(stage: Path, record: dict[str, Any], name: str, *, with_results: b
         path.write_text(yaml.safe_dump(entries, sort_keys=False), encoding="utf-8")
     if with_results:
         (stage / RESULTS).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    _move_in(stage, folder)
+    return folder
 
 
 def _model_facts(model: "PreTrainedModel", stage: Path, given: Mapping[str, Any]) -> dict[str, Any]:
