@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> Path:
     parser.add_argument("--documents", type=int, default=3000, help="of the made-up corpus")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a lap")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--memory_documents", type=int, default=8000, help="of the smaller corpus for memory")
+    parser.add_argument("--memory_documents", type=int, default=16_000, help="of the smaller corpus for memory")
     parser.add_argument("--results", type=Path, default=records.RESULTS)
     options = parser.parse_args(arguments)
     spec = {name: getattr(options, name) for name in ("corpus", "documents", "seconds")}

@@ -107,6 +107,12 @@ def test_scaling(tmp_path):
     assert len(list(tmp_path.glob("*-scaling-cpu.png"))) == 1
 
 
+def test_a_record_tells_no_place_on_the_machine():
+    command = importlib.import_module("side_by_side.records").command
+    told = command(["/home/me/benchmarks/scaling.py", "--corpus", "/data/private/corpus", "--tokens", "64"])
+    assert told == "python benchmarks/scaling.py --corpus corpus --tokens 64"
+
+
 def test_a_contender_that_fails_says_why():
     contenders, laps = (importlib.import_module(f"side_by_side.{name}") for name in ("contenders", "laps"))
     with pytest.raises(RuntimeError, match=r"ValueError: hidden_size"):

@@ -138,12 +138,16 @@ class MeasuredSource(PretrainingSource):
 
 def ours(spec: StepSpec, lap: Callable[..., None]) -> None:
     """The product's training step."""
+    # Of several processes, the first alone has a log to watch.
     rows: list[dict[str, float]] = []
+    made = 0
 
     def end_of_lap() -> dict[str, Any]:
-        made = len(rows) * spec.steps
-        tokens = source.tokens[made - spec.steps : made]
-        lap(sum(tokens), loss=rows[-1]["loss"], fill=sum(tokens) / (spec.steps * spec.batch * spec.length))
+        nonlocal made
+        tokens = source.tokens[made : made + spec.steps]
+        made += spec.steps
+        loss = rows[-1]["loss"] if rows else None
+        lap(sum(tokens), loss=loss, fill=sum(tokens) / (spec.steps * spec.batch * spec.length))
         return {}
 
     with tempfile.TemporaryDirectory() as folder, quiet():

@@ -16,7 +16,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 _START = multiprocessing.get_context("forkserver")
-_START.set_forkserver_preload(["torch", "transformers", "accelerate", "side_by_side.contenders"])
+# The server finds installed modules only, not those beside a script.
+_START.set_forkserver_preload(
+    ["torch", "accelerate", "transformers.models.bert.modeling_bert", "bert_repro.training.loop",
+     "bert_repro.training.phases", "bert_repro.tokenization"]
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def write(benchmark: str, device: str, threads: int, content: dict[str, Any], fo
     made = {
         "benchmark": benchmark,
         "date": time.strftime("%Y-%m-%d"),
-        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "command": command(sys.argv),
         "git_commit": record.git_commit(),
         "hardware": hardware,
         "versions": record.versions(),
@@ -41,6 +41,12 @@ def write(benchmark: str, device: str, threads: int, content: dict[str, Any], fo
     path.write_text(json.dumps(made | content, indent=1) + "\n", encoding="utf-8")
     print(f"record: {path.name}")
     return path
+
+
+def command(arguments: list[str]) -> str:
+    """The command as others can give it: of a place on this machine, only the last part of its name is told."""
+    told = [Path(argument).name if Path(argument).is_absolute() else argument for argument in arguments[1:]]
+    return shlex.join(["python", f"benchmarks/{Path(arguments[0]).name}", *told])
 
 
 def told(values: dict[str, float], digits: int = 2) -> str:
