@@ -1,4 +1,4 @@
-"""Loss curves with every lever on, and with each switched off alone: they may differ by the order of sums, no more.
+"""Loss curves with every lever on, with each switched off alone, and with all off: sums in another order, no more.
 
     python benchmarks/loss_curves.py                  # two minutes
 
@@ -21,7 +21,9 @@ from side_by_side import contenders, corpora, laps, records
 from side_by_side.contenders import StepSpec
 
 LEVERS = ("packing", "predicted_only", "cpu_kernels", "fused_optimizer", "fast_float32", "kept_memory")
+ALL = "all of them"
 BOUNDS = {"float32": 1e-4, "float64": 1e-10}
+LEAST_SHOWN = 1e-17
 
 
 def main(arguments: list[str] | None = None) -> Path:
@@ -42,22 +44,27 @@ def main(arguments: list[str] | None = None) -> Path:
     options = parser.parse_args(arguments)
     spec = StepSpec(
         options.layers, options.hidden, options.length, options.batch, 1, "no",
-        workers=0, dropout=0.0, vocabulary=options.vocabulary,
+        workers=0, dropout=0.0, vocabulary=options.vocabulary, learning_rate=1e-3,
     )  # fmt: skip
     named = {"float32": torch.float32, "float64": torch.float64}
+    print(f"{options.steps} steps of {options.batch} sequences, {2 * len(LEVERS) + 5} times", flush=True)
     whole = {name: losses(spec, options, dtype) for name, dtype in named.items()}
+    print(f"every lever on: loss {whole['float32'][0]:.4f} at first, {whole['float32'][-1]:.4f} at last", flush=True)
     halves = losses(replace(spec, precision="bf16"), options, torch.float32)
     rows: list[dict[str, Any]] = []
-    for lever in LEVERS:
-        curves = {name: losses(replace(spec, off=(lever,)), options, dtype) for name, dtype in named.items()}
-        rows.append({"lever": lever} | {name: difference(curves[name], whole[name]) for name in named})
+    for lever, off in [*((lever, (lever,)) for lever in LEVERS), (ALL, LEVERS)]:
+        curves = {name: losses(replace(spec, off=off), options, dtype) for name, dtype in named.items()}
+        rows.append({"lever": lever} | {name: max(differences(curves[name], whole[name])) for name in named})
         print(f"without {lever:16} differs by at most {rows[-1]['float32']:.1e} in float32, "
               f"{rows[-1]['float64']:.1e} in float64", flush=True)  # fmt: skip
+    print(f"bf16 in place of float32 differs by at most {max(differences(halves, whole['float32'])):.1e}", flush=True)
     content = {
         "model": f"{spec.layers}/{spec.hidden}", "steps": options.steps, "bounds": BOUNDS, "curves": rows,
-        "loss": whole["float32"], "loss_bf16": halves, "bf16_differs_by": difference(halves, whole["float32"]),
+        "loss": whole["float32"], "loss_all_off": curves["float32"], "loss_bf16": halves,
+        "bf16_differs_by": max(differences(halves, whole["float32"])),
     }  # fmt: skip
     path = records.write("loss_curves", "cpu", options.threads, content, options.results)
+    plot(content, {name: differences(curves[name], whole[name]) for name in named}, path.with_suffix(".png"))
     beyond = [row["lever"] for row in rows if any(row[name] > bound for name, bound in BOUNDS.items())]
     if beyond:
         sys.exit(f"beyond the bounds {BOUNDS}: {', '.join(beyond)}")
@@ -84,9 +91,36 @@ def train(task: tuple[StepSpec, int, torch.dtype], lap: Callable[..., None]) -> 
         contenders.product(spec, folder, dtype=dtype, evaluate=end_of_step, watch=rows.append)[1].train()
 
 
-def difference(curve: list[float], other: list[float]) -> float:
-    """The largest difference of two curves, relative to the loss."""
-    return max(abs(one - two) / abs(two) for one, two in zip(curve, other, strict=True))
+def differences(curve: list[float], other: list[float]) -> list[float]:
+    """The difference of two curves at each step, relative to the loss."""
+    return [abs(one - two) / abs(two) for one, two in zip(curve, other, strict=True)]
+
+
+def plot(content: dict[str, Any], apart: dict[str, list[float]], path: Path) -> None:
+    """Two panels: the losses; how far apart they are with all levers off, beside the bounds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (curves, distances) = plt.subplots(1, 2, figsize=(11, 4))
+    for name, label, style in (
+        ("loss", "every lever on, float32", "-"), ("loss_all_off", "every lever off, float32", "--"),
+        ("loss_bf16", "every lever on, bf16", ":"),
+    ):  # fmt: skip
+        curves.plot(range(1, content["steps"] + 1), content[name], style, label=label)
+    curves.set(xlabel="step", ylabel="loss", title=f"{content['model']}, no dropout")
+    curves.legend(fontsize=8)
+    for color, (name, values) in enumerate(apart.items()):
+        # Equal losses have no place on a logarithmic axis.
+        shown = [max(value, LEAST_SHOWN) for value in values]
+        distances.semilogy(range(1, content["steps"] + 1), shown, f"C{color}", label=f"every lever off, {name}")
+        distances.axhline(BOUNDS[name], color=f"C{color}", linestyle="--", label=f"bound in {name}")
+    distances.set(xlabel="step", ylabel="relative difference of the loss")
+    distances.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
 
 
 if __name__ == "__main__":

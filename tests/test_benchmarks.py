@@ -123,6 +123,8 @@ def test_a_contender_that_fails_says_why():
 def test_loss_curves_agree_but_for_the_order_of_sums(tmp_path):
     record = record_of("loss_curves", tmp_path, "--layers", "2", "--hidden", "32", "--steps", "12", "--threads", "1")
     assert {row["lever"] for row in record["curves"]} >= {"packing", "predicted_only", "cpu_kernels", "fused_optimizer"}
+    assert record["curves"][-1]["lever"] == "all of them" and len(record["loss_all_off"]) == 12
+    assert len(list(tmp_path.glob("*-loss_curves-cpu.png"))) == 1
     for row in record["curves"]:
         assert row["float64"] <= record["bounds"]["float64"] < 1e-9
         assert row["float32"] <= record["bounds"]["float32"] < 1e-3

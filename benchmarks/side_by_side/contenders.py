@@ -54,6 +54,7 @@ class StepSpec:
         dropout: of hidden states and attention.
         checkpointing: recompute activations in the backward pass.
         vocabulary: size of the model's vocabulary.
+        learning_rate: at the first step; it falls too slowly to tell.
     """
 
     layers: int
@@ -70,6 +71,7 @@ class StepSpec:
     dropout: float = 0.1
     checkpointing: bool = False
     vocabulary: int = corpora.VOCABULARY
+    learning_rate: float = 1e-4
 
 
 def model_config(spec: StepSpec, **more: Any) -> BertReproConfig:
@@ -196,6 +198,7 @@ def _config(spec: StepSpec, folder: str) -> PretrainingConfig:
         torch_compile=None if "compile" not in spec.off else False,
         dataloader_num_workers=spec.workers,
         warmup_ratio=0.0,
+        learning_rate=spec.learning_rate,
         logging_steps=spec.steps,
         eval_steps=spec.steps,
     )

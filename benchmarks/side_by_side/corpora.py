@@ -1,8 +1,8 @@
 """Text to measure on: a prepared corpus, or a made-up one whose documents and sentences have natural lengths.
 
 The lengths of the made-up corpus follow log-normal distributions fitted to English Wikipedia (2015 extract) and novels
-as `recipes/prepare_corpus.py` leaves them (29,361 documents, 127.6 M tokens); its tokens are drawn evenly from the
-vocabulary, which changes no speed.
+as `recipes/prepare_corpus.py` leaves them (29,361 documents, 127.6 M tokens); its tokens follow Zipf's law (the
+piece of rank r is drawn in proportion to 1 / r), so that there is something to learn.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.data.tokenized_corpus import TokenizedCorpus
-from bert_repro.randomness import below, draw
+from bert_repro.randomness import draw, fraction
 from bert_repro.tokenization import load_tokenizer
 
 VOCABULARY = 30_522
@@ -50,7 +50,8 @@ def made_up(documents: int, seed: int = 0) -> MadeUpCorpus:
     """A corpus of so many documents; the same for the same seed."""
     sentence_starts, document_sentences = _boundaries(documents, seed)
     draws = draw(seed, np.arange(sentence_starts[-1]))
-    tokens = (_ORDINARY + below(VOCABULARY - _ORDINARY, draws)).astype(np.int32)
+    pieces = VOCABULARY - _ORDINARY
+    tokens = (_ORDINARY - 1 + pieces ** fraction(draws)).astype(np.int32)
     return MadeUpCorpus(sentence_starts[document_sentences], sentence_starts, document_sentences, tokens)
 
 
