@@ -94,9 +94,14 @@ def test_any_key_may_be_missing(key):
 
 
 def test_a_folder_of_this_machine_is_no_base_model(tmp_path):
-    for name in (str(tmp_path), "./runs/mini", "/data/mini", "a/b/c"):
+    for name in (str(tmp_path), "./runs/mini", "./mini", "/mini", "~/mini", "/data/mini", "a/b/c"):
         record = {**RECORD, "settings": {"model_name_or_path": name}}
         assert "base_model" not in metadata(make_card(record, "org/x")), name
+
+
+def test_other_data_than_the_tasks_gets_no_score_on_the_tasks():
+    found = metadata(make_card({**RECORD, "data": {"dataset": None}}, "org/x"))
+    assert not {"model-index", "datasets"} & found.keys()
 
 
 def test_scores_that_are_not_finite_stay_out_of_the_metadata():

@@ -13,7 +13,7 @@ import transformers
 
 import bert_repro
 from bert_repro.hub import export
-from bert_repro.hub.export import export_checkpoint
+from bert_repro.hub.export import export_checkpoint, republish
 
 WORDS = (
     "[PAD]",
@@ -166,6 +166,54 @@ def test_the_way_to_the_weights_comes_last(tmp_path, tokenizer, monkeypatch):
     moved = move_counter(monkeypatch, limit=-1)
     export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
     assert moved[-1].name == "model.safetensors"
+
+
+def test_an_old_export_loses_the_way_to_its_weights_first(tmp_path, tokenizer, monkeypatch):
+    folder = export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    (folder / "model.safetensors.index.json").write_text("{}")
+    removed, unlink = [], Path.unlink
+
+    def noted(path, **options):
+        if path.exists():
+            removed.append(path.name)
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", noted)
+    export_checkpoint(tiny(), tokenizer, folder, results=RECORD)
+    assert removed[:2] == ["model.safetensors.index.json", "model-00001-of-00001.safetensors"]
+
+
+def test_a_file_is_on_disk_before_it_moves_into_place(tmp_path, tokenizer, monkeypatch):
+    flushed, moved = set(), []
+    monkeypatch.setattr(export.os, "fsync", lambda descriptor: flushed.add(os.fstat(descriptor).st_ino))
+
+    def replace(source, target):
+        moved.append((Path(target).name, os.stat(source).st_ino in flushed))
+        os.rename(source, target)
+
+    monkeypatch.setattr(export.os, "replace", replace)
+    folder = export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
+    assert {name for name, _ in moved} == {path.name for path in folder.iterdir()}
+    assert all(whole for _, whole in moved), moved
+    assert folder.stat().st_ino in flushed, "the folder's list of files too"
+
+
+def test_a_run_is_published_again_under_a_record_of_its_own(tmp_path, tokenizer):
+    best = export_checkpoint(tiny(), tokenizer, tmp_path / "best", results=RECORD)
+    for name in ("status.json", ".hidden", "predictions.tsv"):
+        (best / name).write_text(name)
+    (tmp_path / "search").mkdir()
+    (tmp_path / "search" / "table.txt").write_text("cells")
+    results = {**json.loads((best / "results.json").read_text("utf-8")), "metrics": {"accuracy": 0.75}}
+    folder = republish(best, tmp_path / "whole", results=results, files=[tmp_path / "search"])
+    expected = {path.name for path in best.iterdir()} - {"status.json", ".hidden"} | {"search"}
+    assert {path.name for path in folder.iterdir()} == expected
+    assert (folder / "search" / "table.txt").read_text() == "cells"
+    assert json.loads((folder / "results.json").read_text("utf-8"))["metrics"] == {"accuracy": 0.75}
+    card = (folder / "README.md").read_text("utf-8")
+    assert "# whole" in card and "| validation | accuracy | 0.7500 |" in card
+    assert bert_repro.BertReproForSequenceClassification.from_pretrained(folder).config.num_labels == 3
 
 
 def test_an_interruption_while_saving_leaves_the_earlier_export_whole(tmp_path, tokenizer, monkeypatch):

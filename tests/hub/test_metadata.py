@@ -1,6 +1,7 @@
 """Our schema of a card's metadata: takes every card we make, as huggingface_hub does, and names what is wrong."""
 
 import math
+from pathlib import Path
 
 import pytest
 import yaml
@@ -54,6 +55,17 @@ def test_cards_of_all_heads_are_accepted(ending):
         assert find_card_errors(make_card({"model": {"class": prefix + ending}}, "org/x")) == []
 
 
+CARDS = [path for path in Path(__file__).parents[2].glob("model_cards/*.md") if path.name != "README.md"]
+
+
+@pytest.mark.parametrize("path", CARDS, ids=lambda path: path.stem)
+def test_the_committed_cards_are_right(path):
+    card = path.read_text("utf-8")
+    assert find_card_errors(card) == []
+    assert ModelCard(card).data.model_name in (path.stem, None)  # None: scored on other data than the task's
+    assert f"\n# {path.stem}\n" in card
+
+
 RIGHT = {
     "library_name": "transformers",
     "license": "apache-2.0",
@@ -102,6 +114,7 @@ def test_the_right_one_is_right():
         ({"datasets": ["/data/glue"]}, "datasets: '/data/glue' is not the id of a dataset"),
         ({"datasets": []}, "datasets: is an empty list"),
         ({"base_model": "../bert"}, "base_model: '../bert' is not the id of a model"),
+        ({"base_model": "org/a..b"}, "base_model: 'org/a..b' is not the id of a model"),
         ({"base_model": "runs/a/b"}, "base_model: 'runs/a/b' is not the id of a model"),
         ({"pipeline_tag": "qa"}, "pipeline_tag: 'qa' is not a task of this family"),
         ({"widgets": []}, "widgets: is no field that a card of this family has"),
@@ -116,6 +129,7 @@ def test_the_right_one_is_right():
         ({"model-index": result(dataset={"type": "a/b"})}, "result 0: dataset needs type and name"),
         ({"model-index": result(metrics=[])}, "result 0: metrics must be a list"),
         ({"model-index": result(metrics=[{"type": "f1", "value": "0.5"}])}, "needs a type and a finite number"),
+        ({"model-index": result(metrics=[{"type": "f1", "value": True}])}, "needs a type and a finite number"),
         ({"model-index": result(metrics=[{"type": "f1", "value": math.nan}])}, "needs a type and a finite number"),
         ({"base_model": None, "base_model_relation": "finetune"}, "base_model_relation: says nothing without"),
     ],

@@ -18,6 +18,7 @@ from huggingface_hub import HfApi
 import bert_repro
 from bert_repro import cli
 from bert_repro.errors import UserError
+from bert_repro.hub import push
 from bert_repro.hub.export import export_checkpoint
 from bert_repro.hub.push import published_files, push_folder
 from bert_repro.hub.revisions import RevisionUploads
@@ -127,6 +128,22 @@ def test_a_commit_that_broke_off_leaves_the_earlier_one(hub, folder):
     assert json.loads(hub.repos[REPO].tree("main")[1]["results.json"]) == {}
 
 
+def test_what_was_pushed_meanwhile_is_not_overwritten(hub, folder, monkeypatch):
+    push_folder(folder, REPO)
+    (folder / "results.json").write_text("{}")
+    prepare = push.prepare_repository
+
+    def then_another_push(*arguments, **options):
+        found = prepare(*arguments, **options)
+        hub.repos[REPO].commit("main", {**hub.repos[REPO].tree("main")[1], "picture.svg": b"<svg/>"}, "by hand")
+        return found
+
+    monkeypatch.setattr(push, "prepare_repository", then_another_push)
+    with pytest.raises(UserError, match="A commit has happened since"):
+        push_folder(folder, REPO)
+    assert hub.repos[REPO].messages[-1] == "by hand"
+
+
 def test_no_path_of_this_machine_is_sent(hub, folder):
     machine = "/data/someone"
     command = f"python recipes/run_glue.py --data_dir {machine}/glue --output_dir {machine}/runs/toy"
@@ -150,7 +167,7 @@ def test_no_path_of_this_machine_is_sent(hub, folder):
     [
         (Fault("PUT /lfs", "corrupt"), "sha256 of the uploaded object is not"),
         (Fault("POST .*/commit/", "corrupt"), "the checksum of .* is not that of the file that was sent"),
-        (Fault("POST .*/batch", "quota", message="Private storage limit reached"), "Private storage limit reached"),
+        (Fault("POST .*/batch", "quota", message="Private storage\nlimit reached"), "Private storage limit reached"),
         (Fault("POST .*/commit/", "refuse", 1, 403, "Storage quota exceeded"), "Storage quota exceeded"),
         (Fault("POST .*/commit/", "refuse", 1, 412, "A commit has happened since"), "A commit has happened since"),
     ],
@@ -240,6 +257,7 @@ def test_checkpoints_become_revisions(hub, folder):
         add_checkpoint(folder, step)
     assert run_recipe("--folder", folder, "--hub_model_id", REPO, "--checkpoints") == 0
     assert set(hub.repos[REPO].branches) == {"main", "step-20", "step-100"}
+    assert hub.repos[REPO].messages[1:] == ["Upload step-20", "Upload step-100", "Upload toy"]
     for step in (20, 100):
         model = transformers.AutoModelForSequenceClassification.from_pretrained(REPO, revision=f"step-{step}")
         assert model.classifier.bias.tolist() == [step, step]

@@ -1,10 +1,11 @@
 """Nothing secret leaves through a record."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 
-from bert_repro.hub.redaction import REMOVED, redacted
+from bert_repro.hub.redaction import REMOVED, redacted, without_machine_paths
 
 TOKEN = "hf_" + "aB3" * 8
 
@@ -41,6 +42,25 @@ def test_nested_records():
 def test_the_value_of_the_login_variable_is_removed_wherever_it_stands(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "an-odd-looking-token")
     assert redacted({"note": "used an-odd-looking-token here"}) == {"note": f"used {REMOVED} here"}
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/data/glue", "glue"),
+        ("~/glue", "glue"),
+        ("./runs/a", "a"),
+        ("../glue/", "glue"),
+        ("/run/here/checkpoints/step-5", "checkpoints/step-5"),
+        ("org/bert", "org/bert"),
+        ("A text.", "A text."),
+    ],
+)
+def test_paths_of_a_machine_are_shown_by_their_last_part(path, shown):
+    settings = {"output_dir": "/run/here", "given": path, "list": [path, 3]}
+    found = without_machine_paths({"settings": settings, "command": f"run '{path}' --flag='{path}'"})
+    assert found["settings"] == {"output_dir": "here", "given": shown, "list": [shown, 3]}
+    assert shlex.split(found["command"]) == ["run", shown, f"--flag={shown}"]
 
 
 def test_the_record_itself_is_left_alone():

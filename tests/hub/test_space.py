@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,13 +23,19 @@ def publishing_commands() -> list[list[str]]:
 
 
 def test_the_commands_of_its_readme_publish_it(hub, tmp_path):
-    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_TOKEN": WRITER}
+    # A copy with a cache in it, as a clone has one that was used.
+    clone = tmp_path / "clone"
+    for name in ("recipes/space", "bert_repro"):
+        shutil.copytree(ROOT / name, clone / name)
+    (clone / "bert_repro" / "__pycache__").mkdir(exist_ok=True)
+    (clone / "bert_repro" / "__pycache__" / "made.pyc").write_bytes(b"cache")
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": WRITER}
     environment |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
     commands = publishing_commands()
     assert [command[1] for command in commands] == ["repos", "upload", "upload"]
     for _, *arguments in commands:
         command = [str(Path(sys.executable).with_name("hf")), *arguments]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr[-2000:]
     _, tree = hub.repos["spaces/org/bert-demo"].tree("main")
     assert tree["app.py"] == (SPACE / "app.py").read_bytes()
