@@ -213,6 +213,7 @@ def _git_blob(content: bytes) -> str:
 @contextmanager
 def _told_in_one_line(repo_id: str, state: str) -> Iterator[None]:
     """Turns what the Hub's library raises into one line: what happened, and what is the state of things."""
+    from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
     try:
@@ -220,8 +221,12 @@ def _told_in_one_line(repo_id: str, state: str) -> Iterator[None]:
     except UserError:
         raise
     except (HTTPError, OSError, RuntimeError, ValueError) as error:  # the library raises all of them for a refusal
-        refused = isinstance(error, HfHubHTTPError) and error.response.status_code == _NOT_LOGGED_IN
-        mend = "; log in with `hf auth login`, or set HF_TOKEN" if refused else ""
+        mend = ""
+        if isinstance(error, HfHubHTTPError):
+            if error.response.status_code == _NOT_LOGGED_IN:
+                mend = "; log in with `hf auth login`, or set HF_TOKEN"
+        elif isinstance(error, HTTPError):  # nobody answered
+            mend = f"; is {constants.ENDPOINT} within reach?"
         raise UserError(f"--hub_model_id {repo_id}: {_reason(error)}{mend}; {state}") from error
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 from fake_hub import READER, WRITER, Fault
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, constants
 
 import bert_repro
 from bert_repro import cli
@@ -191,6 +191,14 @@ def run_recipe(*arguments: object) -> int:
 def test_who_is_not_logged_in_is_told_how(hub, folder, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(UserError, match=r"hf auth login"):
+        push_folder(folder, REPO)
+
+
+def test_a_hub_out_of_reach_is_named(hub, folder, monkeypatch):
+    nowhere = "http://127.0.0.1:1"
+    monkeypatch.setattr(constants, "ENDPOINT", nowhere)
+    told = rf"^--hub_model_id org/toy: .+; is {nowhere} within reach\?; nothing was uploaded$"
+    with pytest.raises(UserError, match=told):
         push_folder(folder, REPO)
 
 
