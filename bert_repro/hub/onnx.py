@@ -110,6 +110,8 @@ def write_graph(model: "PreTrainedModel", path: Path) -> None:
     with torch.no_grad():
         names = list(_outputs(model, example))
     free = {name: dict.fromkeys(range(tensor.dim()), torch.export.Dim.DYNAMIC) for name, tensor in example.items()}
+    # About torchvision, which no BERT needs.
+    logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's, about its own code
         torch.onnx.export(
