@@ -131,9 +131,7 @@ class PairGenerator:
         self._rules = rules
         self._names = names
 
-    def blocks(
-        self, block_tokens: int = _BLOCK_TOKENS, chunk_documents: int = _CHUNK_DOCUMENTS
-    ) -> Iterator[RowArray]:
+    def blocks(self, block_tokens: int = _BLOCK_TOKENS, chunk_documents: int = _CHUNK_DOCUMENTS) -> Iterator[RowArray]:
         """All examples, some at a time; their order does not depend on the size of the blocks.
 
         The memory that this takes does not grow with the corpus beyond a chunk.

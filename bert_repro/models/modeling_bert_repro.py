@@ -741,6 +741,9 @@ class BertReproModel(BertReproPreTrainedModel):
         if implementation != config._attn_implementation:
             config = copy.copy(config)
             config._attn_implementation = implementation
+        if embeddings.device.type == "xla" and implementation == "sdpa" and not config.is_decoder:
+            # The function below would read the mask to see if it can be dropped, and cut XLA's graph in two for it.
+            return None if attention_mask is None else attention_mask[:, None, None, :].bool()
         create_mask = create_causal_mask if config.is_decoder else create_bidirectional_mask
         return create_mask(config=config, inputs_embeds=embeddings, attention_mask=attention_mask, past_key_values=None)
 

@@ -83,7 +83,7 @@ class Trainer:
         self.output_dir = Path(config.output_dir)
         self.placement = Placement(accelerator, model, shard=config.fsdp, compile_options=compile_options)
         self.model = self.placement.model
-        self.optimizer = accelerator.prepare_optimizer(build_optimizer(self.model, config))
+        self.optimizer = accelerator.prepare_optimizer(build_optimizer(self.model, config), device_placement=False)
         self.state = TrainerState()
         self.compiled_graphs = 0
         self._skipped_in_a_row = 0

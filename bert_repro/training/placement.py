@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import find_tied_parameters, retie_parameters
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -63,7 +64,7 @@ class Placement:
         self.is_sharded = shard and accelerator.num_processes > 1
         self._on_xla = accelerator.device.type == "xla"
         self._blank = _blank_copy(model) if self.is_sharded or self._on_xla else None
-        self.model = model.to(accelerator.device)
+        self.model = to_xla(model, accelerator.device) if self._on_xla else model.to(accelerator.device)
         self.wrapped: nn.Module = self.model
         if self.is_sharded:
             _shard(self.model, accelerator, compile_options)
@@ -192,6 +193,14 @@ class _WithoutSync(AbstractContextManager[None]):
 
     def __exit__(self, *error: object) -> None:
         self.sharded.set_requires_gradient_sync(True)
+
+
+def to_xla(model: nn.Module, device: torch.device) -> nn.Module:
+    """Moves a model and ties its weights anew: on the way to XLA every module gets parameters of its own."""
+    tied = find_tied_parameters(model)
+    model = model.to(device)
+    retie_parameters(model, tied)
+    return model
 
 
 def _shard(model: nn.Module, accelerator: Accelerator, compile_options: dict[str, Any] | None) -> None:

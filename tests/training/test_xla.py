@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,47 +36,77 @@ def start(world: Any, tmp_path_factory: pytest.TempPathFactory, request: pytest.
 
 def train(device: str, world: Any, start: Path, folder: Path, *arguments: object) -> list[float]:
     """Runs 20 steps in a process of its own; sequences of all lengths, a warm-up from rate 0, uneven micro-batches."""
-    given = [
-        TINY,
-        "--corpus",
-        world.corpus,
-        "--model_name_or_path",
-        start,
-        "--output_dir",
-        folder,
-        "--max_steps",
-        STEPS,
-    ]
-    given += ["--warmup_steps 5 --per_device_train_batch_size 7 --save_steps 10", *arguments]
+    given = [TINY, "--corpus", world.corpus, "--model_name_or_path", start, "--output_dir", folder]
+    given += ["--train_batch_size 13 --per_device_train_batch_size 7", "--max_steps", STEPS, "--warmup_steps 5"]
+    given += ["--save_steps 10", *arguments]
     command = [sys.executable, str(RECIPE), *(part for argument in given for part in str(argument).split(" "))]
-    done = subprocess.run(command, env=os.environ | ON[device], text=True, stderr=subprocess.PIPE, timeout=500)
+    done = subprocess.run(command, env=os.environ | ON[device], text=True, stderr=subprocess.PIPE, timeout=1200)
     assert done.returncode == 0, done.stderr[-4000:]
     return [row["loss"] for row in logs.read(folder / logs.FILE_NAME) if "loss" in row]
+
+
+@dataclass(frozen=True)
+class Run:
+    start: Path
+    dropout: float
+    folder: Path
+    losses: list[float]
+
+
+@pytest.fixture(scope="module")
+def whole(world: Any, start: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """An uninterrupted run on XLA."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    dropout = BertReproConfig.from_pretrained(start).hidden_dropout_prob
+    return Run(start, dropout, folder, train("xla", world, start, folder))
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(folder / "model.safetensors")
 
 
-def test_losses_are_those_of_the_cpu_with_few_graphs(world: Any, start: Path, tmp_path: Path) -> None:
-    lazy = train("xla", world, start, tmp_path / "xla")
-    record = results(tmp_path / "xla")
+def test_losses_are_those_of_the_cpu_with_few_graphs(world: Any, whole: Run, tmp_path: Path) -> None:
+    record = results(whole.folder)
     assert record["hardware"]["device"] == "xla"
     assert 0 < record["train"]["compiled_graphs"] <= MOST_GRAPHS
-    assert len(lazy) == STEPS
-    if "no dropout" in os.environ["PYTEST_CURRENT_TEST"]:
-        assert lazy == pytest.approx(train("cpu", world, start, tmp_path / "cpu"), abs=1e-5)
-        metrics = results(tmp_path / "cpu")["metrics"]
-        assert record["metrics"] == pytest.approx(metrics, abs=1e-3)
-    else:
-        assert len(set(lazy)) == STEPS
+    assert len(whole.losses) == len(set(whole.losses)) == STEPS
+    if whole.dropout == 0:
+        assert whole.losses == pytest.approx(train("cpu", world, whole.start, tmp_path), abs=1e-5)
+        assert record["metrics"] == pytest.approx(results(tmp_path)["metrics"], abs=1e-3)
 
 
-def test_checkpoints_are_plain_and_resume_bit_identically(world: Any, start: Path, tmp_path: Path) -> None:
-    train("xla", world, start, tmp_path / "whole")
-    step = tmp_path / "whole" / "checkpoints" / "step-10"
-    train("xla", world, start, tmp_path / "resumed", "--resume_from_checkpoint", step)
-    before, after = weights(tmp_path / "whole"), weights(tmp_path / "resumed")
+def test_checkpoints_are_plain_and_resume_bit_identically(world: Any, whole: Run, tmp_path: Path) -> None:
+    step = whole.folder / "checkpoints" / "step-10"
+    train("xla", world, whole.start, tmp_path / "resumed", "--resume_from_checkpoint", step)
+    before, after = weights(whole.folder), weights(tmp_path / "resumed")
     assert all(torch.equal(before[name], after[name]) for name in before)
-    train("cpu", world, start, tmp_path / "cpu", "--resume_from_checkpoint", step)
+    assert results(tmp_path / "resumed")["train"]["compiled_graphs"] <= MOST_GRAPHS
+    train("cpu", world, whole.start, tmp_path / "cpu", "--resume_from_checkpoint", step)
     assert before.keys() == weights(tmp_path / "cpu").keys()
+
+
+def test_the_published_folder_is_a_plain_model_for_stock_transformers(whole: Run) -> None:
+    from transformers import AutoTokenizer, BertForPreTraining
+
+    stock, told = BertForPreTraining.from_pretrained(whole.folder, output_loading_info=True)
+    assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    inputs = AutoTokenizer.from_pretrained(whole.folder)("one two three", return_tensors="pt")
+    ours = BertReproForPreTraining.from_pretrained(whole.folder).eval()
+    with torch.no_grad():
+        expected, found = ours(**inputs).prediction_logits, stock.eval()(**inputs).prediction_logits
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_tied_weights_stay_one_on_the_way_to_the_device() -> None:
+    # In a process of its own: whoever touches XLA first decides its device for the whole process.
+    code = """
+import torch_xla, torch
+from bert_repro import BertReproConfig, BertReproForPreTraining
+from bert_repro.training.placement import to_xla
+shape = dict(num_hidden_layers=1, hidden_size=32, num_attention_heads=2, intermediate_size=64)
+model = to_xla(BertReproForPreTraining(BertReproConfig(vocab_size=50, **shape)), torch_xla.device())
+words = model.get_input_embeddings().weight
+assert words.device.type == "xla" and model.get_output_embeddings().weight is words
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | ON["xla"], text=True, stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr[-4000:]
