@@ -53,38 +53,44 @@ class LazyBertAdam(torch.optim.Optimizer):
         bias_correction: bool = False,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-        # Born on the device they would be constants of the first update's graph, and the second be compiled anew.
-        _start_state(self, bias_correction, born_on="cpu")
+        _start_state(self, bias_correction)
+        for parameter, state in self.state.items():
+            state["step"] = torch.full((), 0.0 if bias_correction else _UNCORRECTED_STEP)
+            # Born on the device they would be constants of the first update's graph, and the second be compiled anew.
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = torch.zeros_like(parameter, device="cpu").to(parameter.device)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Makes one update."""
         for group in self.param_groups:
             (beta1, beta2), eps = group["betas"], group["eps"]
-            # A number would be part of the graph, which would be compiled anew at every rate; so would a tensor without
-            # dimensions be where it is 0 or 1.
-            rate = torch.tensor([group["lr"]], device=group["params"][0].device)
+            # Rate and corrections go to the device as an array: a number would be part of the graph, which would be
+            # compiled anew at every step.
+            scales: dict[float, torch.Tensor] = {}
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
                 state, grad = self.state[parameter], parameter.grad
-                step = state["step"].add_(1)
-                mean = state["exp_avg"].lerp_(grad, 1 - beta1) / (1 - beta1**step)
-                square = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2) / (1 - beta2**step)
+                step = float(state["step"].add_(1))
+                if step not in scales:
+                    numbers = [group["lr"], 1 - beta1**step, 1 - beta2**step]
+                    scales[step] = torch.tensor(numbers, device=parameter.device)
+                rate, correction1, correction2 = scales[step].unbind()
+                mean = state["exp_avg"].lerp_(grad, 1 - beta1) / correction1
+                square = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2) / correction2
                 parameter.mul_(1 - rate * group["weight_decay"]).sub_(rate * mean / (square.sqrt() + eps))
 
 
-def _start_state(optimizer: torch.optim.Optimizer, bias_correction: bool, born_on: str | None = None) -> None:
+def _start_state(optimizer: torch.optim.Optimizer, bias_correction: bool) -> None:
     start = 0.0 if bias_correction else _UNCORRECTED_STEP
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            born = born_on or parameter.device
-            state = {
-                "step": torch.full((), start, dtype=torch.float32, device=born),
-                "exp_avg": torch.zeros_like(parameter, device=born),
-                "exp_avg_sq": torch.zeros_like(parameter, device=born),
+            optimizer.state[parameter] = {
+                "step": torch.full((), start, dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
             }
-            optimizer.state[parameter] = {name: value.to(parameter.device) for name, value in state.items()}
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

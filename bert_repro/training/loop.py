@@ -144,7 +144,8 @@ class Trainer:
             )
             if uploads:
                 uploads.start(folder)
-        self.accelerator.wait_for_everyone()
+        if self.accelerator.num_processes > 1:  # on XLA even waiting for nobody compiles a graph
+            self.accelerator.wait_for_everyone()
 
     def _resume(self) -> None:
         folder = checkpoint.find(self.output_dir, self.config.resume_from_checkpoint)
@@ -198,13 +199,15 @@ class Trainer:
         with self.accelerator.autocast():
             output = self.placement.wrapped(**inputs)
         losses = {
-            term: getattr(output, term) * (micro_batch.counts[term] / total) for term, total in step.totals.items()
+            term: getattr(output, term) * self.placement.number(micro_batch.counts[term] / total)
+            for term, total in step.totals.items()
         }
         # DDP and FSDP average gradients over the processes, while the totals already count all of them.
         self.accelerator.backward(sum(losses.values()) * self.accelerator.num_processes)
         shares = {term: loss.detach() for term, loss in losses.items()}
         for term, right in self.source.count_right(output, inputs).items():
-            shares[term.replace("loss", "accuracy")] = right.to(shares[term].dtype) / step.totals[term]
+            total = self.placement.number(step.totals[term])
+            shares[term.replace("loss", "accuracy")] = right.to(shares[term].dtype) / total
         return shares
 
     def _seed_dropout(self, micro_batch: int) -> None:

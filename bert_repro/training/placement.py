@@ -94,6 +94,14 @@ class Placement:
 
             xla_model.set_rng_state(seed, self.accelerator.device)
 
+    def number(self, value: float) -> Any:
+        """A number that changes from step to step, to reckon with on the device.
+
+        XLA makes equal numbers one input of its graph, and a 0 or 1 a part of it, so that it compiles anew when two
+        happen to be equal; an array stays an input.
+        """
+        return torch.tensor([value], device=self.accelerator.device)[0] if self._on_xla else value
+
     def execute(self) -> None:
         """Has XLA run what it has recorded; nothing elsewhere."""
         if self._on_xla:

@@ -18,7 +18,7 @@ from bert_repro.training import logs
 pytestmark = pytest.mark.xla
 RECIPE = Path(__file__).parents[2] / "recipes" / "run_pretraining.py"
 STEPS, MOST_GRAPHS = 20, 3
-ON = {"xla": {"PJRT_DEVICE": "CPU"}, "cpu": {"ACCELERATE_USE_CPU": "true"}}
+ON = {"xla": {"PJRT_DEVICE": "CPU"}, "cpu": {"USE_TORCH_XLA": "false", "ACCELERATE_USE_CPU": "true"}}
 
 
 @pytest.fixture(scope="module", params=[0.0, 0.1], ids=["no dropout", "dropout"])
@@ -38,7 +38,7 @@ def train(device: str, world: Any, start: Path, folder: Path, *arguments: object
     """Runs 20 steps in a process of its own; sequences of all lengths, a warm-up from rate 0, uneven micro-batches."""
     given = [TINY, "--corpus", world.corpus, "--model_name_or_path", start, "--output_dir", folder]
     given += ["--train_batch_size 13 --per_device_train_batch_size 7", "--max_steps", STEPS, "--warmup_steps 5"]
-    given += ["--save_steps 10", *arguments]
+    given += ["--save_steps 10 --max_eval_sequences 7", *arguments]
     command = [sys.executable, str(RECIPE), *(part for argument in given for part in str(argument).split(" "))]
     done = subprocess.run(command, env=os.environ | ON[device], text=True, stderr=subprocess.PIPE, timeout=1200)
     assert done.returncode == 0, done.stderr[-4000:]
