@@ -238,7 +238,7 @@ def _write_plan(path: Path, made_from: dict[str, Any], blocks: Iterator[RowArray
 def _write_rows(file: BinaryIO, blocks: Iterator[RowArray]) -> tuple[PlanStatistics, int]:
     rows = not_next = forced = tokens = checksum = 0
     for block in blocks:
-        data = block.view(np.uint8)
+        data = block.view(np.uint8).data
         file.write(data)
         checksum = crc32(data, checksum)
         rows += len(block)
