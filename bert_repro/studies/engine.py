@@ -7,6 +7,7 @@ killed goes on from its newest checkpoint, by whoever comes next.
 import hashlib
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -34,10 +35,12 @@ def run_study(config: StudyConfig) -> None:
     """Makes the runs behind some of the paper's tables, or lists them, or writes job scripts for them.
 
     Raises:
-        UserError: the scale, the corpus or the data do not fit, or a named run is not part of the study.
+        UserError: the scale, the corpus or the data do not fit, a named run is not part of the study, or a launcher
+            started several processes.
         NonFiniteError: a run's loss was not finite, and what starts from it could not be made; all others are done.
         StopRequested: a signal came; the run under way has a checkpoint, and the same command goes on.
     """
+    refuse_launcher()
     runs = plan(config)
     if config.dry_run:
         from bert_repro.studies.overview import describe
@@ -51,6 +54,23 @@ def run_study(config: StudyConfig) -> None:
         submit(config, runs)
     else:
         Worker(config).work(runs)
+
+
+def refuse_launcher() -> None:
+    """Refuses to be one of several processes of a launcher.
+
+    They would take a run each, as any processes on one study do, and train these as if they were one run.
+
+    Raises:
+        UserError: it is.
+    """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes > 1:
+        raise UserError(
+            f"run_study was started as {processes} processes by a launcher, but each run of a study is one process; "
+            "start it with python, several times on the same --output_dir to share the work, or use --emit slurm or "
+            "--engine ray"
+        )
 
 
 def plan(config: StudyConfig) -> list[Run]:

@@ -109,6 +109,17 @@ def test_a_loss_that_is_not_finite_costs_its_own_rows_only(
     assert len(records(tmp_path / "study" / "records")) == RUNS - 10
 
 
+def test_several_processes_of_a_launcher_are_refused_before_anything_is_made(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert study(*FLAGS, "--output_dir", tmp_path / "study") == 2
+    assert not log.exists()
+    message = capsys.readouterr().err
+    assert all(words in message for words in ("2 processes", "several times", "--emit slurm", "--engine ray"))
+
+
 def test_only_some_runs(log: Path, tmp_path: Path) -> None:
     where = ("--output_dir", tmp_path / "study")
     plan = engine.plan(cli.parse(cli.RECIPES["run_study"].config, [*FLAGS, *map(str, where)]))
