@@ -34,7 +34,7 @@ from bert_repro.tasks import get_task
 from bert_repro.training.batches import BatchSizes
 from bert_repro.training.finetuning import FinetuningSource
 from bert_repro.training.loop import Trainer
-from bert_repro.training.speed import keep_freed_memory, use_fast_float32
+from bert_repro.training.speed import keep_freed_memory, prepare_cpu, use_fast_float32
 
 # Tokens per sequence at the 0th, 5th, ... 100th percentile, [CLS] and [SEP] included.
 PERCENTILES = {
@@ -164,10 +164,9 @@ def source_of(spec: FinetuningSpec, folder: str) -> FinetuningSource:
 def ours(spec: FinetuningSpec, lap: Callable[..., None]) -> None:
     """The product's fine-tuning step."""
     with tempfile.TemporaryDirectory() as folder, contenders.quiet():
-        if spec.device == "cpu":
-            use_fast_float32()
-            keep_freed_memory()
         source = source_of(spec, folder)
+        if spec.device == "cpu":
+            prepare_cpu(source.config)
         rows: list[dict[str, float]] = []
 
         def end_of_lap() -> dict[str, Any]:

@@ -22,11 +22,14 @@ class BertAdam(torch.optim.AdamW):
     Args:
         params: parameters or parameter groups, already on their device.
         bias_correction: True gives plain AdamW.
+        fused: whether all weights are updated in one kernel.
         options: `lr`, `betas`, `eps`, `weight_decay` of `torch.optim.AdamW`.
     """
 
-    def __init__(self, params: Iterable[Any], *, bias_correction: bool = False, **options: Any) -> None:
-        super().__init__(params, fused=True, **options)
+    def __init__(
+        self, params: Iterable[Any], *, bias_correction: bool = False, fused: bool = True, **options: Any
+    ) -> None:
+        super().__init__(params, fused=fused, **options)
         _start_state(self, bias_correction)
 
 
@@ -121,13 +124,16 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """BERT's optimiser for the trainable parameters of `model`, which must already be on its device."""
     device = next(model.parameters()).device
-    return (LazyBertAdam if device.type == "xla" else BertAdam)(
-        parameter_groups(model, config.weight_decay),
-        lr=config.learning_rate,
-        betas=(config.adam_beta1, config.adam_beta2),
-        eps=config.adam_epsilon,
-        bias_correction=config.bias_correction,
-    )
+    groups = parameter_groups(model, config.weight_decay)
+    options: dict[str, Any] = {
+        "lr": config.learning_rate,
+        "betas": (config.adam_beta1, config.adam_beta2),
+        "eps": config.adam_epsilon,
+        "bias_correction": config.bias_correction,
+    }
+    if device.type == "xla":
+        return LazyBertAdam(groups, **options)
+    return BertAdam(groups, fused=config.fused_optimizer, **options)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

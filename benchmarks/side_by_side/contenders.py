@@ -14,22 +14,19 @@ from itertools import islice
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import BertConfig, BertForPreTraining, DataCollatorForLanguageModeling
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.data.collators import DataCollatorForBertPreTraining
 from bert_repro.data.pretraining import ExampleBatch, Position
-from bert_repro.models.modeling_bert_repro import BertReproDropout
 from bert_repro.optimization import parameter_groups
 from bert_repro.training.loop import Step, Trainer
 from bert_repro.training.phases import PretrainingSource, resolve_layout
-from bert_repro.training.speed import keep_freed_memory, measured_peak, use_fast_float32
+from bert_repro.training.speed import keep_freed_memory, measured_peak, prepare_cpu, use_fast_float32
 from side_by_side import corpora
 
 ENDLESS = 1_000_000  # steps
@@ -111,31 +108,20 @@ def new_stock_model(spec: StepSpec) -> BertForPreTraining:
 
 
 class MeasuredSource(PretrainingSource):
-    """The product's batches, with the real tokens of every step written down, and decoding of all positions on wish."""
+    """The product's batches, with the real tokens of every step written down."""
 
     def __init__(self, spec: StepSpec, config: PretrainingConfig) -> None:
         corpus, documents, tokenizer, _ = corpora.load(spec.corpus)
         most = max(1, round(0.15 * spec.length))
         phase = Phase(spec.length, ENDLESS, spec.batch, most, spec.batch)
         super().__init__(config, (phase,), corpus, documents, tokenizer, model_config(spec))
-        self.tokenizer, self.tokens, self.all_positions = tokenizer, list[int](), "predicted_only" in spec.off
+        self.tokenizer, self.tokens = tokenizer, list[int]()
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         """The steps of the plan."""
         for step in super().steps(position):
             self.tokens.append(int(self.streams[0].lengths(step.ids).sum()))
             yield step
-
-    def load(self, ids: Any, group: int) -> Any:
-        """A forward pass; without the predicted positions where all are to be decoded."""
-        micro_batch = super().load(ids, group)
-        if self.all_positions:
-            del micro_batch.inputs["prediction_positions"]
-        return micro_batch
-
-    def count_right(self, output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """Accuracies, which need the predicted positions."""
-        return {} if self.all_positions else super().count_right(output, inputs)
 
 
 def ours(spec: StepSpec, lap: Callable[..., None]) -> None:
@@ -170,16 +156,11 @@ def product(
     """
     accelerator = Accelerator(cpu=spec.device == "cpu", mixed_precision=spec.precision)
     config = resolve_layout(_config(spec, folder), accelerator.device)
-    _prepare(spec)
+    if spec.device == "cpu":
+        prepare_cpu(config)
     source, model = MeasuredSource(spec, config), new_model(spec).to(dtype)
-    if "predicted_only" in spec.off:
-        model.config.sparse_prediction = False
     options = {"dynamic": False if config.fixed_shapes else None} if config.torch_compile else None
-    trainer = Trainer(accelerator, model, source, config, tokenizer=None, compile_options=options, **callbacks)
-    if "fused_optimizer" in spec.off:
-        for group in trainer.optimizer.param_groups:
-            group["fused"] = False
-    return source, trainer
+    return source, Trainer(accelerator, model, source, config, tokenizer=None, compile_options=options, **callbacks)
 
 
 @contextlib.contextmanager
@@ -195,6 +176,11 @@ def _config(spec: StepSpec, folder: str) -> PretrainingConfig:
         seed=0,
         mixed_precision=spec.precision,
         packing="packing" not in spec.off,
+        decode_predicted_only="predicted_only" not in spec.off,
+        cpu_kernels="cpu_kernels" not in spec.off,
+        fast_float32="fast_float32" not in spec.off,
+        keep_freed_memory="kept_memory" not in spec.off,
+        fused_optimizer="fused_optimizer" not in spec.off,
         torch_compile=None if "compile" not in spec.off else False,
         dataloader_num_workers=spec.workers,
         warmup_ratio=0.0,
@@ -202,30 +188,6 @@ def _config(spec: StepSpec, folder: str) -> PretrainingConfig:
         logging_steps=spec.steps,
         eval_steps=spec.steps,
     )
-
-
-def _prepare(spec: StepSpec) -> None:
-    """What `bert_repro.training.run.begin` does for the speed of a CPU, less what is switched off."""
-    if spec.device != "cpu":
-        return
-    if "fast_float32" not in spec.off:
-        use_fast_float32()
-    if "kept_memory" not in spec.off:
-        keep_freed_memory()
-    if "cpu_kernels" in spec.off:
-        BertReproDropout.forward = nn.Dropout.forward  # type: ignore[method-assign]
-        ALL_ATTENTION_FUNCTIONS.register("packed_sdpa", _looped_sdpa)
-
-
-def _looped_sdpa(
-    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None, **options: Any
-) -> tuple[torch.Tensor, None]:
-    """Packed attention by PyTorch's own attention, sequence by sequence."""
-    lengths = options["cu_seq_lens_q"].diff().tolist()
-    sequences = zip(*(states.split(lengths, dim=2) for states in (query, key, value)), strict=True)
-    dropout, scale = options["dropout"], options["scaling"]
-    attended = [F.scaled_dot_product_attention(*states, dropout_p=dropout, scale=scale) for states in sequences]
-    return torch.cat(attended, dim=2).transpose(1, 2), None
 
 
 # What a tuned loop has and one written after the documentation does not.
@@ -377,6 +339,7 @@ def loss_with_gradients(model: nn.Module, batch: dict[str, Any], device: str) ->
 
 def peak(spec: StepSpec, lap: Callable[..., None]) -> None:
     """The rate of a large matrix product, again and again, in the precision and on the device of a step."""
-    _prepare(replace(spec, off=()))
+    if spec.device == "cpu":
+        use_fast_float32()
     while True:
         lap(measured_peak(torch.device(spec.device), spec.precision))

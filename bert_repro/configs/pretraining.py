@@ -134,6 +134,11 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
         unit="fraction",
         deviation="The paper does not describe its held-out data.",
     )
+    decode_predicted_only: bool = setting(
+        True,
+        "Score the vocabulary at predicted positions only; the results are equal (not of the left-to-right model, "
+        "which predicts at every position).",
+    )
     torch_compile: bool | None = setting(
         None, "Compile the model with torch.compile. Default: on a GPU.", source="transformers"
     )

@@ -26,6 +26,7 @@ class OptimizerConfig(Config):
         deviation="The paper says Adam, whose definition corrects the bias; the released optimiser does not (ours), "
         "which its author called an oversight.",
     )
+    fused_optimizer: bool = setting(True, "Update all weights in one kernel (not on XLA).")
     max_grad_norm: float = setting(
         1.0,
         "Clip the global gradient norm to this; 0 turns clipping off.",
@@ -124,6 +125,17 @@ class RunConfig(AdapterConfig):
         source="transformers",
     )
     packing: bool = setting(True, "Lay sequences end to end instead of padding them; the results are equal.")
+    cpu_kernels: bool = setting(
+        True,
+        "On a CPU: dropout and packed attention by kernels of our own, faster than PyTorch's; the results differ "
+        "in the draws of dropout only.",
+    )
+    fast_float32: bool = setting(
+        True, "On a CPU: float32 products by oneDNN, where a trial shows that it keeps float32's accuracy."
+    )
+    keep_freed_memory: bool = setting(
+        True, "On a CPU: keep freed memory for the next step in place of giving it back to the system each time."
+    )
     gradient_checkpointing: bool = setting(False, "Recompute activations to save memory.", source="transformers")
     fsdp: bool = setting(
         False,

@@ -58,6 +58,24 @@ PACKING_ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_leng
 DROPOUT_STEPS = 1 << 16
 
 
+_cpu_kernels = True  # of the whole process, as PyTorch's own switches between kernels are
+
+
+def use_cpu_kernels(use: bool) -> None:
+    """Switches this file's dropout and packed attention on the CPU on or off; off, PyTorch's own take their place.
+
+    Args:
+        use: whether to use them. Either way the distribution is the same, the draws are not.
+    """
+    global _cpu_kernels
+    _cpu_kernels = use
+
+
+def has_cpu_kernels(states: torch.Tensor) -> bool:
+    """Whether this file's own kernels compute on a tensor: it is on the CPU, nothing compiles, and they are on."""
+    return _cpu_kernels and states.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def draw_kept(shape: torch.Size, dtype: torch.dtype, probability: float) -> torch.Tensor:
     """Draws what dropout keeps, on the CPU.
 
@@ -118,8 +136,7 @@ class BertReproDropout(nn.Dropout):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Drops from states of any shape."""
-        quick = states.device.type == "cpu" and 0 < self.p < 1 and not torch.compiler.is_compiling()
-        if not (self.training and quick):
+        if not (self.training and 0 < self.p < 1 and has_cpu_kernels(states)):
             return super().forward(states)
         return ScaledKeep.apply(states, draw_kept(states.shape, states.dtype, self.p), dropout_scale(self.p))
 
@@ -291,7 +308,7 @@ def packed_attention_forward(
         attended, *_ = efficient(*states, None, *offsets, dropout, int(module.is_causal), True, scale=scaling)
         return attended, None
     lengths = cu_seq_lens_q.diff().tolist()
-    if query.device.type == "cpu" and not torch.compiler.is_compiling():
+    if has_cpu_kernels(query):
         return PackedAttention.apply(query, key, value, lengths, scaling, dropout, module.is_causal), None
     sequences = zip(*(states.split(lengths, dim=2) for states in (query, key, value)), strict=True)
     attended = [

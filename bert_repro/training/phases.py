@@ -151,6 +151,8 @@ class PretrainingSource:
         """See `BatchSource.load`."""
         examples = self.streams[group].read(ids)
         inputs = self.collators[group](examples)
+        if "prediction_positions" in inputs and not self.config.decode_predicted_only:
+            inputs["prediction_positions"] = torch.arange(inputs["labels"].numel())
         # Whole-word masking may predict a few tokens less than the length allows, so the labels are counted.
         labels = int((inputs["labels"] != IGNORE_INDEX).sum())
         counts = (

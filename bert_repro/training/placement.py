@@ -61,11 +61,16 @@ class Placement:
     ) -> None:
         self.accelerator = accelerator
         self._compiles = compile_options is not None
+        if self._compiles:
+            # All our models share code, of which PyTorch compiles eight versions in a process and runs the rest plain;
+            # a study makes many models in one process.
+            torch.compiler.reset()
         self.is_sharded = shard and accelerator.num_processes > 1
         self._on_xla = accelerator.device.type == "xla"
         self._blank = _blank_copy(model) if self.is_sharded or self._on_xla else None
         self.model = to_xla(model, accelerator.device) if self._on_xla else model.to(accelerator.device)
         self.wrapped: nn.Module = self.model
+        self._graphs_before = self._graphs_of_process()
         if self.is_sharded:
             _shard(self.model, accelerator, compile_options)
         else:
@@ -110,7 +115,10 @@ class Placement:
             torch_xla.sync()
 
     def compiled_graphs(self) -> int:
-        """Graphs compiled so far in this process, by `torch.compile` or XLA."""
+        """Graphs compiled since the model was placed, by `torch.compile` or XLA."""
+        return self._graphs_of_process() - self._graphs_before
+
+    def _graphs_of_process(self) -> int:
         if self._on_xla:
             import torch_xla.debug.metrics as metrics
 

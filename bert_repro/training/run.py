@@ -23,7 +23,7 @@ from bert_repro.hub.redaction import redacted
 from bert_repro.randomness import torch_seed
 from bert_repro.training import adapters, checkpoint, logs, plots, record
 from bert_repro.training.placement import launched_with_fsdp, saveable
-from bert_repro.training.speed import keep_freed_memory, use_fast_float32
+from bert_repro.training.speed import prepare_cpu
 from bert_repro.training.totals import training_totals
 
 logger = logging.getLogger("bert_repro")
@@ -115,8 +115,7 @@ def begin(config: RunConfig) -> Run:
         config = dataclasses.replace(config, fsdp=True)
     accelerator = _accelerator(config)
     if accelerator.device.type == "cpu":
-        use_fast_float32()
-        keep_freed_memory()
+        prepare_cpu(config)
     return Run(config, accelerator, began)
 
 

@@ -5,6 +5,9 @@ import time
 
 import torch
 
+from bert_repro.configs import RunConfig
+from bert_repro.models.modeling_bert_repro import use_cpu_kernels
+
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h
 _SIZES = {"cpu": 1024, "cuda": 8192}
 
@@ -23,6 +26,16 @@ def measured_peak(device: torch.device, mixed_precision: str) -> float:
     left, right = (torch.full((size, size), 0.5, device=device, dtype=dtype) for _ in range(2))
     seconds = min(_seconds(left, right) for _ in range(5))
     return 2 * size**3 / seconds
+
+
+def prepare_cpu(config: RunConfig) -> None:
+    """Sets this process up for the speed of a CPU, less what a run switches off."""
+    use_cpu_kernels(config.cpu_kernels)
+    torch.set_float32_matmul_precision("highest")
+    if config.fast_float32:
+        use_fast_float32()
+    if config.keep_freed_memory:
+        keep_freed_memory()
 
 
 def use_fast_float32() -> None:

@@ -8,7 +8,12 @@ import torch.nn.functional as F
 from scipy import stats
 
 from bert_repro import BertReproForPreTraining
-from bert_repro.models.modeling_bert_repro import BertReproDropout, PackedAttention
+from bert_repro.models.modeling_bert_repro import (
+    BertReproDropout,
+    PackedAttention,
+    packed_attention_forward,
+    use_cpu_kernels,
+)
 
 LENGTHS = [5, 1, 7]
 
@@ -52,6 +57,29 @@ def test_dropout_passes_gradients_where_it_keeps():
     assert torch.autograd.gradgradcheck(same_draws, states)
     same_draws(states).sum().backward()
     assert set(states.grad.unique().tolist()) == {0.0, 2.0}
+
+
+@pytest.fixture
+def pytorchs_kernels():
+    use_cpu_kernels(False)
+    yield
+    use_cpu_kernels(True)
+
+
+def test_switched_off_pytorchs_own_kernels_compute(pytorchs_kernels, monkeypatch):
+    torch.manual_seed(2)
+    dropped = BertReproDropout(0.5).train()(torch.ones(50))
+    torch.manual_seed(2)
+    assert torch.equal(dropped, torch.nn.Dropout(0.5).train()(torch.ones(50)))
+    monkeypatch.setattr(PackedAttention, "apply", None)
+    query, key, value = draws()
+    offsets = torch.tensor([0, *LENGTHS]).cumsum(0)
+    layer = torch.nn.Module()
+    layer.is_causal = False
+    attended, _ = packed_attention_forward(
+        layer, query, key, value, None, 0.5, cu_seq_lens_q=offsets, cu_seq_lens_k=offsets
+    )
+    torch.testing.assert_close(attended, loop_over_sequences(query, key, value))
 
 
 def test_dropout_off_and_beyond_the_quick_path():

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-import torch._dynamo.utils
 from running import TINY, recipe, results
 
 from bert_repro.training import logs
@@ -25,8 +24,6 @@ def train(world: Any, folder: Path, *arguments: object) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
 def test_training_is_finite_and_compiles_one_graph(world: Any, tmp_path: Path, precision: str) -> None:
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
     rows = train(world, tmp_path / "run", "--mixed_precision", precision)
     assert len(rows) == STEPS
     record = results(tmp_path / "run")

@@ -6,6 +6,7 @@ import resource
 import numpy as np
 import torch
 
+from bert_repro.configs import RunConfig
 from bert_repro.training import speed
 
 MEGABYTE = 1 << 20
@@ -32,6 +33,24 @@ def test_fast_float32_stays_accurate():
         left, right = (torch.randn(300, 300) for _ in range(2))
         error = (left @ right - (left.double() @ right.double())).abs().max()
         assert error < 1e-3  # bfloat16 products miss by 0.1
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_every_switch_reaches_its_lever(monkeypatch):
+    called = []
+    monkeypatch.setattr(speed, "use_cpu_kernels", lambda use: called.append(("cpu_kernels", use)))
+    for lever in ("use_fast_float32", "keep_freed_memory"):
+        monkeypatch.setattr(speed, lever, lambda lever=lever: called.append(lever))
+    before = torch.get_float32_matmul_precision()
+    try:
+        speed.prepare_cpu(RunConfig())
+        assert called == [("cpu_kernels", True), "use_fast_float32", "keep_freed_memory"]
+        called.clear()
+        torch.set_float32_matmul_precision("medium")  # as a run before this one in the process left it
+        speed.prepare_cpu(RunConfig(cpu_kernels=False, fast_float32=False, keep_freed_memory=False))
+        assert called == [("cpu_kernels", False)]
+        assert torch.get_float32_matmul_precision() == "highest"
     finally:
         torch.set_float32_matmul_precision(before)
 
