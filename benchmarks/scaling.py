@@ -70,15 +70,20 @@ def step_seconds(turns: list[laps.Lap], spec: StepSpec) -> dict[str, float]:
 
 def processes(spec: StepSpec, options: argparse.Namespace) -> dict[str, Any]:
     """The same steps by one or two processes."""
-    table = {}
-    for name, run, threads in (
-        ("1 process, 1 thread", contenders.ours, 1),
-        (f"1 process, {options.threads} threads", contenders.ours, options.threads),
-        (f"2 processes, {max(1, options.threads // 2)} thread(s) each", in_two_processes, max(1, options.threads // 2)),
-    ):
-        turns = laps.race({name: (run, replace(spec, workers=0))}, options.repeats, threads)[name]
-        table[name] = laps.rates(turns) | {"seconds_per_step": step_seconds(turns, spec)}
-        print(f"{name}: {records.told(table[name]['per_second'], 0)} tokens a second", flush=True)
+    half = max(1, options.threads // 2)
+    field = {
+        "1 process, 1 thread": (contenders.ours, 1),
+        f"1 process, {options.threads} threads": (contenders.ours, options.threads),
+        f"2 processes, {half} thread(s) each": (in_two_processes, half),
+    }
+    made = laps.race(
+        {name: (run, replace(spec, workers=0)) for name, (run, _) in field.items()},
+        options.repeats,
+        {name: threads for name, (_, threads) in field.items()},
+    )
+    table = {name: laps.rates(turns) | {"seconds_per_step": step_seconds(turns, spec)} for name, turns in made.items()}
+    for name, row in table.items():
+        print(f"{name}: {records.told(row['per_second'], 0)} tokens a second", flush=True)
     return table
 
 

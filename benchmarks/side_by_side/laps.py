@@ -115,13 +115,13 @@ def _serve(connection: Connection, run: Run, spec: Any, threads: int) -> None:
         connection.send(traceback.format_exc())
 
 
-def race(contenders: dict[str, tuple[Run, Any]], repeats: int, threads: int) -> dict[str, list[Lap]]:
+def race(contenders: dict[str, tuple[Run, Any]], repeats: int, threads: int | dict[str, int]) -> dict[str, list[Lap]]:
     """Lets contenders work in turn, A B C, B C A, ...
 
     Args:
         contenders: name -> (run, spec).
         repeats: timed laps of each.
-        threads: threads of each.
+        threads: threads of each, or by name.
 
     Returns:
         Name -> the warm-up lap, then the timed ones; lap k of all were made one after another.
@@ -130,7 +130,7 @@ def race(contenders: dict[str, tuple[Run, Any]], repeats: int, threads: int) -> 
     laps: dict[str, list[Lap]] = {}
     try:
         for name, (run, spec) in contenders.items():
-            running[name] = Contender(run, spec, threads)
+            running[name] = Contender(run, spec, threads[name] if isinstance(threads, dict) else threads)
             laps[name] = [running[name].lap()]
         order = list(contenders)
         for _ in range(repeats):
