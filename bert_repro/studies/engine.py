@@ -4,23 +4,21 @@ Processes that share a folder share the work: each takes a run that is ready and
 killed goes on from its newest checkpoint, by whoever comes next.
 """
 
-import hashlib
-import json
+import functools
 import logging
 import os
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from bert_repro.cli import RECIPES
 from bert_repro.configs import StudyConfig
-from bert_repro.data.tokenized_corpus import TokenizedCorpus
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
+from bert_repro.studies.data import DATA_DIRS, corpus_fingerprint, task_fingerprint
 from bert_repro.studies.evidence import evidence
 from bert_repro.studies.plan import Run, expand
-from bert_repro.studies.scales import find_scale
+from bert_repro.studies.scales import TASK_RECIPES, find_scale
 from bert_repro.studies.slurm import write_jobs
 from bert_repro.studies.store import Store
 
@@ -28,7 +26,6 @@ logger = logging.getLogger("bert_repro")
 
 _ALL = 1_000_000  # checkpoints: a stop writes one more, which must not push out one that Figure 5 starts from
 _PATIENCE = 2.0  # seconds between two looks at what other processes do
-_DATA_DIRS = {"run_glue": "glue_dir", "run_squad": "squad_dir", "run_ner": "conll_dir"}
 
 
 def run_study(config: StudyConfig) -> None:
@@ -77,10 +74,16 @@ def plan(config: StudyConfig) -> list[Run]:
     """The runs that a configuration asks for.
 
     Raises:
-        UserError: the scale or the corpus cannot be read, or `only` names a run that is not among them.
+        UserError: the scale, the corpus or a task's files cannot be read, or `only` names a run that is not among
+            them.
     """
-    data = corpus_fingerprint(config.corpus) if config.corpus else "no corpus"
-    runs = expand(config.table, find_scale(config.scale), data)
+    corpus = corpus_fingerprint(config.corpus) if config.corpus else "no corpus"
+
+    @functools.cache
+    def data_of(task: str) -> str:
+        return task_fingerprint(task, _data_dir(config, TASK_RECIPES[task]))
+
+    runs = expand(config.table, find_scale(config.scale), corpus, data_of)
     if not config.only:
         return runs
     known = {run.id: run for run in runs}
@@ -89,18 +92,6 @@ def plan(config: StudyConfig) -> list[Run]:
             raise UserError(f"--only {name}: no such run in this study; --dry_run lists them")
     wanted = {name for name in config.only} | {start.id for name in config.only if (start := known[name].start)}
     return [run for run in runs if run.id in wanted]
-
-
-def corpus_fingerprint(corpus: str) -> str:
-    """Names a prepared corpus by its content: sources, counts and vocabulary.
-
-    Raises:
-        UserError: there is no prepared corpus.
-    """
-    manifest = TokenizedCorpus.load(corpus).manifest
-    known = [Path(source[0]).name for source in manifest["settings"]["sources"]], manifest["counts"]
-    text = json.dumps([*known, manifest["tokenizer_fingerprint"]], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Worker:
@@ -188,12 +179,15 @@ class Worker:
         if run.start is None:
             folders |= {"corpus": self.config.corpus, "save_steps": run.save_steps, "save_total_limit": _ALL}
         else:
-            folders |= {"model_name_or_path": str(self.store.start_folder(run)), "data_dir": self._data_dir(run)}
+            folders["model_name_or_path"] = str(self.store.start_folder(run))
+            folders["data_dir"] = _data_dir(self.config, run.recipe)
             if "feature_based" in run.settings:
                 folders["feature_cache_dir"] = str(self.store.output_dir / "features")
         going_on = {"resume_from_checkpoint": "latest" if begun else None, "overwrite_output_dir": not begun}
         config_class = RECIPES[run.recipe].config
         return config_class(**{**run.settings, **folders, **going_on})
 
-    def _data_dir(self, run: Run) -> str | None:
-        return getattr(self.config, _DATA_DIRS[run.recipe]) if run.recipe in _DATA_DIRS else None
+
+def _data_dir(config: StudyConfig, recipe: str) -> str | None:
+    folder: str | None = getattr(config, DATA_DIRS[recipe])
+    return folder

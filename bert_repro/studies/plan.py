@@ -6,7 +6,7 @@ it: Table 5's base is Table 8's 80/10/10 row, one of Table 6's sizes and the las
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -61,7 +61,7 @@ class Run:
         name: what people call it.
         recipe: key of `cli.RECIPES`.
         settings: settings that decide its result, folders apart.
-        data: names the pre-training corpus, for a pre-training run.
+        data: names what it learns from: the pre-training corpus, or the task's files.
         start: the pre-training run whose model it starts from.
         step: the checkpoint of `start` that it starts from; None: the finished model.
         save_steps: of a pre-training run, how often it writes a checkpoint; all are kept. Makes it no other run.
@@ -71,7 +71,7 @@ class Run:
     name: str
     recipe: str
     settings: Mapping[str, Any]
-    data: str | None = None
+    data: str
     start: "Run | None" = None
     step: int | None = None
     save_steps: int | None = None
@@ -100,15 +100,16 @@ class Run:
         return self.start is None
 
 
-def expand(studies: Iterable[str], scale: Scale, data: str) -> list[Run]:
+def expand(studies: Iterable[str], scale: Scale, corpus: str, data_of: Callable[[str], str]) -> list[Run]:
     """The runs of some studies, each once, those that others start from first.
 
     Args:
         studies: out of `STUDIES`.
         scale: how large they are.
-        data: names the pre-training corpus; another corpus makes other runs.
+        corpus: names the pre-training corpus; another corpus makes other runs.
+        data_of: names the files of a task, a key of `scales.TASK_RECIPES`; other files make other runs.
     """
-    rows = _Rows(scale, data)
+    rows = _Rows(scale, corpus, data_of)
     merged: dict[str, Run] = {}
     for study in dict.fromkeys(studies):
         for run in rows.of(study):
@@ -121,8 +122,8 @@ def expand(studies: Iterable[str], scale: Scale, data: str) -> list[Run]:
 class _Rows:
     """Makes the runs of each study; one that several rows need comes once for each."""
 
-    def __init__(self, scale: Scale, data: str) -> None:
-        self.scale, self.data = scale, data
+    def __init__(self, scale: Scale, corpus: str, data_of: Callable[[str], str]) -> None:
+        self.scale, self.corpus, self.data_of = scale, corpus, data_of
 
     def of(self, study: str) -> Iterator[Run]:
         makers = {"5": self._table_5, "6": self._table_6, "7": self._table_7, "8": self._table_8}
@@ -175,7 +176,7 @@ class _Rows:
             _name("pretraining", size or self.scale.base, changes),
             "run_pretraining",
             {**self.scale.pretraining, **shape, **changes},
-            self.data,
+            self.corpus,
             save_steps=self.scale.checkpoints[0],
         )
 
@@ -184,13 +185,13 @@ class _Rows:
     ) -> Iterator[Run]:
         """A fine-tuning run for each seed, with the runs that it needs."""
         yield start
-        recipe = TASK_RECIPES[task]
+        recipe, data = TASK_RECIPES[task], self.data_of(task)
         told = {"task_name": "conll2003" if task == "features" else task, "do_train": True, "do_eval": True}
         if recipe == "run_ner":
             told["do_predict"] = True  # its test set is labelled
         for seed in self.scale.seeds:
             settings = {**told, **self.scale.tasks[task], **changes, "seed": seed}
-            yield Run(f"{task}-seed{seed}", recipe, settings, start=start, step=step, cells=tuple(cells))
+            yield Run(f"{task}-seed{seed}", recipe, settings, data, start, step, cells=tuple(cells))
 
 
 def _cells(table: str, row: str, columns: Iterable[Column]) -> list[Cell]:

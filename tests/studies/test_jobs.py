@@ -12,13 +12,14 @@ import toy_study
 
 from bert_repro.configs import StudyConfig
 from bert_repro.studies import engine, slurm
+from bert_repro.studies.data import task_fingerprint
 from bert_repro.studies.plan import expand
 from bert_repro.studies.scales import SCALES
 
 
 def test_slurm_scripts_name_every_run_once_and_what_each_waits_for(tmp_path: Path) -> None:
     config = StudyConfig(table=("8",), corpus="my corpus", output_dir=str(tmp_path), keep_models=True)
-    runs = expand(config.table, SCALES["trial"], "data")
+    runs = expand(config.table, SCALES["trial"], "data", str)
     submit = slurm.write_jobs(config, runs)
     folder = submit.parent
     listed = [line for name in ("pretraining", "finetuning") for line in (folder / f"{name}.txt").read_text().split()]
@@ -37,7 +38,7 @@ def test_the_jobs_make_the_study_when_each_runs_its_line(tmp_path: Path) -> None
     python.write_text(f'#!/bin/bash\nexec {sys.executable} {toy_study.__file__} {tmp_path / "log"} "${{@:2}}"\n')
     python.chmod(0o755)
     config = StudyConfig(table=("8",), corpus="toy", output_dir=str(tmp_path / "study"))
-    runs = expand(config.table, SCALES["trial"], "toy corpus")[:8]
+    runs = expand(config.table, SCALES["trial"], "toy corpus", lambda task: task_fingerprint(task, None))[:8]
     folder = slurm.write_jobs(config, runs).parent
     for name, lines in (("pretraining", 6), ("finetuning", 2)):
         for line in range(1, lines + 1):

@@ -24,7 +24,7 @@ def by_cell(runs: list[Run]) -> dict[Cell, list[Run]]:
 
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
 def test_every_cell_of_the_papers_studies_has_a_run_for_each_seed(scale: Any) -> None:
-    cells = by_cell(expand(STUDIES, scale, "corpus"))
+    cells = by_cell(expand(STUDIES, scale, "corpus", str))
     for table in (5, 7, 8):
         ours = [row for row in TABLES[table].rows if row not in ("ELMo", "CVT", "CSE", "BERT-large")]
         for row in ours:
@@ -38,7 +38,7 @@ def test_every_cell_of_the_papers_studies_has_a_run_for_each_seed(scale: Any) ->
 
 
 def test_runs_that_several_studies_need_are_shared() -> None:
-    cells = by_cell(expand(STUDIES, TRIAL, "corpus"))
+    cells = by_cell(expand(STUDIES, TRIAL, "corpus", str))
     base = cells[Cell("5", "BERT-base", "MNLI-m")]
     assert base == cells[Cell("8", "80/10/10", "MNLI")]
     assert base == cells[Cell("6", TRIAL.base, "MNLI-m")]
@@ -48,7 +48,7 @@ def test_runs_that_several_studies_need_are_shared() -> None:
 
 
 def test_pre_training_comes_first_and_once_for_each_variant() -> None:
-    runs = expand(STUDIES, TRIAL, "corpus")
+    runs = expand(STUDIES, TRIAL, "corpus", str)
     pretraining = [run for run in runs if run.pretrains]
     assert runs[: len(pretraining)] == pretraining
     assert len(pretraining) == 2 + 2 + 5  # no NSP, LTR; two sizes; five more mixes of masks
@@ -66,7 +66,7 @@ def test_pre_training_comes_first_and_once_for_each_variant() -> None:
     ],
 )
 def test_a_row_differs_from_the_base_in_what_it_is_about_alone(table: str, row: str, settings: dict[str, Any]) -> None:
-    cells = by_cell(expand(STUDIES, TRIAL, "corpus"))
+    cells = by_cell(expand(STUDIES, TRIAL, "corpus", str))
     base = cells[Cell("5", "BERT-base", "MNLI-m")][0].start
     other = next(runs[0].start for cell, runs in cells.items() if (cell.table, cell.row) == (table, row))
     assert base is not None
@@ -75,13 +75,13 @@ def test_a_row_differs_from_the_base_in_what_it_is_about_alone(table: str, row: 
 
 
 def test_another_setting_corpus_or_checkpoint_is_another_run() -> None:
-    first = expand(["5"], TRIAL, "corpus")
-    assert [run.id for run in first] == [run.id for run in expand(["5"], TRIAL, "corpus")]
-    assert not {run.digest for run in first} & {run.digest for run in expand(["5"], TRIAL, "another corpus")}
+    first = expand(["5"], TRIAL, "corpus", str)
+    assert [run.id for run in first] == [run.id for run in expand(["5"], TRIAL, "corpus", str)]
+    assert not {run.digest for run in first} & {run.digest for run in expand(["5"], TRIAL, "another corpus", str)}
     faster = dataclasses.replace(TRIAL, pretraining={**TRIAL.pretraining, "learning_rate": 1e-4})
-    assert not {run.digest for run in first} & {run.digest for run in expand(["5"], faster, "corpus")}
+    assert not {run.digest for run in first} & {run.digest for run in expand(["5"], faster, "corpus", str)}
     mnli = dataclasses.replace(TRIAL, tasks={**TRIAL.tasks, "mnli": {"num_train_epochs": 9.0}})
-    changed = {run.digest for run in first} - {run.digest for run in expand(["5"], mnli, "corpus")}
+    changed = {run.digest for run in first} - {run.digest for run in expand(["5"], mnli, "corpus", str)}
     assert changed == {run.digest for run in first if run.settings.get("task_name") == "mnli"}
 
 
