@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from bert_repro.report.agreement import rows_trained
 from bert_repro.report.collect import Run
-from bert_repro.report.tables import Table, parameters, rows_trained
+from bert_repro.report.tables import Table, parameters
 
 Conditions = dict[str, str]
 _MOST_SOURCES = 3

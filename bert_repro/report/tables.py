@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from bert_repro.paper_results import FIGURE_5, SPLIT_ROWS, TABLES, Column
+from bert_repro.paper_results import FIGURE_5, TABLES, Column
+from bert_repro.report.agreement import no_difference
 from bert_repro.report.collect import FIGURE, FIGURE_ROWS, Cell, Run
 from bert_repro.report.statistics import Comparison, FloatArray, compare, interval, resampled_scores
 
@@ -24,8 +25,6 @@ BASELINES: Mapping[str, str] = {
 """The row that the others are tested against. Table 6, whose rows are sizes, takes the smallest that was run."""
 
 _OTHER_SYSTEMS: Mapping[str, tuple[str, ...]] = {"7": ("ELMo", "CVT", "CSE")}
-_ONE_FEATURE_PER_ROW = ("mnli", "qnli", "mrpc", "sst2", "swag")
-_QUESTIONS = ("squad", "squad_v2")  # a question has at least one feature
 
 
 @dataclass(frozen=True)
@@ -256,32 +255,6 @@ class Book:
 def parameters(run: Run) -> int:
     """Parameters of a run's model, its head included."""
     return int(run.record.get("model", {}).get("parameters", 0))
-
-
-def no_difference(column: Column, runs: Sequence[Run]) -> str | None:
-    """Why ours less the paper's would mean nothing; None: task, split, metric and data agree."""
-    if column.incomparable:
-        return column.incomparable
-    for run in runs:
-        rows, official = run.split(column)["rows_scored"], SPLIT_ROWS.get((column.task, column.split))
-        if official and rows != official:
-            return f"ours is scored on {rows:,} rows, the published set has {official:,}"
-        trained, published = rows_trained(run), SPLIT_ROWS.get((column.task, "train"))
-        if trained is not None and published and trained < published:
-            return f"ours is fine-tuned on {trained:,} rows, the published set has {published:,}"
-    return None
-
-
-def rows_trained(run: Run) -> int | None:
-    """Rows that a fine-tuning run learnt from, where its record tells; of SQuAD at most so many."""
-    train, settings = run.record.get("train", {}), run.record.get("settings", {})
-    features = train["rows"] + train.get("dropped", 0) if "rows" in train else None
-    if run.record["task"] in _ONE_FEATURE_PER_ROW and features is not None:
-        return int(features)
-    counts = [count for count in (settings.get("max_train_samples"),) if count]
-    if run.record["task"] in _QUESTIONS and features is not None:
-        counts.append(features)
-    return min(counts, default=None)
 
 
 def _is_bert(key: str, row: str) -> bool:

@@ -3,10 +3,12 @@
 import pytest
 from made_up import cell, finetuning, pretraining, row
 
-from bert_repro.paper_results import TABLES
+from bert_repro.paper_results import SPLIT_ROWS, TABLES
+from bert_repro.report.agreement import no_difference
 from bert_repro.report.collect import collect
 from bert_repro.report.summary import APPEARS, HIDDEN, NOT_TRIED, REVERSED, orderings
 from bert_repro.report.tables import Book
+from bert_repro.tasks.glue_zip import FILES
 
 
 def table(folder, key, scale="trial"):
@@ -33,10 +35,18 @@ def test_a_cell_is_the_mean_over_seeds_with_interval_and_difference(tmp_path):
     [
         ("sst2", "SST-2", {"rows": 500}, "ours is scored on 500 rows, the published set has 872"),
         ("sst2", "SST-2", {"trained": 6000}, "ours is fine-tuned on 6,000 rows, the published set has 67,349"),
-        ("squad", "SQuAD", {"trained": 20_000}, "ours is fine-tuned on 20,000 rows, the published set has 87,599"),
+        (
+            "squad", "SQuAD", {"trained": 20_000},
+            "ours is fine-tuned on at most 20,000 rows, the published set has 87,599",
+        ),
         (
             "squad", "SQuAD", {"settings": {"max_train_samples": 500}},
             "ours is fine-tuned on 500 rows, the published set has 87,599",
+        ),
+        ("sst2", "SST-2", {"trained": 70_000}, "ours is fine-tuned on 70,000 rows, the published set has 67,349"),
+        ("sst2", "SST-2", {"train": {}}, "the record does not tell what ours was fine-tuned on"),
+        (
+            "sst2", "SST-2", {"settings": {"train_file": "mine.tsv"}}, "ours read files of its own (train_file)",
         ),
         ("qnli", "QNLI", {}, "the paper's QNLI is GLUE's first release (108k training rows); today's has 104,743"),
     ],
@@ -47,6 +57,64 @@ def test_no_difference_where_the_data_do_not_agree(tmp_path, task, column, chang
     ours = number(tmp_path, "5", "BERT-base", column)
     assert (ours.difference, ours.reason) == (None, reason)
     assert ours.mean == pytest.approx(70, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"settings": {"max_train_samples": 500}}, "on 500 rows, the published set has 14,041"),
+        ({"trained": 401}, "on 401 windows, of how many sentences is not recorded, the published set has 14,041"),
+        (
+            {"trained": 9_000, "settings": {"ner_context": "sentence"}},
+            "on 9,000 sentences, the published set has 14,041",
+        ),
+        ({"train": {"rows": 400, "tokens": 300_000, "steps": 200, "batch": 8}}, "on 75,000 tokens, the published set"),
+        ({"train": {"rows": 1000, "tokens": 900_000, "steps": 375, "batch": 8}}, None),
+        ({"trained": 14_050, "settings": {"ner_context": "centred"}}, None),
+        ({"settings": {"max_train_samples": 20_000}}, None),
+    ],
+)
+def test_conll_is_compared_by_what_its_record_tells(tmp_path, changes, reason):
+    task = {"task": "conll2003", "split": "validation", "metric": "entity_f1"}
+    row(tmp_path, [cell(7, "BERT-base", "dev")], 0.7, **task, **changes)
+    ours = number(tmp_path, "7", "BERT-base", "dev")
+    assert (ours.difference is None) == (reason is not None)
+    assert ours.reason is None if reason is None else reason in ours.reason
+
+
+PUBLISHED = [
+    (key, column)
+    for key, printed in TABLES.items()
+    for column in printed.columns
+    if column.task not in ("glue", "pretraining") and not (column.task.startswith("squad") and column.split == "test")
+]
+
+
+@pytest.mark.parametrize(("key", "column"), PUBLISHED)
+def test_every_column_with_published_data_is_held_to_it(tmp_path, key, column):
+    # Ten rows scored and twenty learnt from have no place beside the paper's.
+    shape = {"task": column.task, "split": column.split, "metric": column.metric, "examples": False}
+    name = next(
+        name for name, values in TABLES[key].rows.items() if name in ("BERT-base", "BERT-large", "base", "80/10/10")
+    )
+    finetuning(tmp_path / "scored", [cell(key, name, column.name)], 0.6, rows=10, **shape)
+    finetuning(tmp_path / "trained", [cell(key, name, column.name)], 0.6, trained=20, **shape)
+    finetuning(tmp_path / "whole", [cell(key, name, column.name)], 0.6, **shape)
+    reasons = {kind: no_difference(column, collect(tmp_path / kind)) for kind in ("scored", "trained", "whole")}
+    assert reasons["scored"] and reasons["trained"]
+    assert reasons["whole"] == column.incomparable
+
+
+@pytest.mark.parametrize("task", ["squad", "squad_v2"])
+def test_a_split_of_unknown_size_has_a_reason(tmp_path, task):
+    column = next(column for column in TABLES[2 if task == "squad" else 3].columns if column.split == "test")
+    finetuning(tmp_path, [], 0.6, task=task, split="test", metric=column.metric, rows=9_533)
+    assert no_difference(column, collect(tmp_path)) == f"how many rows {task}'s test set has is not published"
+
+
+def test_the_sizes_are_those_that_the_leaderboard_takes():
+    for file in FILES:
+        assert SPLIT_ROWS[file.task.name, file.split] == file.rows
 
 
 def test_a_row_the_paper_lacks_stands_without_its_numbers(tmp_path):
