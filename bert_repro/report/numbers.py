@@ -43,7 +43,11 @@ def _row(row: Row) -> dict[str, Any]:
     if row.is_bert:
         record["ours"] = {name: _ours(ours) for name, ours in row.ours.items()} or "not run"
     if row.average is not None:
-        record["average"] = _rounded(row.average)
+        record["average"] = {
+            "mean": _rounded(row.average),
+            "difference": _rounded(row.average_difference),
+            "no_difference_because": row.average_reason,
+        }
     return record
 
 

@@ -3,9 +3,12 @@
 The same records give the same bytes: there is no date, path or random draw without a seed in what is written.
 """
 
+import errno
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +24,6 @@ from bert_repro.report.statistics import CONFIDENCE, RESAMPLES
 from bert_repro.report.summary import APPEARS, HIDDEN, NOT_TRIED, REVERSED, Ordering, orderings
 from bert_repro.report.tables import Book, Table
 from bert_repro.report.view import Line, counts, findings, table_view
-from bert_repro.status import write_text
 
 logger = logging.getLogger("bert_repro")
 
@@ -30,7 +32,7 @@ PAGE, TEXT, NUMBERS, PLOTS = "index.html", "report.md", "numbers.json", "plots"
 
 
 def write_report(config: ReportConfig) -> None:
-    """Writes the report of all runs below a folder.
+    """Writes the report of all runs below a folder: all of it, or nothing.
 
     Raises:
         UserError: see `collect`, or the folder cannot be written.
@@ -38,14 +40,39 @@ def write_report(config: ReportConfig) -> None:
     files = report_files(collect(Path(config.runs_dir)))
     folder = Path(config.report_dir)
     try:
-        (folder / PLOTS).mkdir(parents=True, exist_ok=True)
+        _replace_all({folder / name: text for name, text in files.items()})
+        (folder / PLOTS).mkdir(exist_ok=True)
         for stale in {path.name for path in (folder / PLOTS).glob("*.svg")} - {Path(name).name for name in files}:
             (folder / PLOTS / stale).unlink()
-        for name, text in files.items():
-            write_text(folder / name, text)
     except OSError as error:
-        raise UserError(f"--report_dir {folder}: cannot be written ({error.strerror}); name another folder") from error
+        raise UserError(
+            f"--report_dir {folder}: {error.filename or folder} cannot be written ({error.strerror}); make room for "
+            "it, or name another folder"
+        ) from error
     logger.info("wrote %s, %s and %s", *(folder / name for name in (PAGE, TEXT, NUMBERS)))
+
+
+def _replace_all(texts: Mapping[Path, str]) -> None:
+    """Writes files so that nothing is replaced before everything is written.
+
+    Raises:
+        OSError: a file cannot be written, with its name; then the old ones are as they were.
+    """
+    written: dict[Path, Path] = {}
+    try:
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            # Beside its target, so that it is moved within a file system.
+            written[path] = path.with_name(f".{path.name}.{os.getpid()}")
+            written[path].write_text(text, encoding="utf-8", newline="\n")
+        for path, temporary in written.items():
+            os.replace(temporary, path)
+    finally:
+        for temporary in written.values():
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
 def report_files(runs: Sequence[Run]) -> dict[str, str]:

@@ -2,9 +2,11 @@
 
 import math
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
+from pathlib import PurePath
 from typing import Any
 
 from bert_repro.report.collect import Run
@@ -45,6 +47,14 @@ def all_plots(figures: Sequence[Table], runs: Sequence[Run]) -> list[Plot]:
         pretraining = labelled([run for run in runs if run.pretrains and run.scale == scale])
         plots += [*_curve_plots(pretraining, scale), *_probe_plots(pretraining, scale)]
     return plots
+
+
+def safe_name(scale: str) -> str:
+    """A scale's name as part of a file's: a scale may be a path, of which the readable part and a checksum stay."""
+    if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", scale):
+        return scale
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", PurePath(scale).stem)[:40]
+    return f"{readable}-{zlib.crc32(scale.encode()):08x}"
 
 
 def labelled(runs: Sequence[Run]) -> dict[str, Run]:
@@ -91,11 +101,12 @@ def _figure_plots(figures: Sequence[Table]) -> Iterator[Plot]:
                     axis.errorbar(steps, means, [below, above], marker=marker, capsize=3, label=row.name)
             axis.set(xlabel="pre-training steps", ylabel="MNLI dev accuracy (%)")
 
+        name = f"figure5-{safe_name(str(figure.scale))}"
         yield Plot(
-            f"figure5-{figure.scale}",
+            name,
             f"Figure 5: MNLI accuracy along pre-training (scale {figure.scale})",
             "Ours: mean over fine-tuning seeds with its 95% interval. The paper prints no numbers for its figure.",
-            _svg(f"figure5-{figure.scale}", draw),
+            _svg(name, draw),
         )
 
 
@@ -121,7 +132,7 @@ def _curve_plots(runs: Mapping[str, Run], scale: str) -> Iterator[Plot]:
                     axis.plot(heldout["step"], heldout[loss], linestyle="none", markersize=4, **style)
             axis.set(xlabel="optimiser step", ylabel="loss (nats)")
 
-        name = f"loss-{loss.removesuffix('_loss')}-{scale}"
+        name = f"loss-{loss.removesuffix('_loss')}-{safe_name(scale)}"
         yield Plot(
             name,
             f"Loss along pre-training: {title} (scale {scale})",
@@ -132,31 +143,31 @@ def _curve_plots(runs: Mapping[str, Run], scale: str) -> Iterator[Plot]:
 
 
 def _probe_plots(runs: Mapping[str, Run], scale: str) -> Iterator[Plot]:
-    styles = _styles(runs)
+    styles, named = _styles(runs), safe_name(scale)
     probed = {label: run.record["probes"] for label, run in runs.items() if run.record.get("probes")}
     by_action = {label: probes["by_action"] for label, probes in probed.items() if "by_action" in probes}
     if by_action:
         yield Plot(
-            f"probe-action-{scale}",
+            f"probe-action-{named}",
             f"Probe: what the model reads where it must predict (scale {scale})",
             "Held-out accuracy of predicted tokens by what stands in their place. Only actions of the model's own mix.",
-            _svg(f"probe-action-{scale}", lambda axis: _draw_actions(axis, by_action, styles)),
+            _svg(f"probe-action-{named}", lambda axis: _draw_actions(axis, by_action, styles)),
         )
     if probed:
         yield Plot(
-            f"probe-frequency-{scale}",
+            f"probe-frequency-{named}",
             f"Probe: rare and frequent tokens (scale {scale})",
             "Held-out accuracy by how often the token occurs in the corpus; a left-to-right model's is of next tokens.",
-            _svg(f"probe-frequency-{scale}", lambda axis: _draw_frequencies(axis, probed, styles)),
+            _svg(f"probe-frequency-{named}", lambda axis: _draw_frequencies(axis, probed, styles)),
         )
     confusions = {label: probes["nsp_confusion"] for label, probes in probed.items() if "nsp_confusion" in probes}
     if confusions:
         yield Plot(
-            f"probe-nsp-{scale}",
+            f"probe-nsp-{named}",
             f"Probe: next sentence prediction (scale {scale})",
             "Of the held-out pairs with each label, the share that the model says is IsNext and NotNext.",
             _svg(
-                f"probe-nsp-{scale}",
+                f"probe-nsp-{named}",
                 lambda axis: _draw_confusions(axis, confusions),
                 height=0.7 + 0.5 * len(confusions),
             ),

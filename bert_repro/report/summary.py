@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from bert_repro.report.collect import FIGURE
 from bert_repro.report.statistics import Comparison
-from bert_repro.report.tables import Book, Ours, Row, Table, parameters
+from bert_repro.report.tables import AVERAGED, Book, Ours, Row, Table, parameters
 
 SIGNIFICANT = 0.05
 APPEARS, HIDDEN, REVERSED, NOT_TRIED = "appears", "within our noise", "the other way", "not tried"
@@ -127,6 +127,9 @@ def _ordering(
     expected = sign or (1 if (printed or 0.0) > 0 else -1)
     ours, other = first.ours.get(column), second.ours.get(column)
     tested, untested = _compared(book, ours, other)
+    if column in (item.name for item in table.columns if item.task == AVERAGED):
+        averages = first.average, second.average
+        untested = averages[0] - averages[1] if averages[0] is not None and averages[1] is not None else None
     statement = f"{first.name} {'above' if expected > 0 else 'below'} {second.name}"
     return Ordering(table.key, table.scale, statement, column, printed, tested, untested, expected)
 

@@ -1,11 +1,10 @@
 """The paper's tables with ours in them: means over seeds, what is uncertain about them, and what may be subtracted."""
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-
-import numpy as np
 
 from bert_repro.paper_results import FIGURE_5, TABLES, Column
 from bert_repro.report.agreement import no_difference
@@ -24,6 +23,8 @@ BASELINES: Mapping[str, str] = {
 }
 """The row that the others are tested against. Table 6, whose rows are sizes, takes the smallest that was run."""
 
+AVERAGED = "glue"  # the task of Table 1's last column
+_CORRELATIONS = ("matthews_correlation", "pearsonr", "spearmanr")
 _OTHER_SYSTEMS: Mapping[str, tuple[str, ...]] = {"7": ("ELMo", "CVT", "CSE")}
 
 
@@ -76,6 +77,8 @@ class Row:
         ours: column -> our number, where something was run.
         is_bert: whether it is a model that this project could run, and not another system of the paper's table.
         average: Table 1's average of ours; None: not all nine columns are there.
+        average_difference: that less the paper's.
+        average_reason: why there is no such difference; None: there is one, or one of the two averages is missing.
     """
 
     name: str
@@ -83,6 +86,8 @@ class Row:
     ours: Mapping[str, Ours] = field(default_factory=dict)
     is_bert: bool = True
     average: float | None = None
+    average_difference: float | None = None
+    average_reason: str | None = None
 
     @property
     def runs(self) -> list[Run]:
@@ -120,6 +125,13 @@ def unit(column: Column) -> float:
     return 1.0 if "perplexity" in column.metric else 100.0
 
 
+def score_range(column: Column) -> tuple[float, float]:
+    """The least and the greatest score there is, as printed."""
+    if "perplexity" in column.metric:
+        return 1.0, math.inf
+    return (-100.0 if column.metric in _CORRELATIONS else 0.0), 100.0
+
+
 class Book:
     """All runs by the cells that they fill.
 
@@ -155,9 +167,9 @@ class Book:
         if first is None or second is None or self._examples(ours) != self._examples(other):
             return None
         found, scale = compare(first, second), unit(ours.column)
-        return Comparison(
-            scale * found.difference, scale * found.low, scale * found.high, found.p_value, found.paired_seeds
-        )
+        least, greatest = score_range(ours.column)
+        low, high = _within((scale * found.low, scale * found.high), least - greatest, greatest - least)
+        return Comparison(scale * found.difference, low, high, found.p_value, found.paired_seeds)
 
     def _table(self, key: str, scale: str | None) -> Table:
         if key == FIGURE:
@@ -179,7 +191,7 @@ class Book:
                 papers.get(name, {}),
                 self._tested(ours, found[baseline] if baseline and name != baseline else {}),
                 _is_bert(key, name),
-                _average(columns, ours),
+                *_average(columns, ours, papers.get(name, {})),
             )
             for name, ours in found.items()
         ]
@@ -215,7 +227,7 @@ class Book:
         low = high = difference = reason = None
         if resampled is not None:
             ends = interval([score for score, _ in resampled.values()], [draws for _, draws in resampled.values()])
-            low, high = (unit(column) * end for end in ends)
+            low, high = _within([unit(column) * end for end in ends], *score_range(column))
         if paper is not None:
             reason = no_difference(column, runs)
             difference = ours.mean - paper if reason is None else None
@@ -252,6 +264,12 @@ class Book:
         return {len(examples) for examples in scores if examples is not None}
 
 
+def _within(ends: Sequence[float], least: float, greatest: float) -> tuple[float, float]:
+    """An interval without what no score can be: Student's factor at few seeds reaches beyond."""
+    low, high = (min(max(end, least), greatest) for end in ends)
+    return low, high
+
+
 def parameters(run: Run) -> int:
     """Parameters of a run's model, its head included."""
     return int(run.record.get("model", {}).get("parameters", 0))
@@ -263,9 +281,20 @@ def _is_bert(key: str, row: str) -> bool:
     return row not in _OTHER_SYSTEMS.get(key, ())
 
 
-def _average(columns: Sequence[Column], ours: Mapping[str, Ours]) -> float | None:
-    """Table 1's average: the mean of its other nine columns, if all are there."""
-    names = [column.name for column in columns if column.task != "glue"]
-    if len(names) == len(columns) or not all(name in ours for name in names):
-        return None
-    return float(np.mean([ours[name].mean for name in names]))
+def _average(
+    columns: Sequence[Column], ours: Mapping[str, Ours], paper: Mapping[str, float]
+) -> tuple[float | None, float | None, str | None]:
+    """Table 1's average, the mean of its other nine columns, if all are there; its difference to the paper's, or why
+    there is none: what keeps one of the nine apart keeps their mean apart."""
+    averages = [column for column in columns if column.task == AVERAGED]
+    others = [ours.get(column.name) for column in columns if column.task != AVERAGED]
+    there = [number for number in others if number is not None]
+    if not averages or len(there) < len(others):
+        return None, None, None
+    average = statistics.fmean(number.mean for number in there)
+    printed = paper.get(averages[0].name)
+    if printed is None:
+        return average, None, None
+    reasons = (averages[0].incomparable, *(number.reason for number in there))
+    reason = next(filter(None, reasons), None)
+    return average, average - printed if reason is None else None, reason

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from bert_repro.report.collect import FIGURE
 from bert_repro.report.conditions import Conditions
+from bert_repro.report.plots import safe_name
 from bert_repro.report.statistics import Comparison
 from bert_repro.report.summary import NOT_TRIED, VERDICTS, Ordering
-from bert_repro.report.tables import Ours, Row, Table, unit
+from bert_repro.report.tables import AVERAGED, Ours, Row, Table, unit
 
 NOT_RUN = "not run"
 _NOTHING = "–"
@@ -132,6 +133,10 @@ def signed(value: float, digits: int = 1) -> str:
     return f"{'+' if value > 0 else '−'}{text}"
 
 
+def _plain(value: float) -> str:
+    return signed(value).removeprefix("+")
+
+
 def p_text(p_value: float) -> str:
     """A p-value to three digits."""
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
@@ -154,7 +159,7 @@ def _lines(table: Table, row: Row, notes: dict[str, str]) -> Iterable[Line]:
         strong = tuple(test is not None and test.p_value < 0.05 for test in significant)
         yield Line(line.row, line.kind, line.label, line.cells, strong)
     if row.paper:
-        yield _line(table, row, "difference", "ours − paper", lambda name: _difference(row, name, notes))
+        yield _line(table, row, "difference", "ours − paper", lambda name: _difference(table, row, name, notes))
 
 
 def _line(table: Table, row: Row, kind: str, label: str, cell: Callable[[str], str]) -> Line:
@@ -179,10 +184,9 @@ def _digits(scale: float) -> int:
 def _ours(table: Table, row: Row, name: str) -> str:
     ours = row.ours.get(name)
     if ours is None:
-        average = next(column for column in table.columns if column.name == name).task == "glue"
-        if average and row.average is not None:
-            return f"{row.average:.1f}"
-        return "not all nine run" if average else NOT_RUN
+        if not _is_average(table, name):
+            return NOT_RUN
+        return "not all nine run" if row.average is None else f"{row.average:.1f}"
     digits = _digits(unit(ours.column))
     text = f"{ours.mean:.{digits}f}"
     if ours.deviation is not None:
@@ -195,22 +199,30 @@ def _ours(table: Table, row: Row, name: str) -> str:
 def _interval(ours: Ours | None) -> str:
     if ours is None or ours.low is None or ours.high is None:
         return _NOTHING
-    return f"{ours.low:.1f} to {ours.high:.1f}"
+    return f"{_plain(ours.low)} to {_plain(ours.high)}"
 
 
 def _test(comparison: Comparison | None) -> str:
     return _NOTHING if comparison is None else f"{signed(comparison.difference)}, {p_text(comparison.p_value)}"
 
 
-def _difference(row: Row, name: str, notes: dict[str, str]) -> str:
+def _difference(table: Table, row: Row, name: str, notes: dict[str, str]) -> str:
     ours = row.ours.get(name)
-    if ours is None or name not in row.paper:
+    if name not in row.paper:
         return _NOTHING
-    if ours.difference is not None:
-        return signed(ours.difference)
-    assert ours.reason is not None, "a number of the paper has a difference or a reason"
-    mark = notes.setdefault(ours.reason, _mark(len(notes)))
-    return f"none ({mark})"
+    if _is_average(table, name):
+        difference, reason = row.average_difference, row.average_reason
+    else:
+        difference, reason = (ours.difference, ours.reason) if ours else (None, None)
+    if difference is not None:
+        return signed(difference)
+    if reason is None:  # nothing of ours to subtract from
+        return _NOTHING
+    return f"none ({notes.setdefault(reason, _mark(len(notes)))})"
+
+
+def _is_average(table: Table, name: str) -> bool:
+    return next(column for column in table.columns if column.name == name).task == AVERAGED
 
 
 def _mark(number: int) -> str:
@@ -223,7 +235,7 @@ def _head(table: Table, name: str) -> str:
 
 def _anchor(key: str, scale: str | None) -> str:
     name = key if key == FIGURE else f"table{key}"
-    return f"{name}-{scale}" if scale else name
+    return f"{name}-{safe_name(scale)}" if scale else name
 
 
 def _told(item: Ordering) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -159,6 +160,65 @@ def test_a_run_of_no_study_fills_nothing(tmp_path):
     (tmp_path / "runs" / "stray" / "results.json").write_text(json.dumps(record))
     files = report_files(collect(tmp_path / "runs"))
     assert "stray" in files["index.html"] and "± " not in files["report.md"].split("How it is counted")[0]
+
+
+NAMES = ("studies/mine.yaml", "../up.yaml", "with space", "very " * 80, "ä|b", "")
+
+
+def test_any_name_of_a_scale_makes_a_whole_report(tmp_path):
+    # A scale of one's own is named by its file's path.
+    for number, scale in enumerate(NAMES):
+        runs = tmp_path / "runs" / str(number)
+        name = pretraining(runs, f"start-{number}")
+        finetuning(runs, [cell("figure5", "MLM", 100), cell(5, "BERT-base", "MNLI-m")], 0.7, scale=scale)
+        record = json.loads((runs / name / "results.json").read_text())
+        change(runs / name / "results.json", study={**record["study"], "scale": scale})
+    assert report(tmp_path / "runs", tmp_path / "out" / "report") == 0
+    page = Page((tmp_path / "out" / "report" / "index.html").read_text())
+    assert len(page.ids) == len(set(page.ids)) and not any(" " in name for name in page.ids)
+    plots = [path.name for path in (tmp_path / "out" / "report" / "plots").iterdir()]
+    assert len(plots) == 6 * len(NAMES) and [path.name for path in (tmp_path / "out").iterdir()] == ["report"]
+    text = (tmp_path / "out" / "report" / "report.md").read_text()
+    assert all(f"](plots/{name})" in text for name in plots)
+
+
+@pytest.mark.parametrize("blocked", ["numbers.json", "report.md", "plots/probe-nsp-trial.svg", "plots"])
+def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path, capsys, blocked):
+    folder = tmp_path / "report"
+    pretraining(tmp_path / "runs", "one")
+    assert report(tmp_path / "runs", folder) == 0
+    if blocked == "plots":
+        shutil.rmtree(folder / "plots")
+        (folder / "plots").write_text("a file")
+    else:
+        (folder / blocked).unlink()
+        (folder / blocked).mkdir()
+    old = files_of(folder)
+    row(tmp_path / "runs", STUDY["cells"], 0.7, task="sst2", split="validation")
+    assert report(tmp_path / "runs", folder) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert str(folder / blocked) in line and ("Is a directory" in line or "File exists" in line)
+    assert files_of(folder) == old
+
+
+def test_a_full_disk_leaves_the_old_report(tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "report"
+    (tmp_path / "runs").mkdir()
+    assert report(tmp_path / "runs", folder) == 0
+    old = files_of(folder)
+    pretraining(tmp_path / "runs", "one")
+    write = Path.write_text
+
+    def full(path, text, **options):
+        write(path, text[:100], **options)
+        if path.suffix != ".json" and "plots" in str(path):
+            raise OSError(28, "No space left on device", str(path))
+        return len(text)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert report(tmp_path / "runs", folder) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert files_of(folder) == old
 
 
 def change(path, **changes):

@@ -1,13 +1,16 @@
 """Our numbers in the paper's tables: means, what may be subtracted, what is tested, which orderings appear."""
 
+from dataclasses import replace
+
 import pytest
 from made_up import cell, finetuning, pretraining, row
 
-from bert_repro.paper_results import SPLIT_ROWS, TABLES
+from bert_repro.paper_results import SPLIT_ROWS, TABLES, Column
 from bert_repro.report.agreement import no_difference
 from bert_repro.report.collect import collect
 from bert_repro.report.summary import APPEARS, HIDDEN, NOT_TRIED, REVERSED, orderings
-from bert_repro.report.tables import Book
+from bert_repro.report.tables import Book, score_range
+from bert_repro.report.view import table_view
 from bert_repro.tasks.glue_zip import FILES
 
 
@@ -132,17 +135,78 @@ def test_a_collapsed_run_stays_in_the_mean_and_is_counted(tmp_path):
     assert (ours.collapsed, len(ours.runs)) == (1, 3)
 
 
+def fill_table_1(folder, shift=0.0, name="BERT-base", columns=TABLES[1].columns[:-1], **changes):
+    for place, column in enumerate(columns):
+        finetuning(
+            folder, [cell(1, name, column.name)], 0.5 + shift + place / 100, task=column.task, split=column.split,
+            metric=column.metric, examples=False, **changes,
+        )  # fmt: skip
+
+
 def test_the_average_of_table_1_needs_all_nine_columns(tmp_path):
     columns = TABLES[1].columns[:-1]
-    for place, column in enumerate(columns[:-1]):
-        finetuning(
-            tmp_path, [cell(1, "BERT-base", column.name)], 0.5 + place / 100, task=column.task, split=column.split,
-            metric=column.metric, rows=1000, trained=10**6, examples=False,
-        )  # fmt: skip
+    fill_table_1(tmp_path, columns=columns[:-1], rows=1000)
     assert table(tmp_path, "1").row("BERT-base").average is None
     last = columns[-1]
-    finetuning(tmp_path, [cell(1, "BERT-base", last.name)], 0.58, task="rte", split="test", rows=1000, trained=10**6)
+    finetuning(tmp_path, [cell(1, "BERT-base", last.name)], 0.58, task="rte", split="test", rows=1000)
     assert table(tmp_path, "1").row("BERT-base").average == pytest.approx(54)
+
+
+def line_of(found, row, kind):
+    view = table_view(found, ({}, {}))
+    (line,) = [line for line in view.lines if (line.row, line.kind) == (row, kind)]
+    return dict(zip([head for head, _ in view.columns], line.cells, strict=True)), view.notes
+
+
+def test_the_average_has_a_difference_or_a_reason(tmp_path, monkeypatch):
+    fill_table_1(tmp_path)
+    cells, notes = line_of(table(tmp_path, "1"), "BERT-base", "difference")
+    assert cells["Average"] == cells["QNLI"] == "none (a)" and "GLUE's first release" in notes[0]
+    # Were QNLI today's, all nine could be subtracted and so could their mean.
+    columns = tuple(replace(column, incomparable=None) for column in TABLES[1].columns)
+    monkeypatch.setitem(TABLES, 1, replace(TABLES[1], columns=columns))
+    found = table(tmp_path, "1")
+    assert found.row("BERT-base").average_difference == pytest.approx(54 - 79.6, abs=0.05)
+    assert line_of(found, "BERT-base", "difference")[0]["Average"] == "−25.6"
+    fill_table_1(tmp_path / "part", rows=10, scale="part")
+    cells, notes = line_of(table(tmp_path, "1", "part"), "BERT-base", "difference")
+    assert cells["Average"] == cells["MNLI-m"] == "none (a)" and "scored on 10 rows" in notes[0]
+
+
+def test_an_average_that_is_not_there_has_neither(tmp_path):
+    fill_table_1(tmp_path, columns=TABLES[1].columns[:3])
+    found = table(tmp_path, "1")
+    assert line_of(found, "BERT-base", "ours")[0]["Average"] == "not all nine run"
+    assert line_of(found, "BERT-base", "difference")[0]["Average"] == "–"
+
+
+def test_two_averages_are_ordered(tmp_path):
+    fill_table_1(tmp_path)
+    fill_table_1(tmp_path, 0.1, name="BERT-large")
+    assert verdicts(tmp_path)["1", "BERT-large above BERT-base", "Average"] == APPEARS
+
+
+def test_no_interval_leaves_what_a_score_can_be(tmp_path):
+    ner = {"task": "conll2003", "split": "validation", "metric": "entity_f1", "rows": 100}
+    row(tmp_path, [cell(7, "Last hidden", "dev")], 0.06, spread=0.05, **ner)
+    row(tmp_path, [cell(7, "BERT-base", "dev")], 0.94, spread=0.05, **ner)
+    assert number(tmp_path, "7", "Last hidden", "dev").low == 0.0
+    assert number(tmp_path, "7", "BERT-base", "dev").high == 100.0
+    comparison = number(tmp_path, "7", "Last hidden", "dev").comparison
+    assert -100 <= comparison.low <= comparison.difference <= comparison.high <= 100
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ("accuracy", (0, 100)),
+        ("entity_f1", (0, 100)),
+        ("matthews_correlation", (-100, 100)),
+        ("spearmanr", (-100, 100)),
+    ],
+)
+def test_a_correlation_may_be_negative(metric, expected):
+    assert score_range(Column("", "", metric, "")) == expected
 
 
 def test_rows_are_tested_against_the_baseline(tmp_path):
