@@ -14,7 +14,7 @@ class GlueConfig(OwnFilesConfig):
         (), "Own files: the column, or two columns, of text; default: text, else text_a and text_b."
     )
     label_column: str = setting("label", "Own files: the column of labels.")
-    regression: bool = setting(False, "Own files: labels are numbers to predict.")
+    regression: bool = setting(False, "Own files: labels are numbers to predict; a finished model says so itself.")
 
     def validate(self) -> None:
         """Either a task of GLUE or own files."""

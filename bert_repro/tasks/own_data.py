@@ -1,7 +1,7 @@
 """Tasks made of one's own files: a label or a number for texts or pairs (CSV, TSV, JSON lines), a tag for every word.
 
 The names of labels and tags come from the training file and travel with the published model (`id2label`); without
-training they come from the model.
+training they come from the model, as does whether it predicts labels or numbers.
 """
 
 import logging
@@ -103,23 +103,25 @@ def own_classification(config: GlueConfig) -> OwnClassificationTask:
     """The task of `--train_file` and its kin.
 
     Args:
-        config: the files, their columns, and whether labels are numbers.
+        config: the files, their columns, and, for training, whether labels are numbers.
 
     Raises:
-        UserError: a column is missing, or the training file has fewer than two labels.
+        UserError: a column is missing, the training file has fewer than two labels, or the finished model predicts
+            something else.
     """
     files = config.own_files
     text_columns = config.text_columns or _found_text_columns(next(iter(files.values())))
-    metrics = ("pearson", "spearmanr") if config.regression else ("accuracy", "matthews_correlation")
+    numbers = config.regression if config.do_train else _model_predicts_numbers(config)
+    metrics = ("pearson", "spearmanr") if numbers else ("accuracy", "matthews_correlation")
     return OwnClassificationTask(
         name="own",
         title=_title(files),
         metrics=metrics,
         primary_metric=metrics[0],
         paper_metrics={},
-        label_names=(config.label_column,) if config.regression else _label_names(config, text_columns),
+        label_names=(config.label_column,) if numbers else _label_names(config, text_columns),
         text_columns=text_columns,
-        number_range=ANY_NUMBER if config.regression else None,
+        number_range=ANY_NUMBER if numbers else None,
         files=files,
         label_column=config.label_column,
     )
@@ -184,15 +186,34 @@ def _tag_names(config: NerConfig) -> tuple[str, ...]:
     return ("O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BI"))
 
 
+def _model_predicts_numbers(config: GlueConfig) -> bool:
+    """Whether the finished model was trained with `--regression`, or as stock classes take a single label to be."""
+    model, name = _config_of_the_model(config), config.model_name_or_path
+    numbers = model.problem_type == "regression" or len(model.id2label) == 1
+    if numbers and len(model.id2label) > 1:
+        raise UserError(
+            f"--model_name_or_path {name}: predicts {len(model.id2label)} numbers for each row; name a model that "
+            "predicts one"
+        )
+    if config.regression and not numbers:
+        labels = ", ".join(_names_of_the_model(config))
+        raise UserError(f"--regression: {name} predicts a label, one of {labels}; leave --regression out")
+    return numbers
+
+
 def _names_of_the_model(config: OwnFilesConfig) -> tuple[str, ...]:
+    id2label = _config_of_the_model(config).id2label
+    return tuple(id2label[index] for index in sorted(id2label))
+
+
+def _config_of_the_model(config: OwnFilesConfig) -> Any:
     from transformers import AutoConfig
 
     try:
-        id2label = AutoConfig.from_pretrained(config.model_name_or_path).id2label
+        return AutoConfig.from_pretrained(config.model_name_or_path)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"--model_name_or_path {config.model_name_or_path}: {reason}") from error
-    return tuple(id2label[index] for index in sorted(id2label))
 
 
 def _found_text_columns(path: Path) -> tuple[str, ...]:

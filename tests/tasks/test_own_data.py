@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 
 from bert_repro import BertReproConfig
@@ -97,6 +98,38 @@ def test_without_training_the_labels_are_the_models(tmp_path, csv_file):
     task = configured_task(settings)
     assert task.label_names == ("yes", "no", "maybe")
     assert task.load(None, ["validation"])["validation"]["label"][:] == [0, 1, 2, 0]
+
+
+def save_config(folder, **settings):
+    BertReproConfig(**settings).save_pretrained(folder)
+    return {"model_name_or_path": str(folder), "do_predict": True}
+
+
+@pytest.mark.parametrize("settings", [{"num_labels": 1, "problem_type": "regression"}, {"num_labels": 1}])
+def test_without_training_the_model_says_that_it_predicts_numbers(tmp_path, settings):
+    path = write_csv(tmp_path / "test.csv", [("a", "-2.5"), ("b", "1e3")])
+    model = save_config(tmp_path / "model", **settings)
+    for told in ({}, {"regression": True}):
+        task = configured_task(GlueConfig(**model, **told, test_file=str(path)))
+        assert task.metrics == ("pearson", "spearmanr") and task.model_settings()["problem_type"] == "regression"
+        test = task.load(None, ["test"])["test"]
+        assert test["label"][:] == [-2.5, 1000.0]
+        predictions = task.postprocess(test, test, [np.array([0.25]), np.array([7.0])])
+        (written,) = task.write_predictions(tmp_path, "test", test, predictions)
+        assert written.read_text() == "index\tprediction\n0\t0.25\n1\t7\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"id2label": {0: "no", 1: "yes"}}, "predicts a label, one of no, yes; leave --regression out"),
+        ({"num_labels": 3, "problem_type": "regression"}, "predicts 3 numbers for each row; name a model that"),
+    ],
+)
+def test_a_finished_model_that_predicts_something_else_is_refused(tmp_path, csv_file, settings, told):
+    model = save_config(tmp_path / "model", **settings)
+    with pytest.raises(UserError, match=told):
+        configured_task(GlueConfig(**model, regression=True, test_file=str(csv_file)))
 
 
 @pytest.mark.parametrize(
