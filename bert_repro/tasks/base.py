@@ -273,9 +273,9 @@ class Task(ABC):
         """
 
     def data_record(self) -> dict[str, Any]:
-        """What results and the card say about the data: `dataset` (Hub id), `config`, `language`, `text_columns`,
-        `license`."""
-        return {}
+        """What results and the card say about the data: `dataset` (its id on the Hub; None: it has none there, as
+        one's own files), `config`, `language`, `text_columns`, `license`."""
+        return {"dataset": None}
 
     def model_settings(self) -> dict[str, Any]:
         """Settings of the model's configuration that the task decides, for `from_pretrained`."""

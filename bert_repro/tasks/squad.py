@@ -291,7 +291,9 @@ class SquadTask(Task):
         return paths
 
     def data_record(self) -> dict[str, Any]:
-        """See `Task.data_record`."""
+        """See `Task.data_record`; nothing is known of one's own files."""
+        if self.settings.train_file or self.settings.validation_file:
+            return super().data_record()
         return {"dataset": self.hub_dataset, "language": "en", "license": self.data_license}
 
     def evaluate_metric(self) -> "evaluate.Metric":

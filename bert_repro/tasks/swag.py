@@ -48,6 +48,7 @@ class SwagTask(Task):
 
     head: str = "BertReproForMultipleChoice"
     start_segment: str = "B"
+    data_license: str | None = "unknown, as its card on the Hub says"
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SwagTask":
         """The task with the configuration's `start_segment`."""
@@ -147,6 +148,10 @@ class SwagTask(Task):
             for index, ending, shares in rows:
                 file.write(",".join([str(index), str(ending), *(f"{share:.6f}" for share in shares)]) + "\n")
         return [path]
+
+    def data_record(self) -> dict[str, Any]:
+        """See `Task.data_record`."""
+        return {"dataset": HUB_DATASET, "config": HUB_CONFIG, "language": "en", "license": self.data_license}
 
     def _segments(self, examples: Mapping[str, list[str]]) -> tuple[list[str], list[list[str]]]:
         """Segment A of every example, and for each ending segment B of every example."""

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ from bert_repro.errors import UserError
 from bert_repro.hub.card import make_card
 from bert_repro.hub.metadata import find_card_errors
 from bert_repro.hub.push import CARD
-from bert_repro.tasks import TASKS
+from bert_repro.tasks import TASKS, Task
 from bert_repro.training.totals import training_totals
 
 logger = logging.getLogger("bert_repro")
 
 RESULTS = "results.json"
+_OWN_FILES = ("train_file", "validation_file")
 
 
 def write_card(config: CardConfig) -> Path:
@@ -30,10 +32,7 @@ def write_card(config: CardConfig) -> Path:
     """
     folder = Path(config.folder)
     record = completed_record(folder)
-    data = {"language": list(config.language), "license": config.data_license, "note": config.note}
-    record["data"] = {**record.get("data", {}), **{name: value for name, value in data.items() if value}}
-    if config.dataset:
-        record["data"] |= {"dataset": None if config.dataset == "none" else config.dataset, "config": None}
+    record["data"] = {**_data(record, config.dataset), **_told_of_data(config)}
     facts = {"base_model": config.base_model, "license": config.license}
     record |= {name: value for name, value in facts.items() if value}
     record["runs"] = [_same_run(Path(name), record) for name in config.same_runs]
@@ -58,9 +57,34 @@ def completed_record(folder: Path) -> dict[str, Any]:
         record["train"] = {**training_totals(folder, record), **record["train"]}
     task = TASKS.get(record.get("task", ""))
     if task is not None:
-        record["data"] = {**task.data_record(), **record.get("data", {})}
+        record["data"] = _known_data(task, record)
         record.setdefault("primary_metric", task.primary_metric)
     return record
+
+
+def _known_data(task: Task, record: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a run's data; older versions took one's own files for the task's published data."""
+    if any(record.get("settings", {}).get(name) for name in _OWN_FILES):
+        return {"dataset": None}
+    told = record.get("data", {})
+    # What belongs to the task's own data says nothing of other data.
+    return dict(told) if told.get("dataset", "") is None else {**task.data_record(), **told}
+
+
+def _data(record: Mapping[str, Any], dataset: str | None) -> dict[str, Any]:
+    """What a record says about its data; of other data than the task's, all that the task does not decide."""
+    data = dict(record.get("data", {}))
+    if dataset is None:
+        return data
+    others = ("config", "language", "license") if record.get("task") in TASKS else ("config",)
+    kept = {name: value for name, value in data.items() if name not in others}
+    return {**kept, "dataset": None if dataset == "none" else dataset}
+
+
+def _told_of_data(config: CardConfig) -> dict[str, Any]:
+    """What is given about the data, beside their id."""
+    told = {"language": list(config.language), "license": config.data_license, "note": config.note}
+    return {name: value for name, value in told.items() if value}
 
 
 def _same_run(folder: Path, record: dict[str, Any]) -> dict[str, Any]:

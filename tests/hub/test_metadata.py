@@ -7,9 +7,10 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard, parse_eval_result_entries
 
+from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig, SquadConfig
 from bert_repro.hub.card import HEADS, eval_result_entries, make_card
 from bert_repro.hub.metadata import find_card_errors, find_eval_result_errors
-from bert_repro.tasks import TASKS
+from bert_repro.tasks import TASKS, configured_task
 from bert_repro.tasks.base import Task
 
 
@@ -47,6 +48,29 @@ def test_cards_of_all_tasks_are_accepted_by_us_and_by_the_hubs_types(name):
         (entry,) = parse_eval_result_entries(entries)
         assert entry.dataset_id == record["data"]["dataset"] and entry.value == 0.5
         assert read.datasets == [entry.dataset_id] and read.language == "en"
+
+
+def own_files(root: Path) -> dict[str, FinetuningConfig]:
+    """A run on one's own files of every family that takes some."""
+    (root / "own.csv").write_text("text,label\nA river.,x\nA stone.,y\n")
+    (root / "own.txt").write_text("Paris B-LOC\nfalls O\n")
+    start = {"model_name_or_path": "org/bert-mini", "do_train": True}
+    return {
+        "squad": SquadConfig(**start, task_name="squad", train_file=str(root / "own.json")),
+        "squad_v2": SquadConfig(**start, task_name="squad_v2", train_file=str(root / "own.json")),
+        "glue": GlueConfig(**start, train_file=str(root / "own.csv")),
+        "ner": NerConfig(**start, train_file=str(root / "own.txt")),
+    }
+
+
+@pytest.mark.parametrize("family", ["squad", "squad_v2", "glue", "ner"])
+def test_ones_own_files_are_not_published_as_the_tasks_data(tmp_path, family):
+    config = own_files(tmp_path)[family]
+    record = record_of(configured_task(config).prepared(config, None))
+    assert record["data"] == {"dataset": None}
+    fields = fields_of(make_card(record, "org/own"))
+    assert not {"datasets", "language", "model-index"} & set(fields)
+    assert eval_result_entries(record) == []
 
 
 @pytest.mark.parametrize("ending", HEADS)

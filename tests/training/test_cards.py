@@ -119,3 +119,18 @@ def test_other_data_than_the_tasks_makes_no_claim_about_it(tmp_path):
         fields = yaml.safe_load(card.read_text().split("---\n")[1])
         assert fields.get("datasets") == shown
         assert ("model-index" in fields) is (dataset != "none")
+        assert "language" not in fields and "The licence of the training data is not recorded." in card.read_text()
+
+
+def test_ones_own_files_are_not_taken_for_the_tasks_data_even_where_an_older_record_says_so(tmp_path):
+    settings = {**RECORD["settings"], "train_file": "/srv/own.json", "validation_file": "/srv/own.json"}
+    published = {"dataset": "rajpurkar/squad", "language": "en", "license": "CC BY-SA 4.0"}
+    model = {**RECORD["model"], "class": "BertReproForQuestionAnswering"}
+    for name, data in (("older", published), ("newer", {"dataset": None})):
+        told = {"task": "squad", "settings": settings, "data": data, "model": model, "metrics": {"f1": 0.5}}
+        folder = run_folder(tmp_path, name, **told)
+        assert recipe("make_card", "--folder", folder) == 0
+        text = (folder / "README.md").read_text()
+        fields = yaml.safe_load(text.split("---\n")[1])
+        assert not {"datasets", "model-index", "language"} & set(fields)
+        assert "rajpurkar" not in text and "CC BY-SA" not in text
