@@ -81,6 +81,11 @@ class SquadTask(Task):
         """See `Task.prepared`."""
         assert isinstance(config, SquadConfig), "run_squad makes one"
         threshold = config.null_score_diff_threshold
+        if threshold is not None and not self.unanswerable:
+            raise UserError(
+                f"--null_score_diff_threshold is {threshold:g}, but every question of task {self.name} has an answer; "
+                "leave it out, or use --task_name squad_v2"
+            )
         return replace(self, settings=config, null_score_diff_threshold=threshold, tokenizer=tokenizer)
 
     def restored(self, model_config: Any) -> "SquadTask":
@@ -99,8 +104,9 @@ class SquadTask(Task):
         return replace(self, null_score_diff_threshold=threshold)
 
     def model_settings(self) -> dict[str, Any]:
-        """How the loss is taken, and the threshold."""
-        return {"qa_loss": self.settings.qa_loss, "null_score_diff_threshold": self.null_score_diff_threshold}
+        """How the loss is taken, and the threshold; None for v1.1, so that none is left of an earlier training."""
+        threshold = self.null_score_diff_threshold if self.unanswerable else None
+        return {"qa_loss": self.settings.qa_loss, "null_score_diff_threshold": threshold}
 
     # ------------------------------------------------------------------------------------------------------ data
 

@@ -54,9 +54,7 @@ def test_an_answer_is_a_span_of_the_passage(answer):
 
 def test_it_answers_as_run_squad_does(answer, folder):
     for task, nullable in ((SQUAD, False), (SQUAD_V2, True)):
-        config = SquadConfig(
-            model_name_or_path="-", do_eval=True, answer_text="offsets", **WINDOWS, null_score_diff_threshold=-0.5
-        )
+        config = SquadConfig(model_name_or_path="-", do_eval=True, answer_text="offsets", **WINDOWS)
         task = dataclasses.replace(task.prepared(config, answer.tokenizer), null_score_diff_threshold=-0.5)
         rows = {"id": ["a", "b"], "question": [QUESTION, "Did she?"], "context": [LONG, SHORT]}
         dataset = datasets.Dataset.from_dict(rows)

@@ -253,6 +253,14 @@ def test_a_threshold_is_tuned_stored_and_honoured():
     assert fixed.tuned(predictions, dataset) is fixed and fixed.restored(stored) is fixed
 
 
+def test_a_threshold_is_for_questions_that_may_have_no_answer(tokenizer):
+    with pytest.raises(UserError, match=r"--null_score_diff_threshold is -9, but every question of task squad has"):
+        prepared(tokenizer, null_score_diff_threshold=-9.0)
+    assert prepared(tokenizer, "squad_v2", null_score_diff_threshold=-9.0).null_score_diff_threshold == -9
+    # Whatever an earlier training stored, the pipeline must not take a v1.1 model to leave questions unanswered.
+    assert replace(SQUAD, null_score_diff_threshold=-9.0).model_settings()["null_score_diff_threshold"] is None
+
+
 def run(recipe, *arguments):
     with pytest.raises(SystemExit) as raised:
         cli.main(recipe, argv=[part for argument in arguments for part in str(argument).split(" ")])
