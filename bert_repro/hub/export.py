@@ -85,6 +85,20 @@ def republish(source: Path, output_dir: str | Path, *, results: Mapping[str, Any
     return _publish(stage, results, None, with_results=True)
 
 
+def write_eval_results(folder: Path, record: Mapping[str, Any]) -> None:
+    """Writes what the Hub's benchmark reads of a record, in the place of what an earlier one claimed there.
+
+    Args:
+        folder: published folder; its `.eval_results` is gone where the record claims nothing.
+        record: see `bert_repro.hub.card`.
+    """
+    shutil.rmtree(folder / EVAL_RESULTS, ignore_errors=True)
+    if entries := eval_result_entries(record):
+        path = folder / EVAL_RESULTS / f"{record['task']}.yaml"
+        path.parent.mkdir()
+        path.write_text(yaml.safe_dump(entries, sort_keys=False), encoding="utf-8")
+
+
 def _empty_stage(folder: Path) -> Path:
     """Where the files of an export are gathered, inside the folder so that they are moved within one disk."""
     stage = folder / _STAGE
@@ -98,10 +112,7 @@ def _publish(stage: Path, results: Mapping[str, Any], model_id: str | None, *, w
     folder, record = stage.parent, redacted(results)
     name = model_id or record.get("settings", {}).get("hub_model_id") or folder.resolve().name
     (stage / CARD).write_text(make_card(record, name), encoding="utf-8")
-    if entries := eval_result_entries(record):
-        path = stage / EVAL_RESULTS / f"{record['task']}.yaml"
-        path.parent.mkdir()
-        path.write_text(yaml.safe_dump(entries, sort_keys=False), encoding="utf-8")
+    write_eval_results(stage, record)
     if with_results:
         (stage / RESULTS).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     _move_in(stage, folder)

@@ -9,6 +9,7 @@ from typing import Any
 from bert_repro.configs import CardConfig
 from bert_repro.errors import UserError
 from bert_repro.hub.card import make_card
+from bert_repro.hub.export import write_eval_results
 from bert_repro.hub.metadata import find_card_errors
 from bert_repro.hub.push import CARD
 from bert_repro.tasks import TASKS, Task
@@ -22,6 +23,8 @@ _OWN_FILES = ("train_file", "validation_file")
 
 def write_card(config: CardConfig) -> Path:
     """Writes the card of a run, from its results.json, its log and the facts given.
+
+    With the folder's own README.md, what the folder claims in `.eval_results` is written anew too: a push sends both.
 
     Returns:
         The file.
@@ -42,6 +45,8 @@ def write_card(config: CardConfig) -> Path:
         raise UserError(f"the card would not be right: {errors[0]}")
     path = Path(config.output_file) if config.output_file else folder / CARD
     path.write_text(card, encoding="utf-8")
+    if path.resolve() == (folder / CARD).resolve():
+        write_eval_results(folder, record)
     logger.info("wrote %s", path)
     return path
 

@@ -134,3 +134,19 @@ def test_ones_own_files_are_not_taken_for_the_tasks_data_even_where_an_older_rec
         fields = yaml.safe_load(text.split("---\n")[1])
         assert not {"datasets", "model-index", "language"} & set(fields)
         assert "rajpurkar" not in text and "CC BY-SA" not in text
+
+
+def test_a_card_of_the_folders_own_takes_the_claims_to_benchmarks_along(tmp_path):
+    folder = run_folder(tmp_path)
+    claim = folder / ".eval_results" / "cola.yaml"
+    assert recipe("make_card", "--folder", folder) == 0
+    (entry,) = yaml.safe_load(claim.read_text())
+    assert (entry["dataset"], entry["value"]) == ({"id": "nyu-mll/glue", "task_id": "cola"}, 0.25)
+    elsewhere = tmp_path / "bert-cola.md"
+    assert recipe("make_card", "--folder", folder, "--output_file", elsewhere, "--dataset none") == 0
+    assert claim.exists(), "a card elsewhere leaves the folder as it is"
+    assert recipe("make_card", "--folder", folder, "--dataset org/other") == 0
+    (entry,) = yaml.safe_load(claim.read_text())
+    assert entry["dataset"]["id"] == "org/other"
+    assert recipe("make_card", "--folder", folder, "--dataset none") == 0
+    assert not claim.exists()
