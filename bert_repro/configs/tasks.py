@@ -182,7 +182,7 @@ class SquadConfig(FinetuningConfig):
     null_score_diff_threshold: float | None = setting(
         None,
         "v2.0: no answer where the null score exceeds the best answer's by more than this (the paper's -tau). Default: "
-        "the best for F1 on the dev set after training, else what the model stores, else 0.",
+        "the best for F1 on the dev set after training and of an ensemble, else what the model stores, else 0.",
         source="paper",
         unit="logits",
         deviation="tau is chosen on the dev set that is then scored (4.3), so F1 at 0 is reported beside it. At "

@@ -86,11 +86,19 @@ class SquadTask(Task):
                 f"--null_score_diff_threshold is {threshold:g}, but every question of task {self.name} has an answer; "
                 "leave it out, or use --task_name squad_v2"
             )
+        if self.unanswerable and config.ensemble_with and threshold is None and not config.do_eval:
+            raise UserError(
+                "--do_predict with --ensemble_with: no threshold is known for the mean of several models; add "
+                "--do_eval, which finds it on the dev set, or give --null_score_diff_threshold"
+            )
         return replace(self, settings=config, null_score_diff_threshold=threshold, tokenizer=tokenizer)
 
     def restored(self, model_config: Any) -> "SquadTask":
-        """The task with the model's own threshold, unless the run names one."""
-        if not self.unanswerable or self.null_score_diff_threshold is not None:
+        """The task with the model's own threshold, unless the run names one or is an ensemble's.
+
+        A member's threshold is about its own scores, not about the mean of several models' scores.
+        """
+        if not self.unanswerable or self.null_score_diff_threshold is not None or self.settings.ensemble_with:
             return self
         return replace(self, null_score_diff_threshold=model_config.null_score_diff_threshold)
 

@@ -168,8 +168,9 @@ class _Bench:
 
     def _evaluate(self, name: str, dataset: "datasets.Dataset", features: "datasets.Dataset") -> dict[str, Any]:
         predictions = self._predictions(dataset, features)
-        if self.config.do_train:
+        if self.config.do_train or self.config.ensemble_with:
             self.task = self.task.tuned(predictions, dataset)
+        if self.config.do_train:
             self.model.config.update(self.task.model_settings())
         scores = self._score(name, dataset, predictions)
         scores["collapsed"] = self.task.is_collapsed(predictions, dataset)

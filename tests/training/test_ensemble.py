@@ -81,6 +81,34 @@ def test_answers_are_those_of_logits_averaged_by_hand(answering: list[Path], que
         assert own[0]["start_logit"] == pytest.approx(by_hand[0]["start_logit"], abs=1e-4)
 
 
+def test_the_order_of_members_decides_nothing(
+    world: Any, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = json.loads((questions / "dev-v1.1.json").read_text())
+    for paragraph in data["data"][0]["paragraphs"][::2]:
+        paragraph["qas"][0]["answers"] = []
+    (tmp_path / "dev-v2.0.json").write_text(json.dumps(data))
+    folders = [
+        save_model(world, tmp_path / str(seed), BertReproForQuestionAnswering, seed, null_score_diff_threshold=stored)
+        for seed, stored in enumerate((-1e6, 1e6))
+    ]
+    common = ["--task_name squad_v2 --data_dir", tmp_path, "--output_dir"]
+    runs = {"there": folders, "back": folders[::-1]}
+    for name, order in runs.items():
+        assert recipe("run_squad", *members(order), "--do_eval", *common, tmp_path / name) == 0
+    there, back = (results(tmp_path / name)["metrics"] for name in runs)
+    assert there == back
+    assert there["null_score_diff_threshold"] == there["best_f1_threshold"]
+    answers = [json.loads((tmp_path / name / "predictions.json").read_text()) for name in runs]
+    assert answers[0] == answers[1]
+    flag = "--do_eval --null_score_diff_threshold 1000000"
+    assert recipe("run_squad", *members(folders), flag, *common, tmp_path / "told") == 0
+    assert results(tmp_path / "told")["metrics"]["null_score_diff_threshold"] == 1e6
+    test_file = ["--do_predict --test_file", tmp_path / "dev-v2.0.json"]
+    assert recipe("run_squad", *members(folders), *test_file, *common, tmp_path / "test") == 2
+    assert "add --do_eval, which finds it on the dev set, or give" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_an_ensemble_is_not_its_first_model(answering: list[Path], questions: Path, tmp_path: Path) -> None:
     common = ["--task_name squad --do_eval --data_dir", questions, "--output_dir"]
     for name, folders in (("one", answering[:1]), ("all", answering)):
