@@ -18,7 +18,7 @@ from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.studies.data import DATA_DIRS, corpus_fingerprint, task_fingerprint
 from bert_repro.studies.evidence import evidence
 from bert_repro.studies.plan import Run, expand
-from bert_repro.studies.scales import TASK_RECIPES, find_scale
+from bert_repro.studies.scales import TASK_RECIPES, find_scale, scale_name
 from bert_repro.studies.slurm import write_jobs
 from bert_repro.studies.store import Store
 
@@ -145,7 +145,7 @@ class Worker:
         try:
             config = self._configuration(run)
             RECIPES[run.recipe].load()(config)
-            self.store.keep(run, self.config.scale, evidence(config))
+            self.store.keep(run, scale_name(self.config.scale), evidence(config))
         except NonFiniteError as error:
             logger.warning("%s: %s", run.id, error)
             self.store.release(run, error.exit_code, str(error))

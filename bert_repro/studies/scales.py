@@ -4,6 +4,7 @@ What the rows of a table are does not depend on this (`bert_repro.studies.plan`)
 with the fields of `Scale`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -158,12 +159,19 @@ def find_scale(name: str) -> Scale:
     """A scale by its name, or from a YAML file.
 
     Raises:
-        UserError: no such scale or file, an unknown field, or settings that do not fit.
+        UserError: no such scale or file, an unknown field, settings that do not fit, or a file whose name cannot be
+            the scale's.
     """
     if name in SCALES:
         return SCALES[name]
     if not name.endswith((".yaml", ".yml")):
         raise UserError(f"--scale is {name!r}; choose one of: {', '.join(SCALES)}, or name a YAML file")
+    title = scale_name(name)
+    if title in SCALES or not re.fullmatch(r"[\w.-]+", title, re.ASCII):
+        raise UserError(
+            f"--scale {name}: the file's name without its ending names the scale in records and report; it must consist "
+            f"of letters, digits, - _ . and differ from {', '.join(SCALES)}"
+        )
     document, where = read_yaml_mapping(Path(name), "--scale"), f"--scale {name}"
     known = [item.name for item in fields(Scale)]
     for key in [*document, *known]:
@@ -179,6 +187,11 @@ def find_scale(name: str) -> Scale:
     }
     lists = {name: tuple(document[name]) for name in ("checkpoints", "seeds")}
     return Scale(**{**document, **lists, "pretraining": pretraining, "tasks": tasks})
+
+
+def scale_name(name: str) -> str:
+    """What records and report call a scale: its own name, or that of its file, without folder and ending."""
+    return name if name in SCALES else Path(name).stem
 
 
 def as_settings(values: Mapping[str, Any]) -> dict[str, Any]:

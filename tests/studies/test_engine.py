@@ -1,5 +1,6 @@
 """Each run of a study once, whatever kills it, and the same records in the end. The runs are toys."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,8 +17,11 @@ import pytest
 import toy_study
 
 from bert_repro import cli
+from bert_repro.configs import ReportConfig
 from bert_repro.errors import NonFiniteError
+from bert_repro.report.page import write_report
 from bert_repro.studies import engine
+from bert_repro.studies.scales import SCALES
 
 FLAGS = ["--table", "8", "--corpus", "toy"]
 RUNS = 6 + 6 * 3 * 3  # mixes of masks; each with three tasks and three seeds
@@ -58,6 +62,27 @@ def test_every_run_is_made_once_and_recorded_without_machine_paths(log: Path, tm
     assert [cell["column"] for cell in study_of["cells"]] == ["NER feature-based"]
 
 
+def test_a_scale_of_ones_own_reaches_the_report_by_its_files_name(log: Path, tmp_path: Path) -> None:
+    scale = tmp_path / "my-scale.yaml"
+    scale.write_text(json.dumps(dataclasses.asdict(SCALES["trial"])))
+    flags = ("--table", "8", "figure5", "--corpus", "toy", "--scale", scale, "--output_dir", tmp_path / "study")
+    assert study(*flags) == 0
+    found = records(tmp_path / "study" / "records")
+    assert {record["study"]["scale"] for record in found.values()} == {"my-scale"}
+    assert str(tmp_path) not in json.dumps(found)
+    report = tmp_path / "report"
+    write_report(ReportConfig(runs_dir=str(tmp_path / "study" / "records"), report_dir=str(report)))
+    assert (report / "plots" / "figure5-my-scale.svg").exists()
+    assert "ours at scale my-scale" in (report / "report.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["trial.yaml", "my scale.yaml", "a#b.yml"])
+def test_a_scales_file_whose_name_cannot_be_the_scales_is_refused(name: str, log: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(json.dumps(dataclasses.asdict(SCALES["trial"])))
+    assert study(*FLAGS, "--scale", tmp_path / name, "--output_dir", tmp_path / "study") == 2
+    assert not log.exists()
+
+
 def test_fine_tuned_weights_go_and_pre_trained_ones_stay(log: Path, tmp_path: Path) -> None:
     assert study(*FLAGS, "--output_dir", tmp_path / "study") == 0
     kept = {path.parent.name for path in (tmp_path / "study" / "runs").glob("*/model.safetensors")}
@@ -89,8 +114,6 @@ def test_a_pre_trained_model_that_is_gone_is_made_again_when_it_is_needed(log: P
 
 
 def toy_base() -> str:
-    from bert_repro.studies.scales import SCALES
-
     return SCALES["trial"].base
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from bert_repro import cli
 from bert_repro.studies import engine
+from bert_repro.tasks import TASKS
 
 
 class ToyRecipe:
@@ -30,14 +31,31 @@ class ToyRecipe:
         time.sleep(self.seconds)
         name = folder.name + Path(getattr(config, "model_name_or_path", None) or "").name
         score = int(hashlib.sha256(name.encode()).hexdigest()[:4], 16) / 65536
-        results = {"settings": {"output_dir": str(folder), "seed": config.seed}, "metrics": {"accuracy": score}}
-        (folder / "model.safetensors").write_bytes(b"weights")
+        results = {"settings": {"output_dir": str(folder), "seed": config.seed}, "seed": config.seed} | scored(
+            config, score
+        )
+        steps = range(config.save_steps, config.max_steps + 1, config.save_steps) if hasattr(config, "corpus") else ()
+        for place in (folder, *(folder / "checkpoints" / f"step-{step}" for step in steps)):
+            place.mkdir(parents=True, exist_ok=True)
+            (place / "model.safetensors").write_bytes(b"weights")
         (folder / "results.json").write_text(json.dumps(results))
         self._say(f"end {folder.name}")
 
     def _say(self, line: str) -> None:
         with self.log.open("a") as file:
             file.write(line + "\n")
+
+
+def scored(config: Any, score: float) -> dict[str, Any]:
+    """Task and scores as a run records them: the same score in every metric of every split."""
+    if not hasattr(config, "task_name"):
+        metrics = {"lm_perplexity" if config.left_to_right else "mlm_perplexity": 100 * score}
+        return {"task": "pre-training", "metrics": metrics, "rows_scored": 8}
+    task = TASKS[config.task_name]
+    metrics = dict.fromkeys(task.metrics, score)
+    splits = (*task.eval_splits, *(task.predict_splits if config.do_predict else ()))
+    found = {split: {"metrics": metrics, "rows_scored": 8, "collapsed": False} for split in splits}
+    return {"task": task.name, "metrics": metrics, "splits": found}
 
 
 def install(log: Path, seconds: float = 0.0) -> None:
