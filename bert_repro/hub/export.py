@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 CARD = "README.md"
 RESULTS = "results.json"
 EVAL_RESULTS = ".eval_results"
+PREDICTIONS = ("predictions.*", "nbest_predictions.*", "null_odds.*")
+"""What a run predicts, as patterns of names in its folder."""
+MADE_FROM_WEIGHTS = ("onnx", EVAL_RESULTS)
+"""What is made from the weights of a folder or claimed of them, and would be wrong beside others."""
 _STAGE = ".export.partial"
+_ADAPTER = "adapter"
 _CONFIG = "config.json"
 _WEIGHTS = "model*.safetensors*"
 _WEIGHTS_ENTRIES = ("model.safetensors", "model.safetensors.index.json")  # the second where there are several shards
@@ -45,7 +50,8 @@ def export_checkpoint(
     """Writes a published folder: weights, configuration, model code, tokenizer, results.json and the card.
 
     It loads in stock transformers, with `trust_remote_code=True`, and with the classes of this package. Other files of
-    `output_dir` stay; files of an earlier export are replaced, its surplus weight shards removed.
+    `output_dir` stay; files of an earlier export are replaced, its surplus weight shards and `MADE_FROM_WEIGHTS`
+    removed.
 
     Args:
         model: one of our models; its `save_pretrained` writes the published configuration and the code beside it.
@@ -62,11 +68,13 @@ def export_checkpoint(
     model.save_pretrained(stage)
     tokenizer.save_pretrained(stage)
     record = {**(results or {}), "model": _model_facts(model, stage, (results or {}).get("model", {}))}
-    return _publish(stage, record, model_id, with_results=results is not None)
+    return _publish(stage, record, model_id, with_results=results is not None, stale=MADE_FROM_WEIGHTS)
 
 
 def republish(source: Path, output_dir: str | Path, *, results: Mapping[str, Any], files: Sequence[Path] = ()) -> Path:
     """Publishes what another published folder holds under a record of its own; see `export_checkpoint`.
+
+    Predictions and an adapter of an earlier model go too: those of this one are among what is published.
 
     Args:
         source: a complete published folder; its card, results.json and status.json stay behind.
@@ -82,7 +90,7 @@ def republish(source: Path, output_dir: str | Path, *, results: Mapping[str, Any
     for path in (*published, *files):
         shutil.copytree(path, stage / path.name) if path.is_dir() else shutil.copy2(path, stage / path.name)
     (stage / status.FILE_NAME).unlink(missing_ok=True)
-    return _publish(stage, results, None, with_results=True)
+    return _publish(stage, results, None, with_results=True, stale=(*MADE_FROM_WEIGHTS, *PREDICTIONS, _ADAPTER))
 
 
 def write_eval_results(folder: Path, record: Mapping[str, Any]) -> None:
@@ -107,15 +115,18 @@ def _empty_stage(folder: Path) -> Path:
     return stage
 
 
-def _publish(stage: Path, results: Mapping[str, Any], model_id: str | None, *, with_results: bool) -> Path:
-    """Adds the card and, where the run has results, what is read from them; then all of it moves into its folder."""
+def _publish(
+    stage: Path, results: Mapping[str, Any], model_id: str | None, *, with_results: bool, stale: Sequence[str]
+) -> Path:
+    """Adds the card and, where the run has results, what is read from them; then all of it moves into its folder, in
+    the place of what the patterns `stale` find there."""
     folder, record = stage.parent, redacted(results)
     name = model_id or record.get("settings", {}).get("hub_model_id") or folder.resolve().name
     (stage / CARD).write_text(make_card(record, name), encoding="utf-8")
     write_eval_results(stage, record)
     if with_results:
         (stage / RESULTS).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    _move_in(stage, folder)
+    _move_in(stage, folder, stale)
     return folder
 
 
@@ -134,7 +145,13 @@ def _model_facts(model: "PreTrainedModel", stage: Path, given: Mapping[str, Any]
     return {**facts, **given}
 
 
-def _move_in(stage: Path, folder: Path) -> None:
+def remove(folder: Path, patterns: Sequence[str]) -> None:
+    """Removes the files and folders in a folder whose names match one of the patterns."""
+    for path in [path for pattern in patterns for path in folder.glob(pattern)]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _move_in(stage: Path, folder: Path, stale: Sequence[str]) -> None:
     new = sorted(path.relative_to(stage) for path in stage.rglob("*") if path.is_file())
     assert any(str(path) in _WEIGHTS_ENTRIES for path in new), "a model always saves its weights"
     for path in new:
@@ -142,8 +159,7 @@ def _move_in(stage: Path, folder: Path) -> None:
     for name in _WEIGHTS_ENTRIES:
         (folder / name).unlink(missing_ok=True)
     _flush(folder)
-    for old in folder.glob(_WEIGHTS):
-        old.unlink()
+    remove(folder, (_WEIGHTS, *stale))
     for path in sorted(new, key=lambda path: str(path) in _WEIGHTS_ENTRIES):
         (folder / path).parent.mkdir(exist_ok=True)
         os.replace(stage / path, folder / path)

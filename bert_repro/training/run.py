@@ -4,7 +4,6 @@ import dataclasses
 import json
 import logging
 import os
-import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from accelerate.utils import is_tensorboard_available, is_wandb_available
 from bert_repro import status
 from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
-from bert_repro.hub.export import export_checkpoint
+from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpoint, remove
 from bert_repro.hub.push import prepare_repository, push_folder
 from bert_repro.hub.redaction import redacted
 from bert_repro.randomness import torch_seed
@@ -30,8 +29,8 @@ logger = logging.getLogger("bert_repro")
 
 INITIALISATION = 2  # what is drawn, in the names of `randomness.draw`; loop.DROPOUT is 1
 _PRODUCTS = (
-    checkpoint.FOLDER, logs.FILE_NAME, status.FILE_NAME, "results.json", "predictions.json", "nbest_predictions.json",
-    "null_odds.json", "training.png", "README.md", ".eval_results", "plans", adapters.FOLDER,
+    checkpoint.FOLDER, logs.FILE_NAME, status.FILE_NAME, "results.json", "training.png", "README.md", "plans",
+    adapters.FOLDER, *MADE_FROM_WEIGHTS, *PREDICTIONS,
 )  # fmt: skip
 
 
@@ -195,9 +194,7 @@ def _empty(folder: Path, config: RunConfig) -> None:
             f"--output_dir {folder} is not empty; name another folder, give --overwrite_output_dir, or go on with "
             "--resume_from_checkpoint latest"
         )
-    for name in _PRODUCTS:
-        path = folder / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    remove(folder, _PRODUCTS)
 
 
 def _accelerator(config: RunConfig) -> Accelerator:

@@ -14,6 +14,7 @@ import transformers
 import bert_repro
 from bert_repro.hub import export
 from bert_repro.hub.export import export_checkpoint, republish
+from bert_repro.hub.onnx import ONNX_FILE
 
 WORDS = (
     "[PAD]",
@@ -131,6 +132,34 @@ def test_other_files_of_the_folder_stay_and_stale_shards_go(tmp_path, tokenizer)
     assert (tmp_path / "train_log.jsonl").exists()
     assert [path.name for path in tmp_path.glob("model*.safetensors*")] == ["model.safetensors"]
     assert not list(tmp_path.glob(".*"))
+
+
+def leave_an_older_model(folder: Path) -> list[str]:
+    """What was made from other weights, as names of files below the folder."""
+    names = [ONNX_FILE, ".eval_results/toy.yaml", "adapter/adapter_model.safetensors", "predictions.json"]
+    names += ["predictions.test.tsv", "nbest_predictions.test.json", "null_odds.json", "null_odds.test.json"]
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("of other weights")
+    return names
+
+
+def test_what_is_made_from_weights_goes_with_them(tmp_path, tokenizer):
+    leave_an_older_model(tmp_path)
+    export_checkpoint(tiny(), tokenizer, tmp_path, results=RECORD)
+    assert not (tmp_path / "onnx").exists() and not (tmp_path / ".eval_results").exists()
+    assert (tmp_path / "predictions.json").exists(), "a run writes its predictions before its model"
+
+
+def test_a_run_that_is_published_again_leaves_nothing_of_an_earlier_best(tmp_path, tokenizer):
+    best = export_checkpoint(tiny(), tokenizer, tmp_path / "best", results=RECORD)
+    (best / "predictions.test.tsv").write_text("of these weights")
+    stale = leave_an_older_model(tmp_path / "whole")
+    (tmp_path / "whole" / "notes.txt").write_text("mine")
+    folder = republish(best, tmp_path / "whole", results=json.loads((best / "results.json").read_text("utf-8")))
+    assert [name for name in stale if (folder / name).exists()] == ["predictions.test.tsv"]
+    assert (folder / "predictions.test.tsv").read_text() == "of these weights"
+    assert (folder / "notes.txt").exists()
 
 
 def move_counter(monkeypatch, limit):

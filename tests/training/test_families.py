@@ -56,6 +56,19 @@ def test_a_tagger_of_ones_own_learns_and_is_scored_alike_again(model: Path, tmp_
         assert (again / "predictions.validation.txt").read_text().count("\n\n") == 30
 
 
+def test_a_folder_that_is_trained_again_keeps_nothing_of_its_earlier_model(model: Path, tmp_path: Path) -> None:
+    out, dev = tmp_path / "out", write_tags(tmp_path / "dev.txt", 8, 1)
+    stale = ["onnx/model.onnx", ".eval_results/squad.yaml", "adapter/adapter_config.json", "predictions.json"]
+    stale += ["predictions.test.txt", "nbest_predictions.json", "nbest_predictions.test.json", "null_odds.test.json"]
+    for name in (*stale, "notes.txt"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text("older")
+    start = ["--model_name_or_path", model, "--output_dir", out, "--train_file", dev, "--validation_file", dev]
+    assert recipe("run_ner", *start, FAST, "--max_seq_length 16 --max_steps 1 --overwrite_output_dir") == 0
+    assert [name for name in stale if (out / name).exists()] == []
+    assert (out / "notes.txt").exists() and (out / "predictions.validation.txt").exists()
+
+
 def test_labels_of_ones_own_travel_with_the_model(model: Path, tmp_path: Path) -> None:
     rows = [f"{'bright' if number % 2 else 'quiet'} river {number},{'day' if number % 2 else 'night'}" for number in
             range(32)]  # fmt: skip
