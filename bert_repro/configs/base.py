@@ -39,7 +39,7 @@ class Config:
     def __post_init__(self) -> None:
         for item in fields(self):
             choices, value = item.metadata.get("choices"), getattr(self, item.name)
-            if choices and value is not None and value not in choices:
+            if choices and value is not None and value not in choices and value != item.default:
                 raise UserError(f"--{item.name} is {value!r}; it must be one of: {', '.join(choices)}")
         self.validate()
 

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from bert_repro.configs.base import Config, require, setting
 from bert_repro.configs.finetuning import FinetuningConfig, OwnFilesConfig
 
+GLUE_NAMES = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
+
 
 @dataclass(frozen=True)
 class GlueConfig(OwnFilesConfig):
     """GLUE, or one's own texts and labels in .csv, .tsv or .jsonl files (recipes/run_glue.py)."""
 
+    task_name: str = setting("", "Name of the task.", source="transformers", choices=GLUE_NAMES)
     text_columns: tuple[str, ...] = setting(
         (), "Own files: the column, or two columns, of text; default: text, else text_a and text_b."
     )
@@ -115,6 +118,7 @@ class NerConfig(OwnFilesConfig):
 class SquadConfig(FinetuningConfig):
     """SQuAD v1.1 and v2.0, or questions of one's own in their format (recipes/run_squad.py)."""
 
+    task_name: str = setting("", "Name of the task.", source="transformers", choices=("squad", "squad_v2"))
     num_train_epochs: float | None = setting(
         None, "Passes over the training set; default: 3 for squad, 2 for squad_v2.", source="paper", unit="epochs"
     )

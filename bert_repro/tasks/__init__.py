@@ -1,6 +1,7 @@
 """The tasks that can be fine-tuned, by the name that `--task_name` takes."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 
 from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig
 from bert_repro.errors import UserError
@@ -36,6 +37,10 @@ def configured_task(config: FinetuningConfig) -> Task:
             return own_classification(config)
         case NerConfig() if config.own_files:
             return own_tagging(config)
+        case _ if not config.task_name:
+            (choices,) = (item.metadata["choices"] for item in fields(config) if item.name == "task_name")
+            own = ", or name files of your own with --train_file" if isinstance(config, GlueConfig) else ""
+            raise UserError(f"--task_name is missing; it must be one of: {', '.join(choices or TASKS)}{own}")
         case _:
             return get_task(config.task_name)
 

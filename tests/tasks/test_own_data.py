@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 
 from bert_repro import BertReproConfig
-from bert_repro.configs import GlueConfig, NerConfig
+from bert_repro.configs import GlueConfig, NerConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks import configured_task, get_task
+from bert_repro.tasks import TASKS, configured_task, get_task
+from bert_repro.tasks.conll2003 import CONLL2003
+from bert_repro.tasks.glue import GLUE_TASKS
+from bert_repro.tasks.squad import SQUAD_TASKS
+from bert_repro.tasks.swag import SWAG
 
 ROWS = [('Good, "really".', "yes"), ("bad\tthing", "no"), ("so so", "maybe"), ("fine", "yes")]
 MODEL = {"model_name_or_path": "m"}
@@ -178,6 +182,31 @@ def test_columns_that_are_no_labels_are_noticed(tmp_path):
 def test_settings_that_contradict_each_other(settings, told):
     with pytest.raises(UserError, match=told):
         GlueConfig(**MODEL, do_train=True, **settings)
+
+
+def test_each_recipe_takes_its_own_tasks_only():
+    own = {GlueConfig: GLUE_TASKS, SquadConfig: SQUAD_TASKS, SwagConfig: (SWAG,), NerConfig: (CONLL2003,)}
+    assert {task.name for tasks in own.values() for task in tasks} == set(TASKS)
+    for recipe, tasks in own.items():
+        names = [task.name for task in tasks]
+        for name in TASKS:
+            if name in names:
+                assert configured_task(recipe(**MODEL, do_eval=True, task_name=name)) is get_task(name)
+                continue
+            with pytest.raises(UserError, match=f"^--task_name is '{name}'; it must be one of: {', '.join(names)}$"):
+                recipe(**MODEL, do_eval=True, task_name=name)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        (GlueConfig, "--task_name is missing; it must be one of: cola, .*, ax, or name files of your own with --train"),
+        (SquadConfig, "--task_name is missing; it must be one of: squad, squad_v2$"),
+    ],
+)
+def test_a_task_must_be_named(recipe, told):
+    with pytest.raises(UserError, match=told):
+        configured_task(recipe(**MODEL, do_eval=True))
 
 
 def tagging(path, **settings):
