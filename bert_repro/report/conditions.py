@@ -1,13 +1,17 @@
 """Under which conditions our numbers were made: what differs between the rows of a table, and what all share."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from bert_repro.report.agreement import rows_trained
 from bert_repro.report.collect import Run
+from bert_repro.report.settings import inherited_dropout, named_settings, value_text
 from bert_repro.report.tables import Table, parameters
 
 Conditions = dict[str, str]
+Facts = dict[str, list[str]]
 _MOST_SOURCES = 3
+_TUNED = "fine-tuned on "
 
 
 def table_conditions(table: Table, runs: Mapping[str, Run]) -> tuple[Conditions, dict[str, Conditions]]:
@@ -18,35 +22,70 @@ def table_conditions(table: Table, runs: Mapping[str, Run]) -> tuple[Conditions,
         runs: all runs by name, to find the pre-training behind a run.
 
     Returns:
-        What all rows of ours share, and row -> what is its own.
+        What all rows of ours share that have such a condition, and row -> what is its own.
     """
-    rows = {row.name: _row_conditions(row.runs, runs) for row in table.rows if row.runs}
-    names = list(dict.fromkeys(name for found in rows.values() for name in found))
-    shared = {name: next(iter(rows.values()))[name] for name in names if _is_shared(name, list(rows.values()))}
-    return shared, {
-        row: {name: text for name, text in found.items() if name not in shared} for row, found in rows.items()
+    rows = {row.name: _row_facts(row.runs, runs) for row in table.rows if row.runs}
+    shared = _shared(list(rows.values()))
+    return _told(shared), {
+        row: _gathered(_told({name: [p for p in parts if p not in shared[name]] for name, parts in facts.items()}))
+        for row, facts in rows.items()
     }
 
 
-def _is_shared(name: str, rows: Sequence[Conditions]) -> bool:
-    return len({found.get(name) for found in rows}) == 1
+def _shared(rows: Sequence[Facts]) -> Facts:
+    """The parts that every row has which has the condition at all: not every row has every task."""
+    shared: Facts = {}
+    for name in dict.fromkeys(name for facts in rows for name in facts):
+        first, *others = [facts[name] for facts in rows if name in facts]
+        shared[name] = [part for part in first if all(part in other for other in others)]
+    return shared
 
 
-def _row_conditions(runs: Sequence[Run], all_runs: Mapping[str, Run]) -> Conditions:
-    starts = {run.name if run.pretrains else run.pretraining for run in runs}
-    starting = [all_runs[name] for name in sorted(filter(None, starts)) if name in all_runs]
-    found = {
-        "model": _join(_model(run) for run in runs),
-        "pre-training": _join(map(_pretraining, starting)) or "not in this report",
-        "pre-training data": _join(map(_corpus, starting)),
+def _told(facts: Facts) -> Conditions:
+    return {name: ", ".join(parts) for name, parts in facts.items() if parts}
+
+
+def _gathered(conditions: Conditions) -> Conditions:
+    """What is the same of several tasks in one line."""
+    tasks: dict[str, list[str]] = {}
+    for name, text in conditions.items():
+        if name.startswith(_TUNED):
+            tasks.setdefault(text, []).append(name.removeprefix(_TUNED))
+    others = {name: text for name, text in conditions.items() if not name.startswith(_TUNED)}
+    return others | {_TUNED + "; ".join(names): text for text, names in tasks.items()}
+
+
+def _row_facts(runs: Sequence[Run], all_runs: Mapping[str, Run]) -> Facts:
+    starting = [start for start in (all_runs.get(name) for name in _starts(runs)) if start]
+    found: Facts = {
+        "model": [_join(_model(run) for run in runs)],
+        "pre-training": _united(map(_pretraining, starting)) or [_elsewhere(runs)],
+        "pre-training data": [_join(map(_corpus, starting))],
     }
     checkpoints = sorted({run.record["study"]["checkpoint_step"] for run in runs if _checkpoint(run)})
-    if checkpoints:
-        found["checkpoints"] = ", ".join(f"{step:,}" for step in checkpoints)
-    by_task = {_task(run): run for run in runs if not run.pretrains}
-    found |= {f"fine-tuned on {task}": _finetuning(run) for task, run in by_task.items()}
-    found["hardware"] = _join(_hardware(run) for run in [*starting, *runs])
-    return {name: text for name, text in found.items() if text}
+    found["checkpoints"] = [", ".join(f"{step:,}" for step in checkpoints)]
+    tuned = [run for run in runs if not run.pretrains]
+    for task in dict.fromkeys(map(_task, tuned)):
+        of_task = [run for run in tuned if _task(run) == task]
+        found[_TUNED + task] = _united(_finetuning(run, all_runs.get(run.pretraining or "")) for run in of_task)
+    found["hardware"] = [_join(_hardware(run) for run in [*starting, *runs])]
+    return {name: list(filter(None, parts)) for name, parts in found.items() if any(parts)}
+
+
+def _starts(runs: Sequence[Run]) -> list[str]:
+    """Names of the pre-training runs behind a row."""
+    return sorted({name for run in runs if (name := run.name if run.pretrains else run.pretraining)})
+
+
+def _elsewhere(runs: Sequence[Run]) -> str:
+    """What is known of a pre-training that left no record here."""
+    models = [run.record.get("settings", {}).get("model_name_or_path") for run in runs]
+    return ": ".join(filter(None, ("not in this report", _join(value_text(model) for model in models if model))))
+
+
+def _united(lists: Iterable[list[str]]) -> list[str]:
+    """All parts, each once."""
+    return list(dict.fromkeys(part for parts in lists for part in parts))
 
 
 def _join(texts: Iterable[str]) -> str:
@@ -72,16 +111,27 @@ def _model(run: Run) -> str:
     return f"{shape} (layers/hidden/heads)"
 
 
-def _pretraining(run: Run) -> str:
+def _pretraining(run: Run) -> list[str]:
     train = run.record.get("train", {})
     parts = [f"{parameters(run) / 1e6:.1f} M parameters"]
     if "steps" in train:
         parts.append(f"{train['steps']:,} steps")
     if "tokens" in train:
         parts.append(f"{train['tokens'] / 1e6:,.1f} M tokens")
-    phases = train.get("phases", [])
-    parts += [f"{phase['steps']:,} x {phase['batch']} sequences of {phase['max_seq_length']}" for phase in phases]
-    return ", ".join(parts)
+    parts += map(_phase, train.get("phases", []))
+    return parts + _rate_and_settings(run)
+
+
+def _phase(phase: Mapping[str, Any]) -> str:
+    most = phase.get("max_predictions_per_seq")
+    told = f"{phase['steps']:,} x {phase['batch']} sequences of {phase['max_seq_length']}"
+    return f"{told} with at most {most} predicted" if most else told
+
+
+def _rate_and_settings(run: Run) -> list[str]:
+    rate = run.record.get("settings", {}).get("learning_rate")
+    named = [f"{name} {value}" for name, value in named_settings(run).items()]
+    return named if rate is None else [f"rate {rate:g}", *named]
 
 
 def _corpus(run: Run) -> str:
@@ -95,7 +145,7 @@ def _corpus(run: Run) -> str:
     return f"{size}: {sources}"
 
 
-def _finetuning(run: Run) -> str:
+def _finetuning(run: Run, start: Run | None) -> list[str]:
     train, settings = run.record.get("train", {}), run.record.get("settings", {})
     parts = []
     rows = rows_trained(run)
@@ -105,14 +155,12 @@ def _finetuning(run: Run) -> str:
         parts.append(f"{train['rows']:,} inputs")
     if "steps" in train and "batch" in train:
         parts.append(f"{train['steps']:,} steps of {train['batch']}")
-    if "learning_rate" in settings:
-        parts.append(f"rate {settings['learning_rate']:g}")
     if "max_seq_length" in settings:
         parts.append(f"length {settings['max_seq_length']}")
     scored = [
         f"{split['rows_scored']:,} ({name})" for name, split in run.record["splits"].items() if "rows_scored" in split
     ]
-    return ", ".join([*parts, "scored on " + ", ".join(scored)])
+    return [*parts, *_rate_and_settings(run), inherited_dropout(run, start), "scored on " + ", ".join(scored)]
 
 
 def _hardware(run: Run) -> str:

@@ -48,6 +48,8 @@ def _row(row: Row) -> dict[str, Any]:
             "difference": _rounded(row.average_difference),
             "no_difference_because": row.average_reason,
         }
+    if row.same_as is not None:
+        record["same_as"] = row.same_as
     return record
 
 

@@ -84,7 +84,10 @@ class Ordering:
 
 
 def orderings(book: Book) -> list[Ordering]:
-    """All orderings of the paper that differ at all, at every scale, in the order of the tables."""
+    """All orderings of the paper that differ at all, at every scale, in the order of the tables.
+
+    A row that is the same computation as another at our scale has none of its own.
+    """
     found = [ordering for table in book.tables for ordering in _of_table(book, table)]
     return (
         found + [ordering for table in book.figures for ordering in _of_figure(book, table)] + _figure_not_tried(book)
@@ -98,6 +101,8 @@ def _of_table(book: Book, table: Table) -> Iterator[Ordering]:
     for name, other in PAIRS.get(table.key, ()):
         first, second = table.row(name), table.row(other)
         assert first is not None and second is not None, "rows of the paper are always there"
+        if first.same_as is not None:
+            continue  # told once, of the row that it is the same as
         for column in table.columns:
             if column.name in first.paper and column.name in second.paper:
                 printed = first.paper[column.name] - second.paper[column.name]

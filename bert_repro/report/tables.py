@@ -5,10 +5,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from bert_repro.paper_results import FIGURE_5, TABLES, Column
 from bert_repro.report.agreement import no_difference
 from bert_repro.report.collect import FIGURE, FIGURE_ROWS, Cell, Run
+from bert_repro.report.settings import named_settings
 from bert_repro.report.statistics import Comparison, FloatArray, compare, interval, resampled_scores
 
 BASELINES: Mapping[str, str] = {
@@ -24,6 +26,16 @@ BASELINES: Mapping[str, str] = {
 """The row that the others are tested against. Table 6, whose rows are sizes, takes the smallest that was run."""
 
 AVERAGED = "glue"  # the task of Table 1's last column
+FEATURE_ROWS: Mapping[str, tuple[str, slice]] = {
+    "Embeddings": ("weighted", slice(0, 1)),
+    "Second-to-last hidden": ("weighted", slice(-2, -1)),
+    "Last hidden": ("weighted", slice(-1, None)),
+    "Weighted sum last four hidden": ("weighted", slice(-4, None)),
+    "Concat last four hidden": ("concat", slice(-4, None)),
+    "Weighted sum all 12 layers": ("weighted", slice(1, None)),
+}
+"""Table 7's rows of features: how they combine which of the L + 1 hidden states, the embeddings first."""
+
 _CORRELATIONS = ("matthews_correlation", "pearsonr", "spearmanr")
 _OTHER_SYSTEMS: Mapping[str, tuple[str, ...]] = {"7": ("ELMo", "CVT", "CSE")}
 
@@ -79,6 +91,7 @@ class Row:
         average: Table 1's average of ours; None: not all nine columns are there.
         average_difference: that less the paper's.
         average_reason: why there is no such difference; None: there is one, or one of the two averages is missing.
+        same_as: an earlier row of ours that is the same computation, whatever the paper's model had.
     """
 
     name: str
@@ -88,6 +101,7 @@ class Row:
     average: float | None = None
     average_difference: float | None = None
     average_reason: str | None = None
+    same_as: str | None = None
 
     @property
     def runs(self) -> list[Run]:
@@ -185,6 +199,7 @@ class Book:
         others = [row for row in self._rows_of(key, scale) if row not in papers]
         found = {name: self._ours(key, scale, name, columns, papers.get(name, {})) for name in [*papers, *others]}
         baseline = self._baseline(key, found)
+        same = _coinciding(found)
         rows = [
             Row(
                 name,
@@ -192,6 +207,7 @@ class Book:
                 self._tested(ours, found[baseline] if baseline and name != baseline else {}),
                 _is_bert(key, name),
                 *_average(columns, ours, papers.get(name, {})),
+                same.get(name),
             )
             for name, ours in found.items()
         ]
@@ -279,6 +295,25 @@ def _is_bert(key: str, row: str) -> bool:
     if key in ("1", "2", "3", "4"):
         return row.startswith("BERT")
     return row not in _OTHER_SYSTEMS.get(key, ())
+
+
+def _coinciding(found: Mapping[str, Mapping[str, Ours]]) -> dict[str, str]:
+    """Row -> an earlier one that is the same computation: Table 7's rows where the model has few layers."""
+    earlier: dict[Any, str] = {}
+    same = {}
+    for name, (combine, layers) in FEATURE_ROWS.items():
+        run = next((run for ours in found.get(name, {}).values() for run in ours.runs), None)
+        if run is None or "num_hidden_layers" not in run.record.get("model", {}):
+            continue
+        read = tuple(range(run.record["model"]["num_hidden_layers"] + 1)[layers])
+        settings = {key: value for key, value in named_settings(run).items() if key != "feature_based"}
+        rate = run.record.get("settings", {}).get("learning_rate")
+        # A single layer is neither added nor laid beside another.
+        computed = (read, combine if len(read) > 1 else None, run.pretraining, rate, tuple(settings.items()))
+        if computed in earlier:
+            same[name] = earlier[computed]
+        earlier.setdefault(computed, name)
+    return same
 
 
 def _average(

@@ -46,6 +46,7 @@ class TableView:
         columns: heads, and below each what is measured.
         lines: of all rows, those of a row together.
         notes: why there is no difference; each begins with its mark.
+        remarks: what else to know when reading it.
         shared: conditions of all our rows.
         own: row -> its own conditions.
     """
@@ -57,6 +58,7 @@ class TableView:
     columns: tuple[tuple[str, tuple[str, str]], ...]
     lines: tuple[Line, ...]
     notes: tuple[str, ...]
+    remarks: tuple[str, ...]
     shared: Conditions
     own: Mapping[str, Conditions]
 
@@ -90,6 +92,7 @@ def table_view(table: Table, conditions: tuple[Conditions, dict[str, Conditions]
         tuple((_head(table, column.name), (column.metric, column.split)) for column in table.columns),
         tuple(lines),
         tuple(f"{mark}: {reason}." for reason, mark in notes.items()),
+        tuple(_remarks(table)),
         *conditions,
     )
 
@@ -140,6 +143,16 @@ def _plain(value: float) -> str:
 def p_text(p_value: float) -> str:
     """A p-value to three digits."""
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
+
+
+def _remarks(table: Table) -> Iterable[str]:
+    for row in table.rows:
+        if row.same_as is not None:
+            layers = row.runs[0].record["model"]["num_hidden_layers"]
+            yield (
+                f"With {layers} layers, {row.name} is the same computation as {row.same_as}: its numbers say nothing "
+                "more, and it counts as no ordering of its own."
+            )
 
 
 def _lines(table: Table, row: Row, notes: dict[str, str]) -> Iterable[Line]:
