@@ -213,8 +213,7 @@ def eval_result_entries(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     data, metric = record.get("data", {}), record.get("primary_metric")
     value = record.get("metrics", {}).get(metric)
-    in_part = record.get("settings", {}).get("max_eval_samples") is not None
-    if not data.get("dataset") or in_part or value is None or not math.isfinite(value):
+    if not data.get("dataset") or _scored_in_part(record) or value is None or not math.isfinite(value):
         return []
     notes = f"{metric} on {record['split']}, {record['rows_scored']} rows, seed {record.get('seed')}; a fraction of 1"
     task = data.get("config") or record["task"]
@@ -225,7 +224,8 @@ def _eval_results(record: Mapping[str, Any], task_type: str) -> list[Any]:
     from huggingface_hub import EvalResult
 
     data, task = record.get("data", {}), record.get("task", "unnamed")
-    if "dataset" in data and data["dataset"] is None:  # other data than the task's: no score on the task's
+    other_data = "dataset" in data and data["dataset"] is None
+    if other_data or _scored_in_part(record):  # a score of the card's table, but none on the split that it would name
         return []
     return [
         EvalResult(
@@ -240,6 +240,10 @@ def _eval_results(record: Mapping[str, Any], task_type: str) -> list[Any]:
         for score in scores(record)
         if score.value is not None and math.isfinite(score.value)
     ]
+
+
+def _scored_in_part(record: Mapping[str, Any]) -> bool:
+    return record.get("settings", {}).get("max_eval_samples") is not None
 
 
 def _hub_id(name: str | None) -> str | None:

@@ -191,3 +191,11 @@ def test_a_benchmark_gets_no_score_of_a_part_of_its_split():
     assert eval_result_entries({**record, "settings": {"max_eval_samples": 100}}) == []
     assert eval_result_entries({**record, "metrics": {"f1": math.nan}}) == []
     assert eval_result_entries({**record, "data": {}}) == []
+
+
+def test_a_card_claims_no_split_that_was_scored_in_part():
+    record = record_of(TASKS["mrpc"])
+    record["settings"]["max_eval_samples"] = 100
+    card = make_card(record, "org/bert-mrpc")
+    assert "model-index" not in fields_of(card) and find_card_errors(card) == []
+    assert "| validation | f1 | 0.5000 | 10 |" in card and "Scored on the first 100 examples only." in card
