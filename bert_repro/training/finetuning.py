@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -221,7 +222,9 @@ class _Bench:
     def _member(self, name: str) -> Any:
         """Another model of the ensemble; one at a time is in memory beside the first."""
         config = dataclasses.replace(self.config, model_name_or_path=name)
-        return run.load_model(type(self.model), config, may_add_weights=False).to(self.accelerator.device)
+        with _member_is_named(name):
+            model = run.load_model(type(self.model), config, may_add_weights=False)
+        return model.to(self.accelerator.device)
 
     def _outputs_of(self, model: Any, features: "datasets.Dataset") -> list[FloatArray]:
         """A model's output for every feature, in order; each feature is computed once, by one process."""
@@ -281,13 +284,35 @@ class _Bench:
                 f"--model_name_or_path {config.model_name_or_path}: its vocabulary of {model.config.vocab_size} is "
                 f"smaller than the tokenizer's {len(self.tokenizer)} ids; name the tokenizer it was trained with"
             )
-        own = tokenizer_fingerprint(self.tokenizer)
         for name in config.ensemble_with:
-            if tokenizer_fingerprint(load_tokenizer(config.tokenizer_name or name)) != own:
-                raise UserError(
-                    f"--ensemble_with {name}: its tokenizer is not that of {config.model_name_or_path}, so their "
-                    "logits are not of the same tokens; combine models of one vocabulary"
-                )
+            with _member_is_named(name):
+                self._check_member(name)
+
+    def _check_member(self, name: str) -> None:
+        """Whether another model of the ensemble can read the inputs of the first, and tells the same labels apart."""
+        config = self.config
+        tokenizer = load_tokenizer(config.tokenizer_name or name)
+        if tokenizer_fingerprint(tokenizer) != tokenizer_fingerprint(self.tokenizer):
+            raise UserError(
+                f"its tokenizer is not that of {config.model_name_or_path}, so their logits are not of the same "
+                "tokens; combine models of one vocabulary"
+            )
+        try:
+            member = type(self.model).config_class.from_pretrained(name)
+        except (OSError, ValueError) as error:
+            raise UserError(next(iter(str(error).strip().splitlines()), type(error).__name__)) from error
+        if config.max_seq_length > member.max_position_embeddings:
+            raise UserError(
+                f"it has {member.max_position_embeddings} positions, and --max_seq_length is {config.max_seq_length}; "
+                "combine models with as many"
+            )
+        if len(tokenizer) > member.vocab_size:
+            raise UserError(
+                f"its vocabulary of {member.vocab_size} is smaller than the tokenizer's {len(tokenizer)} ids; combine "
+                "models of one vocabulary"
+            )
+        if self.task.label_names:
+            self.task.label_columns(member.id2label)
 
 
 class FinetuningSource:
@@ -342,6 +367,16 @@ class FinetuningSource:
 
     def _count(self, ids: Ids) -> dict[str, int]:
         return {"loss": int(self.task.loss_items(_rows(self.features, ids)).sum())}
+
+
+@contextmanager
+def _member_is_named(name: str) -> Iterator[None]:
+    """Says of a refusal that it is about a model of `--ensemble_with`, of which none is trained."""
+    try:
+        yield
+    except UserError as error:
+        reason = str(error).removeprefix("--model_name_or_path").removeprefix(f" {name}").removeprefix(": ")
+        raise UserError(f"--ensemble_with {name}: {reason.replace(', or add --do_train', '')}") from error
 
 
 def _rows(features: "datasets.Dataset", ids: Ids) -> list[dict[str, Any]]:

@@ -10,7 +10,12 @@ import torch
 from running import recipe, results
 from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification, AutoTokenizer
 
-from bert_repro import BertReproConfig, BertReproForQuestionAnswering, BertReproForSequenceClassification
+from bert_repro import (
+    BertReproConfig,
+    BertReproForMaskedLM,
+    BertReproForQuestionAnswering,
+    BertReproForSequenceClassification,
+)
 from bert_repro.configs import SquadConfig
 from bert_repro.tasks import get_task
 from bert_repro.tokenization import load_tokenizer
@@ -152,12 +157,33 @@ def test_what_cannot_be_an_ensemble(
     settings = TokenizerConfig(input_files=(str(world.text),), output_dir=str(tmp_path / "cased"), vocab_size=140)
     train_tokenizer_from_corpus(settings)
     AutoTokenizer.from_pretrained(tmp_path / "cased").save_pretrained(other)
-    common = ["--task_name squad --data_dir", questions, "--output_dir", tmp_path / "run"]
+    short = save_model(world, tmp_path / "short", BertReproForQuestionAnswering, 6, max_position_embeddings=32)
+    headless = save_model(world, tmp_path / "headless", BertReproForMaskedLM, 7)
+    few = save_model(world, tmp_path / "few", BertReproForQuestionAnswering, 8)
+    (few / "config.json").write_text((few / "config.json").read_text().replace('"vocab_size": 150', '"vocab_size": 9'))
+    common = ["--task_name squad --max_seq_length 80 --data_dir", questions, "--output_dir", tmp_path / "run"]
     for folders, doing, told in (
+        ([answering[0], short], "--do_eval", f"--ensemble_with {short}: it has 32 positions, and --max_seq_length is"),
+        ([answering[0], few], "--do_eval", f"--ensemble_with {few}: its vocabulary of 9 is smaller than the tokenizer"),
+        ([answering[0], headless], "--do_eval", f"--ensemble_with {headless}: lacks qa_outputs.bias; name a finished"),
         ([answering[0], other], "--do_eval", f"--ensemble_with {other}: its tokenizer is not that of {answering[0]}"),
-        ([answering[0], tmp_path / "no"], "--do_eval", f"tokenizer '{tmp_path / 'no'}' is neither"),
+        ([answering[0], tmp_path / "no"], "--do_eval", f"--ensemble_with {tmp_path / 'no'}: tokenizer "),
         (answering, "--do_train", "--ensemble_with and --do_train exclude each other"),
     ):
         assert recipe("run_squad", *members(folders), *common, doing) == 2
         error = capsys.readouterr().err.rstrip().splitlines()[-1]
-        assert error.startswith("error: ") and told in error
+        assert error.startswith(f"error: {told}")
+        assert doing == "--do_train" or "--do_train" not in error
+
+
+def test_members_that_tell_other_labels_apart_are_refused_before_anything_is_read(
+    world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = []
+    for seed, names in enumerate((NAMES, ("no", "yes"))):
+        config = {"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}}
+        folders.append(save_model(world, tmp_path / str(seed), BertReproForSequenceClassification, seed, **config))
+    common = ["--task_name sst2 --do_eval --data_dir", tmp_path / "nowhere", "--output_dir", tmp_path / "run"]
+    assert recipe("run_glue", *members(folders), *common) == 2
+    error = capsys.readouterr().err.rstrip().splitlines()[-1]
+    assert error.startswith(f"error: --ensemble_with {folders[1]}: the model tells apart no, yes, but task sst2 needs")
