@@ -1,11 +1,15 @@
 """Shared by all tests: no network, one thread, and a tiny world made once (text, tokenizer, corpus, GLUE files)."""
 
 import os
+import tempfile
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Tokenised splits lie in a folder of these tests' own, also of the processes that they start.
+os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="bert_repro-tests-")
 
 import random
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +17,11 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+def pytest_sessionfinish() -> None:
+    shutil.rmtree(os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
+
 
 WORDS = (
     "the a river stone bird light tree house green quiet small old bright falls runs sings grows turns slowly often "

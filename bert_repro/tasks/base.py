@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ import numpy.typing as npt
 from bert_repro import metrics
 from bert_repro.errors import UserError
 from bert_repro.tasks.encoding import require_length
+from bert_repro.tasks.feature_files import cached_as
+from bert_repro.tokenization import tokenizer_fingerprint
 
 if TYPE_CHECKING:
     import datasets
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from bert_repro.configs import FinetuningConfig
 
 logger = logging.getLogger("bert_repro")
+
+_ROWS_AT_ONCE = 1000
 
 Feature = Mapping[str, Any]
 Batch = dict[str, Any]
@@ -75,6 +79,7 @@ class Task(ABC):
     paper_batch: int = 32
     paper_epochs: float = 3.0
     data_license: str | None = None
+    encodes_at_once: ClassVar[bool] = False  # or a thousand examples at a time
 
     def prepared(self, config: "FinetuningConfig", tokenizer: "PreTrainedTokenizerBase") -> "Task":
         """The task with a run's settings and tokenizer, where it needs them; called once, before the model loads."""
@@ -140,7 +145,8 @@ class Task(ABC):
     def encode(
         self, dataset: "datasets.Dataset", tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
     ) -> "datasets.Dataset":
-        """Tokenises a split. Texts that were cut are counted in the log and by `count_truncated`.
+        """Tokenises a split, or finds it tokenised on disk. Texts that were cut are counted in the log and by
+        `count_truncated`.
 
         Args:
             dataset: a split from `load`.
@@ -155,17 +161,24 @@ class Task(ABC):
             UserError: the length leaves no room for text, or the tokenizer lacks special tokens.
         """
         require_length(max_seq_length)
+        key = [self.encoding_settings(), tokenizer_fingerprint(tokenizer), max_seq_length]
         features = dataset.map(
             self.encode_batch,
             batched=True,
+            batch_size=None if self.encodes_at_once else _ROWS_AT_ONCE,
             fn_kwargs={"tokenizer": tokenizer, "max_seq_length": max_seq_length},
             remove_columns=dataset.column_names,
             desc=f"tokenising {self.name}",
+            **cached_as(dataset, [type(self).__name__, *key]),
         )
         truncated = self.count_truncated(features)
         if truncated:
             logger.info("%s: %d of %d inputs lost text to the length limit", self.name, truncated, len(features))
         return features
+
+    def encoding_settings(self) -> dict[str, Any]:
+        """What decides `encode_batch`'s work beside its arguments: part of the name that features have on disk."""
+        return {}
 
     def training_features(self, features: "datasets.Dataset") -> "datasets.Dataset":
         """The features that can be trained on; a task that drops some counts them in the log.
@@ -179,13 +192,16 @@ class Task(ABC):
         """How many features lost text to `max_seq_length`."""
         return int(np.sum(features["truncated"][:]))
 
-    def collate(self, features: Sequence[Feature], *, pad_token_id: int, packing: bool) -> Batch:
+    def collate(
+        self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
+    ) -> Batch:
         """Batches features of one sequence each.
 
         Args:
             features: rows of what `encode` returned.
             pad_token_id: fills the places after a sequence's end.
             packing: lay the sequences end to end instead of padding them.
+            pad_to_multiple_of: round the columns of a padded batch up to a multiple of this.
 
         Returns:
             Inputs of the head as `bert_repro.data.collators.collate_features` documents them, with `labels` (B,) if
@@ -195,7 +211,9 @@ class Task(ABC):
 
         from bert_repro.data.collators import collate_features
 
-        batch = collate_features(features, pad_token_id=pad_token_id, packing=packing)
+        batch = collate_features(
+            features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
+        )
         if "labels" in features[0]:
             batch["labels"] = torch.tensor([feature["labels"] for feature in features])
         return batch

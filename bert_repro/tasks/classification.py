@@ -42,6 +42,10 @@ class ClassificationTask(Task):
         """Whether there is a column `label`."""
         return "label" in dataset.column_names
 
+    def encoding_settings(self) -> dict[str, Any]:
+        """See `Task.encoding_settings`."""
+        return {"text_columns": self.text_columns}
+
     def encode_batch(
         self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
     ) -> dict[str, list[Any]]:

@@ -119,18 +119,19 @@ class SquadTask(Task):
     # ------------------------------------------------------------------------------------------------------ data
 
     def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.load`; files named in the settings go before those of `data_dir`."""
-        named = {name: getattr(self.settings, f"{name}_file") for name in ("train", "validation", "test")}
-        if data_dir is None and not any(named.values()):
-            found = load_from_hub(self.hub_dataset, splits)
-        else:
-            found = {}
-            for split in splits:
-                path = Path(named[split] or Path(data_dir or "") / self.files[split])
-                if named[split] or (data_dir is not None and path.is_file()):
-                    found[split] = read_questions(path, unanswerable=self.unanswerable)
+        """See `Task.load`; files named in the settings go before those of `data_dir` or the Hub, split by split."""
+        named = {split: getattr(self.settings, f"{split}_file") for split in splits}
+        official = {split: Path(data_dir or "") / self.files[split] for split in splits}
+        found = {}
+        for split in splits:
+            path = Path(named[split] or official[split])
+            if named[split] or (data_dir is not None and path.is_file()):
+                found[split] = read_questions(path, unanswerable=self.unanswerable)
+        others = [split for split in splits if split not in found]
+        if data_dir is None and others:
+            found |= load_from_hub(self.hub_dataset, others)
         if not found:
-            paths = " and ".join(str(Path(data_dir or "") / self.files[split]) for split in splits)
+            paths = " and ".join(str(path) for path in official.values())
             flags = " or ".join(f"--{split}_file" for split in splits)
             raise UserError(f"{paths}: no such file; put the official file into --data_dir, or name one with {flags}")
         for split in splits:
@@ -141,6 +142,10 @@ class SquadTask(Task):
     def is_labelled(self, dataset: "datasets.Dataset") -> bool:
         """Whether there is a column `answers`."""
         return "answers" in dataset.column_names
+
+    def encoding_settings(self) -> dict[str, Any]:
+        """See `Task.encoding_settings`."""
+        return {"max_query_length": self.settings.max_query_length, "doc_stride": self.settings.doc_stride}
 
     def encode_batch(
         self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
@@ -201,15 +206,20 @@ class SquadTask(Task):
             raise UserError(f"--do_train: the training set of {self.name} has no answer where it says; mend its file")
         return features if kept.all() else features.select(np.flatnonzero(kept))
 
-    def collate(self, features: Sequence[Feature], *, pad_token_id: int, packing: bool) -> Batch:
+    def collate(
+        self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
+    ) -> Batch:
         """See `Task.collate`; `start_positions`, `end_positions` and, where the softmax needs it, `answer_mask`."""
         import torch
 
         from bert_repro.data.collators import collate_features
 
         softmax, training = self.settings.qa_softmax, "labels" in features[0]
-        fixed = self.settings.max_seq_length if training and softmax == "padded" else None
-        batch = collate_features(features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=fixed)
+        if training and softmax == "padded":
+            pad_to_multiple_of = self.settings.max_seq_length
+        batch = collate_features(
+            features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
+        )
         if not training:
             return batch
         labels = torch.tensor([feature["labels"] for feature in features])
@@ -299,8 +309,9 @@ class SquadTask(Task):
         paths = []
         for name, values in contents.items():
             path = Path(directory) / (f"{name}.json" if split == "validation" else f"{name}.{split}.json")
-            text = json.dumps(scoring.by_id(dataset, values), indent=1, ensure_ascii=False, allow_nan=False)
-            path.write_text(text + "\n", encoding="utf-8")
+            with path.open("w", encoding="utf-8") as file:  # piece by piece: the n-best lists of a large set are long
+                json.dump(scoring.by_id(dataset, values), file, indent=1, ensure_ascii=False, allow_nan=False)
+                file.write("\n")
             paths.append(path)
         return paths
 

@@ -68,6 +68,10 @@ class SwagTask(Task):
         """Whether there is a column `label`."""
         return "label" in dataset.column_names
 
+    def encoding_settings(self) -> dict[str, Any]:
+        """See `Task.encoding_settings`."""
+        return {"start_segment": self.start_segment}
+
     def encode_batch(
         self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
     ) -> dict[str, list[Any]]:
@@ -93,13 +97,16 @@ class SwagTask(Task):
             features["labels"] = examples["label"]
         return features
 
-    def collate(self, features: Sequence[Feature], *, pad_token_id: int, packing: bool) -> Batch:
+    def collate(
+        self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
+    ) -> Batch:
         """Batches examples, four sequences each.
 
         Args:
             features: rows of what `encode` returned.
             pad_token_id: fills the places after a sequence's end.
             packing: lay all sequences end to end instead of padding them.
+            pad_to_multiple_of: round S up to a multiple of this; for padded batches only.
 
         Returns:
             Padded: tensors (B, 4, S). Packed: (1, T) with `num_choices`. `labels` (B,) if the features have them.
@@ -114,7 +121,9 @@ class SwagTask(Task):
             for feature in features
             for sequence in zip(*(feature[name] for name in names), strict=True)
         ]
-        batch = collate_features(sequences, pad_token_id=pad_token_id, packing=packing)
+        batch = collate_features(
+            sequences, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
+        )
         if packing:
             batch["num_choices"] = len(ENDINGS)
         else:

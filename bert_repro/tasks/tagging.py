@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.data.collators import IGNORE_INDEX
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks.base import Batch, Feature, FloatArray, Predictions, Task
-from bert_repro.tasks.encoding import require_length, special_ids, token_ids
+from bert_repro.tasks.encoding import special_ids, token_ids
 from bert_repro.tasks.tag_files import TaggedSentences, to_bio
 from bert_repro.tasks.windows import TokenisedDocument, windows
 
@@ -47,6 +47,8 @@ class TaggingTask(Task):
 
     head: str = "BertReproForTokenClassification"
     context: str = "tile"
+    # Windows reach over sentences, and documents must stay whole.
+    encodes_at_once: ClassVar[bool] = True
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "TaggingTask":
         """The task with the configuration's `ner_context`."""
@@ -70,10 +72,20 @@ class TaggingTask(Task):
             f"read alone, not in the context that ner_context={self.context} asks for"
         }
 
+    def encoding_settings(self) -> dict[str, Any]:
+        """See `Task.encoding_settings`."""
+        return {"context": self.context}
+
     def encode_batch(
         self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
     ) -> dict[str, list[Any]]:
-        """Turns sentences into windows; see `encode`. A document must not be spread over several calls."""
+        """Turns the sentences of a split into windows, in the order of the words.
+
+        Returns:
+            Columns with a row per window: what `Task.encode` says, `places` (of the first token of each word that is
+            tagged here) and `labels` (-100 elsewhere). `truncated`: a word alone was longer than a window and lost its
+            last tokens, never its tag.
+        """
         cls, sep = special_ids(tokenizer)
         room = max_seq_length - SPECIAL_TOKENS
         pieces = _pieces(examples["words"], tokenizer)
@@ -101,44 +113,25 @@ class TaggingTask(Task):
             words_before += len(document.word_starts) - 1
         return features
 
-    def encode(
-        self, dataset: "datasets.Dataset", tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
-    ) -> "datasets.Dataset":
-        """Tokenises a split into windows.
-
-        Args:
-            dataset: a split from `load`.
-            tokenizer: the model's tokenizer.
-            max_seq_length: tokens per window, special tokens included.
-
-        Returns:
-            One row per window, in the order of the words: what `Task.encode` says, `places` (of the first token of
-            each word that is tagged here) and `labels` (-100 elsewhere). `truncated`: a word alone was longer than a
-            window and lost its last tokens, never its tag.
-
-        Raises:
-            UserError: see `Task.encode`.
-        """
-        import datasets
-
-        require_length(max_seq_length)
-        # All sentences at once: windows reach over sentences, and documents must stay whole.
-        return datasets.Dataset.from_dict(self.encode_batch(dataset[:], tokenizer, max_seq_length))
-
-    def collate(self, features: Sequence[Feature], *, pad_token_id: int, packing: bool) -> Batch:
+    def collate(
+        self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
+    ) -> Batch:
         """Batches windows; `labels` are (1, T) packed, (B, S) padded, -100 where nothing is predicted."""
         import torch
 
         from bert_repro.data.collators import collate_features
 
-        batch = collate_features(features, pad_token_id=pad_token_id, packing=packing)
+        batch = collate_features(
+            features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
+        )
         if "labels" in features[0]:
             rows = [torch.tensor(feature["labels"]) for feature in features]
-            batch["labels"] = (
-                torch.cat(rows)[None]
-                if packing
-                else torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IGNORE_INDEX)
-            )
+            if packing:
+                batch["labels"] = torch.cat(rows)[None]
+            else:
+                batch["labels"] = torch.full_like(batch["input_ids"], IGNORE_INDEX)
+                for labels, row in zip(batch["labels"], rows, strict=True):
+                    labels[: len(row)] = row
         return batch
 
     def loss_items(self, features: Sequence[Feature]) -> npt.NDArray[np.int64]:

@@ -81,6 +81,7 @@ class _Bench:
 
     def __init__(self, config: FinetuningConfig, task: Task, accelerator: Accelerator, read: ReadSplits) -> None:
         self.config, self.accelerator = config, accelerator
+        self.on_xla = accelerator.device.type == "xla"
         self.tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
         task = task.prepared(config, self.tokenizer)
         model_class = getattr(modeling_bert_repro, task.head)
@@ -137,6 +138,7 @@ class _Bench:
             "truncated": task.count_truncated(features),
             "steps": source.total_steps,
             "batch": sizes.batch,
+            "compiled_graphs": trainer.compiled_graphs,
         }
 
     def evaluate_all(self) -> dict[str, Any]:
@@ -227,9 +229,15 @@ class _Bench:
         return model.to(self.accelerator.device)
 
     def _outputs_of(self, model: Any, features: "datasets.Dataset") -> list[FloatArray]:
-        """A model's output for every feature, in order; each feature is computed once, by one process."""
+        """A model's output for every feature, in order; each feature is computed once, by one process.
+
+        XLA's processes cannot exchange them, so there each computes all.
+        """
         longest_first = np.argsort(-np.asarray(features["length"][:]), kind="stable")
         batches = np.array_split(longest_first, math.ceil(len(features) / self.config.per_device_eval_batch_size))
+        if self.on_xla:
+            by_row = dict(pair for rows in batches for pair in self._forward(model.eval(), features, rows))
+            return [by_row[row] for row in range(len(features))]
         processes = self.accelerator.num_processes
         # Forward passes of a sharded model pair up over the processes, so some process repeats a batch.
         batches += batches[:1] * (-len(batches) % processes)
@@ -254,7 +262,14 @@ class _Bench:
 
     def _collate(self, features: "datasets.Dataset", ids: Ids, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The inputs of the model for some rows of a split; of a frozen encoder, the hidden states in their place."""
-        inputs = self.task.collate(rows, pad_token_id=self.tokenizer.pad_token_id, packing=self.config.packing)
+        # XLA compiles a graph for every shape: there, all batches are padded to one length.
+        config = self.config
+        inputs = self.task.collate(
+            rows,
+            pad_token_id=self.tokenizer.pad_token_id,
+            packing=config.packing and not self.on_xla,
+            pad_to_multiple_of=config.max_seq_length if self.on_xla else None,
+        )
         return inputs if self.feature_cache is None else self.feature_cache.batch(features, ids.tolist(), inputs)
 
     def _splits(self, names: Sequence[str], limit: int | None) -> Splits:

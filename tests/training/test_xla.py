@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from families import NAMES, families, save_start
 from running import TINY, results
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.training import logs
 
 pytestmark = pytest.mark.xla
-RECIPE = Path(__file__).parents[2] / "recipes" / "run_pretraining.py"
+RECIPES = Path(__file__).parents[2] / "recipes"
 STEPS, MOST_GRAPHS = 20, 3
 ON = {"xla": {"PJRT_DEVICE": "CPU"}, "cpu": {"USE_TORCH_XLA": "false", "ACCELERATE_USE_CPU": "true"}}
 
@@ -39,9 +40,18 @@ def train(device: str, world: Any, start: Path, folder: Path, *arguments: object
     given = [TINY, "--corpus", world.corpus, "--model_name_or_path", start, "--output_dir", folder]
     given += ["--train_batch_size 13 --per_device_train_batch_size 7", "--max_steps", STEPS, "--warmup_steps 5"]
     given += ["--save_steps 10 --max_eval_sequences 7", *arguments]
-    command = [sys.executable, str(RECIPE), *(part for argument in given for part in str(argument).split(" "))]
+    run("run_pretraining", device, given)
+    return logged_losses(folder)
+
+
+def run(name: str, device: str, given: list[object]) -> None:
+    parts = (part for argument in given for part in str(argument).split(" "))
+    command = [sys.executable, str(RECIPES / f"{name}.py"), *parts]
     done = subprocess.run(command, env=os.environ | ON[device], text=True, stderr=subprocess.PIPE, timeout=1200)
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+def logged_losses(folder: Path) -> list[float]:
     return [row["loss"] for row in logs.read(folder / logs.FILE_NAME) if "loss" in row]
 
 
@@ -95,6 +105,25 @@ def test_the_published_folder_is_a_plain_model_for_stock_transformers(whole: Run
     with torch.no_grad():
         expected, found = ours(**inputs).prediction_logits, stock.eval()(**inputs).prediction_logits
     assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fine_tuning_is_that_of_the_cpu_with_few_graphs(world: Any, tmp_path: Path, name: str) -> None:
+    family, start = families(world, tmp_path)[name], save_start(world, tmp_path / "start", dropout=0.0)
+    for device in ("xla", "cpu"):
+        given = [
+            "--model_name_or_path",
+            start,
+            "--output_dir",
+            tmp_path / device,
+            *family.flags,
+            "--do_train --do_eval",
+        ]
+        given += ["--max_steps 10 --logging_steps 1 --train_batch_size 8 --warmup_ratio 0.2"]
+        run(family.recipe, device, given)
+    assert logged_losses(tmp_path / "xla") == pytest.approx(logged_losses(tmp_path / "cpu"), abs=1e-5)
+    assert 0 < results(tmp_path / "xla")["train"]["compiled_graphs"] <= MOST_GRAPHS
+    assert family.written(tmp_path / "xla") == family.rows
 
 
 def test_tied_weights_stay_one_on_the_way_to_the_device() -> None:
