@@ -339,6 +339,25 @@ def test_questions_of_ones_own(finished, tmp_path):
     assert read(tmp_path / "out" / "results.json")["splits"]["test"]["rows"] == 1
 
 
+def test_a_file_of_ones_own_leaves_the_other_splits_where_they_are(tokenizer, folder, tmp_path, monkeypatch):
+    published = {"train": rows(id=["hub-train"]), "validation": rows(id=["hub-dev"])}
+    asked = []
+
+    def load_dataset(name, *_, **__):
+        asked.append(name)
+        return published
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    (tmp_path / "own.json").write_text(json.dumps(squad_data(3, unanswerable=False, seed=7)))
+    task = prepared(tokenizer, train_file=str(tmp_path / "own.json"))
+    assert task.load(None, ["train"])["train"]["id"] == ["q7-0", "q7-1", "q7-2"] and not asked
+    assert task.load(None, ["validation"])["validation"]["id"] == ["hub-dev"] and asked == ["rajpurkar/squad"]
+    both = task.load(None, ["train", "validation"])
+    assert (len(both["train"]), both["validation"]["id"]) == (3, ["hub-dev"])
+    both = task.load(folder, ["train", "validation"])
+    assert (len(both["train"]), len(both["validation"])) == (3, 30) and len(asked) == 2
+
+
 def test_bad_input_ends_with_one_line(start, folder, tmp_path, capsys):
     data = squad_data(3, unanswerable=False)
     data["data"][0]["paragraphs"][1]["qas"][0]["answers"][0]["answer_start"] = 500
