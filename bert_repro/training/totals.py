@@ -5,9 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro.flops import flops_per_token
+from bert_repro.tasks.swag import ENDINGS
 from bert_repro.training import logs
 
-_HEADS_WITHOUT_VOCABULARY = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+_SEQUENCES_PER_EXAMPLE = {
+    "ForSequenceClassification": 1, "ForTokenClassification": 1, "ForQuestionAnswering": 1,
+    "ForMultipleChoice": len(ENDINGS),
+}  # fmt: skip
+"""The heads that predict no words, and what one row of a batch is to the encoder."""
 _OTHER_WEIGHTS = ("peft", "feature_based", "bilstm_size")  # settings that train others than those counted
 _HEADS_WITH_MASKS = ("ForPreTraining", "ForMaskedLM")
 
@@ -44,8 +49,9 @@ def _flops(rows: list[dict[str, Any]], results: Mapping[str, Any]) -> float | No
             rate = _rate(model, length, share)
             total, before = total + (row["tokens"] - before) * rate, row["tokens"]
         return total
-    if train.get("batch") and name.endswith(_HEADS_WITHOUT_VOCABULARY):
-        length = round(rows[-1]["tokens"] / (train["steps"] * train["batch"]))
+    sequences = next((count for head, count in _SEQUENCES_PER_EXAMPLE.items() if name.endswith(head)), None)
+    if train.get("batch") and sequences:
+        length = round(rows[-1]["tokens"] / (train["steps"] * train["batch"] * sequences))
         return float(rows[-1]["tokens"] * _rate(model, length, 0.0))
     return None
 

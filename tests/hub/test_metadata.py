@@ -43,11 +43,11 @@ def test_cards_of_all_tasks_are_accepted_by_us_and_by_the_hubs_types(name):
     assert read.model_name == f"bert-{name}" and read.base_model == "org/bert-mini" and read.license and read.tags
     assert {result.metric_type for result in read.eval_results} == set(record["metrics"])
     entries = eval_result_entries(record)
-    if "dataset" in record["data"]:
-        assert find_eval_result_errors(entries) == []
-        (entry,) = parse_eval_result_entries(entries)
-        assert entry.dataset_id == record["data"]["dataset"] and entry.value == 0.5
-        assert read.datasets == [entry.dataset_id] and read.language == "en"
+    assert find_eval_result_errors(entries) == []
+    (entry,) = parse_eval_result_entries(entries)
+    assert entry.dataset_id == record["data"]["dataset"] and entry.value == 0.5
+    assert read.datasets == [entry.dataset_id] and read.language == "en"
+    assert f"Licence of the data: {record['data']['license']}." in card
 
 
 def own_files(root: Path) -> dict[str, FinetuningConfig]:

@@ -104,10 +104,23 @@ def test_pretraining_counts_each_phase_at_its_length(tmp_path):
     assert totals == {"tokens": 800, "seconds": 7.0, "flops": float(f"{400 * sum(rates):.3g}")}
 
 
+def test_multiple_choice_counts_each_ending_as_a_sequence(tmp_path):
+    model = {**RECORD["model"], "class": "BertReproForMultipleChoice"}
+    folder = run_folder(tmp_path, "swag", task="swag", model=model, metrics={"accuracy": 0.5}, data={})
+    flops = 800 * flops_per_token(2, 8, 30, 800 // (10 * 4 * 4), intermediate_size=32, predicted_fraction=0)
+    assert training_totals(folder, {**RECORD, "model": model})["flops"] == float(f"{flops:.3g}")
+    assert recipe("make_card", "--folder", folder) == 0
+    text = (folder / "README.md").read_text()
+    fields = yaml.safe_load(text.split("---\n")[1])
+    assert (fields["datasets"], fields["language"]) == (["allenai/swag"], "en")
+    assert "configuration `regular`" in text and "Licence of the data: unknown" in text and "| flops |" in text
+
+
 def test_nothing_is_said_of_operations_that_are_not_counted(tmp_path):
     folder = run_folder(tmp_path)
     assert "flops" not in training_totals(folder, {**RECORD, "settings": {"peft": "lora"}})
-    assert "flops" not in training_totals(folder, {**RECORD, "model": {"class": "BertReproForMultipleChoice"}})
+    causal = {**RECORD["model"], "class": "BertReproForCausalLM"}
+    assert "flops" not in training_totals(folder, {**RECORD, "model": causal})
     (folder / "train_log.jsonl").unlink()
     assert training_totals(folder, RECORD) == {}
 
