@@ -169,8 +169,8 @@ def find_scale(name: str) -> Scale:
     title = scale_name(name)
     if title in SCALES or not re.fullmatch(r"[\w.-]+", title, re.ASCII):
         raise UserError(
-            f"--scale {name}: the file's name without its ending names the scale in records and report; it must consist "
-            f"of letters, digits, - _ . and differ from {', '.join(SCALES)}"
+            f"--scale {name}: the file's name without its ending names the scale in records and report; it must "
+            f"consist of letters, digits, - _ . and differ from {', '.join(SCALES)}"
         )
     document, where = read_yaml_mapping(Path(name), "--scale"), f"--scale {name}"
     known = [item.name for item in fields(Scale)]
