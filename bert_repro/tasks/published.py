@@ -31,8 +31,8 @@ def load_from_hub(
     title = f"{dataset_id} ({name})" if name else dataset_id
     try:
         published = datasets.load_dataset(dataset_id, name, revision=revision)
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    except (OSError, RuntimeError, ValueError, StopIteration, datasets.exceptions.DatasetsError) as error:
+        reason = _reason(error)
         raise UserError(
             f"{title} cannot be read from the Hub: {reason}; check the connection, or give the official files "
             "with --data_dir"
@@ -41,3 +41,13 @@ def load_from_hub(
     if not found:
         raise UserError(f"{title} has no split {' or '.join(splits)}; give the official files with --data_dir")
     return found
+
+
+def _reason(error: Exception) -> str:
+    """One line on why a dataset cannot be read; what is wrong with a broken file only the error's cause says."""
+    from datasets.exceptions import DatasetGenerationError
+
+    if isinstance(error, StopIteration):  # all that the library says of an empty file
+        return "one of its files is empty"
+    told = error.__cause__ if isinstance(error, DatasetGenerationError) and error.__cause__ else error
+    return next((line.strip() for line in str(told).splitlines() if line.strip()), type(error).__name__)

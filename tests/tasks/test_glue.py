@@ -5,6 +5,7 @@ from bert_repro import metrics
 from bert_repro.errors import UserError
 from bert_repro.tasks import TASKS, get_task
 from bert_repro.tasks.glue import COLA, GLUE_TASKS, MNLI, MRPC, QQP, RTE, SST2, STSB, GlueTask
+from bert_repro.tasks.published import load_from_hub
 
 PARSES = ("sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse", "sentence2_parse")
 MNLI_TRAIN = ("index", "promptID", "pairID", "genre", *PARSES, "sentence1", "sentence2", "label1", "gold_label")
@@ -219,6 +220,22 @@ def test_an_unreachable_hub_names_the_other_way(monkeypatch):
     with pytest.raises(UserError, match=r"cannot be read from the Hub: Couldn't reach it; .*--data_dir") as caught:
         RTE.load(None, ["train"])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("train.csv", "a,b\n1,2\n1,2,3\n", ".* Expected 2 fields in line 3, saw 3"),
+        ("train.jsonl", '{"a": 1}\n{"a": \n', "JSON parse error: .*"),
+        ("train.jsonl", "", "one of its files is empty"),
+    ],
+)
+def test_a_broken_dataset_is_one_line_with_its_reason(tmp_path, monkeypatch, name, content, reason):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / name).write_text(content)
+    with pytest.raises(UserError, match=rf"^.*hub cannot be read from the Hub: {reason}; check the connection[^\n]*$"):
+        load_from_hub(str(tmp_path / "hub"), ["train"])
 
 
 def test_unknown_task_lists_the_known_ones():
