@@ -1,6 +1,7 @@
 """From the command line to a configuration, and from the end of a run to an exit code.
 
 Precedence: defaults < --preset < --config FILE.yaml < flags. Unknown flags, YAML keys and values are refused.
+A flag may be spelled with hyphens in place of underscores.
 Every recipe is one row of `RECIPES`; `python recipes/NAME.py`, `accelerate launch recipes/NAME.py` and, where the
 package is installed without its sources, `bert-repro NAME` run the same code.
 """
@@ -79,7 +80,7 @@ def main(recipe: str, description: str | None = None, argv: Sequence[str] | None
     output_dir: str | None = None
     try:
         config = parse(entry.config, sys.argv[1:] if argv is None else argv, prog=recipe, description=description)
-        output_dir = getattr(config, "output_dir", None)
+        output_dir = getattr(config, "output_dir", None) if getattr(config, "makes_runs", True) else None
         entry.load()(config)
     except BaseException as error:
         code = _report(error, output_dir)
@@ -120,7 +121,7 @@ def parse(
     hints = typing.get_type_hints(config_class)
     for item in dataclasses.fields(config_class):
         _add_flag(parser, item, hints[item.name])
-    given, unknown = parser.parse_known_args(list(argv))
+    given, unknown = parser.parse_known_args([_with_underscores(word, hints) for word in argv])
     if unknown:
         raise UserError(_unknown_flag(unknown[0], config_class))
     flags = {key: value for key, value in vars(given).items() if value is not None}
@@ -255,6 +256,13 @@ def _single_from_yaml(value: Any, base: type, where: str) -> Any:
     elif isinstance(value, base) and not (base is int and isinstance(value, bool)):
         return value
     raise UserError(f"{where}: {value!r} is not of type {base.__name__}")
+
+
+def _with_underscores(word: str, known: typing.Container[str]) -> str:
+    """A flag spelled with hyphens as it is spelled here, `--dry-run` as `--dry_run`; anything else as it is."""
+    flag, equals, value = word.partition("=")
+    name = flag.removeprefix("--").replace("-", "_")
+    return f"--{name}{equals}{value}" if flag.startswith("--") and name in known else word
 
 
 def _unknown_flag(flag: str, config_class: type[configs.Config]) -> str:

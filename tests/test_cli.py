@@ -24,6 +24,11 @@ def test_booleans_as_transformers_users_write_them() -> None:
     assert not cli.parse(GlueConfig, [*GLUE, "--packing", "false"]).packing
 
 
+def test_hyphens_stand_for_underscores_in_flags_alone() -> None:
+    config = cli.parse(GlueConfig, [*GLUE, "--learning-rate=1e-4", "--data-dir", "my-data_dir", "--do-train"])
+    assert (config.learning_rate, config.data_dir, config.do_train) == (1e-4, "my-data_dir", True)
+
+
 def test_phases_come_from_yaml(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(

@@ -34,6 +34,11 @@ class StudyConfig(Config):
         choices=("local", "ray"),
     )
 
+    @property
+    def makes_runs(self) -> bool:
+        """Whether it does more than to list runs or to write job scripts; only then it leaves a status.json."""
+        return not self.dry_run and self.emit is None
+
     def validate(self) -> None:
         """At least one study; a corpus unless nothing is run."""
         super().validate()

@@ -27,6 +27,8 @@ _TASK_SIZES = {
 }
 _USUAL_SHARE = 0.4  # of the peak, that training reaches
 
+_NO_CORPUS = "without --corpus finished runs cannot be recognised, as a run's name depends on the corpus"
+
 
 def describe(runs: Sequence[Run], store: Store, corpus: str) -> str:
     """A text for people: every run with its cells, operations and time, and the sums.
@@ -37,7 +39,8 @@ def describe(runs: Sequence[Run], store: Store, corpus: str) -> str:
     Args:
         runs: the plan.
         store: knows what is done.
-        corpus: the prepared corpus, for its vocabulary; empty: the released uncased vocabulary's size.
+        corpus: the prepared corpus, for its vocabulary; empty: the released uncased vocabulary's size, and what is
+            done is not known.
     """
     vocab_size = TokenizedCorpus.load(corpus).manifest["vocab_size"] if corpus else RELEASED_VOCAB_SIZES["uncased"]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -46,7 +49,7 @@ def describe(runs: Sequence[Run], store: Store, corpus: str) -> str:
     rows = [("state", "FLOPs", "hours", "run", "fills")]
     costs = [run_flops(run, vocab_size) for run in runs]
     for run, flops in zip(runs, costs, strict=True):
-        state = "done" if store.is_done(run) else "failed" if store.has_failed(run) else "to do"
+        state = _state(run, store) if corpus else "?"
         fills = ", ".join(f"{cell.table}: {cell.row}, {cell.column}" for cell in run.cells)
         rows.append((state, f"{flops:.1e}", _hours(flops / speed), run.id, fills))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
@@ -55,15 +58,19 @@ def describe(runs: Sequence[Run], store: Store, corpus: str) -> str:
     ]
     open_cost = sum(cost for run, cost in zip(runs, costs, strict=True) if not store.is_done(run))
     pretraining = sum(run.pretrains for run in runs)
+    done = f"{sum(store.is_done(run) for run in runs)} done" if corpus else _NO_CORPUS
     lines += [
         "",
-        f"{len(runs)} runs: {pretraining} pre-training, {len(runs) - pretraining} fine-tuning; "
-        f"{sum(store.is_done(run) for run in runs)} done",
+        f"{len(runs)} runs: {pretraining} pre-training, {len(runs) - pretraining} fine-tuning; {done}",
         f"{sum(costs):.1e} floating-point operations, {open_cost:.1e} of them to do: about {_hours(open_cost / speed)} "
         f"hours on one device such as this one ({device.type}, {speed / _USUAL_SHARE / 1e12:.2f} TFLOP/s on a large "
         f"product, {_USUAL_SHARE:.0%} of it)",
     ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _state(run: Run, store: Store) -> str:
+    return "done" if store.is_done(run) else "failed" if store.has_failed(run) else "to do"
 
 
 def run_flops(run: Run, vocab_size: int) -> float:

@@ -143,6 +143,28 @@ def test_several_processes_of_a_launcher_are_refused_before_anything_is_made(
     assert all(words in message for words in ("2 processes", "several times", "--emit slurm", "--engine ray"))
 
 
+@pytest.mark.parametrize("flag", [("--dry-run",), ("--dry_run", "true"), ("--emit", "slurm")])
+def test_looking_ahead_leaves_the_status_of_the_study_alone(flag: tuple[str, ...], log: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    looking = ("--table", "8", *flag, "--output_dir", folder)
+    with_corpus = ("--corpus", "toy") if "--emit" in flag else ()
+    assert study(*looking, *with_corpus) == 0
+    assert not (folder / "status.json").exists()
+    folder.mkdir(exist_ok=True)
+    (folder / "status.json").write_text('{"code": 143, "reason": "stopped"}')
+    assert study(*looking, *with_corpus) == 0
+    assert json.loads((folder / "status.json").read_text())["code"] == 143
+
+
+def test_a_dry_run_without_a_corpus_says_that_it_cannot_know_what_is_done(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert study("--table", "8", "--dry-run", "--output_dir", tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "without --corpus finished runs cannot be recognised" in shown
+    assert "to do" not in shown.splitlines()[1]
+
+
 def test_only_some_runs(log: Path, tmp_path: Path) -> None:
     where = ("--output_dir", tmp_path / "study")
     plan = engine.plan(cli.parse(cli.RECIPES["run_study"].config, [*FLAGS, *map(str, where)]))
