@@ -89,6 +89,11 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
             "--ensemble_with and --do_train exclude each other: train every model first, then combine them",
         )
         require(
+            not self.push_to_hub or self.do_train,
+            "--push_to_hub needs --do_train: a run that only scores or predicts publishes no model; upload the folder "
+            "of the run that trained it with recipes/push_to_hub.py",
+        )
+        require(
             self.peft is None or self.do_train,
             f"--peft {self.peft} needs --do_train; a finished run's folder holds the merged model, score it without",
         )

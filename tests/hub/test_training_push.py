@@ -75,3 +75,13 @@ def test_a_search_tries_the_login_before_its_first_run(hub, world, tmp_path, cap
     assert raised.value.code == 2
     assert "rights to create a model" in capsys.readouterr().err
     assert not list((tmp_path / "run").rglob("train_log.jsonl"))
+
+
+@pytest.mark.parametrize("doing", ["--do_eval", "--do_predict", "--do_eval --do_predict"])
+def test_a_run_that_makes_no_model_is_not_pushed(hub, world, tmp_path, capsys, doing):
+    argv = f"--task_name sst2 --data_dir {world.glue} --model_name_or_path {tmp_path / 'model'} {doing} --output_dir "
+    with pytest.raises(SystemExit) as raised:
+        cli.main("run_glue", argv=[*argv.split(), str(tmp_path / "run"), "--push_to_hub", "--hub_model_id", "org/tiny"])
+    assert raised.value.code == 2
+    assert "--push_to_hub needs --do_train" in capsys.readouterr().err
+    assert not hub.requests and not hub.repos
