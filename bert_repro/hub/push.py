@@ -128,6 +128,7 @@ def prepare_repository(repo_id: str, *, private: bool | None = None, revision: s
     Raises:
         UserError: this login cannot do that, or the repository is public and ought to be private.
     """
+    check_repo_id(repo_id)
     with _told_in_one_line(repo_id, "nothing was uploaded"):
         from huggingface_hub import HfApi
 
@@ -141,6 +142,18 @@ def prepare_repository(repo_id: str, *, private: bool | None = None, revision: s
         if revision != MAIN:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         return Repository(repo_id, revision, api.model_info(repo_id, revision=revision).sha)
+
+
+def check_repo_id(repo_id: str) -> None:
+    """Checks that a name can be that of a repository, without asking the Hub.
+
+    Raises:
+        UserError: it cannot.
+    """
+    with _told_in_one_line(repo_id, "nothing was uploaded"):
+        from huggingface_hub.utils import validate_repo_id
+
+        validate_repo_id(repo_id)
 
 
 def check_card(folder: Path, card: str | None = None) -> None:

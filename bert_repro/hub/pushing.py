@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bert_repro.configs import PushConfig
 from bert_repro.errors import UserError
-from bert_repro.hub.push import CARD, check_card, published_files, push_folder
+from bert_repro.hub.push import CARD, check_card, check_repo_id, published_files, push_folder
 from bert_repro.hub.revisions import checkpoint_card, checkpoints_of, record_of_checkpoint, revision_of, step_of
 
 
@@ -16,11 +16,12 @@ def push_to_hub(config: PushConfig) -> list[str]:
         Addresses of the commits.
 
     Raises:
-        UserError: see `bert_repro.hub.push.push_folder`.
+        UserError: see `bert_repro.hub.push.push_folder`; a dry run finds all of it that is not up to the Hub.
     """
     folder = Path(config.folder)
     if not folder.is_dir():
         raise UserError(f"--folder {folder}: no such folder; name the output folder of a finished run")
+    check_repo_id(config.hub_model_id)
     folders = [*(checkpoints_of(folder) if config.checkpoints else []), folder]
     commits = []
     for path in folders:

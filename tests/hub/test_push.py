@@ -215,6 +215,15 @@ def test_an_id_that_is_none(hub, folder):
         push_folder(folder, "a/b/c")
 
 
+@pytest.mark.parametrize("name", ["a/b/c", "org/a..b", "org/-toy", "org/toy.git"])
+def test_a_dry_run_refuses_an_id_that_is_none(hub, folder, capsys, name):
+    for more in ("--dry_run", ""):
+        assert run_recipe(*f"--folder {folder} --hub_model_id {name} {more}".split()) == 2
+        told = capsys.readouterr()
+        assert f"--hub_model_id {name}: " in told.err and not told.out
+    assert not hub.requests and not hub.repos
+
+
 def test_private_stays_private(hub, folder):
     push_folder(folder, REPO, private=True)
     assert hub.repos[REPO].private
