@@ -38,32 +38,44 @@ def convert_triviaqa(config: TriviaqaConfig) -> dict[str, int]:
         their beginning, `missing` files, and those that are `repeated` for one question.
 
     Raises:
-        UserError: a file is not as TriviaQA's are, or no example came of it.
+        UserError: a file is not as TriviaQA's are, or no example came of it, or the output cannot be written.
     """
     source, target = Path(config.qa_file), Path(config.output_file)
+    if target.is_dir():
+        raise UserError(f"--output_file {target} is a folder; name a file")
     if target.exists() and not config.overwrite_output_file:
         raise UserError(f"--output_file {target} exists; name another file, or give --overwrite_output_file")
     evidence = _Evidence(Path(config.evidence_dir))
     counts = Counter({name: 0 for name in ("questions", "documents", "examples", "without_answer", "missing")})
     questions = _questions(source)
+    try:
+        _write(target, _articles(source, questions, evidence, config.max_tokens, counts))
+    except OSError as error:
+        raise UserError(f"--output_file {target}: cannot be written ({error.strerror}); name another") from error
+    if not counts["examples"]:
+        raise UserError(f"{source}: no example came of {_told(counts)}; {evidence.hint()}")
+    logger.info("%s: %s", target, _told(counts))
+    if counts["missing"]:
+        logger.warning("%d documents are not in %s, for example %s", counts["missing"], evidence.root, evidence.lost)
+    return dict(counts)
+
+
+def _write(target: Path, articles: Iterator[dict[str, Any]]) -> None:
+    """Writes articles as SQuAD v1.1's JSON, all or none; where there is none, no file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".writing-{target.name}")
     try:
         with unfinished.open("w", encoding="utf-8", newline="\n") as file:
             file.write('{"version": "1.1", "data": [')
-            for article in _articles(source, questions, evidence, config.max_tokens, counts):
-                file.write("\n" if counts["examples"] == 1 else ",\n")
+            number = 0
+            for number, article in enumerate(articles, start=1):
+                file.write("\n" if number == 1 else ",\n")
                 file.write(json.dumps(article, ensure_ascii=False))
             file.write("\n]}\n")
-        if not counts["examples"]:
-            raise UserError(f"{source}: no example came of {_told(counts)}; {evidence.hint()}")
-        os.replace(unfinished, target)
+        if number:
+            os.replace(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)
-    logger.info("%s: %s", target, _told(counts))
-    if counts["missing"]:
-        logger.warning("%d documents are not in %s, for example %s", counts["missing"], evidence.root, evidence.lost)
-    return dict(counts)
 
 
 def first_tokens(text: str, limit: int) -> str:
@@ -116,6 +128,8 @@ class _Evidence:
             path = found
         try:
             return path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror}); make it readable") from error
         except UnicodeDecodeError as error:
             raise UserError(f"{path}: is not UTF-8 (byte {error.start}); get the file again") from None
 
@@ -169,10 +183,17 @@ def _articles(
 
 def _pages(where: str, question: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for key, folder in PAGES.items():
-        for page in question.get(key, ()):
+        for page in _list(where, question, key):
             if not isinstance(page, dict):
                 raise UserError(f"{where}: {key} holds {page!r}; it must hold objects with a Filename")
             yield folder, page
+
+
+def _list(where: str, holder: dict[str, Any], key: str) -> list[Any]:
+    value = holder.get(key, [])
+    if not isinstance(value, list):
+        raise UserError(f"{where}: {key} is {value!r}; it must be a list, as in TriviaQA's own files, or be left out")
+    return value
 
 
 def _text(where: str, holder: Any, key: str) -> str:
@@ -186,7 +207,7 @@ def _answer_names(where: str, question: dict[str, Any]) -> list[str]:
     answer = question.get("Answer")
     if not isinstance(answer, dict):
         raise UserError(f"{where}: has no Answer; name a file with answers, not a test set")
-    names = [answer.get("Value"), *answer.get("Aliases", ()), *answer.get("HumanAnswers", ())]
+    names = [answer.get("Value"), *_list(where, answer, "Aliases"), *_list(where, answer, "HumanAnswers")]
     if not all(isinstance(name, str) for name in names):
         raise UserError(f"{where}: Answer is {answer!r}; Value and Aliases must be texts")
     return names

@@ -44,7 +44,11 @@ def write_card(config: CardConfig) -> Path:
     if errors := find_card_errors(card):
         raise UserError(f"the card would not be right: {errors[0]}")
     path = Path(config.output_file) if config.output_file else folder / CARD
-    path.write_text(card, encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(card, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--output_file {path}: cannot be written ({error.strerror}); name another") from error
     if path.resolve() == (folder / CARD).resolve():
         write_eval_results(folder, record)
     logger.info("wrote %s", path)

@@ -121,6 +121,9 @@ def test_a_model_trains_on_it(evidence: Path, world: Any) -> None:
         ({"Data": [{"Question": "x", "QuestionId": "a"}]}, r"Data\[0\]: has no Answer; name a file with answers"),
         ({"Data": [question("a") | {"Answer": {"Value": 3}}]}, r"Data\[0\]: Answer is \{'Value': 3\}"),
         ({"Data": [question("a") | {"EntityPages": ["x"]}]}, r"Data\[0\]: EntityPages holds 'x'"),
+        ({"Data": [question("a") | {"EntityPages": None}]}, r"Data\[0\]: EntityPages is None; it must be a list"),
+        ({"Data": [question("a") | {"SearchResults": 7}]}, r"Data\[0\]: SearchResults is 7; it must be a list"),
+        ({"Data": [question("a") | {"Answer": {"Value": "x", "Aliases": None}}]}, r"Data\[0\]: Aliases is None; it"),
         ({"Data": [question("a", "Part.txt")]}, "no example came of 1 questions, 1 documents"),
         ({"Data": [question("a", "gone.txt")]}, "wikipedia/gone.txt is not there, name the right --evidence_dir"),
     ],
@@ -133,6 +136,15 @@ def test_other_files_are_refused(evidence: Path, content: Any, told: str) -> Non
     with pytest.raises(UserError, match=told):
         convert_triviaqa(TriviaqaConfig(**settings))
     assert not target.exists()
+
+
+def test_an_output_that_cannot_be_written_is_refused(evidence: Path) -> None:
+    (evidence.parent / "file").write_text("")
+    below = str(evidence.parent / "file" / "train.json")
+    with pytest.raises(UserError, match=r"^--output_file .*: cannot be written \([^)]+\); name another$"):
+        convert(evidence, question("a", "Lloyd.txt"), output_file=below)
+    with pytest.raises(UserError, match=r"^--output_file .* is a folder; name a file$"):
+        convert(evidence, question("a", "Lloyd.txt"), output_file=str(evidence), overwrite_output_file=True)
 
 
 def test_other_folders_and_taken_names_are_refused(evidence: Path) -> None:

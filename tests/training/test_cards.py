@@ -53,6 +53,16 @@ def test_a_card_is_complete_and_without_paths_of_this_machine(tmp_path):
         assert part in text, part
 
 
+def test_a_missing_folder_is_made_and_an_unwritable_file_refused(tmp_path, capsys):
+    folder = run_folder(tmp_path)
+    card = tmp_path / "cards" / "of" / "bert-cola.md"
+    assert recipe("make_card", "--folder", folder, "--output_file", card) == 0 and card.read_text()
+    below = card / "other.md"
+    assert recipe("make_card", "--folder", folder, "--output_file", below) == 2
+    last = capsys.readouterr().err.rstrip().splitlines()[-1]
+    assert last.startswith(f"error: --output_file {below}: cannot be written (") and last.endswith("; name another")
+
+
 def test_seeds_are_shown_with_mean_and_deviation(tmp_path):
     folder = run_folder(tmp_path)
     settings = {**RECORD["settings"], "seed": 2, "output_dir": "elsewhere"}
