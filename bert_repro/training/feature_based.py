@@ -8,7 +8,8 @@ never meets stale states, and every row of Table 7 reads the same ones.
 
 All layers, so that one pass of the encoder serves every row; a row reads its own only. float32, so that training sees
 what the published model computes. CoNLL-2003 with BERT-base takes about 16 GB, with `--ner_context centred` far more.
-A folder appears when it is complete. A run that is killed while it computes leaves a hidden one, which may be removed.
+The file appears when it is complete. Of several runs that need the same states one computes them, and the others wait;
+what a run leaves that is killed while it computes, the next one removes.
 """
 
 import hashlib
@@ -24,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from bert_repro import status
 from bert_repro.configs import NerConfig
 from bert_repro.data.collators import collate_features
 from bert_repro.errors import UserError
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 STATES = "states.npy"
+_PATIENCE = 0.5  # seconds between two looks at what another process computes
 _FIELDS = ("input_ids", "token_type_ids")
 _REPLACED = ("input_ids", "token_type_ids", "position_ids")
 _COMPUTING = ("num_attention_heads", "hidden_act", "layer_norm_eps", "is_decoder", "_attn_implementation")
@@ -124,7 +127,7 @@ class FeatureCache:
             starts = np.concatenate([[0], np.cumsum(features["length"][:])]).astype(np.int64)
             folder = self.folder / self._digest(features)
             if not (folder / STATES).exists():
-                self._compute(features, starts, folder)
+                self._compute_once(features, starts, folder)
             self._loaded[name] = States(np.load(folder / STATES, mmap_mode="r"), starts)
         return self._loaded[name]
 
@@ -137,33 +140,41 @@ class FeatureCache:
                     digest.update(b"%d:" % len(row) + np.asarray(row, dtype=np.int32).tobytes())
         return digest.hexdigest()[:24]
 
-    def _compute(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], folder: Path) -> None:
-        """Computes states into a folder of this process and moves it in, so that a half one is never taken for whole.
+    def _compute_once(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], folder: Path) -> None:
+        """Computes states, or waits for the process that is at it."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not status.lock(folder):
+                logger.info("waiting for another run to compute the frozen encoder's states")
+                while not status.lock(folder):
+                    time.sleep(_PATIENCE)
+            if not (folder / STATES).exists():
+                self._compute(features, starts, folder)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise UserError(f"--feature_cache_dir {self.folder} cannot be written ({reason})") from error
+        finally:
+            status.unlock(folder)
 
-        Processes that compute the same do not disturb each other: the first that is ready moves its folder in.
-        """
+    def _compute(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], folder: Path) -> None:
+        """Computes states into a file beside their own and moves it there, so that half is never taken for whole."""
         began = time.perf_counter()
-        stage = folder.with_name(f".{folder.name}.{platform.node()}.{os.getpid()}")
+        for left in folder.glob(f".{STATES}.*"):
+            left.unlink()
+        stage = folder / f".{STATES}.{platform.node()}.{os.getpid()}"
         try:
             self._write(features, starts, stage)
-            if not (folder / STATES).exists():
-                os.replace(stage, folder)
-        except OSError as error:
-            if not (folder / STATES).exists():  # else another process was first, a moment ago
-                reason = error.strerror or str(error)
-                raise UserError(f"--feature_cache_dir {self.folder} cannot be written ({reason})") from error
+            os.replace(stage, folder / STATES)
         finally:
-            shutil.rmtree(stage, ignore_errors=True)
+            stage.unlink(missing_ok=True)
         seconds = time.perf_counter() - began
         self.seconds += seconds
         logger.info("the frozen encoder read %d tokens in %.1f s; they will be read from the disk", starts[-1], seconds)
 
     def _write(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], stage: Path) -> None:
-        shutil.rmtree(stage, ignore_errors=True)
-        stage.mkdir(parents=True)
         shape = (self.encoder.config.num_hidden_layers + 1, int(starts[-1]), self.encoder.config.hidden_size)
         self._require_room(4 * int(np.prod(shape)))
-        states = np.lib.format.open_memmap(stage / STATES, mode="w+", dtype=np.float32, shape=shape)
+        states = np.lib.format.open_memmap(stage, mode="w+", dtype=np.float32, shape=shape)
         size, was_training = self.config.per_device_eval_batch_size, self.encoder.training
         self.encoder.eval()
         for first in range(0, len(features), size):

@@ -1,7 +1,9 @@
 """The feature-based approach through its recipe, and what the cache of a frozen encoder's states promises."""
 
 import dataclasses
+import fcntl
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from running import recipe, results
 from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-from bert_repro import BertReproConfig, BertReproForMaskedLM, BertReproForTokenClassification, BertReproModel
+from bert_repro import BertReproConfig, BertReproForMaskedLM, BertReproForTokenClassification, BertReproModel, status
 from bert_repro.configs import NerConfig
 from bert_repro.errors import UserError
 from bert_repro.training import feature_based
@@ -195,6 +197,10 @@ def folders(tmp_path: Path) -> set[str]:
     return {path.name for path in tmp_path.iterdir()}
 
 
+def files(tmp_path: Path) -> set[str]:
+    return {path.name for path in tmp_path.rglob("*") if path.is_file()}
+
+
 def test_states_are_those_of_the_encoder_without_dropout(make_cache: Callable[..., FeatureCache]) -> None:
     cache, features = make_cache(row="concat_last_four"), tokenised()
     batch = cache.batch(features, [3, 0], {"input_ids": None, "cu_seq_lens_q": "kept"})
@@ -274,30 +280,35 @@ def test_interrupted_it_leaves_nothing_that_is_taken_for_whole(
     monkeypatch.setattr(FeatureCache, "_encode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         cache.load(tokenised())
-    assert folders(tmp_path) == set()
-    killed = tmp_path / f".{whole._digest(tokenised())}.elsewhere.1"  # what a killed process leaves
-    killed.mkdir()
-    np.save(killed / feature_based.STATES, np.zeros_like(expected))
+    assert files(tmp_path) == set()
+    folder = tmp_path / whole._digest(tokenised())
+    (folder / f".{feature_based.STATES}.elsewhere.1").write_bytes(b"what a killed process leaves")
     monkeypatch.setattr(FeatureCache, "_encode", encode)
     assert np.array_equal(make_cache().load(tokenised()).values, expected)
+    assert files(tmp_path) == {feature_based.STATES}
 
 
-def test_two_that_compute_the_same_at_once_do_not_disturb_each_other(
+def test_what_another_process_is_computing_is_waited_for(
     make_cache: Callable[..., FeatureCache], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow, quick, encode = make_cache(), make_cache(), FeatureCache._encode
+    first, second = make_cache(), make_cache()
+    expected = first.load(tokenised()).values.copy()
+    folder = tmp_path / first._digest(tokenised())
+    (folder / feature_based.STATES).rename(tmp_path / "ready.npy")
+    other = os.open(folder, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    waits: list[float] = []
 
-    def overtaken(self: FeatureCache, features: Any, first: int, last: int) -> Any:
-        if self is slow and first == 2:
-            monkeypatch.setattr(feature_based.os, "getpid", lambda: 1)  # the quick one is another process
-            quick.load(features)
-            monkeypatch.undo()
-        return encode(self, features, first, last)
+    def the_other_ends(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            (tmp_path / "ready.npy").rename(folder / feature_based.STATES)
+            os.close(other)
 
-    monkeypatch.setattr(FeatureCache, "_encode", overtaken)
-    states = slow.load(tokenised()).values
-    assert quick.seconds > 0 and np.array_equal(states, quick.load(tokenised()).values)
-    assert len(folders(tmp_path)) == 1
+    monkeypatch.setattr(feature_based.time, "sleep", the_other_ends)
+    assert np.array_equal(second.load(tokenised()).values, expected)
+    assert len(waits) == 3 and second.seconds == 0
+    assert folder.resolve() not in status._locks, "it is given back"
 
 
 def test_a_disk_without_room_is_told_before_it_is_full(
@@ -307,7 +318,7 @@ def test_a_disk_without_room_is_told_before_it_is_full(
     monkeypatch.setattr(feature_based.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(UserError, match=r"states take 0\.0 GB, and 0\.0 GB are free; name a folder on another disk"):
         make_cache().load(tokenised())
-    assert folders(tmp_path) == set()
+    assert files(tmp_path) == set()
 
 
 def test_a_folder_that_cannot_be_written_is_named(make_cache: Callable[..., FeatureCache], tmp_path: Path) -> None:
