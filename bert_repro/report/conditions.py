@@ -35,7 +35,8 @@ def table_conditions(table: Table, runs: Mapping[str, Run]) -> tuple[Conditions,
 def _shared(rows: Sequence[Facts]) -> Facts:
     """The parts that every row has which has the condition at all: not every row has every task."""
     shared: Facts = {}
-    for name in dict.fromkeys(name for facts in rows for name in facts):
+    # Hardware last, though the first row may have no task.
+    for name in sorted(dict.fromkeys(name for facts in rows for name in facts), key=lambda name: name == "hardware"):
         first, *others = [facts[name] for facts in rows if name in facts]
         shared[name] = [part for part in first if all(part in other for other in others)]
     return shared

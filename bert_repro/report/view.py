@@ -83,7 +83,7 @@ class Finding:
 def table_view(table: Table, conditions: tuple[Conditions, dict[str, Conditions]]) -> TableView:
     """A table of the paper, or Figure 5, with ours."""
     notes: dict[str, str] = {}
-    lines = [line for row in table.rows for line in _lines(table, row, notes)]
+    lines = [line for row in table.rows for line in _lines(table, row, notes) if set(line.cells) != {_NOTHING}]
     return TableView(
         _anchor(table.key, table.scale),
         where(table.key) + (f", ours at scale {table.scale}" if table.scale else ""),

@@ -180,6 +180,14 @@ def test_an_average_that_is_not_there_has_neither(tmp_path):
     assert line_of(found, "BERT-base", "difference")[0]["Average"] == "–"
 
 
+def test_a_line_of_nothing_but_dashes_is_left_out(tmp_path):
+    for seed, examples in ((1, True), (2, False)):
+        cells = [cell(5, name, "SST-2") for name in ("BERT-base", "No NSP")]
+        finetuning(tmp_path, cells, 0.7, task="sst2", split="validation", seed=seed, examples=examples)
+    view = table_view(table(tmp_path, "5"), ({}, {}))
+    assert [line.kind for line in view.lines if line.row == "No NSP"] == ["paper", "ours", "difference"]
+
+
 def test_two_averages_are_ordered(tmp_path):
     fill_table_1(tmp_path)
     fill_table_1(tmp_path, 0.1, name="BERT-large")
