@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bert_repro import cli
-from bert_repro.configs import GlueConfig, Phase, PretrainingConfig
+from bert_repro.configs import GlueConfig, Phase, PretrainingConfig, SquadConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 
 GLUE = ["--model_name_or_path", "m", "--do_eval"]
@@ -45,6 +45,16 @@ def test_phases_come_from_yaml(tmp_path: Path) -> None:
         (["--decay_from", "end"], "--decay_from is 'end'; it must be one of: start, warmup_end"),
         (["--warmup_ratio", "2"], "--warmup_ratio is 2.0; it must lie in [0, 1]"),
         (["--max_steps", "0"], "--max_steps is 0; it must be positive"),
+        (["--num_train_epochs", "inf"], "--num_train_epochs is inf; it must be a finite number"),
+        (["--search_num_train_epochs", "3", "inf"], "--search_num_train_epochs is inf; it must be a finite number"),
+        (["--weight_decay", "nan"], "--weight_decay is nan; it must be a finite number"),
+        (["--max_grad_norm", "nan"], "--max_grad_norm is nan; it must be a finite number"),
+        (["--weight_decay", "-1"], "--weight_decay is -1.0; it must not be negative"),
+        (["--max_grad_norm", "-1"], "--max_grad_norm is -1.0; it must not be negative"),
+        (["--warmup_steps", "-5"], "--warmup_steps is -5; it must not be negative"),
+        (["--learning_rate", "-1"], "--learning_rate is -1.0; it must not be negative"),
+        (["--adam_epsilon", "0"], "--adam_epsilon is 0.0; it must be positive"),
+        (["--adam_epsilon", "-1"], "--adam_epsilon is -1.0; it must be positive"),
         (["--seed", "1", "stray"], "'stray' is not expected here"),
         (["--packing", "maybe"], "'maybe' is not true or false"),
         (["--config", "nowhere.yaml"], "--config nowhere.yaml: cannot be read"),
@@ -54,6 +64,13 @@ def test_wrong_arguments_are_named(arguments: list[str], told: str) -> None:
     with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
         cli.parse(GlueConfig, [*GLUE, *arguments])
     assert told in str(raised.value)
+
+
+def test_numbers_of_every_configuration_are_finite() -> None:
+    with pytest.raises(UserError, match=r"--null_score_diff_threshold is nan; it must be a finite number"):
+        cli.parse(SquadConfig, [*GLUE, "--null_score_diff_threshold", "nan"])
+    with pytest.raises(UserError, match=r"--initializer_range is inf; it must be a finite number"):
+        cli.parse(PretrainingConfig, ["--initializer_range", "inf"])
 
 
 @pytest.mark.parametrize(

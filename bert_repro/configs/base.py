@@ -1,5 +1,6 @@
 """What every configuration shares: a field with its metadata, and the base class that checks choices."""
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -34,13 +35,16 @@ def setting(
 
 @dataclass(frozen=True)
 class Config:
-    """Base of all configurations: checks the choices; a subclass adds its own checks in `validate`."""
+    """Base of all configurations: checks choices and that numbers are finite; a subclass adds its own in `validate`."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
             choices, value = item.metadata.get("choices"), getattr(self, item.name)
             if choices and value is not None and value not in choices and value != item.default:
                 raise UserError(f"--{item.name} is {value!r}; it must be one of: {', '.join(choices)}")
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, float) and not math.isfinite(number):
+                    raise UserError(f"--{item.name} is {number}; it must be a finite number")
         self.validate()
 
     def validate(self) -> None:

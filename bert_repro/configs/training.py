@@ -54,7 +54,10 @@ class OptimizerConfig(Config):
     def validate(self) -> None:
         """Ranges of the optimiser's numbers."""
         super().validate()
-        require(self.learning_rate >= 0, f"--learning_rate is {self.learning_rate}; it must not be negative")
+        for name in ("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps"):
+            value = getattr(self, name)
+            require(value is None or value >= 0, f"--{name} is {value}; it must not be negative")
+        require(self.adam_epsilon > 0, f"--adam_epsilon is {self.adam_epsilon}; it must be positive")
         require(0 <= self.warmup_ratio <= 1, f"--warmup_ratio is {self.warmup_ratio}; it must lie in [0, 1]")
         for name in ("adam_beta1", "adam_beta2"):
             value = getattr(self, name)
