@@ -1,5 +1,6 @@
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,6 +101,26 @@ def test_entity_f1_counts_as_conlleval(predictions, references, expected):
 def test_entity_f1_refuses_other_shapes(predictions, references):
     with pytest.raises(ValueError, match="sentence"):
         metrics.entity_f1(predictions, references)
+
+
+GLUE = Path(__file__).parent / "golden" / "glue"
+RECORDED = json.loads((GLUE / "expected.json").read_text("utf-8"))["scores"]
+
+
+@pytest.mark.parametrize("record", RECORDED, ids=lambda record: f"{record['file']} {record['metric']}")
+def test_golden_scores_are_what_the_functions_of_glues_evaluation_gave(record):
+    """The predictions are those of real runs; tests/golden/reproduce.py repeats the expected values."""
+    lines = [line.split("\t") for line in (GLUE / record["file"]).read_text("utf-8").splitlines()[1:]]
+    assert len(lines) == record["rows"]
+    kind = int if metrics.METRICS[record["metric"]].compares == "labels" else float
+    predictions, references = ([kind(line[column]) for line in lines] for column in (0, 1))
+    score = metrics.compute([record["metric"]], predictions, references)[record["metric"]]
+    assert score == pytest.approx(record["printed"], abs=1e-12)
+    assert 0.05 < score < 0.95, "predictions that are neither right nor blind"
+
+
+def test_golden_scores_cover_glues_correlations():
+    assert {record["metric"] for record in RECORDED} == {"matthews_correlation", "pearson", "spearmanr"}
 
 
 def test_is_constant():
