@@ -27,6 +27,8 @@ logger = logging.getLogger("bert_repro")
 
 TEXT_COLUMNS = (("text",), ("text_a", "text_b"))
 """Names that are found without being told."""
+OTHER_COLUMNS = ("label", "idx")
+"""What a split has beside its texts."""
 ANY_NUMBER = (-math.inf, math.inf)
 
 
@@ -106,11 +108,12 @@ def own_classification(config: GlueConfig) -> OwnClassificationTask:
         config: the files, their columns, and, for training, whether labels are numbers.
 
     Raises:
-        UserError: a column is missing, the training file has fewer than two labels, or the finished model predicts
-            something else.
+        UserError: a column is missing or cannot be text, the training file lacks a label or has fewer than two
+            different ones, or the finished model predicts something else.
     """
     files = config.own_files
     text_columns = config.text_columns or _found_text_columns(next(iter(files.values())))
+    _check_names(text_columns, config.label_column)
     numbers = config.regression if config.do_train else _model_predicts_numbers(config)
     metrics = ("pearson", "spearmanr") if numbers else ("accuracy", "matthews_correlation")
     return OwnClassificationTask(
@@ -159,11 +162,24 @@ def files_of(files: Mapping[str, Path], splits: Sequence[str]) -> dict[str, Path
     return found
 
 
+def _check_names(text_columns: Sequence[str], label_column: str) -> None:
+    """Refuses a column of text that is the labels too, or is named as what a split has beside its texts."""
+    for name in text_columns:
+        if name == label_column:
+            raise UserError(f"--text_columns: {name!r} is the column of labels; name another")
+        if name in OTHER_COLUMNS:
+            raise UserError(f"--text_columns: {name!r} is no name for a text here; rename that column of the files")
+
+
 def _label_names(config: GlueConfig, text_columns: Sequence[str]) -> tuple[str, ...]:
     if not config.do_train:
         return _names_of_the_model(config)
     path = config.own_files["train"]
-    labels = read_table(path, (*text_columns, config.label_column)).columns[config.label_column]
+    table = read_table(path, (*text_columns, config.label_column))
+    labels = table.columns[config.label_column]
+    for row, label in enumerate(labels):
+        if not label.strip():
+            raise table.error(row, f"column {config.label_column!r} is empty; give the row a label, or leave it out")
     names = sorted(set(labels), key=_numbers_first)
     if len(names) < 2:
         raise UserError(f"{path}: column {config.label_column!r} is {names[0]!r} in every row; two labels are needed")

@@ -162,6 +162,28 @@ def test_bad_files_are_refused_with_their_row(tmp_path, csv_file, name, content,
     assert str(path) in str(raised.value) and told in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"text_columns": ("label",)}, "--text_columns: 'label' is the column of labels; name another"),
+        ({"label_column": "text"}, "--text_columns: 'text' is the column of labels; name another"),
+        ({"text_columns": ("text", "idx")}, "--text_columns: 'idx' is no name for a text here; rename that column"),
+        ({"text_columns": ("label",), "label_column": "idx"}, "--text_columns: 'label' is no name for a text here"),
+    ],
+)
+def test_text_and_labels_are_columns_of_their_own(tmp_path, columns, told):
+    path = write_csv(tmp_path / "x.csv", [("a", "yes", 1), ("b", "no", 2)], header="text,label,idx")
+    with pytest.raises(UserError, match=told):
+        configured_task(GlueConfig(**MODEL, do_train=True, train_file=str(path), **columns))
+
+
+@pytest.mark.parametrize("label", ["", " "])
+def test_a_row_to_train_on_has_a_label(tmp_path, label):
+    path = write_csv(tmp_path / "x.csv", [("a", "yes"), ("b", label), ("c", "no")])
+    with pytest.raises(UserError, match=r"x.csv, row 3: column 'label' is empty; give the row a label, or leave it"):
+        configured_task(config(train_file=path))
+
+
 def test_columns_that_are_no_labels_are_noticed(tmp_path):
     with pytest.raises(UserError, match="is 'a' in every row; two labels are needed"):
         configured_task(config(train_file=write_csv(tmp_path / "one.csv", [("x", "a")] * 3)))
