@@ -1,6 +1,6 @@
 """What pre-training and fine-tuning share: optimiser, adapters, the run itself."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from bert_repro.configs.base import Config, require, setting
 
@@ -94,6 +94,12 @@ class AdapterConfig(Config):
             self.peft is not None or not self.peft_target_modules,
             "--peft_target_modules needs --peft, for example --peft lora",
         )
+        for item in fields(AdapterConfig):
+            value = getattr(self, item.name)
+            require(
+                self.peft in ("lora", "dora") or not item.name.startswith("lora_") or value == item.default,
+                f"--{item.name} {value} needs --peft lora or --peft dora",
+            )
 
 
 @dataclass(frozen=True)
