@@ -1,6 +1,7 @@
 """Scores of SQuAD v1.1 and v2.0, number by number those of the official scripts, as fractions."""
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +149,7 @@ def values_by_id(path: Path, dataset: "datasets.Dataset", kind: Any, told: str) 
     Ids that the data set does not have are left out, as the official scripts do, and counted in the log.
 
     Raises:
-        UserError: it is no such file, lacks a question, or a value is of another kind.
+        UserError: it is no such file, lacks a question, or a value is of another kind or not finite.
     """
     content = read_json(path)
     if not isinstance(content, dict):
@@ -161,7 +162,9 @@ def values_by_id(path: Path, dataset: "datasets.Dataset", kind: Any, told: str) 
         )
     values = [content[identity] for identity in dataset["id"]]
     for identity, value in zip(dataset["id"], values, strict=True):
-        if not isinstance(value, kind) or isinstance(value, bool):
+        # JSON as Python reads it has NaN and infinities, which no order of thresholds has a place for.
+        unordered = isinstance(value, int | float) and not abs(value) <= sys.float_info.max
+        if not isinstance(value, kind) or isinstance(value, bool) or unordered:
             raise UserError(f"{path}, question {identity!r}: {value!r} is no {told}; write one {told} for each id")
     if len(content) > len(values):
         logger.warning("%s: %d entries belong to no question and are left out", path, len(content) - len(values))
