@@ -11,7 +11,7 @@ class ExtractionConfig(Config):
 
     model_name_or_path: str = setting("", "Any BERT checkpoint: a folder or a Hub id.", source="transformers")
     tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.", source="transformers")
-    input_file: str = setting("", "A text on each line, or .jsonl with a text in each object.")
+    input_file: str = setting("", "A text on each line, or .jsonl (.json) with an object on each line that holds one.")
     text_column: str = setting("text", "Field of a JSON line that holds the text.")
     output_file: str = setting("", "File to write: .parquet or .safetensors.")
     overwrite_output_file: bool = setting(False, "Replace the output file.")

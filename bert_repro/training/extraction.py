@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bert_repro")
 
+JSON_LINES = (".jsonl", ".json")
+"""Endings of files with one object per line, as in `bert_repro.tasks.tables`."""
+
 
 def extract_features(config: ExtractionConfig) -> dict[str, Any]:
     """Writes the features of every text of a file.
@@ -147,7 +150,7 @@ def _batches(config: ExtractionConfig, tokenizer: "PreTrainedTokenizerBase") -> 
 
 
 def read_texts(path: Path, column: str) -> Iterator[str]:
-    """The texts of a file: a field of each JSON line of a .jsonl file, else each line. An empty line is a text too.
+    """The texts of a file: of .jsonl and .json a field of each JSON line, else each line. An empty line is a text too.
 
     Raises:
         UserError: a line is not UTF-8, or not JSON with that field.
@@ -160,7 +163,7 @@ def read_texts(path: Path, column: str) -> Iterator[str]:
                 raise UserError(
                     f"{path}, line {number}: byte 0x{line[error.start]:02x} is not UTF-8; save the file as UTF-8"
                 ) from None
-            yield _field(path, number, text, column) if path.suffix == ".jsonl" else text
+            yield _field(path, number, text, column) if path.suffix in JSON_LINES else text
 
 
 def _field(path: Path, number: int, line: str, column: str) -> str:

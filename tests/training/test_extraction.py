@@ -105,8 +105,9 @@ def test_one_vector_for_a_text(
     assert all(close(row, wanted(states[3])) for row, states in zip(found, expected(model), strict=True))
 
 
-def test_json_lines_give_the_same_as_text(model: Path, texts: Path, tmp_path: Path) -> None:
-    lines = tmp_path / "texts.jsonl"
+@pytest.mark.parametrize("name", ["texts.jsonl", "texts.json"])
+def test_json_lines_give_the_same_as_text(model: Path, texts: Path, tmp_path: Path, name: str) -> None:
+    lines = tmp_path / name
     lines.write_text("".join(json.dumps({"body": text}) + "\n" for text in TEXTS))
     assert extract(model, texts, tmp_path / "a.parquet") == 0
     assert extract(model, lines, tmp_path / "b.parquet", "--text_column body") == 0
