@@ -1,4 +1,4 @@
-"""Make the runs behind the paper's studies: Tables 5, 6, 7, 8 and Figure 5, at any scale.
+"""Make the runs behind the paper's tables: Tables 1 to 8 and Figure 5, at any scale.
 
     python recipes/run_study.py --table 5 --scale trial --corpus runs/corpus --glue_dir glue --squad_dir squad \
       --output_dir runs/study

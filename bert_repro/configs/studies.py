@@ -9,13 +9,14 @@ from bert_repro.configs.base import Config, require, setting
 class StudyConfig(Config):
     """Makes the runs behind a table of the paper (recipes/run_study.py)."""
 
-    table: tuple[str, ...] = setting((), "Tables to make: 5, 6, 7, 8, figure5. Runs that several need are made once.")
+    table: tuple[str, ...] = setting((), "Tables to make: 1 to 8, figure5. Runs that several need are made once.")
     scale: str = setting(
         "trial", "How large: trial (two CPU cores), gpu (one modern GPU), paper, or a YAML file of one's own."
     )
     corpus: str = setting("", "Prepared corpus for all pre-training runs (recipes/prepare_corpus.py).")
     glue_dir: str | None = setting(None, "Folder of GLUE's official files; default: the Hub.")
     squad_dir: str | None = setting(None, "Folder of SQuAD's official files; default: the Hub.")
+    swag_dir: str | None = setting(None, "Folder of SWAG's official files; default: the Hub.")
     conll_dir: str | None = setting(None, "Folder of CoNLL-2003's official files; default: the Hub.")
     output_dir: str = setting("runs/study", "Folder for all runs; the same command goes on where it stopped.")
     records_dir: str | None = setting(
@@ -42,7 +43,7 @@ class StudyConfig(Config):
     def validate(self) -> None:
         """At least one study; a corpus unless nothing is run."""
         super().validate()
-        known = ("5", "6", "7", "8", "figure5")
+        known = ("1", "2", "3", "4", "5", "6", "7", "8", "figure5")
         require(len(self.table) > 0, f"--table is missing; name some of: {', '.join(known)}")
         for name in self.table:
             require(name in known, f"--table is {name!r}; choose some of: {', '.join(known)}")

@@ -1,1 +1,1 @@
-"""The paper's studies as plans: Tables 5 to 8 and Figure 5, at any scale."""
+"""The paper's tables and Figure 5 as plans, at any scale."""

@@ -11,7 +11,7 @@ from bert_repro.tasks import Task, conll2003, get_task, swag
 from bert_repro.tasks.glue import GlueTask
 from bert_repro.tasks.squad import SquadTask
 
-DATA_DIRS = {"run_glue": "glue_dir", "run_squad": "squad_dir", "run_ner": "conll_dir"}
+DATA_DIRS = {"run_glue": "glue_dir", "run_squad": "squad_dir", "run_swag": "swag_dir", "run_ner": "conll_dir"}
 """Recipe -> the setting of a study that names the folder of its official files."""
 
 

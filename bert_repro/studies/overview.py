@@ -22,7 +22,13 @@ _TASK_SIZES = {
     "qnli": (104_743, 5_463, 50),
     "mrpc": (3_668, 408, 53),
     "sst2": (67_349, 872, 13),
+    "qqp": (363_846, 40_430, 30),
+    "cola": (8_551, 1_043, 11),
+    "stsb": (5_749, 1_500, 32),
+    "rte": (2_490, 277, 70),
     "squad": (87_599, 10_570, 175),
+    "squad_v2": (130_319, 11_873, 175),
+    "swag": (73_546, 20_006, 4 * 40),
     "conll2003": (14_041, 6_703, 20),
 }
 _USUAL_SHARE = 0.4  # of the peak, that training reaches
@@ -86,7 +92,8 @@ def run_flops(run: Run, vocab_size: int) -> float:
     per_token = flops_per_token(shape.num_hidden_layers, shape.hidden_size, vocab_size, tokens, predicted_fraction=0.0)
     # The features of a frozen encoder are computed in one forward pass, a third of a training step.
     passes = 1 / 3 if "feature_based" in run.settings else settings.num_train_epochs or 3.0
-    return per_token * tokens * (rows * passes + scored / 3)
+    searched = len(settings.search_learning_rates) or 1
+    return searched * per_token * tokens * (rows * passes + scored / 3)
 
 
 def _pretraining_flops(run: Run, vocab_size: int) -> float:

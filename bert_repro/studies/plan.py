@@ -1,7 +1,11 @@
-"""What the rows of Tables 5 to 8 and of Figure 5 are, and the runs that make them.
+"""What the rows of Tables 1 to 8 and of Figure 5 are, and the runs that make them.
 
 A plan is a list of runs, each with the cells of the paper's tables that it fills. Two rows that need the same run share
 it: Table 5's base is Table 8's 80/10/10 row, one of Table 6's sizes and the last point of Figure 5's masked curve.
+
+Tables 1 to 4 have the rows BERT-base and, where the scale has one, BERT-large, scored on dev: test sets without labels
+are the leaderboards'. So Table 1, which is test only, gets runs but no numbers in the report. No plan makes the
+ensembles and the TriviaQA step of Table 2; `run_squad --ensemble_with` and `convert_triviaqa` make them by hand.
 """
 
 import hashlib
@@ -12,12 +16,13 @@ from functools import cached_property
 from typing import Any
 
 from bert_repro.configs import PretrainingConfig
+from bert_repro.errors import UserError
 from bert_repro.paper_results import TABLES, Column
 from bert_repro.presets import MASKING_MIXES
 from bert_repro.studies.scales import TASK_RECIPES, Scale, as_settings
 
 FIGURE_5 = "figure5"
-STUDIES = ("5", "6", "7", "8", FIGURE_5)
+STUDIES = ("1", "2", "3", "4", "5", "6", "7", "8", FIGURE_5)
 
 _NO_NSP = {"next_sentence_prediction": False}
 _LEFT_TO_RIGHT = {**_NO_NSP, "left_to_right": True}
@@ -51,6 +56,11 @@ class Cell:
     table: str
     row: str
     column: str
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether a run has the number itself; Table 1's are the leaderboard's, of a test set without labels."""
+        return self.table != "1"
 
 
 @dataclass(frozen=True)
@@ -108,6 +118,9 @@ def expand(studies: Iterable[str], scale: Scale, corpus: str, data_of: Callable[
         scale: how large they are.
         corpus: names the pre-training corpus; another corpus makes other runs.
         data_of: names the files of a task, a key of `scales.TASK_RECIPES`; other files make other runs.
+
+    Raises:
+        UserError: the scale has no settings for a task that a study needs.
     """
     rows = _Rows(scale, corpus, data_of)
     merged: dict[str, Run] = {}
@@ -126,8 +139,36 @@ class _Rows:
         self.scale, self.corpus, self.data_of = scale, corpus, data_of
 
     def of(self, study: str) -> Iterator[Run]:
-        makers = {"5": self._table_5, "6": self._table_6, "7": self._table_7, "8": self._table_8}
+        makers = {"1": self._table_1, "2": self._table_2, "3": self._table_3, "4": self._table_4}
+        makers |= {"5": self._table_5, "6": self._table_6, "7": self._table_7, "8": self._table_8}
         return makers.get(study, self._figure_5)()
+
+    def _table_1(self) -> Iterator[Run]:
+        for row, start in self._models():
+            for task in dict.fromkeys(column.task for column in TABLES[1].columns if column.task != "glue"):
+                columns = (column for column in TABLES[1].columns if column.task == task)
+                yield from self._finetuning(start, task, _cells("1", row, columns), **self.scale.table_1)
+
+    def _table_2(self) -> Iterator[Run]:
+        return self._on_dev("2")
+
+    def _table_3(self) -> Iterator[Run]:
+        return self._on_dev("3")
+
+    def _table_4(self) -> Iterator[Run]:
+        return self._on_dev("4")
+
+    def _on_dev(self, table: str) -> Iterator[Run]:
+        """A table of one task, its columns on dev."""
+        columns = [column for column in TABLES[int(table)].columns if column.split == "validation"]
+        for row, start in self._models():
+            yield from self._finetuning(start, columns[0].task, _cells(table, row, columns))
+
+    def _models(self) -> Iterator[tuple[str, Run]]:
+        """The rows that are models of the paper's two sizes, with their pre-training."""
+        for row, size in (("BERT-base", self.scale.base), ("BERT-large", self.scale.large)):
+            if size is not None:
+                yield row, self._pretraining({}, size)
 
     def _table_5(self) -> Iterator[Run]:
         for row, (changes, with_bilstm) in _TABLE_5.items():
@@ -145,8 +186,9 @@ class _Rows:
                 yield from self._finetuning(start, column.task, [Cell("6", size, column.name)])
 
     def _table_7(self) -> Iterator[Run]:
+        for row, start in self._models():
+            yield from self._finetuning(start, "conll2003", _cells("7", row, TABLES[7].columns))
         start = self._pretraining({})
-        yield from self._finetuning(start, "conll2003", _cells("7", "BERT-base", TABLES[7].columns))
         for row, features in _FEATURE_ROWS.items():
             cells = _cells("7", row, TABLES[7].columns)
             yield from self._finetuning(start, "features", cells, feature_based=features)
@@ -185,6 +227,9 @@ class _Rows:
     ) -> Iterator[Run]:
         """A fine-tuning run for each seed, with the runs that it needs."""
         yield start
+        if task not in self.scale.tasks:
+            where = " and ".join(dict.fromkeys(f"--table {cell.table}" for cell in cells))
+            raise UserError(f"the scale's tasks lack {task}, which {where} needs; give it an entry, if only {{}}")
         recipe, data = TASK_RECIPES[task], self.data_of(task)
         told = {"task_name": "conll2003" if task == "features" else task, "do_train": True, "do_eval": True}
         if recipe == "run_ner":

@@ -6,7 +6,7 @@ with the fields of `Scale`.
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ from bert_repro.errors import UserError
 from bert_repro.presets import MODEL_SIZES, PAPER_LEARNING_RATE, PAPER_PHASES, PAPER_WARMUP_STEPS, PRESETS
 
 TASK_RECIPES: Mapping[str, str] = {
-    "mnli": "run_glue",
-    "qnli": "run_glue",
-    "mrpc": "run_glue",
-    "sst2": "run_glue",
+    **dict.fromkeys(("mnli", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte"), "run_glue"),
     "squad": "run_squad",
+    "squad_v2": "run_squad",
+    "swag": "run_swag",
     "conll2003": "run_ner",
     "features": "run_ner",
 }
@@ -33,13 +32,15 @@ class Scale:
 
     Args:
         description: one line for people.
-        base: the size that Tables 5, 7, 8 and Figure 5 use, a key of `sizes`.
+        base: the size that stands for BERT-base in every table and in Figure 5, a key of `sizes`.
         sizes: Table 6's rows, name -> settings of the shape.
         pretraining: settings of every pre-training run.
         checkpoints: steps at which Figure 5 fine-tunes, the last one the end of pre-training.
-        tasks: task -> settings of its fine-tuning runs; a key for each of `TASK_RECIPES`.
+        tasks: task -> settings of its fine-tuning runs; keys of `TASK_RECIPES`, at least those of the asked tables.
         seeds: one fine-tuning run for each.
         bilstm_size: size per direction of the BiLSTM in Table 5's last row.
+        large: the size that stands for BERT-large in Tables 1 to 4 and 7, a key of `sizes`; None: no such rows.
+        table_1: settings that Table 1's runs have beside their task's, such as the paper's search of rates (4.1).
     """
 
     description: str
@@ -50,13 +51,16 @@ class Scale:
     tasks: Mapping[str, Mapping[str, Any]]
     seeds: tuple[int, ...]
     bilstm_size: int
+    large: str | None = None
+    table_1: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.base not in self.sizes:
-            raise UserError(f"base is {self.base!r}; it must be one of sizes: {', '.join(self.sizes)}")
-        missing = set(TASK_RECIPES) - set(self.tasks)
-        if missing:
-            raise UserError(f"tasks lacks {', '.join(sorted(missing))}; every task needs an entry, if only {{}}")
+        for name, size in (("base", self.base), ("large", self.large or self.base)):
+            if size not in self.sizes:
+                raise UserError(f"{name} is {size!r}; it must be one of sizes: {', '.join(self.sizes)}")
+        unknown = set(self.tasks) - set(TASK_RECIPES)
+        if unknown:
+            raise UserError(f"tasks has {', '.join(sorted(unknown))}; the tasks are {', '.join(TASK_RECIPES)}")
         steps = self.pretraining_steps
         if not self.checkpoints or self.checkpoints[-1] != steps:
             raise UserError(
@@ -74,8 +78,10 @@ class Scale:
 
 _TABLE_6 = ("3-768-12", "6-768-3", "6-768-12", "base", "12-1024-16", "large")
 _PAPER_TASKS: Mapping[str, Mapping[str, Any]] = {
-    **{task: PRESETS["glue"].values for task in ("mnli", "qnli", "mrpc", "sst2")},
+    **{task: PRESETS["glue"].values for task, recipe in TASK_RECIPES.items() if recipe == "run_glue"},
     "squad": PRESETS["squad-v1"].values,
+    "squad_v2": PRESETS["squad-v2"].values,
+    "swag": PRESETS["swag"].values,
     "conll2003": {"train_batch_size": 32, "num_train_epochs": 3.0, "learning_rate": 5e-5},  # A.3's grid
     "features": {"train_batch_size": 32, "num_train_epochs": 10.0, "learning_rate": 1e-3},  # ours
 }
@@ -83,13 +89,21 @@ _FAST = {"mixed_precision": "bf16"}
 _SMALL: Mapping[str, Any] = {"train_batch_size": 16, "learning_rate": 3e-4, "bias_correction": True}
 # With fewer or smaller steps every word is tagged O (docs/LOG.md).
 _TAGGING = {"max_train_samples": 1_500, "num_train_epochs": 4.0, "train_batch_size": 8, "max_seq_length": 128}
+_SHORT_WINDOWS = {"max_seq_length": 128, "max_query_length": 32, "doc_stride": 64}
 _TRIAL_TASKS: Mapping[str, Mapping[str, Any]] = {
+    **{
+        task: {**_SMALL, "max_train_samples": 1_500, "max_eval_samples": 1_500, "num_train_epochs": 2.0}
+        for task in ("qqp", "cola", "stsb", "rte")
+    },
     "mnli": {**_SMALL, "max_train_samples": 1_500, "max_eval_samples": 1_500, "num_train_epochs": 2.0},
     "qnli": {**_SMALL, "max_train_samples": 2_000, "max_eval_samples": 1_000, "num_train_epochs": 2.0},
     "mrpc": {**_SMALL, "max_train_samples": 1_500, "num_train_epochs": 2.0},
     "sst2": {**_SMALL, "max_train_samples": 2_000, "num_train_epochs": 2.0},
-    "squad": {**_SMALL, "max_train_samples": 300, "max_eval_samples": 300, "num_train_epochs": 2.0}
-    | {"max_seq_length": 128, "max_query_length": 32, "doc_stride": 64},
+    **{
+        task: {**_SMALL, "max_train_samples": 300, "max_eval_samples": 300, "num_train_epochs": 2.0, **_SHORT_WINDOWS}
+        for task in ("squad", "squad_v2")
+    },
+    "swag": {**_SMALL, "max_train_samples": 500, "max_eval_samples": 500, "num_train_epochs": 2.0},
     "conll2003": {**_SMALL, **_TAGGING, "learning_rate": 1e-3},
     "features": {**_SMALL, **_TAGGING, "learning_rate": 5e-3, "bilstm_size": 64},
 }
@@ -109,6 +123,8 @@ SCALES: Mapping[str, Scale] = {
         tasks=_PAPER_TASKS,
         seeds=(1, 2, 3, 4, 5),  # Tables 6 and 7: mean of 5
         bilstm_size=768,
+        large="large",
+        table_1=PRESETS["glue-search"].values,
     ),
     "gpu": Scale(
         "about a day on one modern GPU: BERT-base for 4% of the paper's steps, full training sets, three seeds",
@@ -127,7 +143,8 @@ SCALES: Mapping[str, Scale] = {
         bilstm_size=768,
     ),
     "trial": Scale(
-        "two CPU cores in about two hours: a 4-layer model of hidden size 96, parts of the training sets, three seeds",
+        "two CPU cores in about two hours: a 4-layer model of hidden size 96, parts of the training sets, three seeds; "
+        "of four layers the last four are all, so that two rows of Table 7 ask the same of it",
         base="4-96-2",  # Table 7's rows need four layers
         sizes={
             "2-96-2": {"num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 2},
@@ -155,6 +172,9 @@ SCALES: Mapping[str, Scale] = {
 }
 
 
+_MAY_LACK = ("large", "table_1")
+
+
 def find_scale(name: str) -> Scale:
     """A scale by its name, or from a YAML file.
 
@@ -177,16 +197,18 @@ def find_scale(name: str) -> Scale:
     for key in [*document, *known]:
         if key not in known:
             raise UserError(f"{where}: unknown field {key!r}; the fields are {', '.join(known)}")
-        if key not in document:
+        if key not in document and key not in _MAY_LACK:
             raise UserError(f"{where}: lacks {key}; the fields are {', '.join(known)}")
     pretraining = settings_from(document["pretraining"], RECIPES["run_pretraining"].config, f"{where}: pretraining")
     tasks = {
-        task: settings_from(document["tasks"].get(task) or {}, RECIPES[recipe].config, f"{where}: tasks: {task}")
-        for task, recipe in TASK_RECIPES.items()
-        if task in document["tasks"]
+        task: settings_from(told or {}, RECIPES[TASK_RECIPES[task]].config, f"{where}: tasks: {task}")
+        if task in TASK_RECIPES
+        else {}  # the scale refuses it
+        for task, told in document["tasks"].items()
     }
+    table_1 = settings_from(document.get("table_1") or {}, RECIPES["run_glue"].config, f"{where}: table_1")
     lists = {name: tuple(document[name]) for name in ("checkpoints", "seeds")}
-    return Scale(**{**document, **lists, "pretraining": pretraining, "tasks": tasks})
+    return Scale(**{**document, **lists, "pretraining": pretraining, "tasks": tasks, "table_1": table_1})
 
 
 def scale_name(name: str) -> str:

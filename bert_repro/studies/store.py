@@ -17,7 +17,7 @@ from bert_repro import status
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.studies.plan import Run
 from bert_repro.studies.scales import as_settings
-from bert_repro.training import checkpoint
+from bert_repro.training import checkpoint, search
 from bert_repro.training.run import read_results
 
 RESULTS = "results.json"
@@ -75,6 +75,8 @@ class Store:
         """Whether the run was interrupted and left a checkpoint to go on from."""
         if self._exit_code(run) == 0:
             return False  # it ended, and is made again because something of it is gone
+        if (self.folder(run) / search.FOLDER / search.FILE_NAME).exists():
+            return True  # a search goes on with the first of its runs that is not done
         try:
             checkpoint.find(self.folder(run), "latest")
         except UserError:
@@ -113,7 +115,7 @@ class Store:
         """Adds cells to a record that was made for fewer tables."""
         path = self.record(run) / RESULTS
         results = json.loads(path.read_text(encoding="utf-8"))
-        cells = [vars(cell) for cell in run.cells]
+        cells = [vars(cell) for cell in run.cells if cell.is_scored]
         missing = [cell for cell in cells if cell not in results["study"]["cells"]]
         if missing:
             results["study"]["cells"] += missing
@@ -121,8 +123,9 @@ class Store:
 
     def drop_weights(self, run: Run) -> None:
         """Removes the weights of a fine-tuned model and its checkpoints."""
-        for path in self.folder(run).glob(_WEIGHTS):
-            path.unlink()
+        for folder in (self.folder(run), *self.folder(run).glob(f"{search.FOLDER}/*/*")):
+            for path in folder.glob(_WEIGHTS):
+                path.unlink()
         shutil.rmtree(self.folder(run) / checkpoint.FOLDER, ignore_errors=True)
 
     def _exit_code(self, run: Run) -> int | None:
@@ -134,7 +137,7 @@ class Store:
         return {
             "run": run.id,
             "scale": scale,
-            "cells": [vars(cell) for cell in run.cells],
+            "cells": [vars(cell) for cell in run.cells if cell.is_scored],
             "pretraining": (run.start or run).id,
             "checkpoint_step": run.step,
             "settings": as_settings(run.settings),

@@ -21,7 +21,9 @@ from bert_repro.configs import ReportConfig
 from bert_repro.errors import NonFiniteError
 from bert_repro.report.page import write_report
 from bert_repro.studies import engine
+from bert_repro.studies.plan import expand
 from bert_repro.studies.scales import SCALES
+from bert_repro.studies.store import Store
 
 FLAGS = ["--table", "8", "--corpus", "toy"]
 RUNS = 6 + 6 * 3 * 3  # mixes of masks; each with three tasks and three seeds
@@ -163,6 +165,27 @@ def test_a_dry_run_without_a_corpus_says_that_it_cannot_know_what_is_done(
     shown = capsys.readouterr().out
     assert "without --corpus finished runs cannot be recognised" in shown
     assert "to do" not in shown.splitlines()[1]
+
+
+def test_an_interrupted_search_goes_on_and_leaves_no_weights(tmp_path: Path) -> None:
+    store = Store(str(tmp_path), None)
+    run = next(run for run in expand(["1"], SCALES["paper"], "corpus", str) if run.start)
+    weights = store.folder(run) / "search" / "lr5e-05-batch32-epochs3" / "seed1" / "model.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"weights")
+    assert not store.is_begun(run)
+    (store.folder(run) / "search" / "search.json").write_text("{}")
+    assert store.is_begun(run)
+    store.drop_weights(run)
+    assert not weights.exists()
+
+
+def test_the_report_takes_tables_1_to_4(log: Path, tmp_path: Path) -> None:
+    where = ("--corpus", "toy", "--output_dir", tmp_path / "study")
+    assert study("--table", "1", "2", "3", "4", *where) == 0
+    write_report(ReportConfig(runs_dir=str(tmp_path / "study" / "records"), report_dir=str(tmp_path / "report")))
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert [f"Table {number}, ours at scale trial" in text for number in (1, 2, 3, 4)] == [False, True, True, True]
 
 
 def test_only_some_runs(log: Path, tmp_path: Path) -> None:

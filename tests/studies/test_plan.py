@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from bert_repro.cli import RECIPES
 from bert_repro.errors import UserError
 from bert_repro.paper_results import TABLES
 from bert_repro.presets import PAPER_PHASES
+from bert_repro.studies.overview import run_flops
 from bert_repro.studies.plan import STUDIES, Cell, Run, expand
 from bert_repro.studies.scales import SCALES, find_scale
 
@@ -35,6 +37,39 @@ def test_every_cell_of_the_papers_studies_has_a_run_for_each_seed(scale: Any) ->
         assert len(cells[Cell("6", size, "MRPC")]) == len(scale.seeds)
     for row in ("MLM", "LTR"):
         assert all(len(cells[Cell("figure5", row, str(step))]) == len(scale.seeds) for step in scale.checkpoints)
+
+
+def test_tables_1_to_4_have_the_models_of_the_scale() -> None:
+    cells = by_cell(expand(["1", "2", "3", "4", "7"], SCALES["paper"], "corpus", str))
+    for row, size in (("BERT-base", "base"), ("BERT-large", "large")):
+        for table, columns in (
+            ("1", TABLES[1].columns[:-1]),
+            ("2", TABLES[2].columns[:2]),
+            ("3", TABLES[3].columns[:2]),
+        ):
+            for column in columns:
+                runs = cells[Cell(table, row, column.name)]
+                assert len(runs) == 5, (table, row, column)
+                assert {run.start.name for run in runs if run.start} == {f"pretraining-{size}"}
+        assert len(cells[Cell("4", row, "dev")]) == 5
+        assert len(cells[Cell("7", row, "test")]) == 5
+    assert cells[Cell("1", "BERT-base", "CoLA")][0].settings["search_learning_rates"] == (5e-5, 4e-5, 3e-5, 2e-5)
+    assert {cell.row for cell in by_cell(expand(["1", "2", "3", "4"], TRIAL, "corpus", str))} == {"BERT-base"}
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_every_run_has_settings_that_its_recipe_takes(scale: Any) -> None:
+    for run in expand(STUDIES, scale, "corpus", str):
+        told = {"model_name_or_path": "its start"} if run.start else {"corpus": "its corpus"}
+        RECIPES[run.recipe].config(**{**run.settings, **told})
+        assert run_flops(run, 30_522) > 0
+
+
+def test_a_scale_needs_the_tasks_of_the_asked_tables_only() -> None:
+    small = dataclasses.replace(TRIAL, tasks={"squad": {}})
+    assert expand(["2"], small, "corpus", str)
+    with pytest.raises(UserError, match="the scale's tasks lack mnli, which --table 8 needs"):
+        expand(["8"], small, "corpus", str)
 
 
 def test_runs_that_several_studies_need_are_shared() -> None:
@@ -120,7 +155,8 @@ def test_a_scale_of_ones_own(tmp_path: Any) -> None:
         ("max_steps: 4", "max_step: 4", "unknown setting 'max_step'; did you mean max_steps?"),
         ("num_train_epochs: 1", "num_train_epochs: many", "tasks: sst2: num_train_epochs"),
         ("[2, 4]", "[2, 3]", "the last must be the end of pre-training, 4"),
-        ("squad: {}, ", "", "tasks lacks squad"),
+        ("squad: {}, ", "squat: {}, ", "tasks has squat"),
+        ("bilstm_size: 8", "bilstm_size: 8\nlarge: huge", "large is 'huge'"),
         ("seeds: [1]", "seed: 1", "unknown field 'seed'"),
         ("bilstm_size: 8", "", "lacks bilstm_size"),
     ],

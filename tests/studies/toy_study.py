@@ -60,7 +60,7 @@ def scored(config: Any, score: float) -> dict[str, Any]:
 
 def install(log: Path, seconds: float = 0.0) -> None:
     """Makes the engine run toys."""
-    for name in ("run_pretraining", "run_glue", "run_squad", "run_ner"):
+    for name in ("run_pretraining", "run_glue", "run_squad", "run_swag", "run_ner"):
         recipe: Any = ToyRecipe(cli.RECIPES[name], log, seconds)
         engine.RECIPES = {**engine.RECIPES, name: recipe}
     engine.evidence = lambda config: {"examples.json": {}}
