@@ -234,9 +234,6 @@ SPLIT_ROWS: Mapping[tuple[str, str], int] = {
 }
 """Rows (SQuAD: questions, CoNLL-2003: sentences) of the published splits. SQuAD's test sets were never published."""
 
-CONLL_TRAIN_WORDS = 203_621
-"""Words of CoNLL-2003's training set: what tells whether all of it was read, where a row is a window."""
-
 
 @dataclass(frozen=True)
 class Figure5:

@@ -115,7 +115,7 @@ class _Bench:
         """Fine-tunes the model; returns what the record says about it."""
         task, config = self.task, self.config
         assert task.train_split is not None, "checked before the run began"
-        read = self._splits([task.train_split], config.max_train_samples)[task.train_split][1]
+        examples, read = self._splits([task.train_split], config.max_train_samples)[task.train_split]
         features = task.training_features(read)
         sizes = batch_sizes(config, self.accelerator.num_processes, task.paper_batch)
         source = FinetuningSource(config, task, features, sizes, self._collate)
@@ -133,6 +133,7 @@ class _Bench:
         return {
             **adapter,
             **(self.feature_cache.record() if self.feature_cache else {}),
+            "examples": len(examples),
             "rows": len(features),
             "dropped": len(read) - len(features),
             "truncated": task.count_truncated(features),

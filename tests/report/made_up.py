@@ -59,7 +59,7 @@ def finetuning(
     record = {
         "task": task,
         "splits": {split: scored},
-        "train": {"rows": trained, "dropped": 0, "steps": 300, "batch": 32},
+        "train": {"examples": trained, "rows": trained, "dropped": 0, "steps": 300, "batch": 32},
         "settings": {"learning_rate": 3e-4, "max_seq_length": 128, "max_train_samples": None},
         "seed": seed,
         "hardware": HARDWARE,

@@ -40,10 +40,10 @@ def test_a_cell_is_the_mean_over_seeds_with_interval_and_difference(tmp_path):
         ("sst2", "SST-2", {"trained": 6000}, "ours is fine-tuned on 6,000 rows, the published set has 67,349"),
         (
             "squad", "SQuAD", {"trained": 20_000},
-            "ours is fine-tuned on at most 20,000 rows, the published set has 87,599",
+            "ours is fine-tuned on 20,000 rows, the published set has 87,599",
         ),
         (
-            "squad", "SQuAD", {"settings": {"max_train_samples": 500}},
+            "squad", "SQuAD", {"train": {"rows": 700}, "settings": {"max_train_samples": 500}},
             "ours is fine-tuned on 500 rows, the published set has 87,599",
         ),
         ("sst2", "SST-2", {"trained": 70_000}, "ours is fine-tuned on 70,000 rows, the published set has 67,349"),
@@ -65,19 +65,13 @@ def test_no_difference_where_the_data_do_not_agree(tmp_path, task, column, chang
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"settings": {"max_train_samples": 500}}, "on 500 rows, the published set has 14,041"),
-        ({"trained": 401}, "on 401 windows, of how many sentences is not recorded, the published set has 14,041"),
-        (
-            {"trained": 9_000, "settings": {"ner_context": "sentence"}},
-            "on 9,000 sentences, the published set has 14,041",
-        ),
-        ({"train": {"rows": 400, "tokens": 300_000, "steps": 200, "batch": 8}}, "on 75,000 tokens, the published set"),
-        ({"train": {"rows": 1000, "tokens": 900_000, "steps": 375, "batch": 8}}, None),
-        ({"trained": 14_050, "settings": {"ner_context": "centred"}}, None),
-        ({"settings": {"max_train_samples": 20_000}}, None),
+        ({"train": {"rows": 401, "examples": 14_000}}, "on 14,000 rows, the published set has 14,041"),
+        ({"train": {"rows": 401, "examples": 14_041}}, None),
+        ({"train": {"rows": 401}, "settings": {"max_train_samples": 500}}, "on 500 rows, the published set"),
+        ({"train": {"rows": 401}}, "the record does not tell"),
     ],
 )
-def test_conll_is_compared_by_what_its_record_tells(tmp_path, changes, reason):
+def test_windows_are_no_rows_of_a_training_set(tmp_path, changes, reason):
     task = {"task": "conll2003", "split": "validation", "metric": "entity_f1"}
     row(tmp_path, [cell(7, "BERT-base", "dev")], 0.7, **task, **changes)
     ours = number(tmp_path, "7", "BERT-base", "dev")
