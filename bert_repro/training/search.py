@@ -15,7 +15,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
 from bert_repro import status
-from bert_repro.configs import SEARCHED, FinetuningConfig
+from bert_repro.configs import SEARCHED, AdapterConfig, FinetuningConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.hub.export import republish
 from bert_repro.hub.push import push_folder
@@ -43,6 +43,7 @@ FOLDER, FILE_NAME, TABLE = "search", "search.json", "table.txt"
 _RESULTS = "results.json"
 _TEST = "test"  # folder of the best run's test predictions
 _ADAPTER = "adapter"  # folder of a model that was trained through one
+_ONLY_TRAINING = {"bilstm_size", "feature_based", *(item.name for item in fields(AdapterConfig))}
 # Settings that are in a run's place, or that change no result: a search may go on with others.
 _FREE = {
     *SEARCHED, *SEARCHED.values(), "seed", "num_restarts", "max_steps", "search_keep_models", "output_dir",
@@ -156,6 +157,8 @@ class _Search:
         if self._agreed((path / _RESULTS).exists()):
             return
         only: dict[str, Any] = {"do_train": False, "do_eval": False, "do_predict": True, "output_dir": str(path)}
+        # The finished model holds these by itself; a run that does not train refuses them.
+        only |= {item.name: item.default for item in fields(best.config) if item.name in _ONLY_TRAINING}
         config = replace(best.config, model_name_or_path=str(best.path), overwrite_output_dir=True, **only)
         finetune(config, self.task, last=False, read=self._read)
 

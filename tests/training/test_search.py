@@ -184,6 +184,15 @@ def test_a_folder_of_another_search_or_run_is_left_alone(
     assert {path: path.stat().st_mtime_ns for path in searched.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("more", ["--peft lora --lora_r 4", "--bilstm_size 8"])
+def test_what_only_training_takes_is_left_out_of_the_prediction(
+    world: Any, model: Path, tmp_path: Path, more: str
+) -> None:
+    typed = arguments(world, model, tmp_path / "out", "--num_restarts 2 --max_steps 1 --do_predict", more)
+    assert recipe("run_glue", *typed) == 0
+    assert (tmp_path / "out" / "predictions.test.tsv").exists()
+
+
 def test_a_missing_test_set_comes_out_before_the_first_run(
     world: Any, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
