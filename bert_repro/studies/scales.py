@@ -6,7 +6,7 @@ with the fields of `Scale`.
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,8 @@ SCALES: Mapping[str, Scale] = {
         base="base",
         sizes={name: MODEL_SIZES[name].values for name in _TABLE_6},
         pretraining={
-            "phases": PAPER_PHASES,
+            # A whole batch of the larger models is too much for one device; the update is the same.
+            "phases": tuple(replace(phase, per_device_batch=16_384 // phase.max_seq_length) for phase in PAPER_PHASES),
             "learning_rate": PAPER_LEARNING_RATE,
             "warmup_steps": PAPER_WARMUP_STEPS,
             "mixed_precision": "bf16",
