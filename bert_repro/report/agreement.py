@@ -36,6 +36,8 @@ def rows_trained(run: Run) -> int | None:
 
 
 def _scored_otherwise(column: Column, run: Run) -> str | None:
+    if run.split_name(column) != column.split:
+        return f"ours is scored on {run.split_name(column)}, the paper on {column.split}"
     rows, official = run.split(column)["rows_scored"], SPLIT_ROWS.get((column.task, column.split))
     if official is None:
         return f"how many rows {column.task}'s {column.split} set has is not published"

@@ -76,9 +76,14 @@ class Run:
         """Whether other runs may have started from it."""
         return bool(self.record["task"] == "pre-training")
 
+    def split_name(self, column: Column) -> str:
+        """The split that it was scored on for a column: the column's, or dev where the test set has no labels."""
+        scored = "metrics" in self.record["splits"].get(column.split, {})
+        return column.split if scored else column.split.replace("test", "validation")
+
     def split(self, column: Column) -> Mapping[str, Any]:
-        """What it says about a column's split: `metrics`, `rows_scored`, `collapsed`."""
-        found: Mapping[str, Any] = self.record if self.pretrains else self.record["splits"][column.split]
+        """What it says about the split for a column: `metrics`, `rows_scored`, `collapsed`."""
+        found: Mapping[str, Any] = self.record if self.pretrains else self.record["splits"][self.split_name(column)]
         return found
 
     def score(self, column: Column) -> float:
@@ -87,7 +92,7 @@ class Run:
 
     def scores_of_examples(self, column: Column) -> FloatArray | None:
         """The scores of a column's examples, (N,) or for entity F1 (N, 3); None where the run has none."""
-        return self.examples.get(column.split, {}).get(column.metric)
+        return None if self.pretrains else self.examples.get(self.split_name(column), {}).get(column.metric)
 
 
 def collect(folder: Path) -> list[Run]:

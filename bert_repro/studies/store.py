@@ -115,7 +115,7 @@ class Store:
         """Adds cells to a record that was made for fewer tables."""
         path = self.record(run) / RESULTS
         results = json.loads(path.read_text(encoding="utf-8"))
-        cells = [vars(cell) for cell in run.cells if cell.is_scored]
+        cells = [vars(cell) for cell in run.cells]
         missing = [cell for cell in cells if cell not in results["study"]["cells"]]
         if missing:
             results["study"]["cells"] += missing
@@ -137,7 +137,7 @@ class Store:
         return {
             "run": run.id,
             "scale": scale,
-            "cells": [vars(cell) for cell in run.cells if cell.is_scored],
+            "cells": [vars(cell) for cell in run.cells],
             "pretraining": (run.start or run).id,
             "checkpoint_step": run.step,
             "settings": as_settings(run.settings),

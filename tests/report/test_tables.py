@@ -1,5 +1,6 @@
 """Our numbers in the paper's tables: means, what may be subtracted, what is tested, which orderings appear."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -60,6 +61,18 @@ def test_no_difference_where_the_data_do_not_agree(tmp_path, task, column, chang
     ours = number(tmp_path, "5", "BERT-base", column)
     assert (ours.difference, ours.reason) == (None, reason)
     assert ours.mean == pytest.approx(70, abs=0.2)
+
+
+def test_dev_stands_for_a_test_set_without_labels_but_not_against_the_paper(tmp_path):
+    runs = row(tmp_path, [cell(1, "BERT-base", "SST-2")], 0.75, task="sst2", split="validation")
+    for run in runs:
+        record = json.loads((run / "results.json").read_text())
+        record["splits"]["test"] = {"rows": 1821, "files": ["predictions.test.tsv"]}
+        (run / "results.json").write_text(json.dumps(record))
+    ours = number(tmp_path, "1", "BERT-base", "SST-2")
+    assert ours.mean == pytest.approx(75, abs=2)
+    assert ours.low < ours.mean < ours.high
+    assert (ours.difference, ours.reason) == (None, "ours is scored on validation, the paper on test")
 
 
 @pytest.mark.parametrize(
