@@ -66,24 +66,28 @@ def main(arguments: list[str] | None = None) -> Path:
     parser.add_argument("--tasks", nargs="+", default=["mrpc", "squad"], choices=list(PERCENTILES))
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, help="default: 32; on the CPU 8 of SQuAD's long sequences, for memory")
     parser.add_argument("--steps", type=int, default=1, help="of a lap")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32"])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--vocabulary", type=int, default=corpora.VOCABULARY)
+    parser.add_argument("--name", default="", help="added to the name of the record, to keep several of a day")
     parser.add_argument("--results", type=Path, default=records.RESULTS)
     options = parser.parse_args(arguments)
     content: dict[str, Any] = {"percentiles_of_length": PERCENTILES, "cases": []}
     path = options.results
     for task in options.tasks:
+        batch = options.batch or (8 if task == "squad" and options.device == "cpu" else 32)
         spec = FinetuningSpec(
-            options.layers, options.hidden, 0, options.batch, options.steps,
+            options.layers, options.hidden, 0, batch, options.steps,
             "no" if options.precision == "fp32" else "bf16", options.device, vocabulary=options.vocabulary, task=task,
         )  # fmt: skip
         content["cases"].append(measure(spec, options))
-        path = records.write("finetuning_step", options.device, options.threads, content, options.results)
+        path = records.write(
+            f"finetuning_step{options.name}", options.device, options.threads, content, options.results
+        )
     return path
 
 
