@@ -1,6 +1,6 @@
 """The fine-tuning step side by side with transformers at the lengths of MRPC and of SQuAD.
 
-    python benchmarks/finetuning_step.py                    # bf16, base, batch 32: a few minutes on two cores
+    python benchmarks/finetuning_step.py                    # bf16, base: a few minutes on two cores
     python benchmarks/finetuning_step.py --device cuda
 
 Ours is the product: `Trainer` on a `FinetuningSource`, sequences laid end to end. The other side is a plain PyTorch

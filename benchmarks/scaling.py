@@ -130,7 +130,9 @@ def plot(content: dict[str, Any], path: Path) -> None:
     lengths.set_title(f"{content['model']}, {content['precision']}, equal tokens a step")
     batches.legend(fontsize=8)
     rows = content["processes"]
-    shared.barh(list(rows), [row["seconds_per_step"]["median"] for row in rows.values()])
+    shared.barh(
+        [name.replace(", ", ",\n") for name in rows], [row["seconds_per_step"]["median"] for row in rows.values()]
+    )
     shared.set(xlabel="seconds of a step", title="ours, the same batch")
     figure.tight_layout()
     figure.savefig(path, dpi=110)

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import BertConfig, BertForPreTraining, DataCollatorForLanguageModeling
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
-from bert_repro.configs import Phase, PretrainingConfig
+from bert_repro.configs import Phase, PretrainingConfig, RunConfig
 from bert_repro.data.collators import DataCollatorForBertPreTraining
 from bert_repro.data.pretraining import ExampleBatch, Position
 from bert_repro.optimization import parameter_groups
@@ -340,6 +340,6 @@ def loss_with_gradients(model: nn.Module, batch: dict[str, Any], device: str) ->
 def peak(spec: StepSpec, lap: Callable[..., None]) -> None:
     """The rate of a large matrix product, again and again, in the precision and on the device of a step."""
     if spec.device == "cpu":
-        use_fast_float32()
+        prepare_cpu(RunConfig())
     while True:
         lap(measured_peak(torch.device(spec.device), spec.precision))
