@@ -61,6 +61,7 @@ def test_every_lever_is_switched_off_alone(monkeypatch):
     assert [name for heat in step.heats(entered, 3) for name in heat] == list(entered)
 
 
+@pytest.mark.slow
 def test_finetuning_step(tmp_path):
     record = record_of(
         "finetuning_step", tmp_path, "--layers", "2", "--hidden", "32", "--batch", "4", "--repeats", "1", "--threads",
