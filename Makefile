@@ -44,7 +44,7 @@ quickstart: $(READY) ## The whole road in miniature: corpus, vocabulary, pre-tra
 	$(BIN)/python recipes/quickstart.py
 
 test: $(READY) ## The default tests: offline, CPU, at most 5 minutes on 2 cores
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(READY) ## The tests marked slow
 	$(BIN)/python -m pytest -m slow
