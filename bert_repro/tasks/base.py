@@ -14,7 +14,7 @@ Datasets and features are `datasets.Dataset`s, memory-mapped where they come fro
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -239,7 +239,7 @@ class Task(ABC):
 
     @abstractmethod
     def postprocess(
-        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Sequence[FloatArray]
+        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
     ) -> Predictions:
         """Turns what the model said about features into what it predicts for examples.
 

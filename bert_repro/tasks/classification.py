@@ -1,7 +1,7 @@
 """Tasks that give one label or one number to a text or a pair of texts (paper 4.1)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,10 +70,10 @@ class ClassificationTask(Task):
         return features
 
     def postprocess(
-        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Sequence[FloatArray]
+        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
     ) -> Predictions:
         """The likeliest label of each example with the `probabilities` of all (N, labels), or its number."""
-        return self._predict(np.stack(outputs).astype(np.float64))
+        return self._predict(np.stack(list(outputs)).astype(np.float64))
 
     def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
         """All `metrics` of the split."""

@@ -4,10 +4,10 @@ A question over a long passage is one example with several features, one for eac
 windows, `squad_decoding` turns scores into answers, `squad_scoring` scores them, `squad_files` reads the files.
 """
 
-import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from bert_repro.tasks.base import Batch, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids
 from bert_repro.tasks.published import load_from_hub
 from bert_repro.tasks.squad_decoding import Decoder, ReleasedText, text_by_offsets
-from bert_repro.tasks.squad_files import read_questions
+from bert_repro.tasks.squad_files import ListsOnDisk, read_questions, write_by_id
 from bert_repro.tasks.squad_windows import (
     NO_ANSWER,
     UNFOUND,
@@ -251,26 +251,31 @@ class SquadTask(Task):
         return [scores[:, row, :length].T.copy() for row, length in enumerate(lengths)]
 
     def postprocess(
-        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Sequence[FloatArray]
+        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
     ) -> Predictions:
-        """The best text of each question, for v2.0 before the threshold, with its `null_odds` and `nbest` list."""
-        if not all(np.isfinite(scores).all() for scores in outputs):
-            raise NonFiniteError(f"{self.name}: the model's output is not finite")
+        """The best text of each question, for v2.0 before the threshold, with its `null_odds` and `nbest` list.
+
+        The outputs of one question and, on disk, the n-best lists are all that is held beside texts and odds.
+        """
         columns = (np.asarray(features[name][:]) for name in ("window", "window_start", "passage_at"))
         number, starts, passage_at = columns
         firsts = np.append(np.flatnonzero(number == 0), len(number))
-        decoder = self._decoder()
-        answers = []
+        decoder, coming = self._decoder(), iter(outputs)
+        texts, odds, nbest = [], [], ListsOnDisk()
         for row, passage in enumerate(self._dataset_passages(dataset)):
-            rows = range(firsts[row], firsts[row + 1])
-            windows = [(int(starts[place]), len(outputs[place]) - int(passage_at[place]) - 1) for place in rows]
-            scores = [outputs[place].astype(np.float64) for place in rows]
-            answers.append(decoder.answer(passage, windows, scores, int(passage_at[rows[0]])))
-        return {
-            "prediction": [answer.text for answer in answers],
-            "null_odds": [answer.null_odds for answer in answers],
-            "nbest": [answer.best for answer in answers],
-        }
+            rows = slice(firsts[row], firsts[row + 1])
+            scores = [values.astype(np.float64) for values in islice(coming, rows.stop - rows.start)]
+            if not all(np.isfinite(values).all() for values in scores):
+                raise NonFiniteError(f"{self.name}: the model's output is not finite")
+            at = int(passage_at[rows.start])
+            windows = [
+                (start, len(values) - at - 1) for start, values in zip(starts[rows].tolist(), scores, strict=True)
+            ]
+            answer = decoder.answer(passage, windows, scores, at)
+            texts.append(answer.text)
+            odds.append(answer.null_odds)
+            nbest.append(answer.best)
+        return {"prediction": texts, "null_odds": odds, "nbest": nbest}
 
     def answers(self, predictions: Predictions) -> list[str]:
         """What the model answers: the best text or, in v2.0 beyond the threshold, "" for no answer."""
@@ -308,11 +313,8 @@ class SquadTask(Task):
             contents["null_odds"] = predictions["null_odds"]
         paths = []
         for name, values in contents.items():
-            path = Path(directory) / (f"{name}.json" if split == "validation" else f"{name}.{split}.json")
-            with path.open("w", encoding="utf-8") as file:  # piece by piece: the n-best lists of a large set are long
-                json.dump(scoring.by_id(dataset, values), file, indent=1, ensure_ascii=False, allow_nan=False)
-                file.write("\n")
-            paths.append(path)
+            paths.append(Path(directory) / (f"{name}.json" if split == "validation" else f"{name}.{split}.json"))
+            write_by_id(paths[-1], dataset["id"], values)
         return paths
 
     def data_record(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Reading question files in SQuAD's JSON, strictly: every error names the file, the question and the mend."""
+"""Files of SQuAD: questions, read strictly (every error names the file, the question and the mend), and answers."""
 
 import json
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,38 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name an existing JSON file") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: is not valid JSON ({error}); get or write the file again") from error
+
+
+def write_by_id(path: Path, ids: Iterable[str], values: Iterable[Any]) -> None:
+    """Writes a JSON object of one value per question as the official scripts read it, a question at a time.
+
+    Args:
+        path: the file.
+        ids: at least one question id.
+        values: the value of each.
+    """
+    with path.open("w", encoding="utf-8") as file:
+        before = "{"
+        for identity, value in zip(ids, values, strict=True):
+            text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).replace("\n", "\n ")
+            file.write(f"{before}\n {json.dumps(identity, ensure_ascii=False)}: {text}")
+            before = ","
+        file.write("\n}\n")
+
+
+class ListsOnDisk:
+    """N-best lists in a temporary file, read back in order: those of a large set do not fit into memory."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (it goes with the object)
+
+    def append(self, best: list[dict[str, Any]]) -> None:
+        """Adds the list of the next question."""
+        self._file.write(json.dumps(best) + "\n")
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        self._file.seek(0)
+        return map(json.loads, self._file)
 
 
 def _unique(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:

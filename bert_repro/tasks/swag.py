@@ -6,7 +6,7 @@ Four sequences per example, one vector scored against each [CLS], a softmax over
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,10 +133,10 @@ class SwagTask(Task):
         return batch
 
     def postprocess(
-        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Sequence[FloatArray]
+        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
     ) -> Predictions:
         """The likeliest ending of each example, with the `probabilities` of all four (N, 4)."""
-        logits = np.stack(outputs).astype(np.float64)
+        logits = np.stack(list(outputs)).astype(np.float64)
         if not np.isfinite(logits).all():
             raise NonFiniteError(f"{self.name}: the model's output is not finite")
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))

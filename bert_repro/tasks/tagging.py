@@ -6,7 +6,7 @@ prediction, however long its sentence is.
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
@@ -146,7 +146,7 @@ class TaggingTask(Task):
         return np.split(logits[0], np.cumsum(lengths)[:-1])
 
     def postprocess(
-        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Sequence[FloatArray]
+        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
     ) -> Predictions:
         """The likeliest tag of every word: a list of tags for each sentence."""
         predicted: list[str] = []

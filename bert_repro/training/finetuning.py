@@ -1,28 +1,24 @@
 """Fine-tuning, scoring and predicting: one run for every task (paper 4, A.3)."""
 
-import dataclasses
 import logging
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 
 from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.errors import UserError
 from bert_repro.models import modeling_bert_repro
 from bert_repro.randomness import draw
-from bert_repro.tasks.base import FloatArray, Predictions, Task
-from bert_repro.tokenization import load_tokenizer, tokenizer_fingerprint
+from bert_repro.tasks.base import Predictions, Task
+from bert_repro.tokenization import load_tokenizer
 from bert_repro.training import adapters, run
 from bert_repro.training.feature_based import FeatureCache, model_changes
-from bert_repro.training.loop import BatchSizes, Ids, MicroBatch, Step, Trainer, batch_sizes, to_device
+from bert_repro.training.loop import BatchSizes, Ids, MicroBatch, Step, Trainer, batch_sizes
+from bert_repro.training.prediction import Collate, Predictor, rows_of
 
 if TYPE_CHECKING:
     import datasets
@@ -87,7 +83,7 @@ class _Bench:
         model_class = getattr(modeling_bert_repro, task.head)
         changes: dict[str, Any] = {}
         if config.do_train:
-            changes = {**task.model_settings(), **model_changes(config), "ignore_mismatched_sizes": True}
+            changes = {**task.model_settings(), **model_changes(config)}
         self.model = run.load_model(model_class, config, may_add_weights=config.do_train, **changes)
         self.model.to(accelerator.device)
         self.feature_cache: FeatureCache | None = None
@@ -96,6 +92,7 @@ class _Bench:
             self.feature_cache = FeatureCache(config, self.model.bert, accelerator.device)
         self.task = task.restored(self.model.config)
         self._check_fit()
+        self.predictor = Predictor(config, self.task, self.tokenizer, accelerator, self._collate)
         self._read = read
         self._used: dict[str, datasets.Dataset] = {}
 
@@ -200,7 +197,7 @@ class _Bench:
         return {"metrics": metrics, "rows_scored": len(dataset)}
 
     def _predictions(self, dataset: "datasets.Dataset", features: "datasets.Dataset") -> Predictions:
-        return self.task.postprocess(dataset, features, self._outputs(features))
+        return self.task.postprocess(dataset, features, self.predictor.outputs(self.model, features))
 
     def _write(
         self, name: str, dataset: "datasets.Dataset", features: "datasets.Dataset", predictions: Predictions
@@ -210,56 +207,6 @@ class _Bench:
             files = self.task.write_predictions(self.config.output_dir, name, dataset, predictions)
         truncated = self.task.count_truncated(features)
         return {"rows": len(dataset), "truncated": truncated, "files": [path.name for path in files]}
-
-    def _outputs(self, features: "datasets.Dataset") -> list[FloatArray]:
-        """The head's output for every feature, in order; of an ensemble the mean of its models' outputs."""
-        outputs = self._outputs_of(self.model, features)
-        if not self.config.ensemble_with:
-            return outputs
-        sums = [output.astype(np.float64) for output in outputs]
-        for name in self.config.ensemble_with:
-            for total, output in zip(sums, self._outputs_of(self._member(name), features), strict=True):
-                total += output
-        return [(total / (1 + len(self.config.ensemble_with))).astype(np.float32) for total in sums]
-
-    def _member(self, name: str) -> Any:
-        """Another model of the ensemble; one at a time is in memory beside the first."""
-        config = dataclasses.replace(self.config, model_name_or_path=name)
-        with _member_is_named(name):
-            model = run.load_model(type(self.model), config, may_add_weights=False)
-        return model.to(self.accelerator.device)
-
-    def _outputs_of(self, model: Any, features: "datasets.Dataset") -> list[FloatArray]:
-        """A model's output for every feature, in order; each feature is computed once, by one process.
-
-        XLA's processes cannot exchange them, so there each computes all.
-        """
-        longest_first = np.argsort(-np.asarray(features["length"][:]), kind="stable")
-        batches = np.array_split(longest_first, math.ceil(len(features) / self.config.per_device_eval_batch_size))
-        if self.on_xla:
-            by_row = dict(pair for rows in batches for pair in self._forward(model.eval(), features, rows))
-            return [by_row[row] for row in range(len(features))]
-        processes = self.accelerator.num_processes
-        # Forward passes of a sharded model pair up over the processes, so some process repeats a batch.
-        batches += batches[:1] * (-len(batches) % processes)
-        model.eval()
-        mine = batches[self.accelerator.process_index :: processes]
-        pairs = [(int(row), output) for rows in mine for row, output in self._forward(model, features, rows)]
-        by_row = dict(gather_object(pairs))
-        return [by_row[row] for row in range(len(features))]
-
-    @torch.no_grad()
-    def _forward(
-        self, model: Any, features: "datasets.Dataset", rows: npt.NDArray[np.int64]
-    ) -> Iterator[tuple[int, FloatArray]]:
-        chosen = [{key: value for key, value in row.items() if key != "labels"} for row in _rows(features, rows)]
-        batch = self._collate(features, rows, chosen)
-        with self.accelerator.autocast():
-            output = model(**to_device(batch, self.accelerator.device))
-        outputs = self.task.feature_outputs(output, [row["length"] for row in chosen])
-        columns = self.task.label_columns(model.config.id2label) if self.task.label_names else None
-        for row, array in zip(rows, outputs, strict=True):
-            yield int(row), array if columns is None else array[..., columns]
 
     def _collate(self, features: "datasets.Dataset", ids: Ids, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The inputs of the model for some rows of a split; of a frozen encoder, the hidden states in their place."""
@@ -300,35 +247,6 @@ class _Bench:
                 f"--model_name_or_path {config.model_name_or_path}: its vocabulary of {model.config.vocab_size} is "
                 f"smaller than the tokenizer's {len(self.tokenizer)} ids; name the tokenizer it was trained with"
             )
-        for name in config.ensemble_with:
-            with _member_is_named(name):
-                self._check_member(name)
-
-    def _check_member(self, name: str) -> None:
-        """Whether another model of the ensemble can read the inputs of the first, and tells the same labels apart."""
-        config = self.config
-        tokenizer = load_tokenizer(config.tokenizer_name or name)
-        if tokenizer_fingerprint(tokenizer) != tokenizer_fingerprint(self.tokenizer):
-            raise UserError(
-                f"its tokenizer is not that of {config.model_name_or_path}, so their logits are not of the same "
-                "tokens; combine models of one vocabulary"
-            )
-        try:
-            member = type(self.model).config_class.from_pretrained(name)
-        except (OSError, ValueError) as error:
-            raise UserError(next(iter(str(error).strip().splitlines()), type(error).__name__)) from error
-        if config.max_seq_length > member.max_position_embeddings:
-            raise UserError(
-                f"it has {member.max_position_embeddings} positions, and --max_seq_length is {config.max_seq_length}; "
-                "combine models with as many"
-            )
-        if len(tokenizer) > member.vocab_size:
-            raise UserError(
-                f"its vocabulary of {member.vocab_size} is smaller than the tokenizer's {len(tokenizer)} ids; combine "
-                "models of one vocabulary"
-            )
-        if self.task.label_names:
-            self.task.label_columns(member.id2label)
 
 
 class FinetuningSource:
@@ -339,7 +257,7 @@ class FinetuningSource:
         task: collates features and counts their loss terms.
         features: the tokenised training set.
         sizes: sequences per optimiser step, and per device and forward pass.
-        collate: turns the tokenised set, rows of it by number, and these rows themselves into model inputs.
+        collate: makes the model's inputs.
     """
 
     def __init__(
@@ -348,7 +266,7 @@ class FinetuningSource:
         task: Task,
         features: "datasets.Dataset",
         sizes: BatchSizes,
-        collate: Callable[["datasets.Dataset", Ids, list[dict[str, Any]]], dict[str, Any]],
+        collate: Collate,
     ) -> None:
         self.config, self.task, self.features = config, task, features
         self.sizes, self.collate = sizes, collate
@@ -363,7 +281,7 @@ class FinetuningSource:
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """See `BatchSource.load`; there is one group."""
-        rows = _rows(self.features, ids)
+        rows = rows_of(self.features, ids)
         inputs = self.collate(self.features, ids, rows)
         return MicroBatch(inputs, self._count(ids), sum(row["length"] for row in rows))
 
@@ -382,19 +300,4 @@ class FinetuningSource:
         return ids
 
     def _count(self, ids: Ids) -> dict[str, int]:
-        return {"loss": int(self.task.loss_items(_rows(self.features, ids)).sum())}
-
-
-@contextmanager
-def _member_is_named(name: str) -> Iterator[None]:
-    """Says of a refusal that it is about a model of `--ensemble_with`, of which none is trained."""
-    try:
-        yield
-    except UserError as error:
-        reason = str(error).removeprefix("--model_name_or_path").removeprefix(f" {name}").removeprefix(": ")
-        raise UserError(f"--ensemble_with {name}: {reason.replace(', or add --do_train', '')}") from error
-
-
-def _rows(features: "datasets.Dataset", ids: Ids) -> list[dict[str, Any]]:
-    columns = features[ids.tolist()]
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return {"loss": int(self.task.loss_items(rows_of(self.features, ids)).sum())}

@@ -126,7 +126,7 @@ def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **option
     Args:
         model_class: one of our model classes.
         config: its `model_name_or_path`, `attn_implementation`, `seed` and `gradient_checkpointing`.
-        may_add_weights: whether weights that the checkpoint lacks (a new head) may be initialised.
+        may_add_weights: whether weights that the checkpoint lacks, or a head of another size, may be initialised.
         options: what else `from_pretrained` takes, for example `id2label`.
 
     Raises:
@@ -141,12 +141,21 @@ def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **option
     torch.manual_seed(torch_seed(config.seed, INITIALISATION))
     options |= {"dtype": torch.float32, "attn_implementation": config.attn_implementation}
     try:
-        model, info = model_class.from_pretrained(name, output_loading_info=True, **options)
+        model, info = model_class.from_pretrained(
+            name, output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise UserError(f"--model_name_or_path {name}: {_first_line(error)}") from error
-    new = sorted(set(info["missing_keys"]) | {key[0] for key in info["mismatched_keys"]})
-    if new and not may_add_weights:
-        raise UserError(f"--model_name_or_path {name}: lacks {new[0]}; name a finished model, or add --do_train")
+    missing, misfits = set(info["missing_keys"]), sorted(info["mismatched_keys"])
+    for key, saved, wanted in misfits:
+        if not may_add_weights or key.startswith(f"{model.base_model_prefix}."):
+            raise UserError(
+                f"--model_name_or_path {name}: {key} has the shape {list(saved)}, where its configuration asks for "
+                f"{list(wanted)}; get the model again"
+            )
+    if missing and not may_add_weights:
+        raise UserError(f"--model_name_or_path {name}: lacks {min(missing)}; name a finished model, or add --do_train")
+    new = sorted(missing | {key for key, *_ in misfits})
     if new:
         modules = dict.fromkeys(key.rpartition(".")[0] for key in new)
         logger.info("new weights, not in %s: %s", name, ", ".join(modules))

@@ -2,6 +2,8 @@
 
 import json
 import random
+import tracemalloc
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -219,6 +221,37 @@ def test_outputs_that_are_not_finite_are_refused(tokenizer):
     task = prepared(tokenizer)
     with pytest.raises(NonFiniteError):
         task.postprocess(dataset, task.encode(dataset, tokenizer, LENGTH), [np.full((9, 2), np.nan, dtype=np.float32)])
+
+
+def test_the_scores_and_n_best_lists_of_a_large_set_are_never_all_in_memory(tokenizer, tmp_path):
+    """One question's outputs are held at a time, and per question little more than its answer."""
+    context = "The small bird sings over the green river. " * 4
+    count = 400
+    dataset = rows(id=[f"q{n}" for n in range(count)], question=["Who sings?"] * count, context=[context] * count)
+    task = prepared(tokenizer, "squad_v2")
+    features = task.encode(dataset, tokenizer, LENGTH)
+    generator, given, most_alive = np.random.default_rng(0), [], 0
+
+    def outputs():
+        nonlocal most_alive
+        for length in features["length"]:
+            scores = generator.normal(size=(length, 2)).astype(np.float32)
+            given.append(weakref.ref(scores))
+            most_alive = max(most_alive, sum(one() is not None for one in given))
+            yield scores
+
+    tracemalloc.start()
+    predictions = task.postprocess(dataset, features, outputs())
+    held = tracemalloc.get_traced_memory()[0]
+    task.write_predictions(tmp_path, "validation", dataset, predictions)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(features) >= 3 * count and most_alive <= 1 + len(features) // count
+    nbest = json.loads((tmp_path / "nbest_predictions.json").read_text())
+    assert list(nbest) == dataset["id"][:] and all(len(best) >= 10 for best in nbest.values())
+    assert list(predictions["nbest"]) == list(nbest.values())
+    lists = (tmp_path / "nbest_predictions.json").stat().st_size
+    assert held < lists / 3 and peak < lists / 2
 
 
 def test_the_right_scores_give_the_right_answers(tokenizer, folder):

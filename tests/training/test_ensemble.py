@@ -19,6 +19,7 @@ from bert_repro import (
 from bert_repro.configs import SquadConfig
 from bert_repro.tasks import get_task
 from bert_repro.tokenization import load_tokenizer
+from bert_repro.training import prediction
 
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 NAMES = ("negative", "positive")
@@ -27,7 +28,9 @@ NAMES = ("negative", "positive")
 def save_model(world: Any, folder: Path, model_class: Any, seed: int, **config: Any) -> Path:
     torch.manual_seed(seed)
     # Wide initial weights, so that the models disagree.
-    model_class(BertReproConfig(vocab_size=150, initializer_range=0.5, **SHAPE, **config)).save_pretrained(folder)
+    model_class(BertReproConfig(**{"vocab_size": 150, "initializer_range": 0.5, **SHAPE, **config})).save_pretrained(
+        folder
+    )
     AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
     return folder
 
@@ -56,7 +59,12 @@ def members(folders: list[Path]) -> list[object]:
     return ["--model_name_or_path", first, *(["--ensemble_with", *others] if others else [])]
 
 
-def test_answers_are_those_of_logits_averaged_by_hand(answering: list[Path], questions: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [3, prediction.FEATURES_AT_ONCE])
+def test_answers_are_those_of_logits_averaged_by_hand(
+    answering: list[Path], questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """At three windows at once, questions of several windows begin in one stretch and end in the next."""
+    monkeypatch.setattr(prediction, "FEATURES_AT_ONCE", at_once)
     shape = "--max_seq_length 32 --max_query_length 16 --doc_stride 8"
     common = ["--task_name squad --do_eval", shape, "--data_dir", questions, "--output_dir", tmp_path / "run"]
     assert recipe("run_squad", *members(answering), *common) == 0
@@ -159,12 +167,15 @@ def test_what_cannot_be_an_ensemble(
     AutoTokenizer.from_pretrained(tmp_path / "cased").save_pretrained(other)
     short = save_model(world, tmp_path / "short", BertReproForQuestionAnswering, 6, max_position_embeddings=32)
     headless = save_model(world, tmp_path / "headless", BertReproForMaskedLM, 7)
-    few = save_model(world, tmp_path / "few", BertReproForQuestionAnswering, 8)
-    (few / "config.json").write_text((few / "config.json").read_text().replace('"vocab_size": 150', '"vocab_size": 9'))
+    few = save_model(world, tmp_path / "few", BertReproForQuestionAnswering, 8, vocab_size=9)
+    torn = save_model(world, tmp_path / "torn", BertReproForQuestionAnswering, 9)
+    settings_file = torn / "config.json"
+    settings_file.write_text(settings_file.read_text().replace('"vocab_size": 150', '"vocab_size": 160'))
     common = ["--task_name squad --max_seq_length 80 --data_dir", questions, "--output_dir", tmp_path / "run"]
     for folders, doing, told in (
         ([answering[0], short], "--do_eval", f"--ensemble_with {short}: it has 32 positions, and --max_seq_length is"),
         ([answering[0], few], "--do_eval", f"--ensemble_with {few}: its vocabulary of 9 is smaller than the tokenizer"),
+        ([answering[0], torn], "--do_eval", f"--ensemble_with {torn}: bert.embeddings.word_embeddings.weight has the"),
         ([answering[0], headless], "--do_eval", f"--ensemble_with {headless}: lacks qa_outputs.bias; name a finished"),
         ([answering[0], other], "--do_eval", f"--ensemble_with {other}: its tokenizer is not that of {answering[0]}"),
         ([answering[0], tmp_path / "no"], "--do_eval", f"--ensemble_with {tmp_path / 'no'}: tokenizer "),
