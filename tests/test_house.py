@@ -33,6 +33,7 @@ MAY_SKIP = {
     "tests/data/test_pretraining.py": "the system has no /proc",
     "tests/models/test_real_weights.py": "the package with real weights is not installed",
     "tests/tasks/test_glue_real_files.py": "the official files are not beside the project",
+    "tests/training/test_speed.py": "PyTorch was built without oneDNN",
     "tests/test_tokenization.py": "the released vocabularies are not beside the project",
 }
 

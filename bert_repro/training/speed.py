@@ -1,6 +1,7 @@
 """What a machine can do: its measured peak, against which a run's speed is shown, and how to come near it on a CPU."""
 
 import ctypes
+import os
 import time
 
 import torch
@@ -10,6 +11,8 @@ from bert_repro.models.modeling_bert_repro import use_cpu_kernels
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h
 _SIZES = {"cpu": 1024, "cuda": 8192}
+_KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")  # oneDNN's own and PyTorch's on top of it
+_KERNELS_KEPT = 256
 
 
 def measured_peak(device: torch.device, mixed_precision: str) -> float:
@@ -30,12 +33,24 @@ def measured_peak(device: torch.device, mixed_precision: str) -> float:
 
 def prepare_cpu(config: RunConfig) -> None:
     """Sets this process up for the speed of a CPU, less what a run switches off."""
+    bound_kernel_caches()
     use_cpu_kernels(config.cpu_kernels)
     torch.set_float32_matmul_precision("highest")
     if config.fast_float32:
         use_fast_float32()
     if config.keep_freed_memory:
         keep_freed_memory()
+
+
+def bound_kernel_caches() -> None:
+    """Lets oneDNN keep fewer of the kernels that it makes for every new shape, unless the environment says how many.
+
+    Batches without padding have ever other numbers of tokens, and a kernel for thousands of them takes up to 3 MiB: the
+    thousand that are kept by default grow to gigabytes. A step uses some two hundred again. It counts only before this
+    process's first product.
+    """
+    for name in _KERNEL_CACHES:
+        os.environ.setdefault(name, str(_KERNELS_KEPT))
 
 
 def use_fast_float32() -> None:
