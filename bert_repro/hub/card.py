@@ -22,13 +22,13 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from bert_repro.hub.redaction import redacted, without_machine_paths
 
 TEMPLATE = "card_template.md.jinja"
 CODE_LICENSE = "apache-2.0"
+THRESHOLD = "null_score_diff_threshold"
 _LONGEST_LIST = 8  # A longer list of a record (shards, files) is given by its size.
 
 
@@ -129,10 +129,31 @@ def make_card(record: Mapping[str, Any], model_id: str) -> str:
         record=known,
         facts={name: dict(_flat(_tabled(name, known))) for name in ("model", "data", "train", "hardware", "settings")},
         scores=list(scores(known)),
+        unanswerable=THRESHOLD in known.get("metrics", {}),
+        tuned=threshold_was_tuned(known),
         seeds=[known.get("seed"), *(run["seed"] for run in known.get("runs", []))],
         spreads=list(spreads(known)),
     )
     return str(ModelCard(re.sub(r"\n{3,}", "\n\n", text))).rstrip() + "\n"
+
+
+def renamed(card: str, model_id: str) -> str:
+    """A card of `make_card` under which another name loads the model: in its title, metadata and snippets.
+
+    Args:
+        card: Markdown; one without a title stays as it is.
+        model_id: the new name.
+    """
+    title = re.search(r"^# (.+)$", card, re.MULTILINE)
+    if title is None or title[1] == model_id:
+        return card
+    old, short = title[1], model_id.rsplit("/", 1)[-1]
+    metadata, body = card[: title.start()], card[title.end() :]
+    metadata = metadata.replace(f"\n- name: {old.rsplit('/', 1)[-1]}\n", f"\n- name: {short}\n")
+    body = re.sub(
+        r"^```python\n.*?^```", lambda code: code[0].replace(f'"{old}"', f'"{model_id}"'), body, flags=re.M | re.S
+    )
+    return f"{metadata}# {model_id}{body}"
 
 
 def head_of(class_name: str) -> Head:
@@ -181,7 +202,7 @@ def _metadata(record: Mapping[str, Any], model_id: str) -> Any:
         "license": record.get("license", CODE_LICENSE),
         "language": data.get("language"),
         "datasets": [data["dataset"]] if data.get("dataset") else None,
-        "base_model": record.get("base_model") or _hub_id(record.get("settings", {}).get("model_name_or_path")),
+        "base_model": record.get("base_model"),
         "pipeline_tag": head.pipeline_tag if head else None,
         "tags": ["bert", "bert-repro", *([record["task"]] if record.get("task") else [])],
         "widget": _widget(head, pair=len(data.get("text_columns", ())) == 2) if head else None,
@@ -201,7 +222,7 @@ def eval_result_entries(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The content of a `.eval_results/*.yaml`: the task's own metric on the first scored split.
 
     A benchmark of the Hub takes one number a task. Nothing is claimed for data that is not on the Hub, for a split that
-    was scored in part, or beside a metric that is not a finite number.
+    was scored in part, for a run that collapsed, or beside a metric that is not a finite number.
 
     Args:
         record: see the module's docstring.
@@ -213,9 +234,12 @@ def eval_result_entries(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     data, metric = record.get("data", {}), record.get("primary_metric")
     value = record.get("metrics", {}).get(metric)
-    if not data.get("dataset") or _scored_in_part(record) or value is None or not math.isfinite(value):
+    if not data.get("dataset") or _scored_in_part(record) or record.get("collapsed"):
+        return []
+    if value is None or not math.isfinite(value):
         return []
     notes = f"{metric} on {record['split']}, {record['rows_scored']} rows, seed {record.get('seed')}; a fraction of 1"
+    notes += "; the threshold was chosen on this split" * threshold_was_tuned(record)
     task = data.get("config") or record["task"]
     return list(eval_result_entries_to_yaml([EvalResultEntry(data["dataset"], task, float(value), notes=notes)]))
 
@@ -238,17 +262,18 @@ def _eval_results(record: Mapping[str, Any], task_type: str) -> list[Any]:
             metric_value=score.value,
         )
         for score in scores(record)
-        if score.value is not None and math.isfinite(score.value)
+        if score.value is not None and math.isfinite(score.value) and not score.metric.endswith("threshold")
     ]
+
+
+def threshold_was_tuned(record: Mapping[str, Any]) -> bool:
+    """Whether the threshold for no answer was chosen on the split whose score stands first."""
+    told = record.get("settings", {}).get("null_score_diff_threshold") is not None
+    return not told and "train" in record and THRESHOLD in record.get("metrics", {})
 
 
 def _scored_in_part(record: Mapping[str, Any]) -> bool:
     return record.get("settings", {}).get("max_eval_samples") is not None
-
-
-def _hub_id(name: str | None) -> str | None:
-    """The name if it can be an id on the Hub; a folder of this machine is none."""
-    return None if not name or Path(name).expanduser().exists() or name.count("/") > 1 or name[0] in "./~" else name
 
 
 def _tabled(part: str, record: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,6 +118,17 @@ def write_graph(model: "PreTrainedModel", path: Path) -> None:
             model, (), path, kwargs=example, dynamic_shapes=free, output_names=names, dynamo=True, external_data=False,
             verbose=False,
         )  # fmt: skip
+    _forget_sources(path)
+
+
+def _forget_sources(path: Path) -> None:
+    """Takes out of a graph where in which file each node was written, which names folders of this machine."""
+    import onnx
+
+    graph = onnx.load(path)
+    for node in (*graph.graph.node, *(node for function in graph.functions for node in function.node)):
+        del node.metadata_props[:]
+    onnx.save(graph, path)
 
 
 def largest_difference(model: "PreTrainedModel", path: Path) -> float:

@@ -18,7 +18,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_repro import status
 from bert_repro.errors import UserError
+from bert_repro.hub.card import renamed
 from bert_repro.hub.redaction import redacted, without_machine_paths
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ RESULTS = "results.json"
 PUBLISHED = (
     "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
     "adapter_config.json", "adapter_model.safetensors", "adapter/*.json", "adapter/*.safetensors",
-    "onnx/*.onnx", "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "*_bert_repro.py",
+    "onnx/model.onnx", "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "*_bert_repro.py",
     CARD, RESULTS, ".eval_results/*.yaml", "train_log.jsonl", "training.png",
 )  # fmt: skip
 """What of a folder is uploaded, as patterns of paths in it."""
@@ -60,8 +62,14 @@ def published_files(folder: Path) -> list[Path]:
     """The files of a folder that a push uploads, relative to it, sorted.
 
     Raises:
-        UserError: there is no model in the folder.
+        UserError: there is no model in the folder, or the run in it has not ended.
     """
+    state = _state(folder)
+    if state.get("code") != 0 and "code" in state and not (folder / RESULTS).exists():
+        raise UserError(
+            f"{folder}: its run has not ended ({state.get('reason')}) and published no model; go on with "
+            "--resume_from_checkpoint latest, or push one of its checkpoints"
+        )
     found = sorted({path.relative_to(folder) for pattern in PUBLISHED for path in folder.glob(pattern)})
     if not any(fnmatch(path.as_posix(), pattern) for path in found for pattern in _WEIGHTS):
         raise UserError(
@@ -83,7 +91,7 @@ def push_folder(
         repo_id: for example `org/bert-repro-base`.
         private: see `prepare_repository`.
         revision: branch to upload to.
-        card: text of README.md; default: the folder's own.
+        card: text of README.md; default: the folder's own, in which the repository's id takes its model's name.
 
     Returns:
         Address of the commit that holds the folder.
@@ -99,7 +107,7 @@ def push_folder(
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
         api = HfApi()
-        made = _contents_for_others(folder, card)
+        made = contents_for_others(folder, repo_id, card)
         names = sorted({*map(Path.as_posix, files), *made})
         additions = [CommitOperationAdd(name, made.get(name, folder / name)) for name in names]
         sent = {addition.path_in_repo for addition in additions}
@@ -176,17 +184,32 @@ def check_card(folder: Path, card: str | None = None) -> None:
         raise UserError(f"{path}: {errors[0]}; mend the metadata block at its top")
 
 
-def _contents_for_others(folder: Path, card: str | None) -> dict[str, bytes]:
-    """Files that are not sent as they lie in the folder: the card, where another is given, and records with paths.
+def contents_for_others(folder: Path, repo_id: str, card: str | None = None) -> dict[str, bytes]:
+    """Files that are not sent as they lie in the folder: the card, and records with paths.
 
     The folder keeps this machine's paths, for whoever repeats the run here; elsewhere they mean nothing.
+
+    Args:
+        folder: published folder.
+        repo_id: where it goes.
+        card: text of the card; default: its README.md, if it has one.
     """
+    if card is None and (folder / CARD).exists():
+        card = renamed((folder / CARD).read_text(encoding="utf-8"), repo_id)
     made = {CARD: card.encode()} if card else {}
     for name in _WITH_PATHS:
         if (folder / name).exists():
             record = without_machine_paths(redacted(json.loads((folder / name).read_text(encoding="utf-8"))))
             made[name] = (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
     return made
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    """What the run in a folder says of its end; nothing where there is none."""
+    try:
+        return dict(json.loads((folder / status.FILE_NAME).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
 
 
 def _is_published(name: str) -> bool:

@@ -61,6 +61,8 @@ def without_machine_paths(record: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {name: _shown(value, run) for name, value in record.items()}
     if isinstance(command := record.get("command"), str):
         found["command"] = _shown_command(command, run)
+    if labels := record.get("model", {}).get("labels"):
+        found["model"]["labels"] = labels  # a name such as /location/city is no path
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from bert_repro.errors import UserError
 from bert_repro.hub.card import make_card
 from bert_repro.hub.push import MAIN, push_folder
+from bert_repro.models.configuration_bert_repro import HEADS
 
 logger = logging.getLogger("bert_repro")
 
@@ -48,12 +49,21 @@ def checkpoint_card(checkpoint: Path, record: Mapping[str, Any], repo_id: str) -
         checkpoint: its folder.
         record: what is known of the run; see `bert_repro.hub.card`.
         repo_id: the repository.
+
+    Raises:
+        UserError: the checkpoint holds an adapter alone.
     """
+    if not (checkpoint / "config.json").exists():
+        raise UserError(
+            f"{checkpoint}: holds an adapter alone, no model; leave --checkpoints out, and push the finished run"
+        )
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     known = {name: value for name, value in record.items() if name not in _ABOUT_THE_END}
-    model = {"class": (config.get("architectures") or ["BertModel"])[0], "model_type": config["model_type"]}
-    known["model"] = {**model, **record.get("model", {})}
-    known["train"] = {**record.get("train", {}), "steps": step_of(checkpoint), "steps_of_the_run": _steps(record)}
+    stock = (config.get("architectures") or ["BertModel"])[0]
+    ours = next((head.ours for head in HEADS.values() if head.stock == stock), stock)
+    known["model"] = {"class": ours, "model_type": config["model_type"], **record.get("model", {})}
+    train = {name: value for name, value in record.get("train", {}).items() if name not in _TOTALS}
+    known["train"] = {**train, "steps": step_of(checkpoint), "steps_of_the_run": _steps(record)}
     return make_card({**known, "revision": checkpoint.name}, repo_id)
 
 
@@ -110,7 +120,10 @@ class RevisionUploads:
         return push_folder(checkpoint, self.repo_id, private=self.private, revision=checkpoint.name, card=card)
 
 
-_ABOUT_THE_END = ("metrics", "splits", "split", "rows_scored", "wall_time_seconds", "search", "primary_metric")
+_ABOUT_THE_END = (
+    "metrics", "splits", "split", "rows_scored", "wall_time_seconds", "search", "primary_metric", "collapsed",
+)  # fmt: skip
+_TOTALS = ("tokens", "seconds", "flops")  # of the whole run
 
 
 def _steps(record: Mapping[str, Any]) -> int | None:

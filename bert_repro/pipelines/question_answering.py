@@ -89,6 +89,10 @@ class ExtractiveQuestionAnsweringPipeline(ChunkPipeline):  # type: ignore[misc]
         """Tokenises a question and its passage into the windows that slide over it."""
         question, context = _texts(input_)
         length = windows.get("max_seq_length", min(_LONGEST_WINDOW, self.model.config.max_position_embeddings))
+        if length > self.model.config.max_position_embeddings:
+            raise UserError(
+                f"max_seq_length is {length}; the model has {self.model.config.max_position_embeddings} positions"
+            )
         question_length = min(_LONGEST_QUESTION, length // 2)
         task = self._task(**{"max_seq_length": length, "max_query_length": question_length, **windows})
         columns = {"question": [question], "context": [context]}

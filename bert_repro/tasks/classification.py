@@ -116,6 +116,10 @@ class ClassificationTask(Task):
                 file.write("\t".join([str(index), shown, *(f"{share:.6f}" for share in shares)]) + "\n")
         return [path]
 
+    def data_record(self) -> dict[str, Any]:
+        """See `Task.data_record`."""
+        return {**super().data_record(), "text_columns": list(self.text_columns)}
+
     def model_settings(self) -> dict[str, Any]:
         """Labels, and whether the loss is cross-entropy or squared error."""
         problem_type = "regression" if self.number_range else "single_label_classification"

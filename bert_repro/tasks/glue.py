@@ -85,10 +85,10 @@ class GlueTask(ClassificationTask):
     def data_record(self) -> dict[str, Any]:
         """See `Task.data_record`."""
         return {
+            **super().data_record(),
             "dataset": HUB_DATASET,
             "config": self.name,
             "language": "en",
-            "text_columns": list(self.text_columns),
             "license": self.data_license,
         }
 

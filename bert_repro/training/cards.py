@@ -35,6 +35,10 @@ def write_card(config: CardConfig) -> Path:
     """
     folder = Path(config.folder)
     record = completed_record(folder)
+    if "train" not in record:
+        raise UserError(
+            f"--folder {folder}: its run made no model, it scored others; name the folder of a training run"
+        )
     record["data"] = {**_data(record, config.dataset), **_told_of_data(config)}
     facts = {"base_model": config.base_model, "license": config.license}
     record |= {name: value for name, value in facts.items() if value}
@@ -73,11 +77,12 @@ def completed_record(folder: Path) -> dict[str, Any]:
 
 def _known_data(task: Task, record: Mapping[str, Any]) -> dict[str, Any]:
     """What is known of a run's data; older versions took one's own files for the task's published data."""
+    told = record.get("data", {})
+    if told.get("dataset", "") is None:  # what belongs to the task's own data says nothing of other data
+        return dict(told)
     if any(record.get("settings", {}).get(name) for name in _OWN_FILES):
         return {"dataset": None}
-    told = record.get("data", {})
-    # What belongs to the task's own data says nothing of other data.
-    return dict(told) if told.get("dataset", "") is None else {**task.data_record(), **told}
+    return {**task.data_record(), **told}
 
 
 def _data(record: Mapping[str, Any], dataset: str | None) -> dict[str, Any]:

@@ -36,6 +36,7 @@ def run_record(config: Any, accelerator: Accelerator, model: torch.nn.Module) ->
         "git_commit": git_commit(),
         "hardware": {**hardware(accelerator.device), "processes": accelerator.num_processes},
         "command": command(),
+        "base_model": _hub_id(config.model_name_or_path),
         "model": {
             "class": type(model).__name__,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -81,6 +82,11 @@ def command() -> str:
         return shlex.join([script.name, *sys.argv[1:]])
     shown = f"recipes/{script.name}" if script.parent.name == "recipes" else script.name
     return shlex.join(["python", shown, *sys.argv[1:]])
+
+
+def _hub_id(name: str | None) -> str | None:
+    """The name if it can be an id on the Hub; a folder of this machine is none, so it is asked where the run is."""
+    return None if not name or Path(name).expanduser().exists() or name.count("/") > 1 or name[0] in "./~" else name
 
 
 def _device_name(device: torch.device) -> str:

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from bert_repro.hub.card import HEADS, head_of, make_card
+from bert_repro.hub.card import HEADS, eval_result_entries, head_of, make_card, renamed
 from bert_repro.models.configuration_bert_repro import HEADS as ISLAND_HEADS
 
 RECORD = {
@@ -17,6 +17,7 @@ RECORD = {
         "test": {"missing": True},
     },
     "seed": 7,
+    "base_model": "org/bert-mini",
     "settings": {"model_name_or_path": "org/bert-mini", "learning_rate": 5e-5, "data_dir": None},
     "versions": {"python": "3.11.7", "torch": "2.13.0"},
     "git_commit": "0123abc",
@@ -93,10 +94,40 @@ def test_any_key_may_be_missing(key):
     assert text.startswith("---\n")
 
 
-def test_a_folder_of_this_machine_is_no_base_model(tmp_path):
-    for name in (str(tmp_path), "./runs/mini", "./mini", "/mini", "~/mini", "/data/mini", "a/b/c"):
-        record = {**RECORD, "settings": {"model_name_or_path": name}}
-        assert "base_model" not in metadata(make_card(record, "org/x")), name
+def test_only_the_run_itself_knows_whether_its_start_was_a_folder():
+    record = {name: value for name, value in RECORD.items() if name != "base_model"}
+    assert "base_model" not in metadata(make_card(record, "org/x"))
+
+
+def test_another_name_is_the_card_that_it_would_have_made():
+    for record in (RECORD, {**RECORD, "revision": "step-5"}, {**RECORD, "data": {"dataset": None}}, {}):
+        card = make_card(record, "toy")
+        assert renamed(card, "org/bert-toy") == make_card(record, "org/bert-toy") != card
+        assert renamed(card, "toy") == card
+    assert renamed("No title.\n", "org/x") == "No title.\n"
+    by_hand = make_card(RECORD, "toy") + '\nIt is called "toy" at home.\n'
+    assert renamed(by_hand, "org/x").endswith('\nIt is called "toy" at home.\n')
+
+
+def test_a_collapsed_run_says_so_and_claims_nothing():
+    record = {**RECORD, "primary_metric": "accuracy"}
+    assert eval_result_entries(record) and "collapsed" not in make_card(record, "org/x")
+    record["collapsed"] = True
+    assert not eval_result_entries(record) and "**This run collapsed**" in make_card(record, "org/x")
+
+
+def test_a_threshold_is_no_score_and_is_said_to_be_tuned():
+    metrics = {"f1": 0.5, "null_score_diff_threshold": -1.5, "best_f1_threshold": -1.5}
+    record = {**RECORD, "task": "squad_v2", "splits": {}, "metrics": metrics, "primary_metric": "f1"}
+    record["model"] = {"class": "BertReproForQuestionAnswering"}
+    card = make_card(record, "org/x")
+    (result,) = metadata(card)["model-index"][0]["results"]
+    assert [metric["type"] for metric in result["metrics"]] == ["f1"]
+    assert "chosen on the split" in card and "chosen on this split" in eval_result_entries(record)[0]["notes"]
+    assert 'else "no answer"' in card
+    told = {**record, "settings": {"null_score_diff_threshold": 0.0}}
+    assert "chosen on" not in make_card(told, "org/x")
+    assert 'else "no answer"' not in make_card({**record, "metrics": {"f1": 0.5}}, "org/x")
 
 
 def test_other_data_than_the_tasks_gets_no_score_on_the_tasks():

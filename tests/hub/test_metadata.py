@@ -25,6 +25,7 @@ def record_of(task: Task) -> dict:
         "primary_metric": task.primary_metric,
         "seed": 1,
         "data": task.data_record(),
+        "base_model": "org/bert-mini",
         "settings": {"model_name_or_path": "org/bert-mini"},
         "model": {"class": task.head},
     }
@@ -67,7 +68,7 @@ def own_files(root: Path) -> dict[str, FinetuningConfig]:
 def test_ones_own_files_are_not_published_as_the_tasks_data(tmp_path, family):
     config = own_files(tmp_path)[family]
     record = record_of(configured_task(config).prepared(config, None))
-    assert record["data"] == {"dataset": None}
+    assert record["data"] == {"dataset": None} | ({"text_columns": ["text"]} if family == "glue" else {})
     fields = fields_of(make_card(record, "org/own"))
     assert not {"datasets", "language", "model-index"} & set(fields)
     assert eval_result_entries(record) == []

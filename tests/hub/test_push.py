@@ -21,7 +21,7 @@ from bert_repro.errors import UserError
 from bert_repro.hub import push
 from bert_repro.hub.export import export_checkpoint
 from bert_repro.hub.push import published_files, push_folder
-from bert_repro.hub.revisions import RevisionUploads
+from bert_repro.hub.revisions import RevisionUploads, checkpoint_card
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] paris is the capital of france . a film that never lets you go".split()
 SIZES = {
@@ -64,8 +64,11 @@ def test_a_push_sends_the_published_files_as_one_commit(hub, folder):
     assert set(tree) >= {"config.json", "modeling_bert_repro.py", "tokenizer.json", "README.md", "results.json"}
     assert not [name for name in tree if "predictions" in name or "trainer_state" in name or "status" in name]
     for name, content in tree.items():
-        if name != ".gitattributes":
+        if name not in (".gitattributes", "README.md"):
             assert (folder / name).read_bytes() == content
+    card = tree["README.md"].decode()
+    assert f"\n# {REPO}\n" in card and f'pipeline("text-classification", model="{REPO}")' in card
+    assert "# toy\n" in (folder / "README.md").read_text() and '"toy"' not in card
 
 
 def test_an_adapter_travels_with_its_labels_and_tokenizer(folder):
@@ -87,7 +90,8 @@ def test_an_unchanged_folder_makes_no_commit(hub, folder, caplog):
 def test_files_that_are_gone_go_and_what_others_put_there_stays(hub, folder):
     push_folder(folder, REPO)
     _, tree = hub.repos[REPO].tree("main")
-    hub.repos[REPO].commit("main", {**tree, "picture.svg": b"<svg/>"}, "by hand")
+    by_hand = {"picture.svg": b"<svg/>", "onnx/model_quantized.onnx": b"smaller"}
+    hub.repos[REPO].commit("main", {**tree, **by_hand}, "by hand")
     model = bert_repro.BertReproForSequenceClassification.from_pretrained(folder)
     for shard in folder.glob("model*"):
         shard.unlink()
@@ -95,7 +99,7 @@ def test_files_that_are_gone_go_and_what_others_put_there_stays(hub, folder):
     push_folder(folder, REPO)
     _, tree = hub.repos[REPO].tree("main")
     assert [name for name in tree if name.startswith("model")] == ["modeling_bert_repro.py", "model.safetensors"]
-    assert "picture.svg" in tree
+    assert set(by_hand) < set(tree)
 
 
 def test_a_cut_connection_is_tried_again(hub, folder):
@@ -257,6 +261,16 @@ def test_a_folder_without_a_model(hub, tmp_path):
     assert run_recipe("--folder", tmp_path / "nowhere", "--hub_model_id", REPO) == 2
 
 
+def test_a_run_that_was_stopped_is_not_published_with_the_weights_of_the_one_before(hub, folder):
+    (folder / "status.json").write_text('{"code": 143, "reason": "stopped by signal 15"}')
+    push_folder(folder, REPO)  # it has results: only its upload had failed
+    (folder / "results.json").unlink()
+    with pytest.raises(UserError, match=r"its run has not ended \(stopped by signal 15\) and published no model"):
+        push_folder(folder, REPO)
+    assert run_recipe("--folder", folder, "--hub_model_id", REPO, "--dry_run") == 2
+    assert "results.json" in hub.repos[REPO].tree("main")[1]
+
+
 def add_checkpoint(run: Path, step: int) -> Path:
     """A checkpoint as training leaves it, with weights that tell its step."""
     folder = run / "checkpoints" / f"step-{step}"
@@ -268,7 +282,7 @@ def add_checkpoint(run: Path, step: int) -> Path:
     return folder
 
 
-def test_checkpoints_become_revisions(hub, folder):
+def test_checkpoints_become_revisions(hub, folder, monkeypatch):
     shutil.rmtree(folder / "checkpoints")
     for step in (20, 100):
         add_checkpoint(folder, step)
@@ -283,8 +297,24 @@ def test_checkpoints_become_revisions(hub, folder):
         card = tree["README.md"].decode()
         assert f'revision="step-{step}"' in card and "0.5000" not in card
     count = len(hub.repos[REPO].commits)
-    assert run_recipe("--folder", folder / "checkpoints" / "step-20", "--hub_model_id", REPO) == 0
-    assert len(hub.repos[REPO].commits) == count
+    for name in (folder / "checkpoints" / "step-20", "."):
+        monkeypatch.chdir(folder / "checkpoints" / "step-20")
+        assert run_recipe("--folder", name, "--hub_model_id", REPO) == 0
+        assert len(hub.repos[REPO].commits) == count
+
+
+def test_a_checkpoints_card_says_what_is_known_of_the_checkpoint(hub, folder):
+    shutil.rmtree(folder / "checkpoints")
+    checkpoint = add_checkpoint(folder, 20)
+    whole = {"steps": 40, "batch": 8, "tokens": 123_456, "seconds": 9.5, "flops": 7e12}
+    card = checkpoint_card(checkpoint, {"train": whole}, REPO)
+    assert "| steps | 20 |" in card and "| steps_of_the_run | 40 |" in card and "| batch | 8 |" in card
+    assert not any(f"| {name} |" in card for name in ("tokens", "seconds", "flops"))
+    assert "from bert_repro import BertReproForSequenceClassification" in card
+    (checkpoint / "config.json").rename(checkpoint / "adapter_config.json")
+    assert run_recipe("--folder", folder, "--hub_model_id", REPO, "--checkpoints", "--dry_run") == 2
+    with pytest.raises(UserError, match="holds an adapter alone, no model; leave --checkpoints out"):
+        checkpoint_card(checkpoint, {}, REPO)
 
 
 def test_uploads_beside_training(hub, folder, caplog):

@@ -67,3 +67,9 @@ def test_the_record_itself_is_left_alone():
     record = {"command": f"x {TOKEN}"}
     redacted(record)
     assert record == {"command": f"x {TOKEN}"}
+
+
+def test_the_name_of_a_label_is_no_path():
+    record = {"model": {"labels": ["/location/city", "O"], "class": "X"}, "settings": {"data_dir": "/srv/ner"}}
+    shown = without_machine_paths(record)
+    assert shown["model"]["labels"] == ["/location/city", "O"] and shown["settings"]["data_dir"] == "ner"

@@ -159,6 +159,15 @@ def test_ones_own_files_are_not_taken_for_the_tasks_data_even_where_an_older_rec
         assert "rajpurkar" not in text and "CC BY-SA" not in text
 
 
+def test_a_run_that_only_scored_other_models_has_no_card(tmp_path, capsys):
+    folder = run_folder(tmp_path)
+    record = {name: value for name, value in RECORD.items() if name != "train"}
+    (folder / "results.json").write_text(json.dumps(record))
+    assert recipe("make_card", "--folder", folder) == 2
+    assert "its run made no model" in capsys.readouterr().err
+    assert not (folder / "README.md").exists()
+
+
 def test_a_card_of_the_folders_own_takes_the_claims_to_benchmarks_along(tmp_path):
     folder = run_folder(tmp_path)
     claim = folder / ".eval_results" / "cola.yaml"

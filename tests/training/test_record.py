@@ -16,3 +16,11 @@ from bert_repro.training import record
 def test_command(monkeypatch, argv, shown):
     monkeypatch.setattr("sys.argv", argv)
     assert record.command() == shown
+
+
+@pytest.mark.parametrize("name", ["folder", "./runs/mini", "./mini", "/mini", "~/mini", "/data/mini", "a/b/c", None])
+def test_a_folder_of_this_machine_is_no_model_of_the_hub(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    assert record._hub_id(name) is None
+    assert record._hub_id("org/mini") == "org/mini"
