@@ -146,5 +146,7 @@ def test_parameters_that_are_none(answer):
     for wrong in ({"topk": 1}, {"top_k": 0}, {"doc_stride": 0}):
         with pytest.raises(UserError):
             answer(question=QUESTION, context=SHORT, **wrong)
+    with pytest.raises(UserError, match="max_seq_length is 600; the model has"):
+        answer(question="Who?", context="A bird.", max_seq_length=600)
     with pytest.raises(UserError, match="2 questions and 1 contexts"):
         answer(question=["a", "b"], context=["c"])
