@@ -2,7 +2,7 @@
 
     python benchmarks/pretraining_step.py                              # bf16, 4/512 and base at 128 tokens: minutes
     python benchmarks/pretraining_step.py --lengths 128 512 --precisions bf16 fp32
-    python benchmarks/pretraining_step.py --device cuda --compiled     # the same on a GPU, both sides compiled too
+    python benchmarks/pretraining_step.py --device cuda                # the same on a GPU, both sides compiled too
 
 First both sides are shown to compute the same: equal weights, one masked batch, float32, no dropout; loss and gradients
 must agree. Then they take turns on the same examples in the same order, each in a process of its own, and the speeds
@@ -71,19 +71,25 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--lengths", nargs="+", type=int, default=[128])
     parser.add_argument("--precisions", nargs="+", default=["bf16"], choices=["bf16", "fp32"])
     parser.add_argument("--tokens", type=int, help="of a step, padding included; default: by model and device")
-    parser.add_argument("--steps", type=int, default=2, help="of a lap")
+    parser.add_argument("--steps", type=int, help="of a lap; default: 2, on a GPU 50, or it is loaded between laps")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--workers", type=int, default=1, help="loader processes of each side")
+    parser.add_argument("--workers", type=int, help="loader processes of each side; default: 1, on a GPU 8")
     parser.add_argument("--corpus", help="a prepared corpus; default: a made-up one of natural lengths")
-    parser.add_argument("--compiled", action="store_true", help="also transformers with torch.compile")
+    parser.add_argument(
+        "--compiled", action="store_true", help="also transformers with torch.compile; always on a GPU, where ours is"
+    )
     parser.add_argument("--no-attribution", dest="attribution", action="store_false")
     parser.add_argument("--no-documented", dest="documented", action="store_false")
     parser.add_argument("--vocabulary", type=int, default=corpora.VOCABULARY, help="tokens the model scores")
     parser.add_argument("--name", default="", help="added to the name of the record, to keep several of a day")
     parser.add_argument("--results", type=Path, default=records.RESULTS)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    on_gpu = options.device == "cuda"
+    options.steps, options.workers = options.steps or (50 if on_gpu else 2), options.workers or (8 if on_gpu else 1)
+    options.compiled = options.compiled or on_gpu
+    return options
 
 
 def measure(options: argparse.Namespace, model: str, length: int, precision: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from pretraining_step import SIZES, TUNED, TUNED_KEPT
 from side_by_side import contenders, corpora, laps, records
 from side_by_side.contenders import StepSpec
@@ -23,6 +24,8 @@ from side_by_side.contenders import StepSpec
 
 def main(arguments: list[str] | None = None) -> Path:
     """Measures, prints, writes record and plot."""
+    # Two processes have a pool of threads each; waiting threads that keep a core busy would make them half as fast.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="4/512", help=f"{', '.join(SIZES)} or L/H")
     parser.add_argument("--lengths", nargs="+", type=int, default=[64, 128, 256, 512])
@@ -95,8 +98,13 @@ def in_two_processes(spec: StepSpec, lap: Callable[..., None]) -> None:
     os.environ.update(WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT=port, ACCELERATE_USE_CPU="true")
     follower = multiprocessing.get_context("fork").Process(target=_as_rank, args=(1, spec, _nothing))
     follower.start()
+
+    def together(amount: float, **figures: Any) -> None:
+        lap(amount, **figures)
+        torch.distributed.barrier()  # or the other process would work on while the others take their turns
+
     try:
-        _as_rank(0, spec, lap)
+        _as_rank(0, spec, together)
     finally:
         follower.kill()
         follower.join()
@@ -108,7 +116,7 @@ def _as_rank(rank: int, spec: StepSpec, lap: Callable[..., None]) -> None:
 
 
 def _nothing(amount: float, **figures: Any) -> None:
-    pass
+    torch.distributed.barrier()
 
 
 def plot(content: dict[str, Any], path: Path) -> None:

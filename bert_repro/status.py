@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ def unlock(folder: Path) -> None:
     held = _locks.pop(folder.resolve(), None)
     if held is not None:
         os.close(held)
+
+
+def try_writing(folder: Path) -> None:
+    """Raises OSError where nothing can be written in a folder, before hours are spent on what belongs there."""
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def claim(output_dir: Path) -> None:

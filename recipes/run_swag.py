@@ -6,6 +6,12 @@
 `python recipes/run_swag.py ...` does the same on one device. The data comes from the Hub (`allenai/swag`) or, with
 `--data_dir`, from the official `train.csv` and `val.csv`. Batch 16, 3 epochs, rate 2e-5 (the paper's).
 
+Four choices of one's own, in .csv, .tsv or .jsonl files with the columns sent1 (a sentence), sent2 (the start of the
+next), ending0 to ending3 and label (the right ending, from 0):
+
+    python recipes/run_swag.py --model_name_or_path google-bert/bert-base-uncased --train_file train.jsonl \
+      --validation_file dev.jsonl --do_train --do_eval --output_dir runs/mine
+
 Expected: 81.6 dev accuracy (BERT-base), 86.6 (BERT-large); chance is 25. Cost: 13,800 steps of 16 examples, four
 sequences each; the paper says at most an hour on one Cloud TPU for any of its tasks.
 """

@@ -28,8 +28,8 @@ class GlueConfig(OwnFilesConfig):
 
 
 @dataclass(frozen=True)
-class SwagConfig(FinetuningConfig):
-    """SWAG (recipes/run_swag.py); batch 16 unless told otherwise."""
+class SwagConfig(OwnFilesConfig):
+    """SWAG, or one's own four-choice rows in .csv, .tsv or .jsonl files (recipes/run_swag.py); batch 16 by default."""
 
     task_name: str = setting("swag", "Name of the task.", source="transformers", choices=("swag",))
     learning_rate: float = setting(2e-5, "Peak learning rate.", source="paper")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from bert_repro.errors import UserError
+from bert_repro.tokenization import half_surrogate
 
 SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".jsonl", ".jsonl.gz", ".jsonl.xz", ".parquet")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -220,14 +221,10 @@ def _row_document(row: dict[str, Any], place: str, text_column: str, title_colum
     text, title = row[text_column], row.get(title_column)
     if not isinstance(text, str):
         raise UserError(f"{place}: field {text_column!r} is {type(text).__name__}, expected text")
-    if not text.isascii():
-        # JSON can spell half a surrogate pair, which no UTF-8 file can hold and no tokenizer accepts.
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"{place}: field {text_column!r} has half a surrogate pair at character {error.start + 1}; repair it"
-            ) from error
+    if place_of_half := half_surrogate(text):
+        raise UserError(
+            f"{place}: field {text_column!r} has half a surrogate pair at character {place_of_half}; repair it"
+        )
     return Document(text, title if isinstance(title, str) else None, position)
 
 

@@ -7,8 +7,13 @@ An epoch is drawn once, in one pass over the documents, into a table of rows (`E
 Shape legend: `B` examples, `T` tokens of all examples together.
 """
 
+import os
+import pickle
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +27,13 @@ from bert_repro.data.ragged import Int64Array, row_starts
 from bert_repro.errors import UserError
 from bert_repro.randomness import UInt64Array, draw
 
+_WORTH_A_PROCESS = 200_000  # examples, about a second's work
+_DRAW = """
+import os, pickle, sys
+os.nice(10)
+stream, epoch = pickle.load(sys.stdin.buffer)
+stream.plan(epoch)
+"""
 _OPEN_PLANS = 4  # a map holds a file open; a batch of a tiny corpus may reach over dozens of epochs
 _ORDER_DRAW = 0x4F52444552  # names the order's draws among all others of (seed, phase, epoch)
 
@@ -103,14 +115,17 @@ class ExampleStream:
         self._sep_token_id = sep_token_id
         self._plans: dict[int, EpochPlan] = {}
         self._first_kept = 0
+        self._drawing: dict[int, subprocess.Popen[bytes]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_plans": {}}
+        return {**self.__dict__, "_plans": {}, "_drawing": {}}
 
     def plan(self, epoch: int) -> EpochPlan:
         """The plan that an epoch reads, built when it is not there; static examples are those of epoch 0."""
         epoch = self._drawn_in(epoch)
         if epoch not in self._plans:
+            if process := self._drawing.pop(epoch, None):
+                process.wait()  # if it failed, the plan is drawn here
             plan = EpochPlan.build(
                 self._corpus,
                 self._documents,
@@ -125,6 +140,27 @@ class ExampleStream:
                 del self._plans[next(iter(self._plans))]
             self._plans[epoch] = plan
         return self._plans[epoch]
+
+    def prepare(self, epoch: int) -> None:
+        """Draws an epoch's plan in a process of its own, so that training does not wait when the epoch begins.
+
+        Small plans are drawn faster than a process starts; nothing happens for them.
+        """
+        epoch = self._drawn_in(epoch)
+        if epoch in self._plans or epoch in self._drawing or len(self.plan(max(0, epoch - 1))) < _WORTH_A_PROCESS:
+            return
+        with TemporaryFile() as work:
+            pickle.dump((self, epoch), work)
+            work.seek(0)
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            self._drawing[epoch] = subprocess.Popen([sys.executable, "-c", _DRAW], stdin=work, env=environment)
+
+    def stop_preparing(self) -> None:
+        """Ends what `prepare` began; called when no more examples are read."""
+        for process in self._drawing.values():
+            process.kill()
+            process.wait()
+        self._drawing.clear()
 
     def take(self, position: Position, count: int) -> tuple[Int64Array, Position]:
         """The ids of the next examples; a batch may reach into the next epoch.

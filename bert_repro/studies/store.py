@@ -18,7 +18,7 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.studies.plan import Run
 from bert_repro.studies.scales import as_settings
 from bert_repro.training import checkpoint, search
-from bert_repro.training.run import read_results
+from bert_repro.training.run import SEARCH, read_results
 
 RESULTS = "results.json"
 _WEIGHTS = "*.safetensors*"
@@ -75,7 +75,7 @@ class Store:
         """Whether the run was interrupted and left a checkpoint to go on from."""
         if self._exit_code(run) == 0:
             return False  # it ended, and is made again because something of it is gone
-        if (self.folder(run) / search.FOLDER / search.FILE_NAME).exists():
+        if (self.folder(run) / SEARCH / search.FILE_NAME).exists():
             return True  # a search goes on with the first of its runs that is not done
         try:
             checkpoint.find(self.folder(run), "latest")
@@ -123,7 +123,7 @@ class Store:
 
     def drop_weights(self, run: Run) -> None:
         """Removes the weights of a fine-tuned model and its checkpoints."""
-        for folder in (self.folder(run), *self.folder(run).glob(f"{search.FOLDER}/*/*")):
+        for folder in (self.folder(run), *self.folder(run).glob(f"{SEARCH}/*/*")):
             for path in folder.glob(_WEIGHTS):
                 path.unlink()
         shutil.rmtree(self.folder(run) / checkpoint.FOLDER, ignore_errors=True)

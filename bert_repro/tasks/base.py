@@ -306,22 +306,22 @@ class Task(ABC):
         """Where a finished model's logits hold this task's labels.
 
         Published models order labels as they like; `logits[..., task.label_columns(model.config.id2label)]` is in the
-        order of `label_names`. Names are compared without case; a model with unnamed labels (LABEL_0 ...) is taken
-        to be in the task's order, and the name of a single output does not matter.
+        order of `label_names`. Where names differ in case alone, and no two of them do, they are the same; a model with
+        unnamed labels (LABEL_0 ...) is taken to be in the task's order, and the name of a single output does not
+        matter.
 
         Raises:
             UserError: the model tells other labels apart.
         """
-        found = [id2label[index].lower() for index in sorted(id2label)]
-        wanted = [name.lower() for name in self.label_names]
-        unnamed = all(name == f"label_{index}" for index, name in enumerate(found))
+        found, wanted = [id2label[index] for index in sorted(id2label)], list(self.label_names)
+        unnamed = all(name.lower() == f"label_{index}" for index, name in enumerate(found))
         if len(found) == len(wanted) and (unnamed or len(found) == 1):
             return list(range(len(wanted)))
+        told = f"the model tells apart {', '.join(found)}, but task {self.name} needs {', '.join(wanted)}"
         if sorted(found) != sorted(wanted):
-            raise UserError(
-                f"--model_name_or_path: the model tells apart {', '.join(found)}, but task {self.name} needs "
-                f"{', '.join(wanted)}; name a model fine-tuned for it, or add --do_train"
-            )
+            found, wanted = [name.lower() for name in found], [name.lower() for name in wanted]
+        if sorted(found) != sorted(wanted) or len(set(found)) < len(found):
+            raise UserError(f"--model_name_or_path: {told}; name a model fine-tuned for it, or add --do_train")
         return [found.index(name) for name in wanted]
 
     def evaluate_metric(self) -> "evaluate.Metric":

@@ -244,9 +244,10 @@ def _found_text_columns(path: Path) -> tuple[str, ...]:
 
 def _numbers_first(label: str) -> tuple[int, float, str]:
     try:
-        return 0, float(label), label
+        number = float(label)
     except ValueError:
-        return 1, 0.0, label
+        number = math.nan
+    return (0, number, label) if math.isfinite(number) else (1, 0.0, label)  # nan has no place in an order
 
 
 def _title(files: Mapping[str, Path]) -> str:

@@ -108,6 +108,9 @@ class SquadTask(Task):
             return self
         questions, odds = self._questions(predictions, dataset)
         best_f1, threshold = scoring.best_threshold(questions.f1, questions, odds)
+        if best_f1 == float((~questions.has_answer).mean()):
+            # Best is to answer nothing; the official script then names 0, at which something may be answered.
+            threshold = float(odds.min()) - 1.0
         logger.info("%s: F1 is best, %.4f, at null_score_diff_threshold %.4f", self.name, best_f1, threshold)
         return replace(self, null_score_diff_threshold=threshold)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_repro.errors import UserError
+from bert_repro.tokenization import half_surrogate
 
 if TYPE_CHECKING:
     import datasets
@@ -119,9 +120,11 @@ def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             context = paragraph.get("context")
             if not isinstance(context, str):
                 raise UserError(f"{path}, {where}: context is {context!r}; it must be a text")
+            if half := half_surrogate(context):
+                raise UserError(f"{path}, {where}: context has half a surrogate pair at character {half}; repair it")
             for index, question in enumerate(questions):
                 identity = question.get("id") if isinstance(question, dict) else None
-                if not isinstance(identity, str) or not identity:
+                if not isinstance(identity, str) or not identity or half_surrogate(identity):
                     raise UserError(f"{path}, {where}.qas[{index}]: id is {identity!r}; give it a text of its own")
                 yield context, question
 
@@ -137,6 +140,10 @@ def _text(path: Path, identity: str, holder: dict[str, Any], key: str) -> str:
     value = holder.get(key)
     if not isinstance(value, str):
         raise UserError(f"{path}, question {identity!r}: {key} is {value!r}; it must be a text")
+    if half := half_surrogate(value):
+        raise UserError(
+            f"{path}, question {identity!r}: {key} has half a surrogate pair at character {half}; repair it"
+        )
     return value
 
 

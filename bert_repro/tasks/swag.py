@@ -1,13 +1,13 @@
 """SWAG: which of four endings follows (paper 4.4; https://github.com/rowanz/swagaf).
 
 Four sequences per example, one vector scored against each [CLS], a softmax over the four. The loader takes the official
-`train.csv`, `val.csv` and `test.csv`, and any file with their columns.
+`train.csv`, `val.csv` and `test.csv`, and files of one's own with their columns.
 """
 
 import dataclasses
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,9 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks.base import Batch, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
 from bert_repro.tasks.files import Table
+from bert_repro.tasks.own_data import files_of
 from bert_repro.tasks.published import load_from_hub
-from bert_repro.tasks.tables import read_csv
+from bert_repro.tasks.tables import read_table
 
 if TYPE_CHECKING:
     import datasets
@@ -44,21 +45,26 @@ class SwagTask(Task):
     Args:
         start_segment: the segment that holds the start of the second sentence: `B`, before the ending, or `A`, after
             the first sentence.
+        files: one's own file of each split, in place of SWAG's.
     """
 
     head: str = "BertReproForMultipleChoice"
     start_segment: str = "B"
     data_license: str | None = "unknown, as its card on the Hub says"
+    files: Mapping[str, Path] = field(default_factory=dict)
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SwagTask":
-        """The task with the configuration's `start_segment`."""
+        """The task with the configuration's `start_segment` and files."""
         if not isinstance(config, SwagConfig):
             return self
-        return dataclasses.replace(self, start_segment=config.start_segment)
+        return dataclasses.replace(self, start_segment=config.start_segment, files=config.own_files)
 
     def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
         """See `Task.load`; an unlabelled split has no column `label`."""
-        found = self._from_hub(splits) if data_dir is None else self._from_files(Path(data_dir), splits)
+        if self.files:
+            found = {split: _read(path, split) for split, path in files_of(self.files, splits).items()}
+        else:
+            found = self._from_hub(splits) if data_dir is None else self._from_files(Path(data_dir), splits)
         for split in splits:
             if split not in found:
                 logger.warning("%s: split %s is missing", self.name, split)
@@ -159,7 +165,9 @@ class SwagTask(Task):
         return [path]
 
     def data_record(self) -> dict[str, Any]:
-        """See `Task.data_record`."""
+        """See `Task.data_record`; nothing is known of one's own files."""
+        if self.files:
+            return super().data_record()
         return {"dataset": HUB_DATASET, "config": HUB_CONFIG, "language": "en", "license": self.data_license}
 
     def _segments(self, examples: Mapping[str, list[str]]) -> tuple[list[str], list[list[str]]]:
@@ -185,15 +193,15 @@ class SwagTask(Task):
                 f"{' and '.join(str(path) for path in paths.values())}: no such file; --data_dir is the folder that "
                 "holds SWAG's official CSV files"
             )
-        return {split: _read(path, labelled=split != "test") for split, path in present.items()}
+        return {split: _read(path, split) for split, path in present.items()}
 
 
-def _read(path: Path, *, labelled: bool) -> "datasets.Dataset":
+def _read(path: Path, split: str) -> "datasets.Dataset":
     import datasets
 
     texts = ("sent1", "sent2", *ENDINGS)
-    required, optional = ((*texts, "label"), ()) if labelled else (texts, ("label",))
-    table = read_csv(path, required, optional=optional)
+    required, optional = (texts, ("label",)) if split == "test" else ((*texts, "label"), ())
+    table = read_table(path, required, optional=optional)
     for name in ENDINGS:
         for row, text in enumerate(table.columns[name]):
             if not text.strip():

@@ -2,12 +2,14 @@
 
 import csv
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bert_repro.errors import UserError
 from bert_repro.tasks.files import Table, read_tsv
+from bert_repro.tokenization import half_surrogate
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json")
 
@@ -39,6 +41,7 @@ def read_table(path: Path, required: Sequence[str], *, optional: Sequence[str] =
 
 def read_csv(path: Path, required: Sequence[str], *, optional: Sequence[str] = ()) -> Table:
     """Reads columns of a comma-separated file with quotes (RFC 4180) and a first row of names; see `read_table`."""
+    csv.field_size_limit(sys.maxsize)  # the default refuses long texts
     columns: dict[str, list[str]] = {}
     lines: list[int] = []
     try:
@@ -99,6 +102,8 @@ def _text_field(table: Table, row: int, record: dict[str, Any], name: str) -> st
         raise table.error(row, f"no field {name!r}; found {', '.join(record)}")
     value = record[name]
     if isinstance(value, str):
+        if half := half_surrogate(value):
+            raise table.error(row, f"field {name!r} has half a surrogate pair at character {half}; repair it")
         return value
     if isinstance(value, bool | int | float):
         return json.dumps(value)

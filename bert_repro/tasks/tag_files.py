@@ -1,6 +1,7 @@
 """Tagged text as CoNLL files have it: a word and its columns on a line, an empty line after each sentence."""
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 from bert_repro.errors import UserError
 
 DOCUMENT_START = "-DOCSTART-"
-_ENTITY_TAG = re.compile(r"O|[BIES]-.+")
+ENTITY_TAG = re.compile(r"O|[BIES]-.+")
 _SEPARATOR = re.compile(r"[ \t]+")  # other white space may stand inside a word
 
 
@@ -41,7 +42,8 @@ def read_tagged_text(path: Path, *, may_lack_tags: bool = False) -> TaggedSenten
     Raises:
         UserError: the file is missing, empty or not UTF-8, or a line has no tag.
     """
-    sentences: list[list[list[str]]] = []
+    words: list[list[str]] = []
+    tags: list[list[str]] = []
     lines: list[int] = []
     documents: list[int] = []
     document, width, open_sentence = -1, 0, False
@@ -56,21 +58,22 @@ def read_tagged_text(path: Path, *, may_lack_tags: bool = False) -> TaggedSenten
                 f"{path}, line {number}: {_said(fields, width)}; write the word first and its tag last, on every line"
             )
         if not open_sentence:
-            sentences.append([])
+            words.append([])
+            tags.append([])
             lines.append(number)
             documents.append(max(document, 0))
             open_sentence = True
-        sentences[-1].append(fields)
-    if not sentences:
+        # Most words come again: one text of each is kept.
+        words[-1].append(sys.intern(fields[0]))
+        tags[-1].append(sys.intern(fields[-1]))
+    if not words:
         raise UserError(f"{path}: no words; name a file with a word and its tag on each line")
-    words = [[fields[0] for fields in sentence] for sentence in sentences]
-    tags = [[fields[-1] for fields in sentence] for sentence in sentences] if width > 1 else None
-    return TaggedSentences(path, words, tags, documents if document >= 0 else None, lines)
+    return TaggedSentences(path, words, tags if width > 1 else None, documents if document >= 0 else None, lines)
 
 
 def are_entity_tags(tags: Sequence[str]) -> bool:
     """Whether tags mark entities: O and B-, I- (and E-, S-) before a type."""
-    return any(tag != "O" for tag in tags) and all(_ENTITY_TAG.fullmatch(tag) for tag in tags)
+    return any(tag != "O" for tag in tags) and all(ENTITY_TAG.fullmatch(tag) for tag in tags)
 
 
 def to_bio(tags: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ from bert_repro.data.collators import IGNORE_INDEX
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks.base import Batch, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import special_ids, token_ids
-from bert_repro.tasks.tag_files import TaggedSentences, to_bio
+from bert_repro.tasks.tag_files import ENTITY_TAG, TaggedSentences, to_bio
 from bert_repro.tasks.windows import TokenisedDocument, windows
 
 if TYPE_CHECKING:
@@ -206,8 +206,7 @@ def tagged_dataset(sentences: TaggedSentences, label_names: Sequence[str], *, en
     if sentences.tags is not None:
         numbers = {name: number for number, name in enumerate(label_names)}
         columns["tags"] = [
-            _numbered(sentences, row, to_bio(tags) if entities else tags, tags, numbers)
-            for row, tags in enumerate(sentences.tags)
+            _numbered(sentences, row, tags, numbers, entities=entities) for row, tags in enumerate(sentences.tags)
         ]
     if sentences.documents is not None:
         columns["document"] = sentences.documents
@@ -215,14 +214,17 @@ def tagged_dataset(sentences: TaggedSentences, label_names: Sequence[str], *, en
 
 
 def _numbered(
-    sentences: TaggedSentences, row: int, tags: Sequence[str], written: Sequence[str], numbers: Mapping[str, int]
+    sentences: TaggedSentences, row: int, written: Sequence[str], numbers: Mapping[str, int], *, entities: bool
 ) -> list[int]:
-    for place, tag in enumerate(tags):
-        if tag not in numbers:
-            raise UserError(
-                f"{sentences.path}, line {sentences.lines[row] + place}: tag {written[place]!r} is not known; it must "
-                f"be one of: {', '.join(numbers)}"
-            )
+    wrong = next((place for place, tag in enumerate(written) if entities and not ENTITY_TAG.fullmatch(tag)), None)
+    tags = to_bio(written) if entities and wrong is None else written
+    if wrong is None:
+        wrong = next((place for place, tag in enumerate(tags) if tag not in numbers), None)
+    if wrong is not None:
+        raise UserError(
+            f"{sentences.path}, line {sentences.lines[row] + wrong}: tag {written[wrong]!r} is not known; it must be "
+            f"one of: {', '.join(numbers)}"
+        )
     return [numbers[tag] for tag in tags]
 
 

@@ -161,8 +161,11 @@ def _articles(
         counts["questions"] += 1
         seen: set[str] = set()
         for folder, page in _pages(where, question):
-            name = _text(where, page, "Filename")
             counts["documents"] += 1
+            if page.get("Filename") is None:  # a search result of which TriviaQA keeps no text
+                counts["missing"] += 1
+                continue
+            name = _text(where, page, "Filename")
             if name in seen:
                 counts["repeated"] += 1
                 continue

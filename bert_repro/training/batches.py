@@ -69,9 +69,15 @@ class MicroBatch:
 
 
 class BatchSource(Protocol):
-    """The plan of a run's data; picklable, so that loader processes can `load`."""
+    """The plan of a run's data; picklable, so that loader processes can `load`.
+
+    Args:
+        total_steps: optimiser steps of the whole run.
+        plan: what decides which examples each step takes and what they mean; a run that goes on must have the same.
+    """
 
     total_steps: int
+    plan: dict[str, Any]
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         """The steps from a position on (None: from the beginning)."""

@@ -48,12 +48,14 @@ class TrainerState:
         skipped: steps that the fp16 scaler skipped; the learning rate does not advance on them.
         position: where the data stands after `step`; JSON, understood by the run's batch source.
         scaler: state of the fp16 gradient scaler.
+        plan: the batch source's `plan`.
     """
 
     step: int = 0
     skipped: int = 0
     position: dict[str, Any] | None = None
     scaler: dict[str, Any] | None = None
+    plan: dict[str, Any] | None = None
 
 
 def save(
@@ -147,6 +149,11 @@ def find_damage(folder: Path) -> str | None:
     return None
 
 
+def state_of(folder: Path) -> TrainerState:
+    """The state in a whole checkpoint, without weights and moments."""
+    return TrainerState(**json.loads((folder / STATE / "state.json").read_text(encoding="utf-8")))
+
+
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, environment: dict[str, Any]) -> TrainerState:
     """Puts weights and optimiser moments back and returns the rest of the state.
 
@@ -162,7 +169,7 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, envir
         for key, value in optimizer.state.get(parameter, {}).items():
             value.copy_(placed_like(moments[f"{name}/{key}"], value))
     _report_changes(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["environment"], environment)
-    return TrainerState(**json.loads((folder / STATE / "state.json").read_text(encoding="utf-8")))
+    return state_of(folder)
 
 
 def _load_weights(folder: Path, model: Any) -> None:
@@ -173,6 +180,12 @@ def _load_weights(folder: Path, model: Any) -> None:
         missing, unexpected = adapters.load(model, folder)
     else:
         weights, own = safetensors.torch.load_file(folder / name), model.state_dict()
+        for key, value in weights.items():
+            if key in own and own[key].shape != value.shape:
+                raise UserError(
+                    f"{folder}: {key} has the shape {list(value.shape)}, and this model's {list(own[key].shape)}; go "
+                    "on with the model and data that its run had"
+                )
         placed = {key: placed_like(value, own[key]) if key in own else value for key, value in weights.items()}
         missing, unexpected = model.load_state_dict(placed, strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})

@@ -20,7 +20,7 @@ from bert_repro.data.collators import collate_features
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.models.modeling_bert_repro import BertReproModel
 from bert_repro.tasks.encoding import join, require_length, special_ids, token_ids
-from bert_repro.tokenization import load_tokenizer
+from bert_repro.tokenization import half_surrogate, load_tokenizer
 from bert_repro.training.feature_files import EncodedText, writer_for
 from bert_repro.training.loop import to_device
 
@@ -52,6 +52,11 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
             f"--max_seq_length is {config.max_seq_length}; the model has {model.config.max_position_embeddings} "
             "positions"
         )
+    if len(tokenizer) > model.config.vocab_size:
+        raise UserError(
+            f"--model_name_or_path {config.model_name_or_path}: its vocabulary of {model.config.vocab_size} is smaller "
+            f"than the tokenizer's {len(tokenizer)} ids; name the tokenizer it was trained with"
+        )
     layers = resolve_layers(config.layers, model.config.num_hidden_layers)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device).eval()
@@ -66,6 +71,8 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
             counts["tokens"] += sum(len(text["input_ids"]) for text in texts)
             counts["truncated"] += sum(text["truncated"] for text in texts)
             progress.update(len(texts))
+        if not counts["texts"]:
+            raise UserError(f"--input_file {config.input_file}: no texts; name a file with at least one")
     logger.info("%s: %s", config.output_file, ", ".join(f"{count} {name}" for name, count in counts.items()))
     return counts | {"layers": list(layers), "dimension": dimension}
 
@@ -109,6 +116,8 @@ def _check(config: ExtractionConfig) -> None:
         raise UserError("extract_features runs in one process; split the input to use several devices")
     if not Path(config.input_file).is_file():
         raise UserError(f"--input_file {config.input_file}: no such file")
+    if Path(config.output_file).is_dir():
+        raise UserError(f"--output_file {config.output_file} is a folder; name a file")
     if Path(config.output_file).exists() and not config.overwrite_output_file:
         raise UserError(f"--output_file {config.output_file} exists; name another or give --overwrite_output_file")
 
@@ -150,7 +159,7 @@ def _batches(config: ExtractionConfig, tokenizer: "PreTrainedTokenizerBase") -> 
 
 
 def read_texts(path: Path, column: str) -> Iterator[str]:
-    """The texts of a file: of .jsonl and .json a field of each JSON line, else each line. An empty line is a text too.
+    """The texts of a file: of .jsonl and .json a field of each JSON line, else each line, where an empty one is a text.
 
     Raises:
         UserError: a line is not UTF-8, or not JSON with that field.
@@ -163,7 +172,10 @@ def read_texts(path: Path, column: str) -> Iterator[str]:
                 raise UserError(
                     f"{path}, line {number}: byte 0x{line[error.start]:02x} is not UTF-8; save the file as UTF-8"
                 ) from None
-            yield _field(path, number, text, column) if path.suffix in JSON_LINES else text
+            if path.suffix not in JSON_LINES:
+                yield text
+            elif text.strip():
+                yield _field(path, number, text, column)
 
 
 def _field(path: Path, number: int, line: str, column: str) -> str:
@@ -174,6 +186,10 @@ def _field(path: Path, number: int, line: str, column: str) -> str:
     text = record.get(column) if isinstance(record, dict) else None
     if not isinstance(text, str):
         raise UserError(f"{path}, line {number}: no text in field {column!r}; name the field with --text_column")
+    if half := half_surrogate(text):
+        raise UserError(
+            f"{path}, line {number}: field {column!r} has half a surrogate pair at character {half}; repair it"
+        )
     return text
 
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from bert_repro.errors import UserError
 
 FEATURE_SUFFIXES = (".parquet", ".safetensors")
+_ROW_GROUP = 32 << 20  # bytes of features
 _LARGEST = 10**18  # stands for sizes that are not known yet
 
 
@@ -78,9 +79,19 @@ def _parquet(part: Path, dimension: int, per_token: bool, facts: str) -> Iterato
     fields = [("tokens", pyarrow.list_(pyarrow.string())), ("features", pyarrow.list_(vector))]
     schema = pyarrow.schema(fields if per_token else [("features", vector)], metadata={"bert_repro": facts})
 
+    waiting: list[EncodedText] = []
+
     with pyarrow.parquet.ParquetWriter(part, schema) as writer:
 
         def write(texts: Sequence[EncodedText]) -> None:
+            # The file's index has an entry for every group, so that groups of a batch each would fill the memory.
+            waiting.extend(texts)
+            if sum(text.features.nbytes for text in waiting) >= _ROW_GROUP:
+                write_group()
+
+        def write_group() -> None:
+            texts = waiting.copy()
+            waiting.clear()
             flat = pyarrow.array(np.concatenate([text.features.reshape(-1) for text in texts]))
             columns = [pyarrow.FixedSizeListArray.from_arrays(flat, dimension)]
             if per_token:
@@ -90,6 +101,8 @@ def _parquet(part: Path, dimension: int, per_token: bool, facts: str) -> Iterato
             writer.write_batch(pyarrow.record_batch(columns, schema=schema))
 
         yield write
+        if waiting:
+            write_group()
 
 
 @contextmanager

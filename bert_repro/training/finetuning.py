@@ -1,5 +1,6 @@
 """Fine-tuning, scoring and predicting: one run for every task (paper 4, A.3)."""
 
+import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -58,6 +59,7 @@ def finetune(
     bench = _Bench(config, task, begun.accelerator, {} if read is None else read)
     results: dict[str, Any] = {"task": task.name, "splits": {}}
     bench.read()
+    begun.clear()
     if config.do_train:
         results["train"] = bench.train()
     if config.do_eval:
@@ -270,7 +272,15 @@ class FinetuningSource:
     ) -> None:
         self.config, self.task, self.features = config, task, features
         self.sizes, self.collate = sizes, collate
+        self._orders: dict[int, Ids] = {}
         epochs = config.num_train_epochs or task.paper_epochs
+        self.plan: dict[str, Any] = {
+            "seed": config.seed,
+            "train_batch_size": sizes.batch,
+            "number of training inputs": len(features),
+            "labels": list(task.label_names),
+            "fingerprint of the training inputs": _fingerprint(features),
+        }
         self.total_steps = config.max_steps or max(1, int(len(features) * epochs / sizes.batch))
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
@@ -295,9 +305,22 @@ class FinetuningSource:
         ids = np.empty_like(places)
         for epoch in np.unique(places // size):
             inside = places // size == epoch
-            order = np.argsort(draw(self.config.seed, ORDER, int(epoch), np.arange(size)), kind="stable")
-            ids[inside] = order[places[inside] % size]
+            ids[inside] = self._order(int(epoch))[places[inside] % size]
         return ids
+
+    def _order(self, epoch: int) -> Ids:
+        """The permutation of an epoch; sorted once, and kept while steps of it come."""
+        if epoch not in self._orders:
+            order = np.argsort(draw(self.config.seed, ORDER, epoch, np.arange(len(self.features))), kind="stable")
+            self._orders = {number: kept for number, kept in self._orders.items() if number == epoch - 1} | {
+                epoch: order
+            }
+        return self._orders[epoch]
 
     def _count(self, ids: Ids) -> dict[str, int]:
         return {"loss": int(self.task.loss_items(rows_of(self.features, ids)).sum())}
+
+
+def _fingerprint(features: "datasets.Dataset") -> str:
+    """Tells inputs of other lengths, or in another order, apart, without reading them all."""
+    return hashlib.sha256(np.asarray(features["length"][:], dtype=np.int32).tobytes()).hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -88,8 +89,8 @@ class TrainingLog:
     def _summary(self, last: dict[str, float]) -> dict[str, float]:
         """Means over the window, the last step's rate, tokens so far, and the window's speed."""
         window, seconds = self._window, time.perf_counter() - self._window_began
-        sums = {name: sum(entry[name] for entry in window) for name in window[0]}
-        row = {name: total / len(window) for name, total in sums.items() if name != "flops"}
+        sums = {name: sum(entry[name] for entry in window) for name in ("tokens", "flops")}
+        row = {name: _mean([entry[name] for entry in window]) for name in window[0] if name != "flops"}
         self._tokens += int(sums["tokens"])
         row |= {"learning_rate": last["learning_rate"], "tokens": self._tokens}
         row["tokens_per_second"] = sums["tokens"] / seconds
@@ -115,8 +116,20 @@ class TrainingLog:
     def _write(self, step: int, figures: dict[str, Any]) -> None:
         seconds = self._seconds_before + time.perf_counter() - self._began
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **figures, "seconds": seconds}) + "\n")
+            # JSON has no word for a gradient that is not finite, as in a step that fp16 skips.
+            known = {name: None if _is_lost(value) else value for name, value in figures.items()}
+            file.write(json.dumps({"step": step, **known, "seconds": seconds}, allow_nan=False) + "\n")
         self.accelerator.log(figures, step=step)
+
+
+def _is_lost(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _mean(values: list[float]) -> float:
+    """Over the steps that have a figure; NaN where none has."""
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else math.nan
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ import math
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 from accelerate import Accelerator
 from torch.distributed.tensor import DTensor
 
-from bert_repro.errors import NonFiniteError, StopRequested
+from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.hub.revisions import RevisionUploads
 from bert_repro.optimization import build_optimizer, learning_rate, set_learning_rate
 from bert_repro.randomness import torch_seed
@@ -133,11 +134,12 @@ class Trainer:
         model = self.placement.whole_model("cpu", keep=main)
         moments = whole_tensors(checkpoint.named_moments(self.model, self.optimizer.optimizer), keep=main)
         if main:
+            scaler = self.accelerator.scaler  # asked here only, since it waits for the device
             folder = checkpoint.save(
                 self.output_dir,
                 model,
                 moments,
-                self.state,
+                replace(self.state, scaler=scaler.state_dict() if scaler else None, plan=dict(self.source.plan)),
                 tokenizer=self.tokenizer,
                 environment=record.environment(self.accelerator),
                 keep=self.config.save_total_limit,
@@ -149,11 +151,25 @@ class Trainer:
 
     def _resume(self) -> None:
         folder = checkpoint.find(self.output_dir, self.config.resume_from_checkpoint)
+        self._require_same_plan(folder, checkpoint.state_of(folder))
         environment = record.environment(self.accelerator)
         self.state = checkpoint.load(folder, self.model, self.optimizer.optimizer, environment)
         if self.accelerator.scaler is not None and self.state.scaler:
             self.accelerator.scaler.load_state_dict(self.state.scaler)
         logger.info("resuming from %s", folder)
+
+    def _require_same_plan(self, folder: Path, state: TrainerState) -> None:
+        for name, before in (state.plan or {}).items():
+            if self.source.plan.get(name) != before:
+                raise UserError(
+                    f"{folder}: its run had the {name} {before}, not {self.source.plan.get(name)}; go on with the data "
+                    "and settings that it had, or start anew with --overwrite_output_dir"
+                )
+        if state.step > self.source.total_steps:
+            raise UserError(
+                f"{folder}: its run has taken {state.step} steps, and this one is to take {self.source.total_steps} in "
+                "all; ask for more, or resume from an earlier checkpoint"
+            )
 
     def _steps(self) -> Iterator[tuple[Step, list[MicroBatch]]]:
         accelerator, config = self.accelerator, self.config
@@ -252,13 +268,7 @@ class Trainer:
                 f"stopped at step {self.state.step}: {MOST_SKIPPED_IN_A_ROW} fp16 steps in a row had no finite "
                 "gradient; use --mixed_precision bf16 or a lower --learning_rate"
             )
-        scaler = self.accelerator.scaler
-        self.state = TrainerState(
-            step=self.state.step + 1,
-            skipped=self.state.skipped + skipped,
-            position=step.position,
-            scaler=scaler.state_dict() if scaler is not None else None,
-        )
+        self.state = TrainerState(self.state.step + 1, self.state.skipped + skipped, step.position)
 
     def _due(self, every: int | None) -> bool:
         return every is not None and self.state.step % every == 0

@@ -1,6 +1,7 @@
 """Where the batches of pre-training come from: phases after each other, each an endless stream of fresh examples."""
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -120,6 +121,13 @@ class PretrainingSource:
     ) -> None:
         self.config, self.phases, self.unk_token_id = config, phases, tokenizer.unk_token_id
         self.total_steps = sum(phase.steps for phase in phases)
+        self.plan: dict[str, Any] = {
+            "seed": config.seed,
+            "documents": len(documents),
+            "tokens of the corpus": int(corpus.document_starts[-1]),
+            "max_seq_length": [phase.max_seq_length for phase in phases],
+            "train_batch_size": [phase.batch for phase in phases],
+        }
         self.flops_per_token = [model_flops(model_config, config, phase.max_seq_length) for phase in phases]
         self.streams = [
             example_stream(config, phase, corpus, documents, tokenizer, seed=config.seed, number=number)
@@ -136,16 +144,30 @@ class PretrainingSource:
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         """See `BatchSource.steps`; a position names the phase, the steps taken in it, the epoch and the row."""
         start = position or {"phase": 0, "phase_step": 0, "epoch": 0, "row": 0}
-        at = Position(start["epoch"], start["row"])
         for number in range(start["phase"], len(self.phases)):
-            done = start["phase_step"] if number == start["phase"] else 0
-            for phase_step in range(done, self.phases[number].steps):
-                ids, at = self.streams[number].take(at, self.phases[number].batch)
-                # Loader processes read a few steps behind; those never reach back more than one epoch.
-                self.streams[number].discard_before(at.epoch - 1)
+            here = number == start["phase"]
+            done, begin = (start["phase_step"], Position(start["epoch"], start["row"])) if here else (0, Position())
+            for ids, phase_step, at in self._phase_steps(number, done, begin):
                 place = {"phase": number, "phase_step": phase_step + 1, "epoch": at.epoch, "row": at.row}
                 yield self._step(ids, number, place)
-            at = Position(0, 0)
+
+    def _phase_steps(self, number: int, done: int, at: Position) -> Iterator[tuple[Ids, int, Position]]:
+        """A phase's examples, step by step; while an epoch is read, the plan of the next is drawn."""
+        stream, phase = self.streams[number], self.phases[number]
+        draws_ahead = os.environ.get("LOCAL_RANK", "0") == "0"  # for all processes of this machine
+        epoch = None
+        try:
+            for phase_step in range(done, phase.steps):
+                if draws_ahead and at.epoch != epoch:
+                    epoch = at.epoch
+                    if at.row + (phase.steps - phase_step) * phase.batch > len(stream.plan(epoch)):
+                        stream.prepare(epoch + 1)
+                ids, at = stream.take(at, phase.batch)
+                # Loader processes read a few steps behind; those never reach back more than one epoch.
+                stream.discard_before(at.epoch - 1)
+                yield ids, phase_step, at
+        finally:
+            stream.stop_preparing()
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """See `BatchSource.load`."""

@@ -52,6 +52,7 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
     model = build_model(config, tokenizer)
     phases = resolve_phases(config, processes)
     _check_lengths(phases, model.config.max_position_embeddings)
+    begun.clear()  # before the epoch plans, which lie in the folder
     source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
     evaluation = HeldOut(config, phases[-1], corpus, heldout, tokenizer, fixed_shapes=accelerator.device.type == "xla")
     watch = Watch(config)

@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +29,10 @@ from bert_repro.training.totals import training_totals
 
 logger = logging.getLogger("bert_repro")
 
+SEARCH = "search"  # folder of a search's runs in its output folder
 INITIALISATION = 2  # what is drawn, in the names of `randomness.draw`; loop.DROPOUT is 1
 _PRODUCTS = (
-    checkpoint.FOLDER, logs.FILE_NAME, status.FILE_NAME, "results.json", "training.png", "README.md", "plans",
+    checkpoint.FOLDER, logs.FILE_NAME, status.FILE_NAME, "results.json", "training.png", "README.md", "plans", SEARCH,
     adapters.FOLDER, *MADE_FROM_WEIGHTS, *PREDICTIONS,
 )  # fmt: skip
 
@@ -52,6 +55,19 @@ class Run:
     def output_dir(self) -> Path:
         """The run's folder."""
         return Path(self.config.output_dir)
+
+    def clear(self) -> None:
+        """Makes the folder this run's: an earlier run's products go, where they may.
+
+        Called when all that the run reads has been found right, so that a mistyped name costs nobody a finished run.
+        """
+        if int(os.environ.get("RANK", "0")) == 0:
+            with _told_of_the_folder(self.output_dir):
+                if not status.is_free(self.output_dir) and not self.config.resume_from_checkpoint:
+                    remove(self.output_dir, _PRODUCTS)
+                status.claim(self.output_dir)
+        if self.accelerator.num_processes > 1:  # nobody writes what would be removed
+            self.accelerator.wait_for_everyone()
 
     def finish(
         self, model: Any, tokenizer: Any, results: dict[str, Any], *, save_model: bool = True, last: bool = True
@@ -92,7 +108,7 @@ class Run:
 
 
 def begin(config: RunConfig) -> Run:
-    """Claims the output folder and sets up devices, precision and determinism.
+    """Locks the output folder and sets up devices, precision and determinism; `Run.clear` makes the folder the run's.
 
     Raises:
         UserError: the folder holds another run, or this machine cannot do what was asked.
@@ -102,7 +118,7 @@ def begin(config: RunConfig) -> Run:
         raise UserError("--push_to_hub needs --hub_model_id, for example org/bert-repro-base")
     adapters.require_peft(config)
     if int(os.environ.get("RANK", "0")) == 0:
-        _claim_output_dir(config)
+        _lock_output_dir(config)
         if config.push_to_hub and config.hub_model_id:
             # Now, not after a week: whether this login may write there.
             prepare_repository(config.hub_model_id, private=config.hub_private_repo)
@@ -181,29 +197,28 @@ def _quiet_transformers() -> None:
     transformers_logging.disable_progress_bar()
 
 
-def _claim_output_dir(config: RunConfig) -> None:
+def _lock_output_dir(config: RunConfig) -> None:
     folder = Path(config.output_dir)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--output_dir {folder} is a file; name a folder")
-    try:
+    with _told_of_the_folder(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not status.lock(folder):
             raise UserError(f"--output_dir {folder} is written by a run that is still going; stop it or name another")
-        _empty(folder, config)
-        status.claim(folder)
+        status.try_writing(folder)
+        if not (status.is_free(folder) or config.resume_from_checkpoint or config.overwrite_output_dir):
+            raise UserError(
+                f"--output_dir {folder} is not empty; name another folder, give --overwrite_output_dir, or go on with "
+                "--resume_from_checkpoint latest"
+            )
+
+
+@contextmanager
+def _told_of_the_folder(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(f"--output_dir {folder} cannot be written ({error.strerror}); name another folder") from error
-
-
-def _empty(folder: Path, config: RunConfig) -> None:
-    if status.is_free(folder) or config.resume_from_checkpoint:
-        return
-    if not config.overwrite_output_dir:
-        raise UserError(
-            f"--output_dir {folder} is not empty; name another folder, give --overwrite_output_dir, or go on with "
-            "--resume_from_checkpoint latest"
-        )
-    remove(folder, _PRODUCTS)
 
 
 def _accelerator(config: RunConfig) -> Accelerator:

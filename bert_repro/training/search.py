@@ -39,7 +39,7 @@ from bert_repro.training.search_table import Cell, Outcome, best_run, search_rec
 
 logger = logging.getLogger("bert_repro")
 
-FOLDER, FILE_NAME, TABLE = "search", "search.json", "table.txt"
+FILE_NAME, TABLE = "search.json", "table.txt"
 _RESULTS = "results.json"
 _TEST = "test"  # folder of the best run's test predictions
 _ADAPTER = "adapter"  # folder of a model that was trained through one
@@ -74,8 +74,13 @@ def search(config: FinetuningConfig, task: Task) -> dict[str, Any]:
         NonFiniteError: no run has a score.
         StopRequested: see `bert_repro.training.loop.Trainer.train`; the run's checkpoint is written.
     """
-    accelerator = _begin(config)
-    labelled = config.do_predict and _test_set_is_labelled(config, task, accelerator)
+    begun = _begin(config)
+    accelerator = begun.accelerator
+    labelled = _test_set_is_labelled(config, task, accelerator)
+    begun.clear()
+    if accelerator.is_main_process and not (_folder(config) / FILE_NAME).exists():
+        _folder(config).mkdir(exist_ok=True)
+        _write(config, None)
     plan = list(_plan(config, task, accelerator.num_processes, each_predicts=labelled))
     found = _Search(config, task, accelerator, plan)
     for number, planned in enumerate(plan, start=1):
@@ -231,36 +236,32 @@ class _Search:
         return broadcast_object_list([value])[0]
 
 
-def _begin(config: FinetuningConfig) -> Accelerator:
-    """Claims the output folder, for a new search or to go on with the one that is there, and sets up the devices."""
+def _begin(config: FinetuningConfig) -> run.Run:
+    """Locks the output folder, for a new search or to go on with the one that is there, and sets up the devices."""
     claim = replace(config, report_to="none")
-    if int(os.environ.get("RANK", "0")) == 0:
+    anew = config.overwrite_output_dir and not config.resume_from_checkpoint
+    if int(os.environ.get("RANK", "0")) == 0 and not anew:
         folder = Path(config.output_dir)
-        if config.overwrite_output_dir and not config.resume_from_checkpoint:
-            if (_folder(config) / FILE_NAME).exists():
-                shutil.rmtree(_folder(config))
-        elif (_folder(config) / FILE_NAME).exists():
+        if (_folder(config) / FILE_NAME).exists():
             _require_same_settings(config)
             claim = replace(claim, resume_from_checkpoint="latest")
         elif config.resume_from_checkpoint and not status.is_free(folder):
             raise UserError(f"--resume_from_checkpoint latest: --output_dir {folder} holds no search; name another one")
-    accelerator = run.begin(claim).accelerator
-    if accelerator.is_main_process and not (_folder(config) / FILE_NAME).exists():
-        _folder(config).mkdir(exist_ok=True)
-        _write(config, None)
-    return accelerator
+    return run.begin(claim)
 
 
 def _test_set_is_labelled(config: FinetuningConfig, task: Task, accelerator: Accelerator) -> bool:
     """Whether the test set has labels (CoNLL-2003), so that every run is scored on it; otherwise the best predicts it.
 
     Raises:
-        UserError: there is none, which must not come out after the last run.
+        UserError: the tokenizer, the training set or, if asked for, the test set is not there, which must come out
+            neither after the last run nor after an earlier search is gone.
     """
     with accelerator.main_process_first():
-        tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
-        prepared = task.prepared(config, tokenizer)
-        found = prepared.load(config.data_dir, prepared.predict_splits)
+        prepared = task.prepared(config, load_tokenizer(config.tokenizer_name or config.model_name_or_path))
+        if task.train_split is not None:
+            prepared.load(config.data_dir, [task.train_split])
+        found = prepared.load(config.data_dir, prepared.predict_splits) if config.do_predict else {}
     return any(prepared.is_labelled(dataset) for dataset in found.values())
 
 
@@ -330,4 +331,4 @@ def _write(config: FinetuningConfig, record: dict[str, Any] | None) -> None:
 
 
 def _folder(config: FinetuningConfig) -> Path:
-    return Path(config.output_dir) / FOLDER
+    return Path(config.output_dir) / run.SEARCH

@@ -8,6 +8,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from bert_repro.configs import ExampleConfig
+from bert_repro.data import epoch_plan, pretraining
 from bert_repro.data.epoch_plan import EpochPlan
 from bert_repro.data.masking import num_predictions
 from bert_repro.data.pairs import NOT_NEXT
@@ -275,3 +276,42 @@ def test_a_batch_over_many_epochs_of_a_tiny_corpus_keeps_few_files_open(tmp_path
     ids, position = stream.take(Position(), 400)
     assert position.epoch > 20 and len(stream.read(ids).lengths) == 400
     assert len(list(Path("/proc/self/fd").iterdir())) < before + 10
+
+
+# -------------------------------------------------------------------------------------------- plans drawn ahead of need
+
+
+@pytest.fixture
+def drawn_ahead(open_stream, monkeypatch):
+    monkeypatch.setattr(pretraining, "_WORTH_A_PROCESS", 1)
+    stream = open_stream()
+    stream.prepare(1)
+    yield stream
+    stream.stop_preparing()
+
+
+def test_the_next_epoch_is_drawn_by_another_process(drawn_ahead, open_stream, monkeypatch):
+    expected = np.array(open_stream(folder="elsewhere").plan(1).rows)
+    process = drawn_ahead._drawing[1]
+    drawn_ahead.prepare(1)
+    assert drawn_ahead._drawing == {1: process}
+    monkeypatch.setattr(epoch_plan, "PairGenerator", None)  # nothing can be drawn here
+    assert np.array_equal(drawn_ahead.plan(1).rows, expected)
+    assert process.returncode == 0 and not drawn_ahead._drawing
+
+
+def test_a_process_that_fails_costs_time_only(drawn_ahead, open_stream):
+    drawn_ahead._drawing[1].kill()
+    assert np.array_equal(drawn_ahead.plan(1).rows, open_stream(folder="elsewhere").plan(1).rows)
+
+
+def test_no_process_is_left_or_started_for_little(drawn_ahead, open_stream, monkeypatch):
+    process = drawn_ahead._drawing[1]
+    drawn_ahead.stop_preparing()
+    assert process.poll() is not None and not drawn_ahead._drawing
+    monkeypatch.setattr(pretraining, "_WORTH_A_PROCESS", 10**6)
+    small = open_stream()
+    small.prepare(1)
+    static = open_stream(ExampleConfig(dupe_factor=2), folder="static")
+    static.prepare(1)
+    assert not small._drawing and not static._drawing

@@ -105,6 +105,8 @@ def test_tags_become_bio(written, bio):
         ("EU NNP I-ORG\nrejects\n", "line 2: 'rejects' has no tag"),
         ("EU NNP I-ORG\nrejects O\n", "line 2: 2 columns, the lines before have 3"),
         ("EU\n", "line 1: 'EU' has no tag"),
+        ("Paris B-PER\nEU PER\n", "line 2: tag 'PER' is not known; it must be one of: O, B-PER"),
+        ("EU X-PER\n", "line 1: tag 'X-PER' is not known"),
         ("EU O\nParis I-CITY\n", "line 2: tag 'I-CITY' is not known; it must be one of: O, B-PER"),
         ("-DOCSTART- O\n\n", "no words"),
         (b"EU O\n\xff O\n", "line 2: byte 0xff is not UTF-8"),

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from bert_repro.errors import UserError
 from bert_repro.tasks import TASKS, configured_task, get_task
 from bert_repro.tasks.conll2003 import CONLL2003
 from bert_repro.tasks.glue import GLUE_TASKS
+from bert_repro.tasks.own_data import _numbers_first
 from bert_repro.tasks.squad import SQUAD_TASKS
 from bert_repro.tasks.swag import SWAG
 
@@ -150,6 +152,7 @@ def test_a_finished_model_that_predicts_something_else_is_refused(tmp_path, csv_
         ("x.jsonl", '{"text": "a", "label": "yes"}\n{"text": null, "label": "yes"}\n', "row 2: field 'text' is null"),
         ("x.jsonl", '{"text": "a", "label": "yes"}\n{"text": \n', "row 2: is not JSON"),
         ("x.jsonl", "[1]\n", "row 1: is no JSON object"),
+        ("x.jsonl", '{"text": "a \\ud83d b", "label": "yes"}\n', "row 1: field 'text' has half a surrogate pair at"),
         ("x.jsonl", "", "no rows"),
         ("x.xlsx", "", "unknown format"),
     ],
@@ -259,3 +262,21 @@ def test_other_tags_are_scored_by_accuracy(tmp_path):
 def test_without_own_files_the_task_is_the_named_one():
     assert configured_task(NerConfig(**MODEL, do_train=True)) is get_task("conll2003")
     assert configured_task(GlueConfig(**MODEL, do_train=True, task_name="rte")) is get_task("rte")
+
+
+def test_labels_that_differ_in_case_alone_are_two_labels(tmp_path):
+    task = configured_task(config(train_file=write_csv(tmp_path / "x.csv", [("a", "US"), ("b", "us"), ("c", "We")])))
+    assert task.label_names == ("US", "We", "us")
+    assert task.label_columns({0: "us", 1: "US", 2: "We"}) == [1, 2, 0]
+    with pytest.raises(UserError, match="the model tells apart us, Us, we, but task own needs US, We, us"):
+        task.label_columns({0: "us", 1: "Us", 2: "We"})
+    assert replace(task, label_names=("Yes", "no")).label_columns({0: "NO", 1: "yes"}) == [1, 0]
+
+
+def test_a_label_spelled_nan_has_its_place_in_the_order():
+    assert sorted(["b", "inf", "2", "nan", "1", "a"], key=_numbers_first) == ["1", "2", "a", "b", "inf", "nan"]
+
+
+def test_a_text_of_any_length_is_read(tmp_path):
+    long = "word " * 40_000
+    assert loaded(config(train_file=write_csv(tmp_path / "x.csv", [(long, "yes"), ("b", "no")])))["text"][0] == long

@@ -419,3 +419,15 @@ def test_defaults_are_the_papers():
     config = SquadConfig(model_name_or_path="x", do_eval=True)
     assert (config.learning_rate, config.max_seq_length, config.num_train_epochs) == (5e-5, 384, None)
     assert SQUAD.model_settings()["null_score_diff_threshold"] is None
+
+
+def test_where_no_answer_is_best_the_stored_threshold_answers_nothing():
+    dataset = rows(
+        id=["a", "b", "c"], answers=[{"text": ["cat"], "answer_start": [0]}] + 2 * [{"text": [], "answer_start": []}]
+    )
+    predictions = {"prediction": ["dog", "cow", "hen"], "null_odds": [-4.0, -3.0, 2.0], "nbest": [[], [], []]}
+    tuned = SQUAD_V2.tuned(predictions, dataset)
+    scores = tuned.score(predictions, dataset)
+    assert scores["f1"] == scores["best_f1"] == pytest.approx(2 / 3)
+    assert scores["best_f1_threshold"] == 0.0, "as the official script names it"
+    assert scores["null_score_diff_threshold"] < -4.0 and tuned.answers(predictions) == ["", "", ""]

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 
 import datasets
 import numpy as np
@@ -147,3 +148,21 @@ def test_the_papers_settings_are_the_defaults(tokenizer):
     assert (config.start_segment, SWAG.start_segment) == ("B", "B")
     other = SwagConfig(model_name_or_path="m", do_train=True, start_segment="A")
     assert SWAG.prepared(other, tokenizer).start_segment == "A"
+
+
+def test_ones_own_rows_in_any_table(tmp_path):
+    row = {"sent1": "One.", "sent2": "He", **dict(zip(ENDINGS, "abcd", strict=True)), "label": 3}
+    (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({**row, "label": 0}) + "\n")
+    write(tmp_path, "0,v,1,x,One.,He,gold,a,b,c,d,1", name="own.csv")
+    own = SwagConfig(
+        model_name_or_path="x", do_train=True, do_eval=True,
+        train_file=str(tmp_path / "own.jsonl"), validation_file=str(tmp_path / "own.csv"),
+    )  # fmt: skip
+    task = SWAG.prepared(own, None)
+    found = task.load(None, ["train"]) | task.load(None, ["validation"])
+    assert found["train"]["label"][:] == [3, 0] and found["validation"]["sent2"][:] == ["He"]
+    assert task.data_record() == {"dataset": None} and SWAG.data_record()["dataset"] == "allenai/swag"
+    three = {name: value for name, value in row.items() if name != "ending3"}
+    (tmp_path / "own.jsonl").write_text(json.dumps(three) + "\n")
+    with pytest.raises(UserError, match="row 1: no field 'ending3'"):
+        task.load(None, ["train"])

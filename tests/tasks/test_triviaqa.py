@@ -70,6 +70,13 @@ def test_documents_with_an_answer_at_their_beginning_become_examples(evidence: P
     assert not list(evidence.parent.glob("out/.*"))
 
 
+def test_a_page_without_a_file_is_counted_as_missing(evidence: Path) -> None:
+    asked = question("a", "Lloyd.txt")
+    asked["SearchResults"] = [{"Title": "no text was kept", "Url": "x"}]
+    counts = convert(evidence, asked)
+    assert (counts["documents"], counts["missing"], counts["examples"]) == (2, 1, 1)
+
+
 def test_file_names_may_differ_in_case_and_unicode_form(evidence: Path) -> None:
     assert convert(evidence, question("a", "BEYONCÉ.txt"))["examples"] == 1
 

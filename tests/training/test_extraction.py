@@ -12,8 +12,9 @@ from running import recipe
 from safetensors import safe_open
 from transformers import AutoModel, AutoTokenizer
 
-from bert_repro import BertReproConfig, BertReproForPreTraining
+from bert_repro import BertReproConfig, BertReproForPreTraining, BertReproModel
 from bert_repro.errors import UserError
+from bert_repro.training import feature_files
 from bert_repro.training.extraction import read_texts, resolve_layers
 
 TEXTS = ["the river runs slowly", "", "a bright stone", "green " * 40, "never under the glass"]
@@ -149,10 +150,44 @@ def test_nothing_half_written_is_left(model: Path, tmp_path: Path, capsys: pytes
 
 
 def test_bad_input(model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty, half = tmp_path / "empty.jsonl", tmp_path / "half.jsonl"
+    empty.write_text("\n \n")
+    half.write_text('{"text": "a \\ud83d"}\n')
     for source, target, told in (
         (tmp_path / "no.txt", tmp_path / "f.parquet", "no.txt: no such file"),
         (texts, tmp_path / "f.npy", "name a file that ends in .parquet or .safetensors"),
         (texts, texts, "exists; name another or give --overwrite_output_file"),
+        (texts, tmp_path, "is a folder; name a file"),
+        (empty, tmp_path / "f.parquet", "no texts; name a file with at least one"),
+        (half, tmp_path / "f.parquet", "line 1: field 'text' has half a surrogate pair at character 3; repair it"),
     ):
         assert extract(model, source, target) == 2
         assert told in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_empty_lines_between_json_lines_are_no_texts(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n\n{"text": ""}\n  \n')
+    assert list(read_texts(tmp_path / "x.jsonl", "text")) == ["a", ""]
+    (tmp_path / "x.txt").write_text("a\n\nb\n")
+    assert list(read_texts(tmp_path / "x.txt", "text")) == ["a", "", "b"]
+
+
+def test_a_tokenizer_of_more_words_than_the_model_is_refused(
+    model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = tmp_path / "small"
+    shape = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    BertReproModel(BertReproConfig(vocab_size=9, **shape)).save_pretrained(small)
+    AutoTokenizer.from_pretrained(model).save_pretrained(small)
+    assert extract(small, texts, tmp_path / "f.parquet") == 2
+    assert "its vocabulary of 9 is smaller than the tokenizer's" in capsys.readouterr().err
+
+
+def test_a_parquet_files_groups_hold_many_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature_files, "_ROW_GROUP", 10_000)
+    text = feature_files.EncodedText(np.arange(5, dtype=np.int32), list("abcde"), np.ones((5, 8), dtype=np.float32))
+    with feature_files.writer_for(tmp_path / "f.parquet", 8, "none", {}) as write:
+        for _ in range(301):
+            write([text, text])
+    groups = pyarrow.parquet.ParquetFile(tmp_path / "f.parquet").metadata
+    assert groups.num_rows == 602 and groups.num_row_groups == -(-602 * 5 * 8 * 4 // 10_000)

@@ -1,16 +1,23 @@
 """What --plan says, and the warnings that a run gives."""
 
+import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from running import TINY, recipe
+from toy import ToyConfig
 
 from bert_repro import BertReproConfig
-from bert_repro.configs import PretrainingConfig
+from bert_repro.configs import Phase, PretrainingConfig
+from bert_repro.data.pretraining import Position
 from bert_repro.presets import PAPER_PHASES
-from bert_repro.training import plan
+from bert_repro.training import logs, plan
+from bert_repro.training.phases import PretrainingSource
 from bert_repro.training.speed import measured_peak
 from bert_repro.training.watch import Watch
 
@@ -64,3 +71,58 @@ def test_warnings_about_the_data(caplog: pytest.LogCaptureFixture) -> None:
         assert not caplog.records
         Watch(PretrainingConfig()).corpus(not_next_share=0.57, unknown_share=0.05)
     assert len(caplog.records) == 2
+
+
+class Counted:
+    """A stream of ten examples an epoch, which notes what is drawn ahead."""
+
+    def __init__(self) -> None:
+        self.prepared: list[int] = []
+        self.stopped = False
+
+    def plan(self, epoch: int) -> range:
+        return range(10)
+
+    def prepare(self, epoch: int) -> None:
+        self.prepared.append(epoch)
+
+    def stop_preparing(self) -> None:
+        self.stopped = True
+
+    def discard_before(self, epoch: int) -> None:
+        pass
+
+    def take(self, position: Position, count: int) -> tuple[list[int], Position]:
+        at = position.epoch * 10 + position.row + count
+        return [0] * count, Position(at // 10, at % 10)
+
+
+@pytest.mark.parametrize(
+    ("steps", "start", "rank", "prepared"),
+    [
+        (2, (0, 0), "0", []),
+        (4, (0, 0), "0", [1]),
+        (6, (0, 0), "0", [1, 2]),
+        (2, (3, 4), "0", [4]),
+        (6, (0, 0), "1", []),
+    ],
+)
+def test_an_epoch_is_drawn_ahead_once_where_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, steps: int, start: tuple[int, int], rank: str, prepared: list[int]
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    stream = Counted()
+    source: Any = SimpleNamespace(streams=[stream], phases=[Phase(max_seq_length=64, steps=steps, batch=4)])
+    assert len(list(PretrainingSource._phase_steps(source, 0, 0, Position(*start)))) == steps
+    assert stream.prepared == prepared and stream.stopped
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_log_json(tmp_path: Path) -> None:
+    config = ToyConfig(output_dir=str(tmp_path), logging_steps=2)
+    given = {"loss": 1.0, "learning_rate": 0.1, "tokens": 5, "flops": 0}
+    with logs.TrainingLog(Accelerator(cpu=True), config, 0, 4) as log:
+        for step, norm in enumerate((math.inf, 3.0, math.nan, math.inf), start=1):
+            log.step(step, {**given, "grad_norm": norm})
+    text = (tmp_path / logs.FILE_NAME).read_text()
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+    assert [row["grad_norm"] for row in rows] == [3.0, None]

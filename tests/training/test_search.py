@@ -1,5 +1,6 @@
 """A search over settings and seeds: what it finds, what it keeps, and that it goes on where it was stopped."""
 
+import fcntl
 import json
 import os
 import re
@@ -288,3 +289,69 @@ def test_two_processes_find_the_same(world: Any, model: Path, searched: Path, tm
     assert results(tmp_path / "two")["hardware"]["processes"] == 2
     assert (tmp_path / "two" / "predictions.test.tsv").exists()
     assert subprocess.run(command, env=environment, capture_output=True, timeout=250).returncode == 0
+
+
+def files_of(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_finished_work_is_not_removed_for_a_command_that_cannot_run(
+    world: Any, model: Path, searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    single = tmp_path / "single"
+    assert recipe("run_glue", *arguments(world, model, single, "--max_steps 2 --save_steps 1")) == 0
+    for folder, grid in ((searched, GRID), (single, "")):
+        before = files_of(folder)
+        for wrong in (f"--model_name_or_path {tmp_path / 'nowhere'}", f"--data_dir {tmp_path / 'nowhere'}"):
+            typed = arguments(world, model, folder, *([grid] if grid else []), "--overwrite_output_dir", wrong)
+            assert recipe("run_glue", *typed) == 2
+            assert "nowhere" in capsys.readouterr().err
+            assert files_of(folder) == before
+    # A search that another process is still making is not touched either.
+    descriptor = os.open(searched, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    before = files_of(searched)
+    assert recipe("run_glue", *arguments(world, model, searched, GRID, "--overwrite_output_dir")) == 2
+    assert "is written by a run that is still going" in capsys.readouterr().err
+    os.close(descriptor)
+    assert files_of(searched) == before
+
+
+def test_overwriting_leaves_nothing_of_the_search_before(world: Any, model: Path, tmp_path: Path) -> None:
+    for more in ("--num_restarts 2", "--num_restarts 3", ""):
+        typed = arguments(
+            world, model, tmp_path / "out", "--max_steps 1 --overwrite_output_dir", *([more] if more else [])
+        )
+        assert recipe("run_glue", *typed) == 0
+        runs = list((tmp_path / "out" / "search").glob("*/seed*"))
+        assert len(runs) == {"--num_restarts 2": 2, "--num_restarts 3": 3, "": 0}[more]
+
+
+def own_rows(path: Path, labels: str, times: int = 8) -> Path:
+    first, second = labels.split()
+    path.write_text("text,label\n" + f"green river,{first}\nold stone,{second}\n" * times)
+    return path
+
+
+def test_a_run_goes_on_with_the_data_and_settings_it_had(
+    world: Any, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, train = tmp_path / "run", own_rows(tmp_path / "train.csv", "yes no")
+    typed = f"--model_name_or_path {model} --do_train --save_steps 2 --train_batch_size 4 --output_dir {folder}"
+    assert recipe("run_glue", typed, f"--max_steps 4 --train_file {train}") == 0
+    published = (folder / "config.json").read_bytes()
+    for more, told in (
+        (f"--max_steps 6 --train_file {own_rows(tmp_path / 'a.csv', 'agree refuse')}", "its run had the labels"),
+        (
+            f"--max_steps 6 --train_file {own_rows(tmp_path / 'b.csv', 'yes no', 9)}",
+            "the number of training inputs 16, not 18",
+        ),
+        (f"--max_steps 6 --train_file {train} --train_batch_size 8", "its run had the train_batch_size 4, not 8"),
+        (f"--max_steps 6 --train_file {train} --seed 1", "its run had the seed 42, not 1"),
+        (f"--max_steps 3 --train_file {train}", "has taken 4 steps, and this one is to take 3 in all"),
+    ):
+        assert recipe("run_glue", typed, more, "--resume_from_checkpoint latest") == 2
+        assert told in capsys.readouterr().err.splitlines()[-1]
+        assert (folder / "config.json").read_bytes() == published
+    assert recipe("run_glue", typed, f"--max_steps 6 --train_file {train} --resume_from_checkpoint latest") == 0
+    assert results(folder)["train"]["steps"] == 6
