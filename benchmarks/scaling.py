@@ -24,8 +24,6 @@ from side_by_side.contenders import StepSpec
 
 def main(arguments: list[str] | None = None) -> Path:
     """Measures, prints, writes record and plot."""
-    # Two processes have a pool of threads each; waiting threads that keep a core busy would make them half as fast.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="4/512", help=f"{', '.join(SIZES)} or L/H")
     parser.add_argument("--lengths", nargs="+", type=int, default=[64, 128, 256, 512])
@@ -95,7 +93,9 @@ def in_two_processes(spec: StepSpec, lap: Callable[..., None]) -> None:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
-    os.environ.update(WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT=port, ACCELERATE_USE_CPU="true")
+    # Told that both are on this machine, Accelerate leaves each its share of the threads.
+    os.environ.update(WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT=port)
+    os.environ.update(ACCELERATE_USE_CPU="true")
     follower = multiprocessing.get_context("fork").Process(target=_as_rank, args=(1, spec, _nothing))
     follower.start()
 
