@@ -58,8 +58,8 @@ test-stock: $(READY) ## Every head's published folder in an environment of stock
 	$(PYTHON) -m venv .venv-stock
 	.venv-stock/bin/python -m pip install --quiet torch transformers -c constraints.txt
 	rm -rf .venv-stock/published
-	$(BIN)/python tests/hub/stock_environment.py write .venv-stock/published
-	cd .venv-stock && HF_HUB_OFFLINE=1 bin/python -I ../tests/hub/stock_environment.py read published
+	$(BIN)/python tests/hub/upstream_environment.py write .venv-stock/published
+	cd .venv-stock && HF_HUB_OFFLINE=1 bin/python -I ../tests/hub/upstream_environment.py read published
 
 # The lists below are whole, so pip takes them alone; the package goes in without a look at its bounds.
 .venv-lowest/.installed: constraints-lowest.txt
@@ -83,7 +83,7 @@ SPACE_HEADS := PreTraining SequenceClassification TokenClassification QuestionAn
 
 test-space: $(READY) .venv-space/.installed ## The demo in headless Chromium (Debian's package chromium); see tests/hub
 	rm -rf .venv-space/published
-	$(BIN)/python tests/hub/stock_environment.py write .venv-space/published
+	$(BIN)/python tests/hub/upstream_environment.py write .venv-space/published
 	.venv-space/bin/python tests/hub/space_in_a_browser.py .venv-space/screenshots \
 	  $(SPACE_HEADS:%=.venv-space/published/AutoModelFor%)
 

@@ -25,10 +25,10 @@ import numpy as np
 from side_by_side import corpora, laps, records
 
 from bert_repro.configs import ExampleConfig
-from bert_repro.data.collators import DataCollatorForBertPreTraining
-from bert_repro.data.epoch_plan import EpochPlan
-from bert_repro.data.pairs import PairGenerator, PairRules
-from bert_repro.data.pretraining import ExampleStream, Position
+from bert_repro.pretraining.collator import DataCollatorForBertPreTraining
+from bert_repro.pretraining.dataset import ExampleStream, Position
+from bert_repro.pretraining.sample_index import EpochPlan
+from bert_repro.pretraining.segment_pairs import PairGenerator, PairRules
 
 LENGTH, MOST_PREDICTIONS, BATCHES = 128, 20, (32, 256)
 RELEASED_EXAMPLES_PER_SECOND = 12_300

@@ -61,7 +61,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-_REGISTERING = {"transformers": _MODELS, "transformers.pipelines": f"{__name__}.pipelines"}
+_REGISTERING = {"transformers": _MODELS, "transformers.pipelines": f"{__name__}.inference.pipelines"}
 """A module of transformers that can show a registration -> the module of ours that registers there."""
 
 

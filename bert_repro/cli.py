@@ -20,8 +20,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bert_repro import configs, status
+from bert_repro import configs
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
+from bert_repro.utils import status
 
 logger = logging.getLogger("bert_repro")
 
@@ -45,25 +46,25 @@ class Recipe:
 
 
 RECIPES = {
-    "train_tokenizer": Recipe(configs.TokenizerConfig, "bert_repro.data.corpus:train_tokenizer_from_corpus"),
-    "prepare_corpus": Recipe(configs.CorpusConfig, "bert_repro.data.corpus:prepare_corpus"),
-    "audit_pretraining_data": Recipe(configs.AuditConfig, "bert_repro.data.audit:audit_pretraining_data"),
-    "run_pretraining": Recipe(configs.PretrainingConfig, "bert_repro.training.pretraining:run_pretraining"),
-    "run_glue": Recipe(configs.GlueConfig, "bert_repro.training.search:run_finetuning"),
-    "make_glue_zip": Recipe(configs.GlueZipConfig, "bert_repro.tasks.glue_zip:make_glue_zip"),
-    "check_glue_zip": Recipe(configs.GlueZipCheckConfig, "bert_repro.tasks.glue_zip:check_glue_zip"),
-    "run_squad": Recipe(configs.SquadConfig, "bert_repro.training.search:run_finetuning"),
-    "score_squad": Recipe(configs.SquadScoringConfig, "bert_repro.tasks.squad_scoring:score_squad"),
-    "convert_triviaqa": Recipe(configs.TriviaqaConfig, "bert_repro.tasks.triviaqa:convert_triviaqa"),
-    "run_swag": Recipe(configs.SwagConfig, "bert_repro.training.search:run_finetuning"),
-    "run_ner": Recipe(configs.NerConfig, "bert_repro.training.search:run_finetuning"),
-    "extract_features": Recipe(configs.ExtractionConfig, "bert_repro.training.extraction:extract_features"),
-    "make_card": Recipe(configs.CardConfig, "bert_repro.training.cards:write_card"),
-    "push_to_hub": Recipe(configs.PushConfig, "bert_repro.hub.pushing:push_to_hub"),
-    "export_onnx": Recipe(configs.OnnxConfig, "bert_repro.hub.onnx:export_onnx"),
-    "run_study": Recipe(configs.StudyConfig, "bert_repro.studies.engine:run_study"),
-    "report": Recipe(configs.ReportConfig, "bert_repro.report.page:write_report"),
-    "quickstart": Recipe(configs.QuickstartConfig, "bert_repro.quickstart.road:run_quickstart"),
+    "train_tokenizer": Recipe(configs.TokenizerConfig, "bert_repro.corpus.prepare:train_tokenizer_from_corpus"),
+    "prepare_corpus": Recipe(configs.CorpusConfig, "bert_repro.corpus.prepare:prepare_corpus"),
+    "audit_pretraining_data": Recipe(configs.AuditConfig, "bert_repro.pretraining.audit.run:audit_pretraining_data"),
+    "run_pretraining": Recipe(configs.PretrainingConfig, "bert_repro.pretraining.run:run_pretraining"),
+    "run_glue": Recipe(configs.GlueConfig, "bert_repro.finetuning.sweep:run_finetuning"),
+    "make_glue_zip": Recipe(configs.GlueZipConfig, "bert_repro.tasks.glue.leaderboard_zip:make_glue_zip"),
+    "check_glue_zip": Recipe(configs.GlueZipCheckConfig, "bert_repro.tasks.glue.leaderboard_zip:check_glue_zip"),
+    "run_squad": Recipe(configs.SquadConfig, "bert_repro.finetuning.sweep:run_finetuning"),
+    "score_squad": Recipe(configs.SquadScoringConfig, "bert_repro.tasks.squad.scoring:score_squad"),
+    "convert_triviaqa": Recipe(configs.TriviaqaConfig, "bert_repro.tasks.squad.triviaqa:convert_triviaqa"),
+    "run_swag": Recipe(configs.SwagConfig, "bert_repro.finetuning.sweep:run_finetuning"),
+    "run_ner": Recipe(configs.NerConfig, "bert_repro.finetuning.sweep:run_finetuning"),
+    "extract_features": Recipe(configs.ExtractionConfig, "bert_repro.inference.feature_extraction:extract_features"),
+    "make_card": Recipe(configs.CardConfig, "bert_repro.hub.make_card:write_card"),
+    "push_to_hub": Recipe(configs.PushConfig, "bert_repro.hub.push_recipe:push_to_hub"),
+    "export_onnx": Recipe(configs.OnnxConfig, "bert_repro.inference.onnx:export_onnx"),
+    "run_study": Recipe(configs.StudyConfig, "bert_repro.reproduction.runner:run_study"),
+    "report": Recipe(configs.ReportConfig, "bert_repro.reproduction.page:write_report"),
+    "quickstart": Recipe(configs.QuickstartConfig, "bert_repro.quickstart.run:run_quickstart"),
 }
 
 

@@ -17,7 +17,7 @@ class Column:
     Args:
         name: the column's head.
         task: task name as in `--task_name`.
-        metric: what is scored, with the names of `bert_repro.metrics.METRICS` where it is one of them.
+        metric: what is scored, with the names of `bert_repro.tasks.metrics.METRICS` where it is one of them.
         split: on which examples, with the names of our tasks' splits; the paper's "dev" is `validation`.
         incomparable: why no difference may be printed although task, metric and split agree; None: it may.
     """

@@ -8,15 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from bert_repro.configs import (
-    Config,
-    FinetuningConfig,
-    GlueConfig,
-    Phase,
-    PretrainingConfig,
-    SquadConfig,
-    SwagConfig,
-)
+from bert_repro.configs import Config, FinetuningConfig, GlueConfig, Phase, PretrainingConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
 
 # --------------------------------------------------------------------------------------------------------------- sizes

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from running import TINY, recipe
 
 torch.set_num_threads(1)
 
@@ -70,7 +71,7 @@ def write_glue(folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     from bert_repro.configs import CorpusConfig, TokenizerConfig
-    from bert_repro.data.corpus import prepare_corpus, train_tokenizer_from_corpus
+    from bert_repro.corpus.prepare import prepare_corpus, train_tokenizer_from_corpus
 
     root = tmp_path_factory.mktemp("world")
     text = write_text(root / "text.txt", documents=60)
@@ -78,3 +79,28 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     train_tokenizer_from_corpus(TokenizerConfig(input_files=(str(text),), output_dir=str(tokenizer), vocab_size=150))
     prepare_corpus(CorpusConfig(input_files=(str(text),), tokenizer=str(tokenizer), output_dir=str(corpus)))
     return World(root, text, tokenizer, corpus, write_glue(root / "glue"))
+
+
+@pytest.fixture(scope="session")
+def pretrained(world: World) -> Path:
+    folder: Path = world.root / "pretrained"
+    code = recipe(
+        "run_pretraining", TINY, "--corpus", world.corpus, "--output_dir", folder,
+        "--max_steps 60 --save_steps 20 --eval_steps 30 --save_total_limit 3 --report_to tensorboard",
+    )  # fmt: skip
+    assert code == 0
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finetuned(world: World, pretrained: Path) -> Path:
+    folder: Path = world.root / "finetuned"
+    code = recipe(
+        "run_glue", "--task_name sst2 --model_name_or_path", pretrained,
+        "--data_dir", world.glue, "--output_dir", folder,
+        "--do_train --do_eval --do_predict --num_train_epochs 60 --train_batch_size 16 --learning_rate 2e-3",
+        # Without it 64 examples are too few for this width, as with stock BERT: the loss stays at ln 2.
+        "--bias_correction true",
+    )  # fmt: skip
+    assert code == 0
+    return folder

@@ -28,12 +28,12 @@ MAY_BE_LONGER = {
 }
 # Files whose tests may skip themselves, and when. Every other test runs or is excluded by a marker.
 MAY_SKIP = {
-    "tests/studies/test_jobs.py": "Ray, an optional extra, is not installed",
-    "tests/data/test_corpus.py": "the real corpora are not beside the project",
-    "tests/data/test_pretraining.py": "the system has no /proc",
+    "tests/reproduction/test_jobs.py": "Ray, an optional extra, is not installed",
+    "tests/corpus/test_prepare.py": "the real corpora are not beside the project",
+    "tests/pretraining/test_dataset.py": "the system has no /proc",
     "tests/models/test_real_weights.py": "the package with real weights is not installed",
-    "tests/tasks/test_glue_real_files.py": "the official files are not beside the project",
-    "tests/training/test_speed.py": "PyTorch was built without oneDNN",
+    "tests/tasks/glue/test_glue_real_files.py": "the official files are not beside the project",
+    "tests/training/test_cpu_performance.py": "PyTorch was built without oneDNN",
     "tests/test_tokenization.py": "the released vocabularies are not beside the project",
 }
 

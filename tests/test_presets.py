@@ -14,7 +14,6 @@ from bert_repro.configs import (
     SwagConfig,
 )
 from bert_repro.errors import UserError
-from bert_repro.flops import flops_per_token
 from bert_repro.paper_results import TABLES, paper_result
 from bert_repro.presets import (
     MASKING_MIXES,
@@ -26,6 +25,7 @@ from bert_repro.presets import (
     positions,
     preset_values,
 )
+from bert_repro.training.flops import flops_per_token
 
 # What a configuration needs beside a preset.
 REQUIRED = {

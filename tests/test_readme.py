@@ -12,7 +12,7 @@ from peft import LoraConfig, TaskType, get_peft_model
 import bert_repro
 from bert_repro import cli
 from bert_repro.configs import OnnxConfig
-from bert_repro.hub.onnx import export_onnx
+from bert_repro.inference.onnx import export_onnx
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.data.tokenized_corpus import TokenizedCorpus
-from bert_repro.randomness import draw, fraction
-from bert_repro.tokenization import load_tokenizer
+from bert_repro.corpus.prepared_corpus import TokenizedCorpus
+from bert_repro.corpus.tokenizer import load_tokenizer
+from bert_repro.utils.randomness import draw, fraction
 
 VOCABULARY = 30_522
 SENTENCE_LOG_MEAN, SENTENCE_LOG_DEVIATION = 3.32, 0.66  # tokens of a sentence

@@ -18,8 +18,8 @@ from typing import Any
 _START = multiprocessing.get_context("forkserver")
 # The server finds installed modules only, not those beside a script.
 _START.set_forkserver_preload(
-    ["torch", "accelerate", "transformers.models.bert.modeling_bert", "bert_repro.training.loop",
-     "bert_repro.training.phases", "bert_repro.tokenization"]
+    ["torch", "accelerate", "transformers.models.bert.modeling_bert", "bert_repro.training.trainer",
+     "bert_repro.pretraining.batch_source", "bert_repro.corpus.tokenizer"]
 )  # fmt: skip
 
 

@@ -7,10 +7,11 @@ reference (docs/CONFIGURATION.md) and the list of choices where the paper and th
 """
 
 from bert_repro.configs.base import Config, Source, require, setting
+from bert_repro.configs.corpus import CorpusConfig, TextConfig, TokenizerConfig
 from bert_repro.configs.finetuning import SEARCHED, FinetuningConfig, OwnFilesConfig
-from bert_repro.configs.finished_models import CardConfig, ExtractionConfig, OnnxConfig, PushConfig
 from bert_repro.configs.pretraining import AuditConfig, ExampleConfig, Phase, PretrainingConfig
-from bert_repro.configs.studies import QuickstartConfig, ReportConfig, StudyConfig
+from bert_repro.configs.publishing import CardConfig, ExtractionConfig, OnnxConfig, PushConfig
+from bert_repro.configs.reproduction import QuickstartConfig, ReportConfig, StudyConfig
 from bert_repro.configs.tasks import (
     GlueConfig,
     GlueZipCheckConfig,
@@ -21,7 +22,6 @@ from bert_repro.configs.tasks import (
     SwagConfig,
     TriviaqaConfig,
 )
-from bert_repro.configs.text import CorpusConfig, TextConfig, TokenizerConfig
 from bert_repro.configs.training import AdapterConfig, OptimizerConfig, RunConfig
 
 __all__ = [  # noqa: RUF022 - the order of the configuration reference

@@ -40,7 +40,7 @@ class Head:
         auto_class: the class of transformers that loads it.
         pipeline_tag: the Hub's name for what it does; None: the Hub has none.
         widget: example inputs, in the Hub's form.
-        our_pipeline: the pipeline for it that this package registers; see `bert_repro.pipelines`.
+        our_pipeline: the pipeline for it that this package registers; see `bert_repro.inference.pipelines`.
     """
 
     auto_class: str

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from bert_repro import status
 from bert_repro.hub.card import eval_result_entries, make_card
 from bert_repro.hub.redaction import redacted
+from bert_repro.utils import status
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

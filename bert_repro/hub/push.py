@@ -18,10 +18,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_repro import status
 from bert_repro.errors import UserError
 from bert_repro.hub.card import renamed
 from bert_repro.hub.redaction import redacted, without_machine_paths
+from bert_repro.utils import status
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_repro.errors import UserError
-from bert_repro.randomness import draw
+from bert_repro.utils.randomness import draw
 
 STANDARD_LIBRARY = "python"
 PACKAGES = (

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bert_repro.configs import CorpusConfig, FinetuningConfig, PretrainingConfig, TokenizerConfig
-from bert_repro.quickstart import docstrings, stock_process
+from bert_repro.quickstart import docstrings, upstream_process
 from bert_repro.quickstart.docstrings import Module
-from bert_repro.quickstart.task import PackageTask, Row, choose, write_examples
+from bert_repro.quickstart.package_task import PackageTask, Row, choose, write_examples
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -119,7 +119,7 @@ def gather_texts(folders: Folders, packages: Sequence[str] = docstrings.PACKAGES
 
 def train_vocabulary(folders: Folders) -> "PreTrainedTokenizerFast":
     """Trains the WordPiece vocabulary on the corpus."""
-    from bert_repro.data.corpus import train_tokenizer_from_corpus
+    from bert_repro.corpus.prepare import train_tokenizer_from_corpus
 
     return train_tokenizer_from_corpus(
         TokenizerConfig(input_files=(str(folders.text),), output_dir=str(folders.tokenizer), vocab_size=VOCAB_SIZE)
@@ -128,7 +128,7 @@ def train_vocabulary(folders: Folders) -> "PreTrainedTokenizerFast":
 
 def prepare(folders: Folders) -> dict[str, Any]:
     """Splits the corpus into sentences and token ids; returns its manifest."""
-    from bert_repro.data.corpus import prepare_corpus
+    from bert_repro.corpus.prepare import prepare_corpus
 
     return prepare_corpus(
         CorpusConfig(input_files=(str(folders.text),), tokenizer=str(folders.tokenizer), output_dir=str(folders.corpus))
@@ -143,10 +143,10 @@ def new_model(folders: Folders, seed: int) -> None:
     """
     import torch
 
+    from bert_repro.corpus.tokenizer import load_tokenizer
     from bert_repro.models.configuration_bert_repro import BertReproConfig
     from bert_repro.models.modeling_bert_repro import BertReproForPreTraining
-    from bert_repro.randomness import torch_seed
-    from bert_repro.tokenization import load_tokenizer
+    from bert_repro.utils.randomness import torch_seed
 
     tokenizer = load_tokenizer(folders.tokenizer)
     shape = BertReproConfig(
@@ -219,7 +219,7 @@ def quickest_precision() -> str:
 
 def pretrain(config: PretrainingConfig) -> dict[str, float]:
     """Pre-trains; returns the held-out figures."""
-    from bert_repro.training.pretraining import run_pretraining
+    from bert_repro.pretraining.run import run_pretraining
 
     metrics: dict[str, float] = run_pretraining(config)["metrics"]
     return metrics
@@ -227,10 +227,10 @@ def pretrain(config: PretrainingConfig) -> dict[str, float]:
 
 def heldout_examples(config: PretrainingConfig) -> dict[str, Any]:
     """The very examples and masks that the run's held-out figures are taken on, as one padded or packed batch."""
-    from bert_repro.data.tokenized_corpus import TokenizedCorpus
-    from bert_repro.tokenization import load_tokenizer
-    from bert_repro.training.heldout import HeldOut
-    from bert_repro.training.phases import resolve_phases
+    from bert_repro.corpus.prepared_corpus import TokenizedCorpus
+    from bert_repro.corpus.tokenizer import load_tokenizer
+    from bert_repro.pretraining.batch_source import resolve_phases
+    from bert_repro.pretraining.evaluation import HeldOut
 
     corpus = TokenizedCorpus.load(config.corpus)
     _, heldout = corpus.split(config.heldout_fraction, at_least=2)
@@ -255,7 +255,7 @@ def best_constant_guess(labels: np.ndarray[Any, Any]) -> tuple[int, float]:
 
 def finetune_from(folders: Folders, start: Path, seed: int) -> float:
     """Fine-tunes a model on the task; returns its accuracy on the validation texts."""
-    from bert_repro.training.finetuning import finetune
+    from bert_repro.finetuning.run import finetune
 
     record = finetune(finetuning_config(folders, start, seed), PackageTask())
     return float(record["metrics"]["accuracy"])
@@ -294,7 +294,7 @@ def compare_with_stock(folders: Folders, texts: Sequence[str]) -> dict[str, tupl
     )
     differences = {}
     for name, folder in published.items():
-        ours = stock_process.outputs(HEADS[name], str(folder), list(texts))
+        ours = upstream_process.outputs(HEADS[name], str(folder), list(texts))
         difference = float(np.abs(ours - answers[name]).max())
         differences[name] = (difference, difference <= TOLERANCE * max(1.0, float(np.abs(ours).max())))
     return differences
@@ -304,7 +304,7 @@ def _ask_stock_process(folder: Path, requests: dict[str, Any]) -> dict[str, Any]
     request_file, answers_file = folder / "stock_request.json", folder / "stock_answers.npz"
     request_file.write_text(json.dumps(requests), encoding="utf-8")
     # -P: the script's folder is part of this package and must not be on the other process's path.
-    command = [sys.executable, "-P", stock_process.__file__, str(request_file), str(answers_file)]
+    command = [sys.executable, "-P", upstream_process.__file__, str(request_file), str(answers_file)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"plain transformers could not load the published folder:\n{done.stderr.strip()}")

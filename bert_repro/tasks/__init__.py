@@ -6,11 +6,11 @@ from dataclasses import fields
 from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.base import Task
-from bert_repro.tasks.conll2003 import CONLL2003
-from bert_repro.tasks.glue import GLUE_TASKS
-from bert_repro.tasks.own_data import own_classification, own_tagging
-from bert_repro.tasks.squad import SQUAD_TASKS
-from bert_repro.tasks.swag import SWAG
+from bert_repro.tasks.custom_data import own_classification, own_tagging
+from bert_repro.tasks.glue.glue_tasks import GLUE_TASKS
+from bert_repro.tasks.multiple_choice import SWAG
+from bert_repro.tasks.squad.squad_task import SQUAD_TASKS
+from bert_repro.tasks.tagging.conll2003 import CONLL2003
 
 TASKS: Mapping[str, Task] = {task.name: task for task in (*GLUE_TASKS, *SQUAD_TASKS, SWAG, CONLL2003)}
 

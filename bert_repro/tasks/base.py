@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro import metrics
+from bert_repro.corpus.tokenizer import tokenizer_fingerprint
 from bert_repro.errors import UserError
+from bert_repro.tasks import metrics
 from bert_repro.tasks.encoding import require_length
-from bert_repro.tasks.feature_files import cached_as
-from bert_repro.tokenization import tokenizer_fingerprint
+from bert_repro.tasks.token_cache import cached_as
 
 if TYPE_CHECKING:
     import datasets
@@ -54,7 +54,7 @@ class Task(ABC):
         name: what `--task_name` says.
         title: the name that people write, for reports and cards.
         head: name of the class in `bert_repro.models` that is fine-tuned.
-        metrics: keys of `bert_repro.metrics.METRICS` or `ANSWER_METRICS`, all reported on every labelled split.
+        metrics: keys of `bert_repro.tasks.metrics.METRICS` or `ANSWER_METRICS`, all reported on every labelled split.
         primary_metric: the metric that chooses among runs on dev.
         paper_metrics: the metrics that a table of the paper prints for this task; keys such as `table_1`.
         label_names: the model's `id2label` in order; empty for heads without labels.
@@ -204,12 +204,12 @@ class Task(ABC):
             pad_to_multiple_of: round the columns of a padded batch up to a multiple of this.
 
         Returns:
-            Inputs of the head as `bert_repro.data.collators.collate_features` documents them, with `labels` (B,) if
+            Inputs of the head as `bert_repro.training.collation.collate_features` documents them, with `labels` (B,) if
             the features have them.
         """
         import torch
 
-        from bert_repro.data.collators import collate_features
+        from bert_repro.training.collation import collate_features
 
         batch = collate_features(
             features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
@@ -255,7 +255,7 @@ class Task(ABC):
 
     @abstractmethod
     def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
-        """Scores the predictions of a labelled split; fractions, see `bert_repro.metrics`.
+        """Scores the predictions of a labelled split; fractions, see `bert_repro.tasks.metrics`.
 
         Args:
             predictions: what `postprocess` returned.

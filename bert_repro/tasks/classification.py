@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro import metrics
 from bert_repro.errors import NonFiniteError
+from bert_repro.tasks import metrics
 from bert_repro.tasks.base import FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
 

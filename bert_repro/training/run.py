@@ -15,24 +15,26 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import is_tensorboard_available, is_wandb_available
 
-from bert_repro import status
 from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
 from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpoint, remove
 from bert_repro.hub.push import prepare_repository, push_folder
 from bert_repro.hub.redaction import redacted
-from bert_repro.randomness import torch_seed
-from bert_repro.training import adapters, checkpoint, logs, plots, record
-from bert_repro.training.placement import launched_with_fsdp, saveable
-from bert_repro.training.speed import prepare_cpu
+from bert_repro.training import adapters, checkpoint, plots, training_log
+from bert_repro.training.cpu_performance import prepare_cpu
+from bert_repro.training.parallelism import launched_with_fsdp, saveable
+from bert_repro.training.results import run_record
 from bert_repro.training.totals import training_totals
+from bert_repro.utils import status
+from bert_repro.utils.randomness import torch_seed
 
 logger = logging.getLogger("bert_repro")
 
 SEARCH = "search"  # folder of a search's runs in its output folder
 INITIALISATION = 2  # what is drawn, in the names of `randomness.draw`; loop.DROPOUT is 1
 _PRODUCTS = (
-    checkpoint.FOLDER, logs.FILE_NAME, status.FILE_NAME, "results.json", "training.png", "README.md", "plans", SEARCH,
+    checkpoint.FOLDER, training_log.FILE_NAME, status.FILE_NAME, "results.json", "training.png", "README.md", "plans",
+    SEARCH,
     adapters.FOLDER, *MADE_FROM_WEIGHTS, *PREDICTIONS,
 )  # fmt: skip
 
@@ -84,12 +86,12 @@ class Run:
         Returns:
             The complete record, as written to results.json.
         """
-        complete = redacted({**results, **record.run_record(self.config, self.accelerator, model)})
+        complete = redacted({**results, **run_record(self.config, self.accelerator, model)})
         complete["wall_time_seconds"] = round(time.perf_counter() - self.began, 1)
         if "train" in complete:
             complete["train"] |= training_totals(self.output_dir, complete)
         if self.accelerator.is_main_process:
-            if (self.output_dir / logs.FILE_NAME).exists():
+            if (self.output_dir / training_log.FILE_NAME).exists():
                 plots.plot_training(self.output_dir)
             if save_model:
                 export_checkpoint(saveable(model), tokenizer, self.output_dir, results=complete)

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_repro.flops import flops_per_token
-from bert_repro.tasks.swag import ENDINGS
-from bert_repro.training import logs
+from bert_repro.training import training_log
+from bert_repro.training.flops import flops_per_token
 
 _SEQUENCES_PER_EXAMPLE = {
     "ForSequenceClassification": 1, "ForTokenClassification": 1, "ForQuestionAnswering": 1,
-    "ForMultipleChoice": len(ENDINGS),
+    "ForMultipleChoice": 4,
 }  # fmt: skip
 """The heads that predict no words, and what one row of a batch is to the encoder."""
 _OTHER_WEIGHTS = ("peft", "feature_based", "bilstm_size")  # settings that train others than those counted
@@ -26,10 +25,10 @@ def training_totals(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         `tokens` (real ones, no padding), `seconds` (of training, without evaluations) and, where BERT's weights and
-        no others were trained, `flops` to three digits: those of `bert_repro.flops`, with the mean length of a
+        no others were trained, `flops` to three digits: those of `bert_repro.training.flops`, with the mean length of a
         sequence as the number of tokens that each attends to in fine-tuning. Empty without a log.
     """
-    rows = [row for row in logs.read(folder / logs.FILE_NAME) if "tokens" in row]
+    rows = [row for row in training_log.read(folder / training_log.FILE_NAME) if "tokens" in row]
     if not rows:
         return {}
     totals: dict[str, Any] = {"tokens": rows[-1]["tokens"], "seconds": round(rows[-1]["seconds"], 1)}

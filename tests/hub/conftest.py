@@ -7,9 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # fake_hub.py
-
 from fake_hub import WRITER, FakeHub
 
 

@@ -14,7 +14,7 @@ import transformers
 import bert_repro
 from bert_repro.hub import export
 from bert_repro.hub.export import export_checkpoint, republish
-from bert_repro.hub.onnx import ONNX_FILE
+from bert_repro.inference.onnx import ONNX_FILE
 
 WORDS = (
     "[PAD]",

@@ -6,11 +6,7 @@ import pytest
 import torch
 
 import bert_repro
-from bert_repro import (
-    BertReproForMaskedLM,
-    BertReproForSequenceClassification,
-    BertReproForTokenClassification,
-)
+from bert_repro import BertReproForMaskedLM, BertReproForSequenceClassification, BertReproForTokenClassification
 
 SIZE = 6
 ROWS = {  # which of the hidden states of four layers, the embeddings' first

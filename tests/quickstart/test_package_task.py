@@ -1,9 +1,9 @@
 import pytest
 
 from bert_repro.errors import UserError
-from bert_repro.quickstart import task as package_task
+from bert_repro.quickstart import package_task as package_task
 from bert_repro.quickstart.docstrings import Module
-from bert_repro.quickstart.task import (
+from bert_repro.quickstart.package_task import (
     LABELS,
     PER_MODULE,
     PackageTask,

@@ -8,9 +8,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import EvalPrediction, PreTrainedTokenizerFast
 
-from bert_repro import metrics
 from bert_repro.errors import NonFiniteError, UserError
-from bert_repro.tasks.glue import COLA, MNLI, MRPC, RTE, STSB
+from bert_repro.tasks import metrics
+from bert_repro.tasks.glue.glue_tasks import COLA, MNLI, MRPC, RTE, STSB
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, CLS, SEP = 0, 2, 3

@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 from running import TINY, recipe, results
 
-from bert_repro.training import logs
+from bert_repro.training import training_log
 
 pytestmark = pytest.mark.gpu
 STEPS = 20
@@ -18,7 +18,7 @@ STEPS = 20
 def train(world: Any, folder: Path, *arguments: object) -> list[dict[str, Any]]:
     given = [TINY, "--corpus", world.corpus, "--output_dir", folder, "--max_steps", STEPS, "--save_steps 10"]
     assert recipe("run_pretraining", *given, *arguments) == 0
-    return [row for row in logs.read(folder / logs.FILE_NAME) if "loss" in row]
+    return [row for row in training_log.read(folder / training_log.FILE_NAME) if "loss" in row]
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
@@ -46,11 +46,11 @@ def test_resume_is_bit_identical(world: Any, tmp_path: Path, lever: str) -> None
 
 def test_batches_are_ready_before_the_step_that_needs_them(world: Any, tmp_path: Path) -> None:
     """BERT-base's shape at 128 tokens: once the loaders have started, waiting takes under a twentieth of the time."""
-    from bert_repro.training import batches
+    from bert_repro.training import micro_batches
 
     began: list[float] = []
     waited: list[float] = []
-    original = batches.DataLoader.__iter__
+    original = micro_batches.DataLoader.__iter__
 
     def timed(loader: Any) -> Any:
         steps = original(loader)
@@ -63,7 +63,7 @@ def test_batches_are_ready_before_the_step_that_needs_them(world: Any, tmp_path:
             yield step
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches.DataLoader, "__iter__", timed)
+        patch.setattr(micro_batches.DataLoader, "__iter__", timed)
         size = "--num_hidden_layers 12 --hidden_size 768 --num_attention_heads 12 --max_seq_length 128"
         given = [size, "--corpus", world.corpus, "--output_dir", tmp_path, "--max_steps 320 --train_batch_size 256"]
         assert recipe("run_pretraining", *given, "--mixed_precision bf16 --torch_compile false --logging_steps 1") == 0

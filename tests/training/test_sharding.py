@@ -18,10 +18,11 @@ from transformers import AutoModelForPreTraining, AutoTokenizer
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
-from bert_repro.training import logs
-from bert_repro.training.placement import launched_with_fsdp
+from bert_repro.training import training_log
+from bert_repro.training.parallelism import launched_with_fsdp
 
 HERE = Path(__file__).parent
+TOY = HERE.parent / "helpers" / "toy.py"
 RECIPES = HERE.parents[1] / "recipes"
 
 
@@ -45,10 +46,13 @@ def test_shards_equal_one_process_and_resume_bit_identically(tmp_path: Path) -> 
     )
     make_trainer(alone).train()
     sharded = dataclasses.replace(alone, output_dir=str(tmp_path / "two"), fsdp=True)
-    torchrun(HERE / "toy.py", json.dumps(vars(sharded), separators=(",", ":")), "--resume_everywhere")
+    torchrun(
+        HERE.parent / "helpers" / "toy.py", json.dumps(vars(sharded), separators=(",", ":")), "--resume_everywhere"
+    )
     assert losses(sharded) == pytest.approx(losses(alone), abs=1e-12)
     norms = [
-        [row["grad_norm"] for row in logs.read(Path(config.output_dir) / logs.FILE_NAME)] for config in (sharded, alone)
+        [row["grad_norm"] for row in training_log.read(Path(config.output_dir) / training_log.FILE_NAME)]
+        for config in (sharded, alone)
     ]
     assert norms[0] == pytest.approx(norms[1], abs=1e-12)
     assert min(norms[1]) > alone.max_grad_norm  # so clipping took part in every step
@@ -101,7 +105,8 @@ def test_bert_on_two_processes_is_bert_on_one(world: Any, start: Path, tmp_path:
     torchrun(RECIPES / "run_pretraining.py", *given, *shared, "--output_dir", two)
     for name in ("loss", "grad_norm", "eval_mlm_loss", "eval_nsp_accuracy"):
         one, other = (
-            [row[name] for row in logs.read(folder / logs.FILE_NAME) if name in row] for folder in (alone, two)
+            [row[name] for row in training_log.read(folder / training_log.FILE_NAME) if name in row]
+            for folder in (alone, two)
         )
         assert len(one) == (3 if "eval" in name else 30)
         assert other == pytest.approx(one, abs=1e-5), name
@@ -116,8 +121,8 @@ def test_bert_on_two_processes_is_bert_on_one(world: Any, start: Path, tmp_path:
     assert all(torch.equal(stock[name], value) for name, value in before.items())
 
     assert recipe("run_pretraining", *given, "--output_dir", went_on, "--resume_from_checkpoint", step) == 0
-    rest = [row["loss"] for row in logs.read(went_on / logs.FILE_NAME) if "loss" in row]
-    whole = [row["loss"] for row in logs.read(alone / logs.FILE_NAME) if "loss" in row]
+    rest = [row["loss"] for row in training_log.read(went_on / training_log.FILE_NAME) if "loss" in row]
+    whole = [row["loss"] for row in training_log.read(alone / training_log.FILE_NAME) if "loss" in row]
     assert rest == pytest.approx(whole[20:], abs=1e-5)
 
 

@@ -14,7 +14,7 @@ from families import NAMES, families, save_start
 from running import TINY, results
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
-from bert_repro.training import logs
+from bert_repro.training import training_log
 
 pytestmark = pytest.mark.xla
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -52,7 +52,7 @@ def run(name: str, device: str, given: list[object]) -> None:
 
 
 def logged_losses(folder: Path) -> list[float]:
-    return [row["loss"] for row in logs.read(folder / logs.FILE_NAME) if "loss" in row]
+    return [row["loss"] for row in training_log.read(folder / training_log.FILE_NAME) if "loss" in row]
 
 
 @dataclass(frozen=True)

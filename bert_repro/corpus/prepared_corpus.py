@@ -1,0 +1,217 @@
+"""A prepared corpus on disk, read through memory maps: what pre-training draws its pairs from.
+
+The folder is a `datasets` folder (`load_from_disk` opens it, one row per document) with index arrays beside it:
+
+    part-00000.arrow ...      rows: input_ids, sentence_lengths (tokens), key
+    dataset_info.json  state.json
+    document_starts.npy       int64 [D+1]  first token of each document, counted over the whole corpus
+    sentence_starts.npy       int64 [N+1]  first token of each sentence, counted the same way
+    document_sentences.npy    int64 [D+1]  first sentence of each document
+    document_keys.npy         uint64 [D]   hash of each document's text
+    manifest.json             settings, sources, counts, versions, sizes of all files
+    tokenizer/
+
+D documents, N sentences. A part is one Arrow record batch, so its tokens are one array that needs no copy.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_repro.errors import UserError
+from bert_repro.utils.randomness import draw, fraction
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+INDEX_ARRAYS = ("document_starts", "sentence_starts", "document_sentences", "document_keys")
+
+# Names the draws that choose held-out documents among all other draws of the package.
+_HELDOUT_DRAW = 0x48454C44
+
+Int64Array = npt.NDArray[np.int64]
+TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.int32]
+
+
+def token_dtype(vocab_size: int) -> npt.DTypeLike:
+    """The smallest type for token ids: uint16 when the vocabulary fits, else int32."""
+    return np.uint16 if vocab_size <= 1 << 16 else np.int32
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a prepared corpus.
+
+    Raises:
+        UserError: the folder holds none, or one of another format version.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise UserError(
+            f"{folder} is no prepared corpus: it has no {MANIFEST}; make one with recipes/prepare_corpus.py"
+        )
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        version = manifest["format_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged or not the manifest of a corpus: prepare the corpus again") from error
+    if version != FORMAT_VERSION:
+        raise UserError(
+            f"{path}: format_version {version}, this package reads {FORMAT_VERSION}: prepare the corpus again"
+        )
+    return dict(manifest)
+
+
+@dataclass
+class TokenizedCorpus:
+    """A prepared corpus. Cheap to open and to pickle: a copy in another process maps the same files again.
+
+    Args:
+        folder: where it lies.
+        manifest: as read from `manifest.json`.
+        document_starts: int64 [D+1], in tokens.
+        sentence_starts: int64 [N+1], in tokens.
+        document_sentences: int64 [D+1], in sentences.
+        document_keys: uint64 [D].
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    document_starts: Int64Array
+    sentence_starts: Int64Array
+    document_sentences: Int64Array
+    document_keys: npt.NDArray[np.uint64]
+    _part_starts: Int64Array = field(repr=False)
+    _parts: list[TokenArray] = field(repr=False)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "TokenizedCorpus":
+        """Opens a prepared corpus.
+
+        Raises:
+            UserError: it is none, or a file is missing, truncated, or disagrees with the manifest.
+        """
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        for name, size in manifest["files"].items():
+            found = (folder / name).stat().st_size if (folder / name).is_file() else None
+            if found != size:
+                state = "is missing" if found is None else f"has {found} bytes, not {size}"
+                raise UserError(f"corpus {folder} is damaged: {name} {state}; prepare it again")
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in INDEX_ARRAYS}
+        parts = [_map_tokens(folder / part["file"]) for part in manifest["parts"]]
+        part_starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+        corpus = cls(folder=folder, manifest=manifest, **arrays, _part_starts=part_starts, _parts=parts)
+        corpus._check()
+        return corpus
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenizedCorpus.load, (self.folder,)
+
+    @property
+    def num_documents(self) -> int:
+        """D."""
+        return len(self.document_keys)
+
+    @property
+    def num_sentences(self) -> int:
+        """N."""
+        return len(self.sentence_starts) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the whole corpus, without special tokens."""
+        return int(self.document_starts[-1])
+
+    @property
+    def token_dtype(self) -> np.dtype[Any]:
+        """Type of the token ids: uint16 or int32."""
+        dtype: np.dtype[Any] = np.dtype(self.manifest["token_dtype"])
+        return dtype
+
+    def gather(self, starts: npt.ArrayLike, lengths: npt.ArrayLike) -> TokenArray:
+        """Copies slices of tokens, one behind the other.
+
+        Args:
+            starts: [n] first token of each slice, counted over the whole corpus.
+            lengths: [n] tokens of each slice. A slice must not leave its document.
+
+        Returns:
+            [sum of lengths] token ids, in the type they are stored in.
+        """
+        starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
+        if not len(starts):
+            return np.empty(0, dtype=self.token_dtype)
+        part = np.searchsorted(self._part_starts, starts, side="right") - 1
+        begins = starts - self._part_starts[part]
+        ends = begins + lengths
+        parts = self._parts
+        triples = zip(part.tolist(), begins.tolist(), ends.tolist(), strict=True)
+        tokens: TokenArray = np.concatenate([parts[number][begin:end] for number, begin, end in triples])
+        return tokens
+
+    def token_counts(self) -> Int64Array:
+        """How often each token occurs, int64 [V]; one reading of all tokens."""
+        size = self.manifest["vocab_size"]
+        counts = np.zeros(size, dtype=np.int64)
+        for part in self._parts:
+            counts += np.bincount(part, minlength=size)
+        return counts
+
+    def split(self, heldout_fraction: float, *, at_least: int = 1) -> tuple[Int64Array, Int64Array]:
+        """Divides the documents into training and held-out ones, by their text alone.
+
+        A document's side depends on the hash of its text and the fraction: copies of a text are never on both sides,
+        and other documents, their order, or the tokenizer change nothing. When chance holds out too few, those with the
+        lowest draws are.
+
+        Args:
+            heldout_fraction: share of documents to hold out, between 0 and 1.
+            at_least: documents that each side needs; next sentence prediction draws from two.
+
+        Returns:
+            Ids of training documents and of held-out documents, ascending.
+
+        Raises:
+            UserError: the fraction is out of range, or one side has too few documents.
+        """
+        if not 0.0 < heldout_fraction < 1.0:
+            raise UserError(
+                f"heldout_fraction={heldout_fraction} is out of range: choose it between 0 and 1, exclusive"
+            )
+        draws = fraction(draw(_HELDOUT_DRAW, np.asarray(self.document_keys)))
+        lowest = np.partition(draws, min(at_least, len(draws)) - 1)[: min(at_least, len(draws))]
+        heldout = (draws < heldout_fraction) | (draws <= lowest.max())
+        if (~heldout).sum() < at_least or heldout.sum() < at_least:
+            raise UserError(
+                f"corpus {self.folder} has {self.num_documents} document(s), too few to hold some out with"
+                f" heldout_fraction={heldout_fraction} (each side needs {at_least}); give more, different documents"
+            )
+        return np.flatnonzero(~heldout), np.flatnonzero(heldout)
+
+    def _check(self) -> None:
+        documents, sentences = self.num_documents, self.num_sentences
+        agree = (
+            len(self.document_starts) == len(self.document_sentences) == documents + 1
+            and documents == self.manifest["counts"]["documents"]
+            and sentences == self.manifest["counts"]["sentences"] == int(self.document_sentences[-1])
+            and int(self.document_starts[-1]) == int(self.sentence_starts[-1]) == int(self._part_starts[-1])
+            and self.num_tokens == self.manifest["counts"]["tokens"]
+        )
+        if not agree:
+            raise UserError(f"corpus {self.folder} is damaged: its index arrays disagree; prepare it again")
+
+
+def _map_tokens(path: Path) -> TokenArray:
+    """All tokens of a part as one array over the mapped file."""
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
+            batch = reader.read_next_batch()
+    except (pa.ArrowInvalid, OSError, StopIteration) as error:
+        raise UserError(f"{path} is damaged ({' '.join(str(error).split())}): prepare the corpus again") from error
+    tokens: TokenArray = batch.column("input_ids").values.to_numpy(zero_copy_only=True)
+    return tokens

@@ -1,0 +1,263 @@
+"""Raw text in, documents out: text files, JSON lines, Parquet (see `SUFFIXES`) and datasets of the Hugging Face Hub.
+
+Only text and JSON lines may be packed (.gz, .xz); Parquet has its own compression. Documents come in input order, one
+at a time: memory holds one document (for Parquet one batch of rows), never a file.
+Every complaint about the input is a `UserError` that names the file and the place in it.
+"""
+
+import glob
+import gzip
+import json
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from bert_repro.errors import UserError
+from bert_repro.utils.unicode import half_surrogate
+
+SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".jsonl", ".jsonl.gz", ".jsonl.xz", ".parquet")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+PARQUET_BATCH_ROWS = 256
+
+
+class Document(NamedTuple):
+    """One document of the input.
+
+    Args:
+        text: as it stands in the source, line breaks included.
+        title: where the source has one, else None.
+        position: bytes of its source read so far, for progress bars; 0 where unknown.
+    """
+
+    text: str
+    title: str | None
+    position: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file, or one dataset of the Hub.
+
+    Args:
+        name: path of the file as given, or id of the dataset.
+        size: bytes on disk; 0 for a dataset of the Hub.
+        revision: commit of a dataset of the Hub; None for a file.
+    """
+
+    name: str
+    size: int
+    revision: str | None = None
+
+
+def find_sources(input_files: Sequence[str]) -> list[Source]:
+    """Resolves what the user named to files and Hub datasets, in a defined order.
+
+    Args:
+        input_files: files, folders (searched with their subfolders), glob patterns, or ids of Hub datasets. The order
+            given is kept; the files of a folder or pattern are sorted by name.
+
+    Raises:
+        UserError: nothing is named, a name leads nowhere, a format is unknown, or a file is named twice.
+    """
+    if not input_files:
+        raise UserError("input_files is empty: name at least one file, folder, pattern or Hub dataset")
+    sources = [source for name in input_files for source in _resolve(name)]
+    seen: set[str] = set()
+    for source in sources:
+        if source.name in seen:
+            raise UserError(f"{source.name} is named twice by input_files: name it once")
+        seen.add(source.name)
+    return sources
+
+
+def read_documents(
+    source: Source,
+    *,
+    text_column: str = "text",
+    title_column: str = "title",
+    hub_config: str | None = None,
+    hub_split: str = "train",
+) -> Iterator[Document]:
+    """Reads the documents of one source in order.
+
+    In `.txt` a blank line ends a document, as in the input of the released generator. In the other formats a row is a
+    document. Documents without text are skipped.
+
+    Args:
+        source: from `find_sources`.
+        text_column: field or column that holds the text.
+        title_column: field or column that holds the title; it may be missing.
+        hub_config: configuration of a Hub dataset, for example `20231101.en`.
+        hub_split: split of a Hub dataset.
+
+    Raises:
+        UserError: the source is damaged, is not UTF-8, or lacks the text; with file and line, row or byte.
+    """
+    if source.revision is not None:
+        documents = _read_hub(source, text_column, title_column, hub_config, hub_split)
+    elif source.name.endswith(".parquet"):
+        documents = _read_parquet(Path(source.name), text_column, title_column)
+    elif ".jsonl" in Path(source.name).suffixes:
+        documents = _read_json_lines(Path(source.name), text_column, title_column)
+    else:
+        documents = _read_text(Path(source.name))
+    return (document for document in documents if not document.text.isspace() and document.text)
+
+
+def _resolve(name: str) -> list[Source]:
+    path = Path(name)
+    if path.is_file():
+        return [_file_source(path)]
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(SUFFIXES))
+        if not files:
+            raise UserError(f"folder {name} holds no corpus file: expected one of {', '.join(SUFFIXES)}")
+        return [_file_source(file) for file in files]
+    if glob.has_magic(name):
+        files = sorted(Path(match) for match in glob.glob(name, recursive=True) if Path(match).is_file())
+        if not files:
+            raise UserError(f"no file matches the pattern {name!r}")
+        return [_file_source(file) for file in files]
+    if name.endswith(SUFFIXES) or not HUB_ID.fullmatch(name):
+        raise UserError(f"input file {name} does not exist: check the path")
+    return [_hub_source(name)]
+
+
+def _file_source(path: Path) -> Source:
+    if path.name.endswith((".parquet.gz", ".parquet.xz")):
+        raise UserError(f"{path}: Parquet has its own compression; unpack the file and name the .parquet file")
+    if not path.name.endswith(SUFFIXES):
+        raise UserError(f"{path}: unknown corpus format; expected one of {', '.join(SUFFIXES)}")
+    return Source(str(path), path.stat().st_size)
+
+
+def _hub_source(name: str) -> Source:
+    from huggingface_hub import HfApi
+
+    try:
+        revision = HfApi().dataset_info(name).sha
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"{name!r} is neither a file or folder here nor a dataset that the Hub gives: {reason}"
+        ) from error
+    return Source(name, 0, str(revision))
+
+
+def _read_text(path: Path) -> Iterator[Document]:
+    lines: list[str] = []
+    position = 0
+    for _, line, position in _read_lines(path):
+        if line.strip():
+            lines.append(line)
+        elif lines:
+            yield Document("\n".join(lines), None, position)
+            lines = []
+    if lines:
+        yield Document("\n".join(lines), None, position)
+
+
+def _read_json_lines(path: Path, text_column: str, title_column: str) -> Iterator[Document]:
+    for number, line, position in _read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(
+                f"{path}, line {number}: not valid JSON ({error.msg} at character {error.pos + 1})"
+            ) from error
+        if not isinstance(row, dict):
+            raise UserError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
+        yield _row_document(row, f"{path}, line {number}", text_column, title_column, position)
+
+
+def _read_parquet(path: Path, text_column: str, title_column: str) -> Iterator[Document]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if text_column not in names:
+                raise UserError(f"{path}: no column {text_column!r}; it has {', '.join(names)}. Set text_column")
+            columns = [name for name in (text_column, title_column) if name in names]
+            size, rows = path.stat().st_size, max(1, file.metadata.num_rows)
+            for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns):
+                for values in batch.to_pylist():
+                    row += 1
+                    yield _row_document(values, f"{path}, row {row}", text_column, title_column, size * row // rows)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(f"{path}: damaged or no Parquet file after row {row} ({_one_line(error)})") from error
+
+
+def _read_hub(
+    source: Source, text_column: str, title_column: str, config: str | None, split: str
+) -> Iterator[Document]:
+    from datasets import load_dataset
+
+    place = f"dataset {source.name} (configuration {config}, split {split})"
+    number = 0
+    try:
+        rows = iter(load_dataset(source.name, config, split=split, streaming=True, revision=source.revision))
+        while (row := next(rows, None)) is not None:
+            number += 1
+            yield _row_document(row, f"dataset {source.name}, row {number}", text_column, title_column, 0)
+    except UserError:
+        raise
+    except Exception as error:  # what can fail depends on the dataset's files and on the network
+        so_far = f"; it broke off after row {number}, start again to go on behind the finished parts" if number else ""
+        raise UserError(f"{place}: {_one_line(error)}{so_far}") from error
+
+
+def _row_document(row: dict[str, Any], place: str, text_column: str, title_column: str, position: int) -> Document:
+    if text_column not in row:
+        raise UserError(f"{place}: no field {text_column!r}; it has {', '.join(map(str, row))}. Set text_column")
+    text, title = row[text_column], row.get(title_column)
+    if not isinstance(text, str):
+        raise UserError(f"{place}: field {text_column!r} is {type(text).__name__}, expected text")
+    if place_of_half := half_surrogate(text):
+        raise UserError(
+            f"{place}: field {text_column!r} has half a surrogate pair at character {place_of_half}; repair it"
+        )
+    return Document(text, title if isinstance(title, str) else None, position)
+
+
+def _read_lines(path: Path) -> Iterator[tuple[int, str, int]]:
+    """Yields (line number from 1, line without its end, bytes of the file read so far)."""
+    number = 0
+    with open(path, "rb") as raw:
+        try:
+            for number, data in enumerate(_decompressor(path)(raw), start=1):
+                if number == 1:
+                    data = data.removeprefix(b"\xef\xbb\xbf")
+                yield number, _decode(data, path, number).rstrip("\r\n"), raw.tell()
+        except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+            raise UserError(
+                f"{path}: damaged after line {number} ({_one_line(error)}); fetch or pack it again"
+            ) from error
+
+
+def _decompressor(path: Path) -> Callable[[IO[bytes]], IO[bytes]]:
+    if path.suffix == ".gz":
+        return lambda raw: gzip.open(raw)  # type: ignore[return-value]
+    if path.suffix == ".xz":
+        return lambda raw: lzma.open(raw)
+    return lambda raw: raw
+
+
+def _decode(data: bytes, path: Path, number: int) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = f"{path}, line {number}, byte {error.start + 1} of the line"
+        raise UserError(f"{place}: 0x{data[error.start]:02x} is not UTF-8; convert the file to UTF-8") from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,210 @@
+"""Documents -> token ids, in blocks, by one or several processes, always in input order."""
+
+import os
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_repro.corpus.cleaning import find_passages
+from bert_repro.corpus.prepared_corpus import TokenArray, token_dtype
+from bert_repro.corpus.readers import Document
+
+SENTENCES_PER_BATCH = 1000
+BLOCKS_PER_PROCESS = 3
+
+
+@dataclass(frozen=True)
+class ProcessingSettings:
+    """What decides the tokens of a document.
+
+    Args:
+        tokenizer_json: the state of a `tokenizers.Tokenizer`.
+        text_passages_only: drop what is not running text (bert_repro/data/passages.py); else each line is a paragraph.
+        sentence_splitter: `nupunkt`, or `lines` where each line is a sentence.
+    """
+
+    tokenizer_json: str
+    text_passages_only: bool
+    sentence_splitter: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tokenised documents, D of them with N sentences and T tokens.
+
+    Args:
+        tokens: [T] token ids.
+        sentence_lengths: int32 [N], in tokens, none of them 0.
+        document_sentences: int32 [D], sentences of each document.
+        document_keys: uint64 [D], hash of each document's sentences.
+        counts: what was read, kept and dropped; see the manifest.
+    """
+
+    tokens: TokenArray
+    sentence_lengths: npt.NDArray[np.int32]
+    document_sentences: npt.NDArray[np.int32]
+    document_keys: npt.NDArray[np.uint64]
+    counts: Counter[str]
+
+
+class BlockProcessor:
+    """Cleans, splits and tokenises documents.
+
+    Args:
+        settings: what decides the tokens.
+    """
+
+    def __init__(self, settings: ProcessingSettings) -> None:
+        from tokenizers import Tokenizer
+
+        self._settings = settings
+        self._tokenizer = Tokenizer.from_str(settings.tokenizer_json)
+        # A saved tokenizer may cut or pad, and "[SEP]" written in a text is text, as in the released tokenizer.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+        self._dtype = token_dtype(self._tokenizer.get_vocab_size())
+        self._splitter: Any = None
+        if settings.sentence_splitter == "nupunkt":
+            import nupunkt
+
+            self._splitter = nupunkt.load("default")
+
+    def __call__(self, documents: Sequence[Document]) -> Block:
+        """Tokenises documents. A sentence without tokens and a document without sentences is left out."""
+        counts: Counter[str] = Counter()
+        sentences: list[str] = []
+        document_ends: list[int] = []
+        for document in documents:
+            sentences += self._sentences(document, counts)
+            document_ends.append(len(sentences))
+        tokens, lengths = self._tokenize(sentences)
+
+        owner = np.repeat(np.arange(len(documents)), np.diff([0, *document_ends]))
+        per_document = np.bincount(owner[lengths > 0], minlength=len(documents)).astype(np.int32)
+        keys = [
+            _text_key(sentences[begin:end])
+            for begin, end, kept in zip([0, *document_ends], document_ends, per_document > 0, strict=False)
+            if kept
+        ]
+        counts["documents"], counts["sentences"] = len(keys), int(per_document.sum())
+        counts["tokens"] = len(tokens)
+        return Block(
+            tokens=tokens,
+            sentence_lengths=lengths[lengths > 0],
+            document_sentences=per_document[per_document > 0],
+            document_keys=np.array(keys, dtype=np.uint64),
+            counts=counts,
+        )
+
+    def _sentences(self, document: Document, counts: Counter[str]) -> list[str]:
+        counts["documents_read"] += 1
+        counts["bytes_read"] += len(document.text.encode("utf-8"))
+        paragraphs = self._paragraphs(document, counts)
+        counts["words"] += sum(len(paragraph.split()) for paragraph in paragraphs)
+        counts["bytes"] += sum(len(paragraph.encode("utf-8")) for paragraph in paragraphs)
+        if self._splitter is None:
+            return paragraphs
+        return [sentence for paragraph in paragraphs for sentence in self._splitter.tokenize(paragraph)]
+
+    def _paragraphs(self, document: Document, counts: Counter[str]) -> list[str]:
+        if not self._settings.text_passages_only:
+            return [line.strip() for line in document.text.splitlines() if line.strip()]
+        found = find_passages(document.text, document.title, unwrap=self._splitter is not None)
+        counts["lines_repaired"] += found.repaired
+        for rule, lines in found.dropped.items():
+            counts[f"dropped_{rule}"] += lines
+        return found.kept
+
+    def _tokenize(self, sentences: list[str]) -> tuple[TokenArray, npt.NDArray[np.int32]]:
+        ids: list[npt.NDArray[Any]] = [np.empty(0, dtype=self._dtype)]
+        lengths: list[int] = []
+        for start in range(0, len(sentences), SENTENCES_PER_BATCH):
+            batch = sentences[start : start + SENTENCES_PER_BATCH]
+            encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+            pieces = [encoding.ids for encoding in encodings]
+            lengths += map(len, pieces)
+            ids.append(np.fromiter((piece for sentence in pieces for piece in sentence), dtype=self._dtype))
+        return np.concatenate(ids), np.array(lengths, dtype=np.int32)
+
+
+def process_blocks(
+    blocks: Iterator[tuple[int, list[Document]]], settings: ProcessingSettings, num_proc: int
+) -> Iterator[tuple[int, Block]]:
+    """Processes blocks of documents; the result and its order are the same for any number of processes.
+
+    Args:
+        blocks: (label, documents). Read only as far ahead as the processes need.
+        settings: what decides the tokens.
+        num_proc: worker processes; with 1 the work is done in this process.
+
+    Yields:
+        (label, block) in the order of `blocks`.
+    """
+    if num_proc == 1:
+        processor = BlockProcessor(settings)
+        yield from ((label, processor(documents)) for label, documents in blocks)
+        return
+    pending: deque[tuple[int, Future[Block]]] = deque()
+    # Workers start from a fresh interpreter: a fork would copy the threads' locks of libraries already in use.
+    executor = _executor(settings, num_proc)
+    try:
+        for label, documents in blocks:
+            pending.append((label, executor.submit(_process_in_worker, documents)))
+            if len(pending) >= BLOCKS_PER_PROCESS * num_proc:
+                label, future = pending.popleft()
+                yield label, future.result()
+        while pending:
+            label, future = pending.popleft()
+            yield label, future.result()
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+_worker_processor: BlockProcessor | None = None
+
+
+def _executor(settings: ProcessingSettings, num_proc: int) -> ProcessPoolExecutor:
+    import multiprocessing
+
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(num_proc, mp_context=context, initializer=_start_worker, initargs=(settings,))
+
+
+def _start_worker(settings: ProcessingSettings) -> None:
+    global _worker_processor
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _worker_processor = BlockProcessor(settings)
+
+
+def _exit_with_parent() -> None:
+    """A parent that was killed cannot stop its workers; they would wait for work for ever."""
+    import multiprocessing
+
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _process_in_worker(documents: list[Document]) -> Block:
+    assert _worker_processor is not None
+    return _worker_processor(documents)
+
+
+def _text_key(sentences: list[str]) -> int:
+    digest = blake2b(digest_size=8)
+    for sentence in sentences:
+        digest.update(sentence.encode("utf-8"))
+        digest.update(b"\n")
+    return int.from_bytes(digest.digest(), "little")

@@ -1,0 +1,255 @@
+"""WordPiece: training a vocabulary, loading one, and telling two apart. The `tokenizers` library does the work.
+
+Text -> tokens, as in BERT: control characters removed, spaces around CJK characters, lowercased and accents stripped
+(uncased only), split at whitespace and punctuation, then the greedy longest match, inner pieces marked `##`.
+"""
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bert_repro.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+logger = logging.getLogger("bert_repro")
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MAX_INPUT_CHARS_PER_WORD = 100
+LIMIT_ALPHABET = 1000
+MODEL_MAX_LENGTH = 512
+_REPEATS_PER_TEXT = 1000
+
+
+def train_wordpiece(
+    texts: Iterable[str],
+    *,
+    vocab_size: int = 30522,
+    lowercase: bool = True,
+    strip_accents: bool | None = None,
+    handle_chinese_chars: bool = True,
+    min_frequency: int = 2,
+    limit_alphabet: int = LIMIT_ALPHABET,
+    max_input_chars_per_word: int = MAX_INPUT_CHARS_PER_WORD,
+) -> "PreTrainedTokenizerFast":
+    """Trains a WordPiece vocabulary. The same texts and settings give the same vocabulary, ids included.
+
+    Ids: the five special tokens from 0, the characters, the characters as inner pieces, then the learned pieces.
+
+    Args:
+        texts: read once. Memory grows with the number of different words only.
+        vocab_size: entries, special tokens included. Fewer come out, with a warning, when the texts have no more.
+        lowercase: an uncased vocabulary.
+        strip_accents: None follows `lowercase`, as BERT does.
+        handle_chinese_chars: each CJK character a word of its own.
+        min_frequency: how often a pair of pieces must occur to be merged.
+        limit_alphabet: the most frequent characters that get entries; words with others lose those characters in
+            training and become `[UNK]` in use. Raise it for languages with many characters.
+        max_input_chars_per_word: longer words become `[UNK]` and are left out of training.
+
+    Raises:
+        UserError: no words in the texts, or a vocabulary too small for the characters.
+
+    Source: paper 3 (WordPiece, about 30,000 tokens); its trainer was never released, this one is the library's.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    words = _count_words(texts, lowercase, strip_accents, handle_chinese_chars, max_input_chars_per_word)
+    if not words:
+        raise UserError("no words to train a vocabulary on: the texts are empty")
+    alphabet, inner = _alphabet(words, limit_alphabet)
+    fixed = [*SPECIAL_TOKENS, *alphabet, *inner]
+    if vocab_size < len(fixed):
+        raise UserError(
+            f"vocab_size={vocab_size} is too small: the special tokens and {len(alphabet)} characters take {len(fixed)}"
+            " entries; raise vocab_size or lower limit_alphabet"
+        )
+    # Left to itself the trainer numbers inner characters in the order of a hash map that is salted in each process, and
+    # later ties follow those numbers. Given as special tokens they are numbered by us.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        show_progress=False,
+        special_tokens=fixed,
+        limit_alphabet=len(alphabet),
+        initial_alphabet=alphabet,
+    )
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.train_from_iterator(_repeated(words), trainer)
+    vocab = backend.get_vocab()
+    if len(vocab) < vocab_size:
+        logger.warning("The texts gave %d vocabulary entries, not the %d asked for.", len(vocab), vocab_size)
+    return _build(vocab, lowercase, strip_accents, handle_chinese_chars, max_input_chars_per_word)
+
+
+def load_tokenizer(
+    path_or_id: str | Path, *, lowercase: bool | None = None, max_input_chars_per_word: int | None = None
+) -> "PreTrainedTokenizerFast":
+    """Loads a saved tokenizer, a plain `vocab.txt` (a released vocabulary), or a tokenizer of the Hub.
+
+    Args:
+        path_or_id: a folder, a vocabulary file with one entry per line, or the id of a model on the Hub.
+        lowercase: for a plain vocabulary, which says nothing itself: None takes it as cased when any entry has an
+            upper-case letter, else as uncased. For a saved tokenizer it must be None or agree.
+        max_input_chars_per_word: None keeps what is saved, 100 for a plain vocabulary (first release, stock
+            tokenizers); the release has 200 since 2018-11-23.
+
+    Raises:
+        UserError: nothing is there, or it is no BERT vocabulary.
+    """
+    vocab_file = _plain_vocabulary(Path(path_or_id))
+    if vocab_file is not None:
+        vocab = _read_vocabulary(vocab_file)
+        if lowercase is None:
+            lowercase = not any(token != token.lower() for token in vocab if not token.startswith("["))
+        return _build(vocab, lowercase, None, True, max_input_chars_per_word or MAX_INPUT_CHARS_PER_WORD)
+    tokenizer = _load_saved(str(path_or_id))
+    normalizer = json.loads(tokenizer.backend_tokenizer.to_str()).get("normalizer") or {}
+    if lowercase is not None and normalizer.get("lowercase") not in (None, lowercase):
+        raise UserError(
+            f"tokenizer {path_or_id} has lowercase={normalizer['lowercase']}, not {lowercase}: drop lowercase"
+        )
+    if max_input_chars_per_word is not None:
+        tokenizer = _with_max_input_chars(tokenizer, max_input_chars_per_word)
+    return tokenizer
+
+
+def tokenizer_fingerprint(tokenizer: "PreTrainedTokenizerFast") -> str:
+    """SHA-256 (hex) of all that decides tokens and their ids: normalisation, splitting, model, special tokens.
+
+    Truncation, padding and the template around a sequence do not count.
+    """
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    parts = {name: state[name] for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    text = json.dumps([parts, special], sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _count_words(
+    texts: Iterable[str], lowercase: bool, strip_accents: bool | None, handle_chinese_chars: bool, max_chars: int
+) -> Counter[str]:
+    from tokenizers import normalizers, pre_tokenizers
+
+    normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=handle_chinese_chars, strip_accents=strip_accents, lowercase=lowercase
+    )
+    chunks: Counter[str] = Counter()
+    for text in texts:
+        chunks.update(normalizer.normalize_str(text).split())
+    splitter = pre_tokenizers.BertPreTokenizer()
+    words: Counter[str] = Counter()
+    for chunk, count in chunks.items():
+        for word, _ in splitter.pre_tokenize_str(chunk):
+            if len(word) <= max_chars:
+                words[word] += count
+    return words
+
+
+def _alphabet(words: Counter[str], limit: int) -> tuple[list[str], list[str]]:
+    """The most frequent characters, and those of them that occur inside words as `##` pieces; both sorted."""
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            counts[character] += count
+    alphabet = set(sorted(counts, key=lambda character: (-counts[character], character))[:limit])
+    # The trainer skips characters outside the alphabet, so the first one kept opens the word.
+    inner = {character for word in words for character in [c for c in word if c in alphabet][1:]}
+    return sorted(alphabet), [f"##{character}" for character in sorted(inner)]
+
+
+def _repeated(words: Counter[str]) -> Iterator[str]:
+    """The trainer takes no counts, so each word comes as often as it was counted."""
+    for word, count in words.items():
+        for start in range(0, count, _REPEATS_PER_TEXT):
+            yield " ".join([word] * min(_REPEATS_PER_TEXT, count - start))
+
+
+def _build(
+    vocab: dict[str, int], lowercase: bool, strip_accents: bool | None, handle_chinese_chars: bool, max_chars: int
+) -> "PreTrainedTokenizerFast":
+    from transformers import BertTokenizer
+
+    tokenizer = BertTokenizer(
+        vocab=vocab,
+        do_lower_case=lowercase,
+        strip_accents=strip_accents,
+        tokenize_chinese_chars=handle_chinese_chars,
+        model_max_length=MODEL_MAX_LENGTH,
+    )
+    return _with_max_input_chars(tokenizer, max_chars)
+
+
+def _with_max_input_chars(tokenizer: "PreTrainedTokenizerFast", max_chars: int) -> "PreTrainedTokenizerFast":
+    """Sets the longest word. `BertTokenizer` forgets any limit but 100 when it is loaded again (tried, transformers
+    5.23), so other limits go into the general class, which keeps its `tokenizer.json` to the letter."""
+    from tokenizers import models
+    from transformers import PreTrainedTokenizerFast
+
+    backend = tokenizer.backend_tokenizer
+    model = json.loads(backend.to_str())["model"]
+    if model["max_input_chars_per_word"] == max_chars:
+        return tokenizer
+    backend.model = models.WordPiece(model["vocab"], unk_token=model["unk_token"], max_input_chars_per_word=max_chars)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_max_length=tokenizer.model_max_length,
+        model_input_names=tokenizer.model_input_names,
+        **{name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+    )
+
+
+def _plain_vocabulary(path: Path) -> Path | None:
+    if path.is_file():
+        return path
+    saved = any((path / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
+    return path / "vocab.txt" if not saved and (path / "vocab.txt").is_file() else None
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    try:
+        tokens = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}: byte {error.start + 1} is not UTF-8; expected one vocabulary entry per line"
+        ) from error
+    vocab: dict[str, int] = {}
+    for line, token in enumerate((token.rstrip("\r") for token in tokens), start=1):
+        if token in vocab:
+            raise UserError(f"{path}, line {line}: {token!r} stands on line {vocab[token] + 1} already; remove one")
+        vocab[token] = line - 1
+    missing = [token for token in SPECIAL_TOKENS if token not in vocab]
+    if missing:
+        raise UserError(f"{path}: no entry {', '.join(missing)}; this is no BERT vocabulary with one entry per line")
+    return vocab
+
+
+def _load_saved(path_or_id: str) -> "PreTrainedTokenizerFast":
+    from transformers import AutoTokenizer
+
+    if Path(path_or_id).is_dir() and not _plain_or_saved(Path(path_or_id)):
+        raise UserError(f"folder {path_or_id} holds no tokenizer: expected tokenizer.json or vocab.txt")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path_or_id)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"tokenizer {path_or_id!r} is neither a folder or file here nor on the Hub: {reason}"
+        ) from error
+    missing = [name for name in ("pad", "unk", "cls", "sep", "mask") if getattr(tokenizer, f"{name}_token") is None]
+    if missing or not getattr(tokenizer, "is_fast", False):
+        lack = f"no {missing[0]} token" if missing else "no fast implementation"
+        raise UserError(f"tokenizer {path_or_id} has {lack}: expected a WordPiece tokenizer of BERT")
+    if json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"] != "WordPiece":
+        raise UserError(f"tokenizer {path_or_id} is no WordPiece tokenizer: expected one of BERT")
+    return tokenizer  # type: ignore[no-any-return]
+
+
+def _plain_or_saved(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"))

@@ -1,0 +1,213 @@
+"""The feature-based approach (paper 5.3, Table 7): a tagger on top of a frozen encoder's hidden states.
+
+The states are computed once and kept on disk. Their folder is named by a digest of all that decides them: the encoder's
+weights and how it computes, the very token ids, and the precision. So a changed model, tokenizer, length or context
+never meets stale states, and every row of Table 7 reads the same ones.
+
+    CACHE/DIGEST/states.npy    (L + 1, T, H) float32: the embeddings' output, then every layer's; read through a map
+
+All layers, so that one pass of the encoder serves every row; a row reads its own only. float32, so that training sees
+what the published model computes. CoNLL-2003 with BERT-base takes about 16 GB, with `--ner_context centred` far more.
+The file appears when it is complete. Of several runs that need the same states one computes them, and the others wait;
+what a run leaves that is killed while it computes, the next one removes.
+"""
+
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bert_repro.configs import NerConfig
+from bert_repro.errors import UserError
+from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
+from bert_repro.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZE
+from bert_repro.training.collation import collate_features
+from bert_repro.training.micro_batches import to_device
+from bert_repro.utils import status
+
+if TYPE_CHECKING:
+    import datasets
+
+logger = logging.getLogger("bert_repro")
+
+STATES = "states.npy"
+_PATIENCE = 0.5  # seconds between two looks at what another process computes
+_FIELDS = ("input_ids", "token_type_ids")
+_REPLACED = ("input_ids", "token_type_ids", "position_ids")
+_COMPUTING = ("num_attention_heads", "hidden_act", "layer_norm_eps", "is_decoder", "_attn_implementation")
+"""What decides an encoder's states beside its weights."""
+
+
+class States(NamedTuple):
+    """The hidden states of a split.
+
+    Args:
+        values: float32 (L + 1, T, H), memory-mapped.
+        starts: where each text begins among the T tokens, int64 (N + 1).
+    """
+
+    values: npt.NDArray[np.float32]
+    starts: npt.NDArray[np.int64]
+
+
+def model_changes(config: Any) -> dict[str, Any]:
+    """Settings of the model's configuration that a fine-tuning run's flags ask for, for `from_pretrained`.
+
+    Args:
+        config: any fine-tuning configuration.
+    """
+    row = getattr(config, "feature_based", None)
+    if row is None:
+        return {} if config.bilstm_size is None else {"bilstm_size": config.bilstm_size}
+    return {
+        "token_features": row,
+        "bilstm_size": config.bilstm_size or FEATURE_BILSTM_SIZE,
+        "bilstm_layers": FEATURE_BILSTM_LAYERS,
+        "normalize_feature_weights": config.feature_weights == "softmax",
+    }
+
+
+class FeatureCache:
+    """Hidden states of one frozen encoder, on disk.
+
+    Args:
+        config: the cache's folder, batch size and precision.
+        encoder: the `BertReproModel` of a model with `token_features`; never trained.
+        device: where it computes.
+    """
+
+    def __init__(self, config: NerConfig, encoder: Any, device: torch.device) -> None:
+        self.config, self.encoder, self.device = config, encoder, device
+        self.folder = Path(config.feature_cache_dir)
+        self.seconds = 0.0  # that the encoder has computed for this run
+        self._encoder_digest = _digest_encoder(encoder)
+        self._layers = BertReproTokenFeatures.LAYERS[encoder.config.token_features]
+        self._loaded: dict[str, States] = {}
+
+    def batch(self, features: "datasets.Dataset", rows: list[int], inputs: dict[str, Any]) -> dict[str, Any]:
+        """Puts the states of some features in the place of their tokens.
+
+        Args:
+            features: the tokenised split that the rows belong to.
+            rows: which of its rows.
+            inputs: what the task collated them to, packed.
+
+        Returns:
+            The inputs of a tagging head, with `encoder_states`, float32 (1, T, K, H): the layers that its row reads.
+        """
+        states, starts = self.load(features)
+        parts = [states[self._layers, starts[row] : starts[row + 1]] for row in rows]
+        batch = {name: value for name, value in inputs.items() if name not in _REPLACED}
+        batch["encoder_states"] = torch.from_numpy(np.concatenate(parts, axis=1)).transpose(0, 1).unsqueeze(0)
+        return batch
+
+    def record(self) -> dict[str, Any]:
+        """What a run's record says: how long the encoder computed, and whether all its states lay on the disk."""
+        return {"encoder_seconds": round(self.seconds, 3), "features_from_cache": self.seconds == 0}
+
+    def load(self, features: "datasets.Dataset") -> States:
+        """The states of a split, computed unless they are on disk.
+
+        Args:
+            features: the tokenised split.
+
+        Raises:
+            UserError: the disk has no room for them, or cannot be written.
+        """
+        name = features._fingerprint
+        if name not in self._loaded:
+            starts = np.concatenate([[0], np.cumsum(features["length"][:])]).astype(np.int64)
+            folder = self.folder / self._digest(features)
+            if not (folder / STATES).exists():
+                self._compute_once(features, starts, folder)
+            self._loaded[name] = States(np.load(folder / STATES, mmap_mode="r"), starts)
+        return self._loaded[name]
+
+    def _digest(self, features: "datasets.Dataset") -> str:
+        digest = hashlib.sha256(f"{self._encoder_digest} {self.config.mixed_precision}".encode())
+        for start in range(0, len(features), 1000):
+            columns = features[start : start + 1000]
+            for name in _FIELDS:
+                for row in columns[name]:
+                    digest.update(b"%d:" % len(row) + np.asarray(row, dtype=np.int32).tobytes())
+        return digest.hexdigest()[:24]
+
+    def _compute_once(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], folder: Path) -> None:
+        """Computes states, or waits for the process that is at it."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not status.lock(folder):
+                logger.info("waiting for another run to compute the frozen encoder's states")
+                while not status.lock(folder):
+                    time.sleep(_PATIENCE)
+            if not (folder / STATES).exists():
+                self._compute(features, starts, folder)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise UserError(f"--feature_cache_dir {self.folder} cannot be written ({reason})") from error
+        finally:
+            status.unlock(folder)
+
+    def _compute(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], folder: Path) -> None:
+        """Computes states into a file beside their own and moves it there, so that half is never taken for whole."""
+        began = time.perf_counter()
+        for left in folder.glob(f".{STATES}.*"):
+            left.unlink()
+        stage = folder / f".{STATES}.{platform.node()}.{os.getpid()}"
+        try:
+            self._write(features, starts, stage)
+            os.replace(stage, folder / STATES)
+        finally:
+            stage.unlink(missing_ok=True)
+        seconds = time.perf_counter() - began
+        self.seconds += seconds
+        logger.info("the frozen encoder read %d tokens in %.1f s; they will be read from the disk", starts[-1], seconds)
+
+    def _write(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], stage: Path) -> None:
+        shape = (self.encoder.config.num_hidden_layers + 1, int(starts[-1]), self.encoder.config.hidden_size)
+        self._require_room(4 * int(np.prod(shape)))
+        states = np.lib.format.open_memmap(stage, mode="w+", dtype=np.float32, shape=shape)
+        size, was_training = self.config.per_device_eval_batch_size, self.encoder.training
+        self.encoder.eval()
+        for first in range(0, len(features), size):
+            last = min(first + size, len(features))
+            states[:, starts[first] : starts[last]] = self._encode(features, first, last)
+        self.encoder.train(was_training)
+        states.flush()
+
+    def _require_room(self, needed: int) -> None:
+        free = shutil.disk_usage(self.folder).free
+        if needed > free:
+            raise UserError(
+                f"--feature_cache_dir {self.folder}: the encoder's states take {needed / 1e9:.1f} GB, and "
+                f"{free / 1e9:.1f} GB are free; name a folder on another disk"
+            )
+
+    @torch.no_grad()
+    def _encode(self, features: "datasets.Dataset", first: int, last: int) -> npt.NDArray[np.float32]:
+        columns = features[first:last]
+        rows = [
+            dict(zip(_FIELDS, values, strict=True)) for values in zip(*(columns[name] for name in _FIELDS), strict=True)
+        ]
+        batch = to_device(collate_features(rows, pad_token_id=0, packing=True), self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.mixed_precision == "bf16"):
+            states = self.encoder(**batch, output_hidden_states=True).hidden_states
+        array: npt.NDArray[np.float32] = torch.stack([state[0].float() for state in states]).cpu().numpy()
+        return array
+
+
+def _digest_encoder(encoder: torch.nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name in _COMPUTING:
+        digest.update(f"{name}={getattr(encoder.config, name)} ".encode())
+    for name, parameter in sorted(encoder.named_parameters()):
+        digest.update(name.encode() + parameter.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,225 @@
+"""Features of a frozen encoder for any text file (paper 5.3): texts in, a batch at a time; Parquet or safetensors out.
+
+Memory holds one batch, however long the input is.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from bert_repro.configs import ExtractionConfig
+from bert_repro.corpus.tokenizer import load_tokenizer
+from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.inference.feature_writers import EncodedText, writer_for
+from bert_repro.models.modeling_bert_repro import BertReproModel
+from bert_repro.tasks.encoding import join, require_length, special_ids, token_ids
+from bert_repro.training.collation import collate_features
+from bert_repro.training.trainer import to_device
+from bert_repro.utils.unicode import half_surrogate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger("bert_repro")
+
+JSON_LINES = (".jsonl", ".json")
+"""Endings of files with one object per line, as in `bert_repro.utils.tables`."""
+
+
+def extract_features(config: ExtractionConfig) -> dict[str, Any]:
+    """Writes the features of every text of a file.
+
+    Returns:
+        What was written: `texts`, `tokens`, `truncated`, `layers`, `dimension`.
+
+    Raises:
+        UserError: the input, the model or a layer is not there, or the output is.
+        NonFiniteError: the model's output is not finite.
+    """
+    _check(config)
+    tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
+    model = _load_model(config)
+    require_length(config.max_seq_length)
+    if config.max_seq_length > model.config.max_position_embeddings:
+        raise UserError(
+            f"--max_seq_length is {config.max_seq_length}; the model has {model.config.max_position_embeddings} "
+            "positions"
+        )
+    if len(tokenizer) > model.config.vocab_size:
+        raise UserError(
+            f"--model_name_or_path {config.model_name_or_path}: its vocabulary of {model.config.vocab_size} is smaller "
+            f"than the tokenizer's {len(tokenizer)} ids; name the tokenizer it was trained with"
+        )
+    layers = resolve_layers(config.layers, model.config.num_hidden_layers)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(device).eval()
+    dimension = model.config.hidden_size * (len(layers) if config.combine == "concat" else 1)
+    facts = {"model": config.model_name_or_path, "layers": list(layers), "combine": config.combine}
+    counts = {"texts": 0, "tokens": 0, "truncated": 0}
+    batches = _batches(config, tokenizer)
+    with writer_for(Path(config.output_file), dimension, config.pooling, facts) as write, tqdm(unit="text") as progress:
+        for texts in batches:
+            write(_encode(model, texts, layers, config, tokenizer, device))
+            counts["texts"] += len(texts)
+            counts["tokens"] += sum(len(text["input_ids"]) for text in texts)
+            counts["truncated"] += sum(text["truncated"] for text in texts)
+            progress.update(len(texts))
+        if not counts["texts"]:
+            raise UserError(f"--input_file {config.input_file}: no texts; name a file with at least one")
+    logger.info("%s: %s", config.output_file, ", ".join(f"{count} {name}" for name, count in counts.items()))
+    return counts | {"layers": list(layers), "dimension": dimension}
+
+
+def resolve_layers(names: Sequence[str], num_layers: int) -> tuple[int, ...]:
+    """Layers as indices of `hidden_states`: 0 is the output of the embeddings, L that of the last layer.
+
+    Args:
+        names: `embeddings`, `last`, `second_to_last`, `last_four`, `all` (1 to L), or indices, negative ones from
+            the end.
+        num_layers: L.
+
+    Raises:
+        UserError: the model has no such layer.
+    """
+    named = {
+        "embeddings": (0,),
+        "last": (num_layers,),
+        "second_to_last": (num_layers - 1,),
+        "last_four": tuple(range(num_layers - 3, num_layers + 1)),
+        "all": tuple(range(1, num_layers + 1)),
+    }
+    found: list[int] = []
+    for name in names:
+        try:
+            places = named[name] if name in named else (int(name) % (num_layers + 1),)
+            known = name in named or -num_layers - 1 <= int(name) <= num_layers
+        except ValueError:
+            raise UserError(f"--layers {name}: write an index or one of: {', '.join(named)}") from None
+        if not known or (name == "last_four" and num_layers < 4):
+            raise UserError(
+                f"--layers {name}: the model has layers 1 to {num_layers}, 0 for its embeddings, or -1 to "
+                f"-{num_layers + 1} from the end"
+            )
+        found.extend(places)
+    return tuple(found)
+
+
+def _check(config: ExtractionConfig) -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("extract_features runs in one process; split the input to use several devices")
+    if not Path(config.input_file).is_file():
+        raise UserError(f"--input_file {config.input_file}: no such file")
+    if Path(config.output_file).is_dir():
+        raise UserError(f"--output_file {config.output_file} is a folder; name a file")
+    if Path(config.output_file).exists() and not config.overwrite_output_file:
+        raise UserError(f"--output_file {config.output_file} exists; name another or give --overwrite_output_file")
+
+
+def _load_model(config: ExtractionConfig) -> BertReproModel:
+    """The encoder of any BERT checkpoint; heads and pooler are left behind."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()  # it would report every weight of a head as unused
+    transformers_logging.disable_progress_bar()
+    name = config.model_name_or_path
+    try:
+        model, info = BertReproModel.from_pretrained(
+            name,
+            add_pooling_layer=False,
+            dtype=torch.float32,
+            attn_implementation=config.attn_implementation,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UserError(f"--model_name_or_path {name}: {reason}") from error
+    if info["missing_keys"]:
+        raise UserError(f"--model_name_or_path {name}: lacks {min(info['missing_keys'])}; name a BERT checkpoint")
+    return model  # type: ignore[no-any-return]
+
+
+def _batches(config: ExtractionConfig, tokenizer: "PreTrainedTokenizerBase") -> Iterator[list[dict[str, Any]]]:
+    """Tokenised texts of the input, a batch at a time."""
+    cls, sep = special_ids(tokenizer)
+    room = config.max_seq_length - 2
+    texts = read_texts(Path(config.input_file), config.text_column)
+    while batch := list(islice(texts, config.per_device_eval_batch_size)):
+        encoded = []
+        for ids in token_ids(tokenizer, batch):
+            input_ids, segments = join(cls, sep, ids[:room])
+            encoded.append({"input_ids": input_ids, "token_type_ids": segments, "truncated": len(ids) > room})
+        yield encoded
+
+
+def read_texts(path: Path, column: str) -> Iterator[str]:
+    """The texts of a file: of .jsonl and .json a field of each JSON line, else each line, where an empty one is a text.
+
+    Raises:
+        UserError: a line is not UTF-8, or not JSON with that field.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{path}, line {number}: byte 0x{line[error.start]:02x} is not UTF-8; save the file as UTF-8"
+                ) from None
+            if path.suffix not in JSON_LINES:
+                yield text
+            elif text.strip():
+                yield _field(path, number, text, column)
+
+
+def _field(path: Path, number: int, line: str, column: str) -> str:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{path}, line {number}: is not JSON ({error}); write one object per line") from None
+    text = record.get(column) if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        raise UserError(f"{path}, line {number}: no text in field {column!r}; name the field with --text_column")
+    if half := half_surrogate(text):
+        raise UserError(
+            f"{path}, line {number}: field {column!r} has half a surrogate pair at character {half}; repair it"
+        )
+    return text
+
+
+@torch.no_grad()
+def _encode(
+    model: BertReproModel,
+    texts: Sequence[dict[str, Any]],
+    layers: Sequence[int],
+    config: ExtractionConfig,
+    tokenizer: "PreTrainedTokenizerBase",
+    device: torch.device,
+) -> list[EncodedText]:
+    """Encodes a batch, packed: nothing is computed on padding."""
+    batch = collate_features(texts, pad_token_id=int(tokenizer.pad_token_id), packing=True)
+    with torch.autocast(device.type, torch.bfloat16, enabled=config.mixed_precision == "bf16"):
+        states = model(**to_device(batch, device), output_hidden_states=True).hidden_states
+    chosen = [states[layer][0].float() for layer in layers]
+    features = torch.cat(chosen, dim=-1) if config.combine == "concat" else torch.stack(chosen).sum(dim=0)
+    array = features.cpu().numpy()
+    if not np.isfinite(array).all():
+        raise NonFiniteError(f"--model_name_or_path {config.model_name_or_path}: the model's output is not finite")
+    ends = np.cumsum([len(text["input_ids"]) for text in texts])[:-1]
+    return [
+        EncodedText(text["input_ids"], tokenizer.convert_ids_to_tokens(text["input_ids"].tolist()), _pool(rows, config))
+        for text, rows in zip(texts, np.split(array, ends), strict=True)
+    ]
+
+
+def _pool(rows: Any, config: ExtractionConfig) -> Any:
+    if config.pooling == "cls":
+        return rows[:1]
+    return rows.mean(axis=0, keepdims=True) if config.pooling == "mean" else rows

@@ -1,0 +1,27 @@
+"""Pipelines for two tasks that transformers has none for, registered by name; see `transformers.pipeline`.
+
+`extractive-question-answering` takes any checkpoint with a question-answering head, `next-sentence-prediction` any with
+BERT's. The other heads work with transformers' own pipelines. Importing `bert_repro` is enough: this module is imported
+as soon as transformers' pipelines are.
+"""
+
+from transformers import AutoModelForNextSentencePrediction, AutoModelForQuestionAnswering
+from transformers.pipelines import PIPELINE_REGISTRY
+
+from bert_repro.inference.pipelines.next_sentence import NextSentencePipeline
+from bert_repro.inference.pipelines.question_answering import ExtractiveQuestionAnsweringPipeline
+
+PIPELINE_REGISTRY.register_pipeline(
+    "extractive-question-answering",
+    pipeline_class=ExtractiveQuestionAnsweringPipeline,
+    pt_model=AutoModelForQuestionAnswering,
+    type="text",
+)
+PIPELINE_REGISTRY.register_pipeline(
+    "next-sentence-prediction",
+    pipeline_class=NextSentencePipeline,
+    pt_model=AutoModelForNextSentencePrediction,
+    type="text",
+)
+
+__all__ = ["ExtractiveQuestionAnsweringPipeline", "NextSentencePipeline"]

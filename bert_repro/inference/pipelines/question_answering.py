@@ -1,0 +1,184 @@
+"""Answers to questions about a passage: the spans that run_squad.py would predict (paper 4.2, 4.3)."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from transformers.pipelines.base import ChunkPipeline
+
+from bert_repro.configs import SquadConfig
+from bert_repro.errors import UserError
+from bert_repro.tasks.squad.decoding import Decoder, text_by_offsets
+from bert_repro.tasks.squad.passage_windows import Passage, tokenize_passages
+from bert_repro.tasks.squad.squad_task import SQUAD, SquadTask
+
+_LONGEST_WINDOW, _LONGEST_QUESTION = 384, 64  # where the model has the positions
+_INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+_DECODING = ("n_best_size", "max_answer_length", "decoding")
+_WINDOWS = ("max_seq_length", "max_query_length", "doc_stride")
+
+
+class ExtractiveQuestionAnsweringPipeline(ChunkPipeline):  # type: ignore[misc]
+    """Finds the span of a passage, of any length, that answers a question.
+
+        answer = pipeline("extractive-question-answering", model="org/bert-squad")
+        answer(question="Where did she work?", context="Marie Curie worked in Paris.")
+        # {"score": 0.97, "start": 22, "end": 27, "answer": "Paris"}
+
+    Also takes `{"question": ..., "context": ...}` or a list of them; `batch_size` computes several windows at once.
+
+    Parameters of the pipeline or of a call:
+        top_k: answers to return; above 1 a list of them, most probable first after the one that would be given.
+        handle_impossible_answer: whether a question may have no answer, given as an empty one. Default: whether the
+            model stores a threshold for it, as one fine-tuned on SQuAD v2.0 does.
+        null_score_diff_threshold: no answer where its score exceeds the best answer's by more. Default: the model's,
+            else 0.
+        max_seq_length, max_query_length, doc_stride, n_best_size, max_answer_length, decoding: as in run_squad.py.
+
+    `score` is the probability among the `n_best_size` best answers, `answer` the characters `start` to `end` of the
+    passage.
+    """
+
+    _load_processor = False
+    _load_image_processor = False
+    _load_feature_extractor = False
+    _load_tokenizer = True
+
+    def __call__(self, inputs: Any = None, *, question: Any = None, context: Any = None, **parameters: Any) -> Any:
+        """Answers one question or several; see the class.
+
+        Args:
+            inputs: a mapping with `question` and `context`, or a list of them.
+            question: in place of `inputs`: a question, or a list of them.
+            context: the passage, or a list of as many as there are questions.
+            parameters: see the class.
+
+        Raises:
+            UserError: a question or a passage is missing or empty.
+        """
+        if inputs is None:
+            inputs = _pairs(question, context)
+        single = isinstance(inputs, dict)
+        # As a list even when there is one, so that its windows are batched.
+        answers = super().__call__([inputs] if single else list(inputs), **parameters)
+        return answers[0] if single else answers
+
+    def _sanitize_parameters(
+        self,
+        top_k: int | None = None,
+        handle_impossible_answer: bool | None = None,
+        null_score_diff_threshold: float | None = None,
+        **settings: Any,
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        if unknown := set(settings) - {*_DECODING, *_WINDOWS}:
+            raise UserError(f"extractive-question-answering has no parameter {min(unknown)}")
+        if top_k is not None and top_k < 1:
+            raise UserError(f"top_k is {top_k}; it must be at least 1")
+        told = {
+            "top_k": top_k,
+            "handle_impossible_answer": handle_impossible_answer,
+            "null_score_diff_threshold": null_score_diff_threshold,
+        }
+        told = {name: value for name, value in told.items() if value is not None}
+        windows = {name: value for name, value in settings.items() if name in _WINDOWS}
+        decoding = {name: value for name, value in settings.items() if name in _DECODING}
+        return windows, {}, told | decoding
+
+    def preprocess(self, input_: Any, **windows: Any) -> Iterator[dict[str, Any]]:
+        """Tokenises a question and its passage into the windows that slide over it."""
+        question, context = _texts(input_)
+        length = windows.get("max_seq_length", min(_LONGEST_WINDOW, self.model.config.max_position_embeddings))
+        if length > self.model.config.max_position_embeddings:
+            raise UserError(
+                f"max_seq_length is {length}; the model has {self.model.config.max_position_embeddings} positions"
+            )
+        question_length = min(_LONGEST_QUESTION, length // 2)
+        task = self._task(**{"max_seq_length": length, "max_query_length": question_length, **windows})
+        columns = {"question": [question], "context": [context]}
+        features = task.encode_batch(columns, self.tokenizer, task.settings.max_seq_length)
+        (passage,) = tokenize_passages(self.tokenizer, [context])
+        last = len(features["input_ids"]) - 1
+        for number, ids in enumerate(features["input_ids"]):
+            yield {
+                "input_ids": torch.tensor(ids)[None],
+                "token_type_ids": torch.tensor(features["token_type_ids"][number], dtype=torch.long)[None],
+                "attention_mask": torch.ones(1, len(ids), dtype=torch.long),
+                "length": len(ids),
+                "window_start": features["window_start"][number],
+                "passage_at": features["passage_at"][number],
+                "passage": passage,
+                "is_last": number == last,
+            }
+
+    def _forward(self, input_tensors: dict[str, Any], **_: Any) -> dict[str, Any]:
+        output = self.model(**{name: input_tensors[name] for name in _INPUTS})
+        scores = torch.stack([output.start_logits, output.end_logits], dim=-1)
+        rest = {name: value for name, value in input_tensors.items() if name not in _INPUTS}
+        return {"scores": scores, **rest}
+
+    def postprocess(
+        self,
+        model_outputs: list[dict[str, Any]],
+        top_k: int = 1,
+        handle_impossible_answer: bool | None = None,
+        null_score_diff_threshold: float | None = None,
+        **decoding: Any,
+    ) -> Any:
+        """The best answers over all windows of a question."""
+        stored = getattr(self.model.config, "null_score_diff_threshold", None)
+        threshold = stored if null_score_diff_threshold is None else null_score_diff_threshold
+        nullable = threshold is not None if handle_impossible_answer is None else handle_impossible_answer
+        spans: dict[str, tuple[int, int]] = {"": (0, 0)}
+
+        def text_of(passage: Passage, first: int, last: int) -> str:
+            text = text_by_offsets(passage, first, last)
+            spans.setdefault(text, (int(passage.starts[first]), int(passage.ends[last])))
+            return text
+
+        settings = self._task(**decoding).settings
+        decoder = Decoder(
+            exact=settings.decoding == "exact",
+            n_best_size=settings.n_best_size,
+            max_answer_length=settings.max_answer_length,
+            nullable=nullable,
+            text_of=text_of,
+        )
+        first = model_outputs[0]
+        windows = [(window["window_start"], window["length"] - window["passage_at"] - 1) for window in model_outputs]
+        scores = [window["scores"][0, : window["length"]].double().cpu().numpy() for window in model_outputs]
+        answer = decoder.answer(first["passage"], windows, scores, first["passage_at"])
+        given = "" if nullable and answer.null_odds > (threshold or 0.0) else answer.text
+        found = [
+            {"score": entry["probability"], "start": spans[entry["text"]][0], "end": spans[entry["text"]][1],
+             "answer": entry["text"]}
+            for entry in sorted(answer.best, key=lambda entry: (entry["text"] != given, -entry["probability"]))
+            if entry["text"] in spans
+        ]  # fmt: skip
+        found = found or [{"score": 0.0, "start": 0, "end": 0, "answer": ""}]
+        return found[0] if top_k == 1 else found[:top_k]
+
+    def _task(self, **settings: Any) -> SquadTask:
+        config = replace(SquadConfig(model_name_or_path="-", do_eval=True), **settings)
+        return replace(SQUAD, settings=config, tokenizer=self.tokenizer)
+
+
+def _texts(input_: Any) -> tuple[str, str]:
+    """Question and passage of one input."""
+    if not isinstance(input_, dict) or not {"question", "context"} <= input_.keys():
+        raise UserError(f"extractive-question-answering takes {{'question': ..., 'context': ...}}, got {input_!r}")
+    for name in ("question", "context"):
+        if not isinstance(input_[name], str) or not input_[name].strip():
+            raise UserError(f"{name} is {input_[name]!r}; it must be a text that is not empty")
+    return input_["question"], input_["context"]
+
+
+def _pairs(questions: Any, contexts: Any) -> Any:
+    """The inputs that question= and context= stand for."""
+    if isinstance(questions, str):
+        return {"question": questions, "context": contexts}
+    questions = list(questions or [])
+    contexts = [contexts] * len(questions) if isinstance(contexts, str) else list(contexts or [])
+    if len(questions) != len(contexts) or not questions:
+        raise UserError(f"{len(questions)} questions and {len(contexts)} contexts; give as many of each")
+    return [{"question": question, "context": context} for question, context in zip(questions, contexts, strict=True)]

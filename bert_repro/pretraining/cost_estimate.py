@@ -1,0 +1,69 @@
+"""What a pre-training run will do and cost, before it starts (`--plan`)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bert_repro.configs import Phase, PretrainingConfig
+from bert_repro.presets import positions
+from bert_repro.training.flops import flops_per_token
+
+PAPER_LENGTH = 512
+
+
+def model_flops(model_config: Any, config: PretrainingConfig, length: int) -> float:
+    """Useful operations per token of a model at a sequence length; see `bert_repro.training.flops`."""
+    return flops_per_token(
+        model_config.num_hidden_layers,
+        model_config.hidden_size,
+        model_config.vocab_size,
+        (length + 1) / 2 if config.left_to_right else length,
+        intermediate_size=model_config.intermediate_size,
+        predicted_fraction=1.0 if config.left_to_right else config.masked_lm_prob,
+    )
+
+
+def describe(
+    config: PretrainingConfig,
+    model_config: Any,
+    phases: Sequence[Phase],
+    training_tokens: int,
+    peak: float,
+    devices: int,
+) -> str:
+    """A text for people: phases, positions, passes over the corpus, operations, expected time.
+
+    Args:
+        config: how examples are masked.
+        model_config: shape of the model.
+        phases: settled phases.
+        training_tokens: tokens of the documents to train on.
+        peak: measured operations per second of one device on a large product.
+        devices: how many share the work.
+    """
+    lines = [
+        f"model     {model_config.num_hidden_layers} layers, hidden {model_config.hidden_size}, "
+        f"{model_config.num_attention_heads} heads, vocabulary {model_config.vocab_size:,}"
+    ]
+    for number, phase in enumerate(phases):
+        per_device = phase.per_device_batch or phase.batch
+        lines.append(
+            f"phase {number}   {phase.steps:,} steps of {phase.batch} sequences of {phase.max_seq_length} tokens: "
+            f"{phase.batch / (per_device * devices):.0f} forward pass(es) of {per_device} on {devices} device(s)"
+        )
+    seen, as_in_paper = positions(phases), positions(phases, max_seq_length=PAPER_LENGTH)
+    flops = sum(positions([phase]) * model_flops(model_config, config, phase.max_seq_length) for phase in phases)
+    lines += [
+        f"positions {seen:,} ({as_in_paper:,} when every sequence counts as {PAPER_LENGTH}, as the paper counts)",
+        f"passes    about {seen / training_tokens:.1f} over the {training_tokens:,} tokens of the training documents",
+        f"compute   {flops:.2e} floating-point operations",
+        f"time      {_hours(flops, peak, devices, 0.3)} to {_hours(flops, peak, devices, 0.6)} at 30% to 60% of the "
+        f"{peak / 1e12:.2f} TFLOP/s that a large product reaches here",
+    ]
+    return "\n".join(lines)
+
+
+def _hours(flops: float, peak: float, devices: int, share: float) -> str:
+    hours = flops / (peak * devices * share) / 3600
+    return (
+        f"{hours * 60:.0f} minutes" if hours < 2 else f"{hours:.0f} hours" if hours < 72 else f"{hours / 24:.0f} days"
+    )

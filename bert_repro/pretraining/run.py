@@ -1,0 +1,192 @@
+"""Pre-training: documents in, a published BERT with its MLM and NSP heads out (paper 3.1, A.2)."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bert_repro.configs import Phase, PretrainingConfig
+from bert_repro.corpus.prepared_corpus import TokenizedCorpus
+from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
+from bert_repro.errors import UserError
+from bert_repro.hub.revisions import RevisionUploads
+from bert_repro.models.configuration_bert_repro import BertReproConfig
+from bert_repro.models.modeling_bert_repro import BertReproForCausalLM, BertReproForPreTraining
+from bert_repro.pretraining import cost_estimate
+from bert_repro.pretraining.batch_source import PretrainingSource, resolve_layout, resolve_phases
+from bert_repro.pretraining.evaluation import HeldOut
+from bert_repro.pretraining.health_checks import Watch
+from bert_repro.pretraining.mlm_breakdown import Probe
+from bert_repro.training import adapters, results, run
+from bert_repro.training.cpu_performance import measured_peak
+from bert_repro.training.trainer import Trainer
+from bert_repro.utils.randomness import torch_seed
+
+logger = logging.getLogger("bert_repro")
+
+
+def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
+    """Pre-trains a model and publishes it in `config.output_dir`.
+
+    Returns:
+        The record that results.json holds.
+
+    Raises:
+        UserError: the corpus, the checkpoint and the settings do not fit together.
+        NonFiniteError, StopRequested: see `bert_repro.training.trainer.Trainer.train`.
+    """
+    corpus = TokenizedCorpus.load(config.corpus)
+    tokenizer = load_tokenizer(str(Path(config.corpus) / "tokenizer"))
+    # Segment B of a NotNext pair comes from another document of the same side.
+    draws_pairs = config.next_sentence_prediction or config.no_nsp_input == "pairs"
+    training, heldout = corpus.split(config.heldout_fraction, at_least=2 if draws_pairs else 1)
+    if config.plan:
+        return _print_plan(config, corpus, training, tokenizer)
+    begun = run.begin(config)
+    accelerator, processes = begun.accelerator, begun.accelerator.num_processes
+    config = resolve_layout(begun.config, accelerator.device)
+    model = build_model(config, tokenizer)
+    phases = resolve_phases(config, processes)
+    _check_lengths(phases, model.config.max_position_embeddings)
+    begun.clear()  # before the epoch plans, which lie in the folder
+    source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
+    evaluation = HeldOut(config, phases[-1], corpus, heldout, tokenizer, fixed_shapes=accelerator.device.type == "xla")
+    watch = Watch(config)
+    watch.corpus(*source.sample_shares())
+    trainer = Trainer(
+        accelerator,
+        model,
+        source,
+        config,
+        tokenizer=tokenizer,
+        evaluate=lambda: evaluation.measure(model, accelerator),
+        watch=watch.step,
+        compile_options={"dynamic": False if config.fixed_shapes else None} if config.torch_compile else None,
+        uploads=_uploads(config, begun, model, _data_record(corpus, len(training), len(heldout))),
+    )
+    trainer.train()
+    model, adapter = adapters.settle(trainer.model, tokenizer, begun.output_dir, write=accelerator.is_main_process)
+    probe = Probe(corpus.token_counts(), tokenizer.mask_token_id)
+    metrics = evaluation.measure(model, accelerator, probe)
+    logger.info("held-out: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+    return begun.finish(
+        model,
+        tokenizer,
+        {
+            "task": "pre-training",
+            "split": f"held-out documents ({config.heldout_fraction:.2%} of the corpus, by content)",
+            "metrics": metrics,
+            "probes": probe.record(accelerator),
+            "rows_scored": evaluation.rows,
+            "data": _data_record(corpus, len(training), len(heldout)),
+            "train": {
+                **adapter,
+                "steps": trainer.state.step,
+                "compiled_graphs": trainer.compiled_graphs,
+                "phases": [vars(phase) for phase in phases],
+            },
+        },
+    )
+
+
+def _uploads(config: PretrainingConfig, begun: run.Run, model: Any, data: dict[str, Any]) -> RevisionUploads | None:
+    """What takes checkpoints to the Hub as they are written, where the run does that; on the main process."""
+    accelerator = begun.accelerator
+    if not config.push_to_hub or config.hub_strategy != "every_save" or not accelerator.is_main_process:
+        return None
+    assert config.hub_model_id is not None, "checked when the run began"
+    known = {"task": "pre-training", "data": data, **results.run_record(config, accelerator, model)}
+    return RevisionUploads(config.hub_model_id, private=config.hub_private_repo, record=known)
+
+
+def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:
+    """A new model of the configured size, or the checkpoint to go on from, with its pre-training heads.
+
+    Without NSP the pooler and the NSP head take no part in the loss and are frozen; a left-to-right model has neither.
+
+    Raises:
+        UserError: the checkpoint's vocabulary is not that of the corpus.
+    """
+    model_class = BertReproForCausalLM if config.left_to_right else BertReproForPreTraining
+    if config.model_name_or_path:
+        model = run.load_model(model_class, config, may_add_weights=True)
+        _check_vocabulary(config.model_name_or_path, model, tokenizer)
+    else:
+        torch.manual_seed(torch_seed(config.seed, run.INITIALISATION))
+        model = run.prepare_model(model_class(new_model_config(config, len(tokenizer), tokenizer.pad_token_id)), config)
+    if not config.next_sentence_prediction and not config.left_to_right:
+        model.bert.pooler.requires_grad_(False)
+        model.cls.seq_relationship.requires_grad_(False)
+    return model
+
+
+def new_model_config(config: PretrainingConfig, vocab_size: int, pad_token_id: int = 0) -> BertReproConfig:
+    """The shape of a model trained from scratch."""
+    return BertReproConfig(
+        vocab_size=vocab_size,
+        num_hidden_layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        num_attention_heads=config.num_attention_heads,
+        intermediate_size=4 * config.hidden_size,
+        hidden_act=config.hidden_act,
+        initializer_range=config.initializer_range,
+        hidden_dropout_prob=config.hidden_dropout_prob,
+        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+        pad_token_id=pad_token_id,
+        is_decoder=config.left_to_right,
+        attn_implementation=config.attn_implementation,
+    )
+
+
+def _print_plan(
+    config: PretrainingConfig, corpus: TokenizedCorpus, documents: npt.NDArray[np.int64], tokenizer: Any
+) -> dict[str, Any]:
+    devices = int(os.environ.get("WORLD_SIZE", "1"))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    name = config.model_name_or_path
+    shape = BertReproConfig.from_pretrained(name) if name else new_model_config(config, len(tokenizer))
+    tokens = int(np.diff(corpus.document_starts)[documents].sum())
+    phases = resolve_phases(config, devices)
+    peak = measured_peak(device, config.mixed_precision)
+    sys.stdout.write(cost_estimate.describe(config, shape, phases, tokens, peak, devices) + "\n")
+    return {}
+
+
+def _data_record(corpus: TokenizedCorpus, documents: int, heldout: int) -> dict[str, Any]:
+    manifest = corpus.manifest
+    return {
+        "sources": [Path(source[0]).name for source in manifest["settings"]["sources"]],
+        "counts": manifest["counts"],
+        "vocab_size": manifest["vocab_size"],
+        "tokenizer_fingerprint": manifest["tokenizer_fingerprint"],
+        "sentence_splitter": f"{manifest['settings']['sentence_splitter']} "
+        f"{manifest['settings']['sentence_splitter_version']}",
+        "training_documents": documents,
+        "heldout_documents": heldout,
+    }
+
+
+def _check_lengths(phases: tuple[Phase, ...], positions: int) -> None:
+    for phase in phases:
+        if phase.max_seq_length > positions:
+            raise UserError(f"--max_seq_length is {phase.max_seq_length}; the model has {positions} positions")
+
+
+def _check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
+    if model.config.vocab_size < len(tokenizer):
+        raise UserError(
+            f"--model_name_or_path {name}: its vocabulary of {model.config.vocab_size} is smaller than the corpus's "
+            f"{len(tokenizer)} ids; prepare the corpus with that checkpoint's tokenizer"
+        )
+    if (Path(name) / "tokenizer.json").exists():
+        own = tokenizer_fingerprint(load_tokenizer(name))
+        if own != tokenizer_fingerprint(tokenizer):
+            raise UserError(
+                f"--model_name_or_path {name}: its tokenizer is not the one the corpus was prepared with; prepare the "
+                f"corpus again with --tokenizer {name}"
+            )

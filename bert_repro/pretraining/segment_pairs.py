@@ -1,0 +1,302 @@
+"""Segment pairs A, B for pre-training, drawn from documents (paper 3.1, A.2; released generator).
+
+All documents of a block advance in lock step: an iteration makes one example of every document that has text left, by
+a few operations on whole arrays. Every choice is a hash of (seed, phase, epoch, document, example, what is chosen), so
+the examples do not depend on the blocks.
+
+Shape legend: `D` documents of the corpus, `N` sentences of the corpus, `E` documents that make an example now.
+Sentences are counted over the whole corpus; a boundary is a token's place in the whole corpus.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_repro.configs import ExampleConfig
+from bert_repro.errors import UserError
+from bert_repro.utils.ragged import Int64Array, places_in_row, row_starts
+from bert_repro.utils.randomness import UInt64Array, below, draw, fraction
+
+BoolArray = npt.NDArray[np.bool_]
+
+NOT_NEXT = 1
+FORCED = 2
+
+ROW = np.dtype([(name, "<i4") for name in ("document_a", "start_a", "length_a",
+                                           "document_b", "start_b", "length_b", "flags")])  # fmt: skip
+"""An example: two spans of tokens, each a document, a start inside it and a length; no B: document -1, length 0.
+`flags` holds NOT_NEXT, and FORCED where the released sampling left no choice of the label."""
+
+RowArray = npt.NDArray[np.void]
+
+_WHOLE_PASS = -1  # stands for the example in draws that concern all of a document's examples
+_RANDOM_DOCUMENT_TRIES = 10  # released generator
+_BLOCK_TOKENS = 1 << 25
+_TOKENS_PER_DOCUMENT = 1 << 10  # what a document adds to its block beside its tokens: bounds the documents of a block
+_CHUNK_DOCUMENTS = 1 << 16  # sorted by length together: bounds what is held for each document
+_ROWS_AT_A_TIME = 1 << 16
+
+
+class SentenceBoundaries(Protocol):
+    """What pairs are drawn from: the boundaries of a corpus, not its tokens.
+
+    `document_starts` int64 [D + 1] and `sentence_starts` int64 [N + 1] in tokens, `document_sentences` int64 [D + 1] in
+    sentences. No document and no sentence is empty.
+    """
+
+    @property
+    def document_starts(self) -> Int64Array: ...  # noqa: D102
+    @property
+    def sentence_starts(self) -> Int64Array: ...  # noqa: D102
+    @property
+    def document_sentences(self) -> Int64Array: ...  # noqa: D102
+
+
+class _Choice(IntEnum):
+    """What a draw decides: the last name of every draw of an example, and its row in the array of them."""
+
+    SPLIT = 0
+    LABEL = 1
+    DOCUMENT = 2
+    SENTENCE = 3
+    FRONT_A = 4
+    FRONT_B = 5
+
+
+@dataclass(frozen=True)
+class PairRules:
+    """What decides the examples beside the corpus and the draws.
+
+    Args:
+        sampling: "paper", "released" or "contiguous".
+        max_tokens: tokens of A and B together, special tokens apart.
+        short_seq_prob: probability of a shorter target length.
+    """
+
+    sampling: str
+    max_tokens: int
+    short_seq_prob: float
+
+    @classmethod
+    def of(cls, config: ExampleConfig, max_seq_length: int) -> "PairRules":
+        """The rules that a configuration asks for at a sequence length (special tokens included)."""
+        contiguous = not config.next_sentence_prediction and config.no_nsp_input == "contiguous"
+        sampling = "contiguous" if contiguous else config.nsp_sampling
+        return cls(sampling, max_seq_length - (2 if contiguous else 3), config.short_seq_prob)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """One lock step, [E] each: A is the tokens [start, cut), the text that follows it in the chunk is [cut, end).
+
+    `after_a` and `after_chunk` are the sentences where the document goes on.
+    """
+
+    start: Int64Array
+    cut: Int64Array
+    end: Int64Array
+    after_a: Int64Array
+    after_chunk: Int64Array
+    forced: BoolArray
+
+
+class PairGenerator:
+    """Draws the examples of one epoch.
+
+    Args:
+        corpus: the boundaries of the whole corpus.
+        documents: ids of the documents to use, int64; segment B of a NotNext pair comes from these too.
+        rules: sampling mode and lengths.
+        names: integers that name the pass: (seed, phase, epoch).
+
+    Raises:
+        UserError: pairs are asked for and there are fewer than two documents.
+    """
+
+    def __init__(self, corpus: SentenceBoundaries, documents: Int64Array, rules: PairRules, *names: int) -> None:
+        if rules.sampling != "contiguous" and len(documents) < 2:
+            raise UserError(
+                f"the corpus has {len(documents)} document(s) to draw from; next sentence prediction takes segment B "
+                "from another document: prepare at least two, or set next_sentence_prediction to false and "
+                "no_nsp_input to contiguous"
+            )
+        self._bounds = np.asarray(corpus.sentence_starts)
+        self._document_starts = np.asarray(corpus.document_starts)
+        self._document_sentences = np.asarray(corpus.document_sentences)
+        self._documents = np.asarray(documents, dtype=np.int64)
+        self._rules = rules
+        self._names = names
+
+    def blocks(self, block_tokens: int = _BLOCK_TOKENS, chunk_documents: int = _CHUNK_DOCUMENTS) -> Iterator[RowArray]:
+        """All examples, some at a time; their order does not depend on the size of the blocks.
+
+        The memory that this takes does not grow with the corpus beyond a chunk.
+
+        Args:
+            block_tokens: documents are taken together until they hold about so many tokens.
+            chunk_documents: documents whose lengths are sorted together; decides the order of the examples.
+        """
+        for first in range(0, len(self._documents), chunk_documents):
+            documents = self._documents[first : first + chunk_documents]
+            lengths = self._document_starts[documents + 1] - self._document_starts[documents]
+            # Documents of like length finish together: a lone long one would go on in steps of one example.
+            order = np.argsort(-lengths, kind="stable")
+            ends = np.cumsum(lengths[order] + _TOKENS_PER_DOCUMENT)
+            start = 0
+            while start < len(order):
+                already = ends[start - 1] if start else 0
+                stop = max(int(np.searchsorted(ends, already + block_tokens, side="right")), start + 1)
+                yield from self._block(first + order[start:stop])
+                start = stop
+
+    def _block(self, members: Int64Array) -> Iterator[RowArray]:
+        """The examples of some documents, document after document; made in lock step, sorted when all are there."""
+        owners, rows = self._lock_step(members)
+        places = np.argsort(owners, kind="stable")
+        for start in range(0, len(places), _ROWS_AT_A_TIME):
+            yield rows[places[start : start + _ROWS_AT_A_TIME]]
+
+    def _lock_step(self, members: Int64Array) -> tuple[npt.NDArray[np.int32], RowArray]:
+        """Which of the documents each example belongs to, and the examples."""
+        documents = self._documents[members]
+        keys = draw(*self._names, documents)
+        targets = self._targets(keys)
+        sentence = self._document_sentences[documents]
+        active = np.arange(len(members))
+        rows, owners = [np.empty(0, ROW)], [active[:0].astype(np.int32)]
+        choices = np.arange(len(_Choice))[:, None]
+        example = 0
+        while active.size:
+            draws = draw(keys[active], example, choices)
+            made, keep, sentence = self._examples(members[active], sentence, targets[active], draws)
+            rows.append(made[keep])
+            owners.append(active[keep].astype(np.int32))
+            unfinished = sentence < self._document_sentences[documents[active] + 1]
+            active, sentence = active[unfinished], sentence[unfinished]
+            example += 1
+        return np.concatenate(owners), np.concatenate(rows)
+
+    def _targets(self, keys: UInt64Array) -> Int64Array:
+        longest = self._rules.max_tokens
+        is_short, short_length = draw(keys, _WHOLE_PASS, np.arange(2)[:, None])
+        short = fraction(is_short) < self._rules.short_seq_prob
+        return np.where(short, 2 + below(longest - 1, short_length), longest)
+
+    def _examples(
+        self, members: Int64Array, sentence: Int64Array, targets: Int64Array, draws: UInt64Array
+    ) -> tuple[RowArray, BoolArray, Int64Array]:
+        """One example per document: the rows, which of them count, and the sentence where each document goes on."""
+        documents = self._documents[members]
+        chunk = self._chunk(documents, sentence, targets, draws)
+        not_next = self._labels(chunk, draws)
+        document_b, start_b, end_b = documents.copy(), chunk.cut.copy(), chunk.end.copy()
+        away = np.flatnonzero(not_next)
+        document_b[away] = self._other_documents(members[away], draws[:, away])
+        wanted = targets[away] - (chunk.cut - chunk.start)[away]
+        start_b[away], end_b[away] = self._random_spans(document_b[away], wanted, draws[:, away])
+
+        length_a, length_b = chunk.cut - chunk.start, end_b - start_b
+        removed_a, removed_b = removed_tokens(length_a, length_b, self._rules.max_tokens)
+        row = np.empty(len(documents), ROW)
+        row["document_a"], row["document_b"] = documents, document_b
+        row["start_a"] = chunk.start - self._document_starts[documents] + heads(removed_a, draws[_Choice.FRONT_A])
+        row["start_b"] = start_b - self._document_starts[document_b] + heads(removed_b, draws[_Choice.FRONT_B])
+        row["length_a"], row["length_b"] = length_a - removed_a, length_b - removed_b
+        row["flags"] = np.where(not_next, NOT_NEXT, 0) | np.where(chunk.forced, FORCED, 0)
+        # Decided without the label, so that the presence of an example does not tell it either.
+        complete = (chunk.cut < chunk.end) | (self._rules.sampling != "paper")
+        return row, complete, np.where(not_next, chunk.after_a, chunk.after_chunk)
+
+    def _chunk(self, documents: Int64Array, sentence: Int64Array, targets: Int64Array, draws: UInt64Array) -> _Chunk:
+        last = self._document_sentences[documents + 1]
+        start = self._bounds[sentence]
+        after = np.minimum(np.searchsorted(self._bounds, start + targets), last)
+        if self._rules.sampling == "paper":
+            after = np.maximum(after, np.minimum(sentence + 2, last))
+        end = self._bounds[after]
+        lone = after - sentence == 1
+        if self._rules.sampling == "contiguous":
+            return _Chunk(start, end, end, after, after, np.zeros_like(lone))
+        split = draws[_Choice.SPLIT]
+        after_a = sentence + 1 + below(np.maximum(after - sentence - 1, 1), split)
+        cut = self._bounds[after_a]
+        if self._rules.sampling == "released":
+            return _Chunk(start, cut, end, after_a, after, lone)
+        cut = np.where(lone, start + 1 + below(np.maximum(end - start - 1, 0), split), cut)
+        return _Chunk(start, cut, end, after_a, after, np.zeros_like(lone))
+
+    def _labels(self, chunk: _Chunk, draws: UInt64Array) -> BoolArray:
+        """True for NotNext, [E]."""
+        if self._rules.sampling == "contiguous":
+            return np.zeros(draws.shape[1], dtype=bool)
+        not_next: BoolArray = chunk.forced | (below(2, draws[_Choice.LABEL]) == NOT_NEXT)
+        return not_next
+
+    def _other_documents(self, members: Int64Array, draws: UInt64Array) -> Int64Array:
+        """A random document for each: never its own in paper mode; in released mode its own after ten equal tries."""
+        count = len(self._documents)
+        if self._rules.sampling != "released":
+            others = below(count - 1, draws[_Choice.DOCUMENT])
+            return self._documents[others + (others >= members)]
+        others, same = members.copy(), np.arange(len(members))
+        for attempt in range(_RANDOM_DOCUMENT_TRIES):
+            others[same] = below(count, draw(draws[_Choice.DOCUMENT, same], attempt))
+            same = same[others[same] == members[same]]
+            if not same.size:
+                break
+        return self._documents[others]
+
+    def _random_spans(
+        self, documents: Int64Array, wanted: Int64Array, draws: UInt64Array
+    ) -> tuple[Int64Array, Int64Array]:
+        """Whole sentences from a uniform one on, until `wanted` tokens or the document's end; at least one sentence."""
+        first, last = self._document_sentences[documents], self._document_sentences[documents + 1]
+        sentence = first + below(last - first, draws[_Choice.SENTENCE])
+        start = self._bounds[sentence]
+        after = np.searchsorted(self._bounds, start + np.maximum(wanted, 1))
+        return start, self._bounds[np.minimum(after, last)]
+
+
+def removed_tokens(length_a: Int64Array, length_b: Int64Array, limit: int) -> tuple[Int64Array, Int64Array]:
+    """How many tokens A and B lose when the longer one (B if equal) loses one at a time until both fit.
+
+    Args:
+        length_a: tokens of A, [E].
+        length_b: tokens of B, [E].
+        limit: tokens that A and B may have together.
+
+    Returns:
+        Tokens lost by A and by B, int64 [E] each.
+    """
+    excess = np.maximum(length_a + length_b - limit, 0)
+    until_equal = np.minimum(excess, np.abs(length_a - length_b))
+    by_turns = excess - until_equal
+    lost_a = np.where(length_a > length_b, until_equal, 0) + by_turns // 2
+    return lost_a, excess - lost_a
+
+
+def heads(flips: Int64Array, keys: UInt64Array) -> Int64Array:
+    """How many of so many fair coin flips show heads: how many tokens are lost in front, the others at the back.
+
+    Args:
+        flips: number of flips, [E].
+        keys: names the flips, [E]; flip j is bit j % 64 of `draw(key, j // 64)`.
+
+    Returns:
+        int64 [E].
+    """
+    counts = np.zeros(len(flips), dtype=np.int64)
+    some = np.flatnonzero(flips)
+    if not some.size:
+        return counts
+    words = (flips[some] + 63) // 64
+    place = places_in_row(words)
+    bits = draw(np.repeat(keys[some], words), place)
+    unused = np.maximum(64 * (place + 1) - np.repeat(flips[some], words), 0).astype(np.uint64)
+    ones = np.bitwise_count(bits << unused).astype(np.int64)
+    counts[some] = np.add.reduceat(ones, row_starts(words)[:-1])
+    return counts

@@ -1,1 +1,0 @@
-"""The reproduction report: what runs left behind, beside the paper's numbers."""

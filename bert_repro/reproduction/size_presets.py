@@ -1,0 +1,227 @@
+"""How large a study is: the size of its models, how long they are pre-trained, what they are fine-tuned on.
+
+What the rows of a table are does not depend on this (`bert_repro.reproduction.suite`). A custom
+scale is a YAML file with the fields of `Scale`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from bert_repro.cli import RECIPES, read_yaml_mapping, settings_from
+from bert_repro.configs import Phase
+from bert_repro.errors import UserError
+from bert_repro.presets import MODEL_SIZES, PAPER_LEARNING_RATE, PAPER_PHASES, PAPER_WARMUP_STEPS, PRESETS
+
+TASK_RECIPES: Mapping[str, str] = {
+    **dict.fromkeys(("mnli", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte"), "run_glue"),
+    "squad": "run_squad",
+    "squad_v2": "run_squad",
+    "swag": "run_swag",
+    "conll2003": "run_ner",
+    "features": "run_ner",
+}
+"""The tasks of the studies; `features` is CoNLL-2003 by the feature-based approach (5.3)."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One scale of all studies.
+
+    Args:
+        description: one line for people.
+        base: the size that stands for BERT-base in every table and in Figure 5, a key of `sizes`.
+        sizes: Table 6's rows, name -> settings of the shape.
+        pretraining: settings of every pre-training run.
+        checkpoints: steps at which Figure 5 fine-tunes, the last one the end of pre-training.
+        tasks: task -> settings of its fine-tuning runs; keys of `TASK_RECIPES`, at least those of the asked tables.
+        seeds: one fine-tuning run for each.
+        bilstm_size: size per direction of the BiLSTM in Table 5's last row.
+        large: the size that stands for BERT-large in Tables 1 to 4 and 7, a key of `sizes`; None: no such rows.
+        table_1: settings that Table 1's runs have beside their task's, such as the paper's search of rates (4.1).
+    """
+
+    description: str
+    base: str
+    sizes: Mapping[str, Mapping[str, int]]
+    pretraining: Mapping[str, Any]
+    checkpoints: tuple[int, ...]
+    tasks: Mapping[str, Mapping[str, Any]]
+    seeds: tuple[int, ...]
+    bilstm_size: int
+    large: str | None = None
+    table_1: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, size in (("base", self.base), ("large", self.large or self.base)):
+            if size not in self.sizes:
+                raise UserError(f"{name} is {size!r}; it must be one of sizes: {', '.join(self.sizes)}")
+        unknown = set(self.tasks) - set(TASK_RECIPES)
+        if unknown:
+            raise UserError(f"tasks has {', '.join(sorted(unknown))}; the tasks are {', '.join(TASK_RECIPES)}")
+        steps = self.pretraining_steps
+        if not self.checkpoints or self.checkpoints[-1] != steps:
+            raise UserError(
+                f"checkpoints is {list(self.checkpoints)}; the last must be the end of pre-training, {steps}"
+            )
+        if any(step % self.checkpoints[0] for step in self.checkpoints):
+            raise UserError(f"checkpoints is {list(self.checkpoints)}; each must be a multiple of the first")
+
+    @property
+    def pretraining_steps(self) -> int:
+        """Optimiser steps of every pre-training run."""
+        phases = self.pretraining.get("phases")
+        return sum(phase.steps for phase in phases) if phases else int(self.pretraining.get("max_steps", 0))
+
+
+_TABLE_6 = ("3-768-12", "6-768-3", "6-768-12", "base", "12-1024-16", "large")
+_PAPER_TASKS: Mapping[str, Mapping[str, Any]] = {
+    **{task: PRESETS["glue"].values for task, recipe in TASK_RECIPES.items() if recipe == "run_glue"},
+    "squad": PRESETS["squad-v1"].values,
+    "squad_v2": PRESETS["squad-v2"].values,
+    "swag": PRESETS["swag"].values,
+    "conll2003": {"train_batch_size": 32, "num_train_epochs": 3.0, "learning_rate": 5e-5},  # A.3's grid
+    "features": {"train_batch_size": 32, "num_train_epochs": 10.0, "learning_rate": 1e-3},  # ours
+}
+_FAST = {"mixed_precision": "bf16"}
+_SMALL: Mapping[str, Any] = {"train_batch_size": 16, "learning_rate": 3e-4, "bias_correction": True}
+# With fewer or smaller steps every word is tagged O (docs/LOG.md).
+_TAGGING = {"max_train_samples": 1_500, "num_train_epochs": 4.0, "train_batch_size": 8, "max_seq_length": 128}
+_SHORT_WINDOWS = {"max_seq_length": 128, "max_query_length": 32, "doc_stride": 64}
+_TRIAL_TASKS: Mapping[str, Mapping[str, Any]] = {
+    **{
+        task: {**_SMALL, "max_train_samples": 1_500, "max_eval_samples": 1_500, "num_train_epochs": 2.0}
+        for task in ("qqp", "cola", "stsb", "rte")
+    },
+    "mnli": {**_SMALL, "max_train_samples": 1_500, "max_eval_samples": 1_500, "num_train_epochs": 2.0},
+    "qnli": {**_SMALL, "max_train_samples": 2_000, "max_eval_samples": 1_000, "num_train_epochs": 2.0},
+    "mrpc": {**_SMALL, "max_train_samples": 1_500, "num_train_epochs": 2.0},
+    "sst2": {**_SMALL, "max_train_samples": 2_000, "num_train_epochs": 2.0},
+    **{
+        task: {**_SMALL, "max_train_samples": 300, "max_eval_samples": 300, "num_train_epochs": 2.0, **_SHORT_WINDOWS}
+        for task in ("squad", "squad_v2")
+    },
+    "swag": {**_SMALL, "max_train_samples": 500, "max_eval_samples": 500, "num_train_epochs": 2.0},
+    "conll2003": {**_SMALL, **_TAGGING, "learning_rate": 1e-3},
+    "features": {**_SMALL, **_TAGGING, "learning_rate": 5e-3, "bilstm_size": 64},
+}
+
+SCALES: Mapping[str, Scale] = {
+    "paper": Scale(
+        "the paper's own sizes and settings; 1,000,000 steps for every row",
+        base="base",
+        sizes={name: MODEL_SIZES[name].values for name in _TABLE_6},
+        pretraining={
+            # A whole batch of the larger models is too much for one device; the update is the same.
+            "phases": tuple(replace(phase, per_device_batch=16_384 // phase.max_seq_length) for phase in PAPER_PHASES),
+            "learning_rate": PAPER_LEARNING_RATE,
+            "warmup_steps": PAPER_WARMUP_STEPS,
+            "mixed_precision": "bf16",
+        },
+        checkpoints=(200_000, 400_000, 600_000, 800_000, 1_000_000),  # Figure 5
+        tasks=_PAPER_TASKS,
+        seeds=(1, 2, 3, 4, 5),  # Tables 6 and 7: mean of 5
+        bilstm_size=768,
+        large="large",
+        table_1=PRESETS["glue-search"].values,
+    ),
+    "gpu": Scale(
+        "about a day on one modern GPU: BERT-base for 4% of the paper's steps, full training sets, three seeds",
+        base="base",
+        sizes={name: MODEL_SIZES[name].values for name in _TABLE_6[:4]},
+        pretraining={
+            "phases": (Phase(128, 36_000, 256, 20, 128), Phase(512, 4_000, 256, 77, 32)),
+            "learning_rate": 5e-4,
+            "warmup_steps": 2_000,
+            "bias_correction": True,
+            **_FAST,
+        },
+        checkpoints=(8_000, 16_000, 24_000, 32_000, 40_000),
+        tasks={task: {**settings, **_FAST} for task, settings in _PAPER_TASKS.items()},
+        seeds=(1, 2, 3),
+        bilstm_size=768,
+    ),
+    "trial": Scale(
+        "two CPU cores in about two hours: a 4-layer model of hidden size 96, parts of the training sets, three seeds; "
+        "of four layers the last four are all, so that two rows of Table 7 ask the same of it",
+        base="4-96-2",  # Table 7's rows need four layers
+        sizes={
+            "2-96-2": {"num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 2},
+            "4-96-2": {"num_hidden_layers": 4, "hidden_size": 96, "num_attention_heads": 2},
+        },
+        pretraining={
+            "max_seq_length": 128,
+            "train_batch_size": 32,
+            "max_steps": 1_200,
+            "packing": False,  # nearly all sequences are full: padding costs less than attention one by one
+            # A model this narrow spends most of so few steps on the plateau of token frequencies; wider first weights
+            # and no dropout end it sooner (docs/LOG.md).
+            "initializer_range": 0.1,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+            "learning_rate": 1.5e-3,
+            "warmup_ratio": 0.06,
+            "bias_correction": True,
+        },
+        checkpoints=(240, 480, 720, 960, 1_200),
+        tasks=_TRIAL_TASKS,
+        seeds=(1, 2, 3),
+        bilstm_size=96,
+    ),
+}
+
+
+_MAY_LACK = ("large", "table_1")
+
+
+def find_scale(name: str) -> Scale:
+    """A scale by its name, or from a YAML file.
+
+    Raises:
+        UserError: no such scale or file, an unknown field, settings that do not fit, or a file whose name cannot be
+            the scale's.
+    """
+    if name in SCALES:
+        return SCALES[name]
+    if not name.endswith((".yaml", ".yml")):
+        raise UserError(f"--scale is {name!r}; choose one of: {', '.join(SCALES)}, or name a YAML file")
+    title = scale_name(name)
+    if title in SCALES or not re.fullmatch(r"[\w.-]+", title, re.ASCII):
+        raise UserError(
+            f"--scale {name}: the file's name without its ending names the scale in records and report; it must "
+            f"consist of letters, digits, - _ . and differ from {', '.join(SCALES)}"
+        )
+    document, where = read_yaml_mapping(Path(name), "--scale"), f"--scale {name}"
+    known = [item.name for item in fields(Scale)]
+    for key in [*document, *known]:
+        if key not in known:
+            raise UserError(f"{where}: unknown field {key!r}; the fields are {', '.join(known)}")
+        if key not in document and key not in _MAY_LACK:
+            raise UserError(f"{where}: lacks {key}; the fields are {', '.join(known)}")
+    pretraining = settings_from(document["pretraining"], RECIPES["run_pretraining"].config, f"{where}: pretraining")
+    tasks = {
+        task: settings_from(told or {}, RECIPES[TASK_RECIPES[task]].config, f"{where}: tasks: {task}")
+        if task in TASK_RECIPES
+        else {}  # the scale refuses it
+        for task, told in document["tasks"].items()
+    }
+    table_1 = settings_from(document.get("table_1") or {}, RECIPES["run_glue"].config, f"{where}: table_1")
+    lists = {name: tuple(document[name]) for name in ("checkpoints", "seeds")}
+    return Scale(**{**document, **lists, "pretraining": pretraining, "tasks": tasks, "table_1": table_1})
+
+
+def scale_name(name: str) -> str:
+    """What records and report call a scale: its own name, or that of its file, without folder and ending."""
+    return name if name in SCALES else Path(name).stem
+
+
+def as_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings ready for JSON, phases as mappings."""
+    return {
+        key: [asdict(item) if isinstance(item, Phase) else item for item in value]
+        if isinstance(value, tuple)
+        else value
+        for key, value in values.items()
+    }

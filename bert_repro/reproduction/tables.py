@@ -1,0 +1,335 @@
+"""The paper's tables with ours in them: means over seeds, what is uncertain about them, and what may be subtracted."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from bert_repro.paper_results import FIGURE_5, TABLES, Column
+from bert_repro.reproduction.agreement import no_difference
+from bert_repro.reproduction.collect import FIGURE, FIGURE_ROWS, Cell, Run
+from bert_repro.reproduction.settings import named_settings
+from bert_repro.reproduction.statistics import Comparison, FloatArray, compare, interval, resampled_scores
+
+BASELINES: Mapping[str, str] = {
+    "1": "BERT-base",
+    "2": "BERT-base",
+    "3": "BERT-large",
+    "4": "BERT-base",
+    "5": "BERT-base",
+    "7": "BERT-base",
+    "8": "80/10/10",
+    FIGURE: "MLM",
+}
+"""The row that the others are tested against. Table 6, whose rows are sizes, takes the smallest that was run."""
+
+AVERAGED = "glue"  # the task of Table 1's last column
+FEATURE_ROWS: Mapping[str, tuple[str, slice]] = {
+    "Embeddings": ("weighted", slice(0, 1)),
+    "Second-to-last hidden": ("weighted", slice(-2, -1)),
+    "Last hidden": ("weighted", slice(-1, None)),
+    "Weighted sum last four hidden": ("weighted", slice(-4, None)),
+    "Concat last four hidden": ("concat", slice(-4, None)),
+    "Weighted sum all 12 layers": ("weighted", slice(1, None)),
+}
+"""Table 7's rows of features: how they combine which of the L + 1 hidden states, the embeddings first."""
+
+_CORRELATIONS = ("matthews_correlation", "pearsonr", "spearmanr")
+_OTHER_SYSTEMS: Mapping[str, tuple[str, ...]] = {"7": ("ELMo", "CVT", "CSE")}
+
+
+@dataclass(frozen=True)
+class Ours:
+    """Our number for one cell.
+
+    Args:
+        column: what it measures.
+        runs: those behind it, one for each seed.
+        scores: theirs, in the paper's unit: percent, or a perplexity.
+        low, high: ends of the interval; None where the runs have no scores of examples.
+        comparison: against the baseline row, in the paper's unit; None where there is none.
+        difference: ours less the paper's.
+        reason: why there is no difference; None: there is one, or the paper has no number.
+    """
+
+    column: Column
+    runs: tuple[Run, ...]
+    scores: tuple[float, ...]
+    low: float | None = None
+    high: float | None = None
+    comparison: Comparison | None = None
+    difference: float | None = None
+    reason: str | None = None
+
+    @property
+    def mean(self) -> float:
+        """Mean over all runs, collapsed ones included."""
+        return statistics.fmean(self.scores)
+
+    @property
+    def deviation(self) -> float | None:
+        """Standard deviation of a sample (n - 1); None of one run."""
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
+
+    @property
+    def collapsed(self) -> int:
+        """How many of the runs say the same whatever they read."""
+        return sum(bool(run.split(self.column).get("collapsed")) for run in self.runs)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: the paper's numbers and ours.
+
+    Args:
+        name: the row's.
+        paper: column -> the printed number, where there is one; empty for a row that the paper lacks.
+        ours: column -> our number, where something was run.
+        is_bert: whether it is a model that this project could run, and not another system of the paper's table.
+        average: Table 1's average of ours; None: not all nine columns are there.
+        average_difference: that less the paper's.
+        average_reason: why there is no such difference; None: there is one, or one of the two averages is missing.
+        same_as: an earlier row of ours that is the same computation, whatever the paper's model had.
+    """
+
+    name: str
+    paper: Mapping[str, float]
+    ours: Mapping[str, Ours] = field(default_factory=dict)
+    is_bert: bool = True
+    average: float | None = None
+    average_difference: float | None = None
+    average_reason: str | None = None
+    same_as: str | None = None
+
+    @property
+    def runs(self) -> list[Run]:
+        """Those behind the row, each once."""
+        return list({run.name: run for ours in self.ours.values() for run in ours.runs}.values())
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the paper at one scale of ours, or Figure 5, whose columns are steps.
+
+    Args:
+        key: 1 to 8, or `figure5`.
+        title: what it shows.
+        columns: left to right.
+        rows: the paper's, then those that only we have.
+        scale: of our runs; None: nothing was run.
+        baseline: the row that the others are tested against; None where it was not run.
+    """
+
+    key: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    scale: str | None
+    baseline: str | None
+
+    def row(self, name: str) -> Row | None:
+        """The row of that name."""
+        return next((row for row in self.rows if row.name == name), None)
+
+
+def unit(column: Column) -> float:
+    """What a score is multiplied with to be printed as the paper prints it."""
+    return 1.0 if "perplexity" in column.metric else 100.0
+
+
+def score_range(column: Column) -> tuple[float, float]:
+    """The least and the greatest score there is, as printed."""
+    if "perplexity" in column.metric:
+        return 1.0, math.inf
+    return (-100.0 if column.metric in _CORRELATIONS else 0.0), 100.0
+
+
+class Book:
+    """All runs by the cells that they fill.
+
+    Args:
+        runs: what `collect` returned.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = runs
+        self._cells: dict[tuple[str, Cell], list[Run]] = {}
+        for run in runs:
+            for cell in run.cells:
+                self._cells.setdefault((run.scale, cell), []).append(run)
+        self._resampled: dict[tuple[str, str, str], FloatArray] = {}
+
+    @cached_property
+    def tables(self) -> list[Table]:
+        """Tables 1 to 8, each once for every scale at which some of it was run, or once where none was."""
+        return [self._table(key, scale) for key in map(str, TABLES) for scale in (*self.scales(key),) or (None,)]
+
+    @cached_property
+    def figures(self) -> list[Table]:
+        """Figure 5 for every scale at which it was run."""
+        return [self._table(FIGURE, scale) for scale in self.scales(FIGURE)]
+
+    def scales(self, key: str) -> list[str]:
+        """The scales at which something of a table was run."""
+        return sorted({scale for scale, cell in self._cells if cell.table == key})
+
+    def compare(self, ours: Ours, other: Ours) -> Comparison | None:
+        """Tests one of our numbers against another in the same column; None where examples cannot be paired."""
+        first, second = (self._by_seed(item) for item in (ours, other))
+        if first is None or second is None or self._examples(ours) != self._examples(other):
+            return None
+        found, scale = compare(first, second), unit(ours.column)
+        least, greatest = score_range(ours.column)
+        low, high = _within((scale * found.low, scale * found.high), least - greatest, greatest - least)
+        return Comparison(scale * found.difference, low, high, found.p_value, found.paired_seeds)
+
+    def _table(self, key: str, scale: str | None) -> Table:
+        if key == FIGURE:
+            title, columns = FIGURE_5.statement, tuple(self._steps(scale))
+            papers: Mapping[str, Mapping[str, float]] = {name: {} for name in FIGURE_ROWS}
+        else:
+            title, columns, printed = TABLES[int(key)].title, TABLES[int(key)].columns, TABLES[int(key)].rows
+            names = [column.name for column in columns]
+            papers = {
+                name: {column: value for column, value in zip(names, values, strict=True) if value is not None}
+                for name, values in printed.items()
+            }
+        others = [row for row in self._rows_of(key, scale) if row not in papers]
+        found = {name: self._ours(key, scale, name, columns, papers.get(name, {})) for name in [*papers, *others]}
+        baseline = self._baseline(key, found)
+        same = _coinciding(found)
+        rows = [
+            Row(
+                name,
+                papers.get(name, {}),
+                self._tested(ours, found[baseline] if baseline and name != baseline else {}),
+                _is_bert(key, name),
+                *_average(columns, ours, papers.get(name, {})),
+                same.get(name),
+            )
+            for name, ours in found.items()
+        ]
+        return Table(key, title, columns, tuple(rows), scale, baseline)
+
+    def _steps(self, scale: str | None) -> list[Column]:
+        steps = {int(cell.column) for at, cell in self._cells if at == scale and cell.table == FIGURE}
+        measured = FIGURE_5.column
+        return [Column(str(step), measured.task, measured.metric, measured.split) for step in sorted(steps)]
+
+    def _rows_of(self, key: str, scale: str | None) -> list[str]:
+        """Rows that were run, the smaller models first."""
+        sizes: dict[str, int] = {}
+        for (at, cell), runs in self._cells.items():
+            if at == scale and cell.table == key:
+                sizes.setdefault(cell.row, parameters(runs[0]))
+        return sorted(sizes, key=lambda name: (sizes[name], name))
+
+    def _ours(
+        self, key: str, scale: str | None, row: str, columns: Sequence[Column], paper: Mapping[str, float]
+    ) -> dict[str, Ours]:
+        return {
+            column.name: self._number(column, runs, paper.get(column.name))
+            for column in columns
+            if scale is not None and (runs := self._cells.get((scale, Cell(key, row, column.name))))
+        }
+
+    def _number(self, column: Column, runs: list[Run], paper: float | None) -> Ours:
+        runs = sorted(runs, key=lambda run: run.seed)
+        scores = tuple(unit(column) * run.score(column) for run in runs)
+        ours = Ours(column, tuple(runs), scores)
+        resampled = self._by_seed(ours)
+        low = high = difference = reason = None
+        if resampled is not None:
+            ends = interval([score for score, _ in resampled.values()], [draws for _, draws in resampled.values()])
+            low, high = _within([unit(column) * end for end in ends], *score_range(column))
+        if paper is not None:
+            reason = no_difference(column, runs)
+            difference = ours.mean - paper if reason is None else None
+        return replace(ours, low=low, high=high, difference=difference, reason=reason)
+
+    def _tested(self, ours: Mapping[str, Ours], baseline: Mapping[str, Ours]) -> dict[str, Ours]:
+        return {
+            name: replace(number, comparison=self.compare(number, baseline[name])) if name in baseline else number
+            for name, number in ours.items()
+        }
+
+    def _baseline(self, key: str, found: Mapping[str, Mapping[str, Ours]]) -> str | None:
+        run = [name for name, ours in found.items() if ours]
+        if key == "6":
+            sizes = {name: parameters(next(iter(found[name].values())).runs[0]) for name in run}
+            return min(sizes, key=lambda name: sizes[name], default=None)
+        return BASELINES[key] if BASELINES[key] in run else None
+
+    def _by_seed(self, ours: Ours) -> dict[int, tuple[float, FloatArray]] | None:
+        """Seed -> score and its resamples; None where a run has no scores of examples, or they differ in number."""
+        found = {}
+        for run in ours.runs:
+            examples = run.scores_of_examples(ours.column)
+            if examples is None:
+                return None
+            key = (run.name, ours.column.split, ours.column.metric)
+            if key not in self._resampled:
+                self._resampled[key] = resampled_scores(examples)
+            found[run.seed] = (run.score(ours.column), self._resampled[key])
+        return found if len(self._examples(ours)) == 1 else None
+
+    def _examples(self, ours: Ours) -> set[int]:
+        scores = [run.scores_of_examples(ours.column) for run in ours.runs]
+        return {len(examples) for examples in scores if examples is not None}
+
+
+def _within(ends: Sequence[float], least: float, greatest: float) -> tuple[float, float]:
+    """An interval without what no score can be: Student's factor at few seeds reaches beyond."""
+    low, high = (min(max(end, least), greatest) for end in ends)
+    return low, high
+
+
+def parameters(run: Run) -> int:
+    """Parameters of a run's model, its head included."""
+    return int(run.record.get("model", {}).get("parameters", 0))
+
+
+def _is_bert(key: str, row: str) -> bool:
+    if key in ("1", "2", "3", "4"):
+        return row.startswith("BERT")
+    return row not in _OTHER_SYSTEMS.get(key, ())
+
+
+def _coinciding(found: Mapping[str, Mapping[str, Ours]]) -> dict[str, str]:
+    """Row -> an earlier one that is the same computation: Table 7's rows where the model has few layers."""
+    earlier: dict[Any, str] = {}
+    same = {}
+    for name, (combine, layers) in FEATURE_ROWS.items():
+        run = next((run for ours in found.get(name, {}).values() for run in ours.runs), None)
+        if run is None or "num_hidden_layers" not in run.record.get("model", {}):
+            continue
+        read = tuple(range(run.record["model"]["num_hidden_layers"] + 1)[layers])
+        settings = {key: value for key, value in named_settings(run).items() if key != "feature_based"}
+        rate = run.record.get("settings", {}).get("learning_rate")
+        # A single layer is neither added nor laid beside another.
+        computed = (read, combine if len(read) > 1 else None, run.pretraining, rate, tuple(settings.items()))
+        if computed in earlier:
+            same[name] = earlier[computed]
+        earlier.setdefault(computed, name)
+    return same
+
+
+def _average(
+    columns: Sequence[Column], ours: Mapping[str, Ours], paper: Mapping[str, float]
+) -> tuple[float | None, float | None, str | None]:
+    """Table 1's average, the mean of its other nine columns, if all are there; its difference to the paper's, or why
+    there is none: what keeps one of the nine apart keeps their mean apart."""
+    averages = [column for column in columns if column.task == AVERAGED]
+    others = [ours.get(column.name) for column in columns if column.task != AVERAGED]
+    there = [number for number in others if number is not None]
+    if not averages or len(there) < len(others):
+        return None, None, None
+    average = statistics.fmean(number.mean for number in there)
+    printed = paper.get(averages[0].name)
+    if printed is None:
+        return average, None, None
+    reasons = (averages[0].incomparable, *(number.reason for number in there))
+    reason = next(filter(None, reasons), None)
+    return average, average - printed if reason is None else None, reason

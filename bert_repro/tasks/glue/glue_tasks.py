@@ -1,0 +1,297 @@
+"""The nine GLUE tasks and the AX diagnostic, as data (paper 4.1; https://gluebenchmark.com).
+
+Columns, labels and their order are those of the Hub's dataset, so a model fine-tuned on official files and one
+fine-tuned on the Hub's dataset agree. Official files are read as published; quirks stand at the task that has them.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_repro.errors import UserError
+from bert_repro.tasks.classification import ClassificationTask
+from bert_repro.tasks.hub_datasets import load_from_hub
+from bert_repro.utils.tsv import Table, read_tsv
+
+if TYPE_CHECKING:
+    import datasets
+
+logger = logging.getLogger("bert_repro")
+
+HUB_DATASET = "nyu-mll/glue"
+
+
+@dataclass(frozen=True)
+class GlueFile:
+    """One official file.
+
+    Args:
+        name: of the file, in the task's folder.
+        texts: its columns for the task's `text_columns`.
+        label: its column of labels, required where `labelled`, else read if it is there.
+        labelled: whether the file must have labels.
+        index: its column of row numbers; None: rows are counted from 0, as in the Hub's dataset.
+        header: all its columns, where the file does not name them.
+    """
+
+    name: str
+    texts: tuple[str, ...]
+    label: str = "label"
+    labelled: bool = True
+    index: str | None = None
+    header: tuple[str, ...] | None = None
+
+
+def official_files(*texts: str, label: str = "label", index: str = "index") -> dict[str, GlueFile]:
+    """train.tsv, dev.tsv and test.tsv with the same columns; the usual case."""
+    return {
+        "train": GlueFile("train.tsv", texts, label),
+        "validation": GlueFile("dev.tsv", texts, label),
+        "test": GlueFile("test.tsv", texts, label, labelled=False, index=index),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlueTask(ClassificationTask):
+    """A task of GLUE.
+
+    Args:
+        files: the official file of each split.
+        file_labels: the files' spelling of `label_names`, in the same order; empty: the same spelling.
+        other_folders: what the folder of the files is also called, beside the task's title.
+        drop_incomplete_rows: drop rows with missing fields instead of refusing the file.
+        in_paper_average: whether Table 1 has it (WNLI and AX are left out there).
+    """
+
+    primary_metric: str = "accuracy"
+    metrics: tuple[str, ...] = ("accuracy",)
+    files: Mapping[str, GlueFile]
+    file_labels: tuple[str, ...] = ()
+    other_folders: tuple[str, ...] = ()
+    drop_incomplete_rows: bool = False
+    data_license: str | None = "that of its source; most of GLUE is for research use, or states none"
+    in_paper_average: bool = True
+
+    def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.load`; unlabelled splits have no column `label`."""
+        found = self._load_from_hub(splits) if data_dir is None else self._load_from_files(Path(data_dir), splits)
+        for split in splits:
+            if split not in found:
+                logger.warning("%s: split %s is missing", self.name, split)
+        return found
+
+    def data_record(self) -> dict[str, Any]:
+        """See `Task.data_record`."""
+        return {
+            **super().data_record(),
+            "dataset": HUB_DATASET,
+            "config": self.name,
+            "language": "en",
+            "license": self.data_license,
+        }
+
+    def _load_from_hub(self, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        found = load_from_hub(HUB_DATASET, splits, name=self.name)
+        return {split: _without_placeholders(dataset) for split, dataset in found.items()}
+
+    def _load_from_files(self, data_dir: Path, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        folders = [data_dir / name for name in (self.title, *self.other_folders)]
+        folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+        paths = {split: folder / self.files[split].name for split in splits}
+        present = [split for split, path in paths.items() if path.is_file()]
+        if not present:
+            raise UserError(
+                f"{' and '.join(str(path) for path in paths.values())}: no such file; --data_dir is the folder that "
+                f"holds the official {self.title}/"
+            )
+        return {split: self._read(paths[split], self.files[split]) for split in present}
+
+    def _read(self, path: Path, file: GlueFile) -> "datasets.Dataset":
+        import datasets
+
+        table = read_tsv(
+            path,
+            required=(*file.texts, *([file.label] if file.labelled else []), *([file.index] if file.index else [])),
+            optional=() if file.labelled else (file.label,),
+            header=file.header,
+            drop_incomplete_rows=self.drop_incomplete_rows,
+        )
+        columns: dict[str, list[Any]] = {
+            column: table.columns[name] for column, name in zip(self.text_columns, file.texts, strict=True)
+        }
+        if file.label in table.columns:
+            columns["label"] = self._labels(table, file.label)
+        columns["idx"] = _indices(table, file.index) if file.index else list(range(len(table.lines)))
+        return datasets.Dataset.from_dict(columns)
+
+    def _labels(self, table: Table, column: str) -> list[int | float]:
+        labels = []
+        for row, text in enumerate(table.columns[column]):
+            try:
+                labels.append(self.parse_label(text, self.file_labels or self.label_names))
+            except ValueError as error:
+                raise table.error(row, f"column {column!r}: {error}") from None
+        return labels
+
+
+def _indices(table: Table, column: str) -> list[int]:
+    indices = []
+    for row, text in enumerate(table.columns[column]):
+        if not (text.isascii() and text.isdigit()):
+            raise table.error(row, f"column {column!r}: index {text!r} is not a number; take the official file")
+        indices.append(int(text))
+    return indices
+
+
+def _without_placeholders(dataset: "datasets.Dataset") -> "datasets.Dataset":
+    # The Hub marks the label of an unlabelled split with -1.
+    return dataset.remove_columns("label") if dataset[0]["label"] == -1 else dataset
+
+
+_COLA_COLUMNS = ("source", "label", "mark", "sentence")
+
+COLA = GlueTask(
+    name="cola",
+    title="CoLA",
+    text_columns=("sentence",),
+    label_names=("unacceptable", "acceptable"),
+    file_labels=("0", "1"),
+    # Training and dev files have no header; the test file has one.
+    files={
+        "train": GlueFile("train.tsv", ("sentence",), header=_COLA_COLUMNS),
+        "validation": GlueFile("dev.tsv", ("sentence",), header=_COLA_COLUMNS),
+        "test": GlueFile("test.tsv", ("sentence",), labelled=False, index="index"),
+    },
+    metrics=("matthews_correlation", "accuracy"),
+    primary_metric="matthews_correlation",
+    paper_metrics={"table_1": ("matthews_correlation",)},
+)
+
+SST2 = GlueTask(
+    name="sst2",
+    title="SST-2",
+    text_columns=("sentence",),
+    label_names=("negative", "positive"),
+    file_labels=("0", "1"),
+    files=official_files("sentence"),
+    paper_metrics={"table_1": ("accuracy",), "table_5": ("accuracy",), "table_6": ("accuracy",)},
+)
+
+MRPC = GlueTask(
+    name="mrpc",
+    title="MRPC",
+    text_columns=("sentence1", "sentence2"),
+    label_names=("not_equivalent", "equivalent"),
+    file_labels=("0", "1"),
+    files=official_files("#1 String", "#2 String", label="Quality"),
+    metrics=("accuracy", "f1"),
+    primary_metric="f1",
+    paper_metrics={"table_1": ("f1",), "table_5": ("accuracy",), "table_6": ("accuracy",)},
+)
+
+STSB = GlueTask(
+    name="stsb",
+    title="STS-B",
+    text_columns=("sentence1", "sentence2"),
+    label_names=("similarity",),
+    number_range=(0.0, 5.0),
+    files=official_files("sentence1", "sentence2", label="score"),
+    metrics=("pearson", "spearmanr"),
+    primary_metric="spearmanr",
+    paper_metrics={"table_1": ("spearmanr",)},
+)
+
+QQP = GlueTask(
+    name="qqp",
+    title="QQP",
+    text_columns=("question1", "question2"),
+    label_names=("not_duplicate", "duplicate"),
+    file_labels=("0", "1"),
+    files=official_files("question1", "question2", label="is_duplicate", index="id"),
+    # The official training and dev files hold a few rows cut off by line breaks; the Hub's dataset lacks them too.
+    drop_incomplete_rows=True,
+    metrics=("accuracy", "f1"),
+    primary_metric="f1",
+    paper_metrics={"table_1": ("f1",)},
+)
+
+MNLI = GlueTask(
+    name="mnli",
+    title="MNLI",
+    text_columns=("premise", "hypothesis"),
+    label_names=("entailment", "neutral", "contradiction"),
+    data_license="mixed open licences (MultiNLI)",
+    eval_splits=("validation_matched", "validation_mismatched"),
+    predict_splits=("test_matched", "test_mismatched"),
+    # The columns between index and sentence1 differ from file to file; all are found by name.
+    files={
+        "train": GlueFile("train.tsv", ("sentence1", "sentence2"), "gold_label"),
+        "validation_matched": GlueFile("dev_matched.tsv", ("sentence1", "sentence2"), "gold_label"),
+        "validation_mismatched": GlueFile("dev_mismatched.tsv", ("sentence1", "sentence2"), "gold_label"),
+        "test_matched": GlueFile(
+            "test_matched.tsv", ("sentence1", "sentence2"), "gold_label", labelled=False, index="index"
+        ),
+        "test_mismatched": GlueFile(
+            "test_mismatched.tsv", ("sentence1", "sentence2"), "gold_label", labelled=False, index="index"
+        ),
+    },
+    paper_metrics={
+        "table_1": ("accuracy",),
+        "table_5": ("accuracy",),
+        "table_6": ("accuracy",),
+        "table_8": ("accuracy",),
+        "figure_5": ("accuracy",),
+    },
+)
+
+QNLI = GlueTask(
+    name="qnli",
+    title="QNLI",
+    text_columns=("question", "sentence"),
+    label_names=("entailment", "not_entailment"),
+    files=official_files("question", "sentence"),
+    data_license="CC BY-SA 4.0 (made from SQuAD)",
+    paper_metrics={"table_1": ("accuracy",), "table_5": ("accuracy",)},
+)
+
+RTE = GlueTask(
+    name="rte",
+    title="RTE",
+    text_columns=("sentence1", "sentence2"),
+    label_names=("entailment", "not_entailment"),
+    files=official_files("sentence1", "sentence2"),
+    paper_metrics={"table_1": ("accuracy",)},
+)
+
+WNLI = GlueTask(
+    name="wnli",
+    title="WNLI",
+    text_columns=("sentence1", "sentence2"),
+    label_names=("not_entailment", "entailment"),
+    file_labels=("0", "1"),
+    files=official_files("sentence1", "sentence2"),
+    paper_metrics={},
+    in_paper_average=False,
+)
+
+AX = GlueTask(
+    name="ax",
+    title="AX",
+    text_columns=("premise", "hypothesis"),
+    label_names=MNLI.label_names,
+    # A model fine-tuned on MNLI predicts it. The test file has no labels; the labelled file is published apart.
+    train_split=None,
+    other_folders=("diagnostic",),  # as GLUE's own download script calls it
+    files={
+        "validation": GlueFile("diagnostic-full.tsv", ("Premise", "Hypothesis"), "Label"),
+        "test": GlueFile("diagnostic.tsv", ("sentence1", "sentence2"), labelled=False, index="index"),
+    },
+    metrics=("matthews_correlation", "accuracy"),
+    primary_metric="matthews_correlation",
+    paper_metrics={},
+    in_paper_average=False,
+)
+
+GLUE_TASKS = (COLA, SST2, MRPC, STSB, QQP, MNLI, QNLI, RTE, WNLI, AX)

@@ -1,0 +1,182 @@
+"""Scores of SQuAD v1.1 and v2.0, number by number those of the official scripts, as fractions."""
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_repro.configs import SquadScoringConfig
+from bert_repro.errors import UserError
+from bert_repro.tasks import metrics
+from bert_repro.tasks.squad.questions import read_json, read_questions
+
+if TYPE_CHECKING:
+    import datasets
+
+logger = logging.getLogger("bert_repro")
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class QuestionScores:
+    """The scores of every question's text, before any threshold.
+
+    Args:
+        exact_match: (N,).
+        f1: (N,).
+        has_answer: whether the question has a right answer, (N,).
+        is_answered: whether the text is not empty, (N,).
+    """
+
+    exact_match: FloatArray
+    f1: FloatArray
+    has_answer: npt.NDArray[np.bool_]
+    is_answered: npt.NDArray[np.bool_]
+
+    def at(self, null_odds: FloatArray, threshold: float) -> "QuestionScores":
+        """The scores when a question is left unanswered where its null odds exceed the threshold."""
+        null = null_odds > threshold
+        right = (~self.has_answer).astype(np.float64)
+        exact, f1 = (np.where(null, right, scores) for scores in (self.exact_match, self.f1))
+        return QuestionScores(exact, f1, self.has_answer, self.is_answered & ~null)
+
+    def summary(self) -> dict[str, float]:
+        """`exact_match` and `f1` over all questions and, where some have no answer, over either kind.
+
+        Of an unanswerable question both are 1 when it is left unanswered, so there they are one number.
+        """
+        result = {"exact_match": _mean(self.exact_match), "f1": _mean(self.f1)}
+        if not self.has_answer.all():
+            result["no_answer_accuracy"] = _mean(self.f1[~self.has_answer])
+            if self.has_answer.any():
+                result["has_answer_exact_match"] = _mean(self.exact_match[self.has_answer])
+                result["has_answer_f1"] = _mean(self.f1[self.has_answer])
+        return result
+
+
+def score_questions(texts: Sequence[str], answers: Sequence[Sequence[str]], *, unanswerable: bool) -> QuestionScores:
+    """Scores texts against the right answers.
+
+    Args:
+        texts: N answers; "" for none.
+        answers: the right answers of each question; empty for an unanswerable one.
+        unanswerable: count as the script of v2.0 does.
+    """
+    rows = []
+    for text, right in zip(texts, answers, strict=True):
+        # The v2.0 script leaves out references without a word and takes "" where none is left.
+        references = [one for one in right if metrics.normalize_answer(one)] or [""] if unanswerable else right
+        rows.append(metrics.answer_scores(text, references, empty_is_answer=unanswerable))
+    exact, f1 = np.array(rows, dtype=np.float64).reshape(-1, 2).T
+    has_answer = np.array([bool(right) for right in answers])
+    return QuestionScores(exact, f1, has_answer, np.array([bool(text) for text in texts]))
+
+
+def best_threshold(scores: FloatArray, questions: QuestionScores, null_odds: FloatArray) -> tuple[float, float]:
+    """The threshold on the null odds with the best mean score, found as the v2.0 script finds it.
+
+    Beginning with no question answered, questions are answered in the order of their null odds. The first threshold
+    that reaches the best sum wins; 0 where none is better than to answer nothing.
+
+    Args:
+        scores: exact match or F1 of each question's text, (N,).
+        questions: what else is known of the questions.
+        null_odds: null score less best score, (N,).
+
+    Returns:
+        The best mean and its threshold.
+    """
+    order = np.argsort(null_odds, kind="stable")
+    gains = np.where(questions.has_answer, scores, -questions.is_answered.astype(np.float64))[order]
+    nothing = float((~questions.has_answer).sum())
+    # One sum after another, beginning with the count, as the script adds; the last digit decides between equals.
+    sums = np.cumsum(np.concatenate([[nothing], gains]))
+    place = int(sums.argmax())
+    return float(sums[place] / len(scores)), float(null_odds[order[place - 1]]) if place else 0.0
+
+
+def threshold_report(questions: QuestionScores, null_odds: FloatArray) -> dict[str, float]:
+    """Best exact match and F1 over all thresholds, with the thresholds that reach them."""
+    best_exact, exact_at = best_threshold(questions.exact_match, questions, null_odds)
+    best_f1, f1_at = best_threshold(questions.f1, questions, null_odds)
+    return {
+        "best_exact_match": best_exact,
+        "best_exact_match_threshold": exact_at,
+        "best_f1": best_f1,
+        "best_f1_threshold": f1_at,
+    }
+
+
+def score_squad(config: SquadScoringConfig) -> dict[str, float]:
+    """Scores a file of predictions.
+
+    Returns:
+        `exact_match` and `f1` of the texts as they are, for v2.0 by kind of question too and, with null odds, the best
+        thresholds.
+
+    Raises:
+        UserError: a file is not as it should be, or a prediction or null score is missing.
+    """
+    unanswerable = config.task_name == "squad_v2"
+    data_file = Path(config.data_file)
+    dataset = read_questions(data_file, unanswerable=unanswerable)
+    if "answers" not in dataset.column_names:
+        raise UserError(f"{data_file}: its questions have no answers to score against; name a labelled file")
+    texts = values_by_id(Path(config.predictions_file), dataset, str, "text")
+    questions = score_questions(texts, answer_texts(dataset), unanswerable=unanswerable)
+    scores = questions.summary()
+    if config.null_odds_file:
+        odds = np.array(values_by_id(Path(config.null_odds_file), dataset, (int, float), "number"), dtype=np.float64)
+        scores |= threshold_report(questions, odds)
+    logger.info("%d questions: %s", len(texts), ", ".join(f"{name} {value:.6f}" for name, value in scores.items()))
+    return scores
+
+
+def answer_texts(dataset: "datasets.Dataset") -> list[list[str]]:
+    """The right answers of every question of a labelled split."""
+    return [answers["text"] for answers in dataset["answers"]]
+
+
+def values_by_id(path: Path, dataset: "datasets.Dataset", kind: Any, told: str) -> list[Any]:
+    """Reads a JSON object of one value per question, in the order of the data set.
+
+    Ids that the data set does not have are left out, as the official scripts do, and counted in the log.
+
+    Raises:
+        UserError: it is no such file, lacks a question, or a value is of another kind or not finite.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: holds no object; write question ids with their {told}s")
+    missing = [identity for identity in dataset["id"] if identity not in content]
+    if missing:
+        raise UserError(
+            f"{path}: no entry for question {missing[0]!r} ({len(missing)} of {len(dataset)} are missing); predict "
+            "every question, or name the data file it was made for"
+        )
+    values = [content[identity] for identity in dataset["id"]]
+    for identity, value in zip(dataset["id"], values, strict=True):
+        # JSON as Python reads it has NaN and infinities, which no order of thresholds has a place for.
+        unordered = isinstance(value, int | float) and not abs(value) <= sys.float_info.max
+        if not isinstance(value, kind) or isinstance(value, bool) or unordered:
+            raise UserError(f"{path}, question {identity!r}: {value!r} is no {told}; write one {told} for each id")
+    if len(content) > len(values):
+        logger.warning("%s: %d entries belong to no question and are left out", path, len(content) - len(values))
+    return values
+
+
+def by_id(dataset: "datasets.Dataset", values: Sequence[Any]) -> Mapping[str, Any]:
+    """Question id -> value, in the order of the data set."""
+    return dict(zip(dataset["id"], values, strict=True))
+
+
+def _mean(values: FloatArray) -> float:
+    # Summed one after another, as the scripts do, so that not even the last digit differs.
+    total: float = sum(values.tolist())
+    return total / len(values)

@@ -1,0 +1,382 @@
+"""SQuAD v1.1 and v2.0: the answer to a question is a span of a passage (paper 4.2, 4.3; released run_squad.py).
+
+A question over a long passage is one example with several features, one for each window. `squad_windows` makes
+windows, `squad_decoding` turns scores into answers, `squad_scoring` scores them, `squad_files` reads the files.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_repro.configs import FinetuningConfig, SquadConfig
+from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.tasks import metrics
+from bert_repro.tasks.base import Batch, Feature, FloatArray, Predictions, Task
+from bert_repro.tasks.encoding import join, special_ids, token_ids
+from bert_repro.tasks.hub_datasets import load_from_hub
+from bert_repro.tasks.squad import scoring as scoring
+from bert_repro.tasks.squad.decoding import Decoder, ReleasedText, text_by_offsets
+from bert_repro.tasks.squad.passage_windows import (
+    NO_ANSWER,
+    UNFOUND,
+    Passage,
+    answer_span,
+    target,
+    tokenize_passages,
+    window_spans,
+)
+from bert_repro.tasks.squad.questions import ListsOnDisk, read_questions, write_by_id
+
+if TYPE_CHECKING:
+    import datasets
+    import evaluate
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger("bert_repro")
+
+_ROWS_AT_ONCE = 1000
+_DEFAULTS = SquadConfig(model_name_or_path="-", do_eval=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquadTask(Task):
+    """Span of a passage that answers a question.
+
+    A split has the columns `id`, `question`, `context` and, if it is labelled, `answers` (`text`, `answer_start`), as
+    the Hub's datasets have. Training takes the first answer of a question that has several.
+
+    A feature is one window, with `window` (0 for the first of its question), `window_start` (its first piece of the
+    passage), `passage_at` (the position of that piece in the input) and `labels` (start and end position).
+
+    Args:
+        files: the official file of each split.
+        hub_dataset: its id on the Hub.
+        unanswerable: whether a question may have no answer (v2.0).
+        settings: what the run is told.
+        null_score_diff_threshold: v2.0: leave a question unanswered where the null score exceeds the best answer's by
+            more than this; None: not chosen yet, counts as 0.
+        tokenizer: of the model; `prepared` puts it in.
+    """
+
+    head: str = "BertReproForQuestionAnswering"
+    metrics: tuple[str, ...] = ("exact_match", "f1")
+    primary_metric: str = "f1"
+    data_license: str | None = "CC BY-SA 4.0"
+    files: Mapping[str, str]
+    hub_dataset: str
+    unanswerable: bool
+    settings: SquadConfig = _DEFAULTS
+    null_score_diff_threshold: float | None = None
+    tokenizer: Any = field(default=None, repr=False)
+
+    # -------------------------------------------------------------------------------------------------- settings
+
+    def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SquadTask":
+        """See `Task.prepared`."""
+        assert isinstance(config, SquadConfig), "run_squad makes one"
+        threshold = config.null_score_diff_threshold
+        if threshold is not None and not self.unanswerable:
+            raise UserError(
+                f"--null_score_diff_threshold is {threshold:g}, but every question of task {self.name} has an answer; "
+                "leave it out, or use --task_name squad_v2"
+            )
+        if self.unanswerable and config.ensemble_with and threshold is None and not config.do_eval:
+            raise UserError(
+                "--do_predict with --ensemble_with: no threshold is known for the mean of several models; add "
+                "--do_eval, which finds it on the dev set, or give --null_score_diff_threshold"
+            )
+        return replace(self, settings=config, null_score_diff_threshold=threshold, tokenizer=tokenizer)
+
+    def restored(self, model_config: Any) -> "SquadTask":
+        """The task with the model's own threshold, unless the run names one or is an ensemble's.
+
+        A member's threshold is about its own scores, not about the mean of several models' scores.
+        """
+        if not self.unanswerable or self.null_score_diff_threshold is not None or self.settings.ensemble_with:
+            return self
+        return replace(self, null_score_diff_threshold=model_config.null_score_diff_threshold)
+
+    def tuned(self, predictions: Predictions, dataset: "datasets.Dataset") -> "SquadTask":
+        """The task with the threshold that is best for F1 (paper 4.3), unless the run names one."""
+        if not self.unanswerable or self.null_score_diff_threshold is not None:
+            return self
+        questions, odds = self._questions(predictions, dataset)
+        best_f1, threshold = scoring.best_threshold(questions.f1, questions, odds)
+        if best_f1 == float((~questions.has_answer).mean()):
+            # Best is to answer nothing; the official script then names 0, at which something may be answered.
+            threshold = float(odds.min()) - 1.0
+        logger.info("%s: F1 is best, %.4f, at null_score_diff_threshold %.4f", self.name, best_f1, threshold)
+        return replace(self, null_score_diff_threshold=threshold)
+
+    def model_settings(self) -> dict[str, Any]:
+        """How the loss is taken, and the threshold; None for v1.1, so that none is left of an earlier training."""
+        threshold = self.null_score_diff_threshold if self.unanswerable else None
+        return {"qa_loss": self.settings.qa_loss, "null_score_diff_threshold": threshold}
+
+    # ------------------------------------------------------------------------------------------------------ data
+
+    def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.load`; files named in the settings go before those of `data_dir` or the Hub, split by split."""
+        named = {split: getattr(self.settings, f"{split}_file") for split in splits}
+        official = {split: Path(data_dir or "") / self.files[split] for split in splits}
+        found = {}
+        for split in splits:
+            path = Path(named[split] or official[split])
+            if named[split] or (data_dir is not None and path.is_file()):
+                found[split] = read_questions(path, unanswerable=self.unanswerable)
+        others = [split for split in splits if split not in found]
+        if data_dir is None and others:
+            found |= load_from_hub(self.hub_dataset, others)
+        if not found:
+            paths = " and ".join(str(path) for path in official.values())
+            flags = " or ".join(f"--{split}_file" for split in splits)
+            raise UserError(f"{paths}: no such file; put the official file into --data_dir, or name one with {flags}")
+        for split in splits:
+            if split not in found:
+                logger.warning("%s: split %s is missing", self.name, split)
+        return found
+
+    def is_labelled(self, dataset: "datasets.Dataset") -> bool:
+        """Whether there is a column `answers`."""
+        return "answers" in dataset.column_names
+
+    def encoding_settings(self) -> dict[str, Any]:
+        """See `Task.encoding_settings`."""
+        return {"max_query_length": self.settings.max_query_length, "doc_stride": self.settings.doc_stride}
+
+    def encode_batch(
+        self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
+    ) -> dict[str, list[Any]]:
+        """[CLS] question [SEP] window [SEP] for every window of every question."""
+        cls, sep = special_ids(tokenizer)
+        questions = token_ids(tokenizer, examples["question"])
+        passages = _passages(tokenizer, examples["context"])
+        spans = self._answer_spans(examples, tokenizer, passages) if "answers" in examples else None
+        columns = ("input_ids", "token_type_ids", "length", "truncated", "window", "window_start", "passage_at")
+        features: dict[str, list[Any]] = {name: [] for name in columns}
+        if spans is not None:
+            features["labels"] = []
+        most = self.settings.max_query_length
+        for row, (question, passage) in enumerate(zip(questions, passages, strict=True)):
+            kept = question[:most]
+            passage_at = len(kept) + 2
+            windows = window_spans(len(passage.ids), max_seq_length - passage_at - 1, self.settings.doc_stride)
+            for number, (start, size) in enumerate(windows):
+                ids, segments = join(cls, sep, kept, passage.ids[start : start + size].tolist())
+                values = (ids, segments, len(ids), len(question) > most, number, start, passage_at)
+                for name, value in zip(columns, values, strict=True):
+                    features[name].append(value)
+                if spans is not None:
+                    span = spans[row]
+                    features["labels"].append(UNFOUND if span == UNFOUND else target(span, (start, size), passage_at))
+        return features
+
+    def _answer_spans(
+        self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", passages: Sequence[Passage]
+    ) -> list[tuple[int, int] | None]:
+        """The pieces of each question's first answer; None without an answer, `UNFOUND` where it cannot be found."""
+        texts = [next(iter(answers["text"]), "") for answers in examples["answers"]]
+        answer_ids = token_ids(tokenizer, texts)
+        spans: list[tuple[int, int] | None] = []
+        for answers, passage, text, ids in zip(examples["answers"], passages, texts, answer_ids, strict=True):
+            found = None
+            if answers["text"]:
+                found = answer_span(passage, text, answers["answer_start"][0], ids) or UNFOUND
+            spans.append(found)
+        return spans
+
+    def training_features(self, features: "datasets.Dataset") -> "datasets.Dataset":
+        """Leaves out questions whose answer is not where they say, and windows without a target.
+
+        The latter only where the softmax is over the passage alone, which gives [CLS] no place.
+        """
+        if "labels" not in features.column_names:
+            raise UserError(f"--do_train: the training set of {self.name} has no answers; name a labelled file")
+        starts = np.asarray(features["labels"][:])[:, 0]
+        kept = starts != UNFOUND[0]
+        lost = int((np.asarray(features["window"][:])[~kept] == 0).sum())
+        if lost:
+            logger.warning("%s: dropped %d training questions whose answer is not in its place", self.name, lost)
+        if self.settings.qa_softmax == "paragraph" and not self.unanswerable:
+            kept &= starts != NO_ANSWER[0]
+        if not kept.any():
+            raise UserError(f"--do_train: the training set of {self.name} has no answer where it says; mend its file")
+        return features if kept.all() else features.select(np.flatnonzero(kept))
+
+    def collate(
+        self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
+    ) -> Batch:
+        """See `Task.collate`; `start_positions`, `end_positions` and, where the softmax needs it, `answer_mask`."""
+        import torch
+
+        from bert_repro.training.collation import collate_features
+
+        softmax, training = self.settings.qa_softmax, "labels" in features[0]
+        if training and softmax == "padded":
+            pad_to_multiple_of = self.settings.max_seq_length
+        batch = collate_features(
+            features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
+        )
+        if not training:
+            return batch
+        labels = torch.tensor([feature["labels"] for feature in features])
+        batch["start_positions"], batch["end_positions"] = labels.unbind(dim=1)
+        if softmax == "paragraph":
+            rows = [self._paragraph_mask(feature) for feature in features]
+            if packing:
+                batch["answer_mask"] = torch.from_numpy(np.concatenate(rows)[None])
+            else:
+                width = batch["input_ids"].shape[1]
+                batch["answer_mask"] = torch.from_numpy(np.stack([np.pad(row, (0, width - len(row))) for row in rows]))
+        elif softmax == "sequence" and not packing:
+            batch["answer_mask"] = batch["attention_mask"].bool()
+        return batch
+
+    def _paragraph_mask(self, feature: Feature) -> npt.NDArray[np.bool_]:
+        mask = np.zeros(feature["length"], dtype=bool)
+        mask[feature["passage_at"] : -1] = True
+        mask[0] = self.unanswerable
+        return mask
+
+    # ---------------------------------------------------------------------------------------------------- answers
+
+    def feature_outputs(self, output: Any, lengths: Sequence[int]) -> list[FloatArray]:
+        """Start and end score of every token of each window, (length, 2)."""
+        scores = np.stack(
+            [logits.detach().float().cpu().numpy() for logits in (output.start_logits, output.end_logits)]
+        )
+        return [scores[:, row, :length].T.copy() for row, length in enumerate(lengths)]
+
+    def postprocess(
+        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
+    ) -> Predictions:
+        """The best text of each question, for v2.0 before the threshold, with its `null_odds` and `nbest` list.
+
+        The outputs of one question and, on disk, the n-best lists are all that is held beside texts and odds.
+        """
+        columns = (np.asarray(features[name][:]) for name in ("window", "window_start", "passage_at"))
+        number, starts, passage_at = columns
+        firsts = np.append(np.flatnonzero(number == 0), len(number))
+        decoder, coming = self._decoder(), iter(outputs)
+        texts, odds, nbest = [], [], ListsOnDisk()
+        for row, passage in enumerate(self._dataset_passages(dataset)):
+            rows = slice(firsts[row], firsts[row + 1])
+            scores = [values.astype(np.float64) for values in islice(coming, rows.stop - rows.start)]
+            if not all(np.isfinite(values).all() for values in scores):
+                raise NonFiniteError(f"{self.name}: the model's output is not finite")
+            at = int(passage_at[rows.start])
+            windows = [
+                (start, len(values) - at - 1) for start, values in zip(starts[rows].tolist(), scores, strict=True)
+            ]
+            answer = decoder.answer(passage, windows, scores, at)
+            texts.append(answer.text)
+            odds.append(answer.null_odds)
+            nbest.append(answer.best)
+        return {"prediction": texts, "null_odds": odds, "nbest": nbest}
+
+    def answers(self, predictions: Predictions) -> list[str]:
+        """What the model answers: the best text or, in v2.0 beyond the threshold, "" for no answer."""
+        if not self.unanswerable:
+            return list(predictions["prediction"])
+        pairs = zip(predictions["prediction"], predictions["null_odds"], strict=True)
+        return ["" if odds > (self.null_score_diff_threshold or 0.0) else text for text, odds in pairs]
+
+    def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
+        """`exact_match` and `f1`; for v2.0 those at the threshold, at 0 and at the best thresholds."""
+        questions, odds = self._questions(predictions, dataset)
+        if not self.unanswerable:
+            return questions.summary()
+        threshold = self.null_score_diff_threshold or 0.0
+        at_zero = questions.at(odds, 0.0).summary()
+        return {
+            **questions.at(odds, threshold).summary(),
+            "null_score_diff_threshold": threshold,
+            "exact_match_at_0": at_zero["exact_match"],
+            "f1_at_0": at_zero["f1"],
+            **scoring.threshold_report(questions, odds),
+        }
+
+    def is_collapsed(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
+        """See `Task.is_collapsed`; by the answers after the threshold, so that none at all (v2.0) counts."""
+        return len(dataset) > 1 and len(set(self.answers(predictions))) == 1
+
+    def write_predictions(
+        self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
+    ) -> list[Path]:
+        """Writes predictions.json, nbest_predictions.json and, for v2.0, null_odds.json, as the official scripts take
+        them; for other splits than `validation` with the split's name, as in predictions.test.json."""
+        contents = {"predictions": self.answers(predictions), "nbest_predictions": predictions["nbest"]}
+        if self.unanswerable:
+            contents["null_odds"] = predictions["null_odds"]
+        paths = []
+        for name, values in contents.items():
+            paths.append(Path(directory) / (f"{name}.json" if split == "validation" else f"{name}.{split}.json"))
+            write_by_id(paths[-1], dataset["id"], values)
+        return paths
+
+    def data_record(self) -> dict[str, Any]:
+        """See `Task.data_record`; nothing is known of one's own files."""
+        if self.settings.train_file or self.settings.validation_file:
+            return super().data_record()
+        return {"dataset": self.hub_dataset, "language": "en", "license": self.data_license}
+
+    def evaluate_metric(self) -> "evaluate.Metric":
+        """Exact match and F1 as one object of the `evaluate` library; references are lists of right answers."""
+        return metrics.answer_evaluate_metric()
+
+    def _questions(
+        self, predictions: Predictions, dataset: "datasets.Dataset"
+    ) -> tuple[scoring.QuestionScores, npt.NDArray[np.float64]]:
+        right = scoring.answer_texts(dataset)
+        questions = scoring.score_questions(predictions["prediction"], right, unanswerable=self.unanswerable)
+        return questions, np.asarray(predictions["null_odds"], dtype=np.float64)
+
+    def _decoder(self) -> Decoder:
+        settings = self.settings
+        return Decoder(
+            exact=settings.decoding == "exact",
+            n_best_size=settings.n_best_size,
+            max_answer_length=settings.max_answer_length,
+            nullable=self.unanswerable,
+            text_of=ReleasedText(self.tokenizer) if settings.answer_text == "released" else text_by_offsets,
+        )
+
+    def _dataset_passages(self, dataset: "datasets.Dataset") -> Iterator[Passage]:
+        for start in range(0, len(dataset), _ROWS_AT_ONCE):
+            yield from _passages(self.tokenizer, dataset[start : start + _ROWS_AT_ONCE]["context"])
+
+
+def _passages(tokenizer: "PreTrainedTokenizerBase", contexts: Sequence[str]) -> list[Passage]:
+    """A passage for each context, tokenised once where several questions share it."""
+    different = list(dict.fromkeys(contexts))
+    passages = dict(zip(different, tokenize_passages(tokenizer, different), strict=True))
+    return [passages[context] for context in contexts]
+
+
+SQUAD = SquadTask(
+    name="squad",
+    title="SQuAD v1.1",
+    files={"train": "train-v1.1.json", "validation": "dev-v1.1.json", "test": "test-v1.1.json"},
+    hub_dataset="rajpurkar/squad",
+    unanswerable=False,
+    paper_metrics={"table_2": ("exact_match", "f1"), "table_5": ("f1",)},
+)
+
+SQUAD_V2 = SquadTask(
+    name="squad_v2",
+    title="SQuAD v2.0",
+    files={"train": "train-v2.0.json", "validation": "dev-v2.0.json", "test": "test-v2.0.json"},
+    hub_dataset="rajpurkar/squad_v2",
+    unanswerable=True,
+    paper_metrics={"table_3": ("exact_match", "f1")},
+    paper_batch=48,
+    paper_epochs=2.0,
+)
+
+SQUAD_TASKS = (SQUAD, SQUAD_V2)

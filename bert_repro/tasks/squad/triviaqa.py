@@ -1,0 +1,220 @@
+"""TriviaQA as questions in SQuAD's JSON, to fine-tune on before SQuAD v1.1 (paper 4.2, Table 2, footnote 12).
+
+TriviaQA (Joshi et al., 2017; https://nlp.cs.washington.edu/triviaqa) gives a question, the names of its answer, and
+documents that may hold it, but not where. As in the paper, a passage is the beginning of a document; it becomes an
+example if one of the names stands in it, and is left out otherwise.
+"""
+
+import json
+import logging
+import os
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bert_repro.configs import TriviaqaConfig
+from bert_repro.errors import UserError
+from bert_repro.tasks.squad.questions import read_json
+
+logger = logging.getLogger("bert_repro")
+
+PAGES = {"EntityPages": "wikipedia", "SearchResults": "web"}
+"""The lists of a question's documents, and the folder of evidence that each is in."""
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_BOUND = r"(?<!\w)(?:{})(?!\w)"
+
+
+def convert_triviaqa(config: TriviaqaConfig) -> dict[str, int]:
+    """Writes the questions of a file of TriviaQA, one for every document that answers it, as SQuAD v1.1's JSON.
+
+    Ids are `QuestionId--Filename`. The first answer is the first place where a name stands; others are the other
+    spellings found.
+
+    Returns:
+        Counts: `questions` read, their `documents`, and of these the `examples` written, those `without_answer` at
+        their beginning, `missing` files, and those that are `repeated` for one question.
+
+    Raises:
+        UserError: a file is not as TriviaQA's are, or no example came of it, or the output cannot be written.
+    """
+    source, target = Path(config.qa_file), Path(config.output_file)
+    if target.is_dir():
+        raise UserError(f"--output_file {target} is a folder; name a file")
+    if target.exists() and not config.overwrite_output_file:
+        raise UserError(f"--output_file {target} exists; name another file, or give --overwrite_output_file")
+    evidence = _Evidence(Path(config.evidence_dir))
+    counts = Counter({name: 0 for name in ("questions", "documents", "examples", "without_answer", "missing")})
+    questions = _questions(source)
+    try:
+        _write(target, _articles(source, questions, evidence, config.max_tokens, counts))
+    except OSError as error:
+        raise UserError(f"--output_file {target}: cannot be written ({error.strerror}); name another") from error
+    if not counts["examples"]:
+        raise UserError(f"{source}: no example came of {_told(counts)}; {evidence.hint()}")
+    logger.info("%s: %s", target, _told(counts))
+    if counts["missing"]:
+        logger.warning("%d documents are not in %s, for example %s", counts["missing"], evidence.root, evidence.lost)
+    return dict(counts)
+
+
+def _write(target: Path, articles: Iterator[dict[str, Any]]) -> None:
+    """Writes articles as SQuAD v1.1's JSON, all or none; where there is none, no file."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".writing-{target.name}")
+    try:
+        with unfinished.open("w", encoding="utf-8", newline="\n") as file:
+            file.write('{"version": "1.1", "data": [')
+            number = 0
+            for number, article in enumerate(articles, start=1):
+                file.write("\n" if number == 1 else ",\n")
+                file.write(json.dumps(article, ensure_ascii=False))
+            file.write("\n]}\n")
+        if number:
+            os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def first_tokens(text: str, limit: int) -> str:
+    """The beginning of a text, up to the end of its `limit`-th token: a word, or a punctuation mark."""
+    for number, token in enumerate(_TOKEN.finditer(text), start=1):
+        if number == limit:
+            return text[: token.end()]
+    return text
+
+
+def find_answers(context: str, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Where names of an answer stand in a text, as SQuAD's answers; each spelling once, the first place first.
+
+    Case and the kind of white space do not count, and a name is a name only between other characters than letters and
+    digits. Where several begin, the longest counts.
+    """
+    longest_first = sorted({name.strip() for name in names} - {""}, key=lambda name: (-len(name), name))
+    if not longest_first:
+        return []
+    patterns = (r"\s+".join(map(re.escape, name.split())) for name in longest_first)
+    found: dict[str, int] = {}
+    for match in re.finditer(_BOUND.format("|".join(patterns)), context, re.IGNORECASE):
+        found.setdefault(match.group(), match.start())
+    return [{"text": text, "answer_start": start} for text, start in found.items()]
+
+
+class _Evidence:
+    """The folder of documents. Some names in TriviaQA's files differ from those on disk in case or Unicode form."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.lost: Path | None = None
+        self._names: dict[str, dict[str, Path]] = {}
+        if not any((root / folder).is_dir() for folder in PAGES.values()):
+            raise UserError(
+                f"--evidence_dir {root}: holds neither wikipedia/ nor web/; name TriviaQA's evidence folder"
+            )
+
+    def read(self, folder: str, name: str) -> str | None:
+        """The text of a document; None where there is no such file."""
+        path = self.root / folder / name
+        if not path.is_file():
+            if folder not in self._names:
+                below = (self.root / folder).rglob("*.txt")
+                self._names[folder] = {_plain(str(one.relative_to(self.root / folder))): one for one in below}
+            found = self._names[folder].get(_plain(name))
+            if found is None:
+                self.lost = self.lost or path
+                return None
+            path = found
+        try:
+            return path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror}); make it readable") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}: is not UTF-8 (byte {error.start}); get the file again") from None
+
+    def hint(self) -> str:
+        """What to look at where nothing came of a file."""
+        return f"{self.lost} is not there, name the right --evidence_dir" if self.lost else "name another --qa_file"
+
+
+def _plain(name: str) -> str:
+    return unicodedata.normalize("NFD", name).lower()
+
+
+def _questions(path: Path) -> list[dict[str, Any]]:
+    content = read_json(path)
+    questions = content.get("Data") if isinstance(content, dict) else None
+    if not isinstance(questions, list) or not questions:
+        raise UserError(f"{path}: no list 'Data' of questions; name a file such as TriviaQA's qa/wikipedia-train.json")
+    return questions
+
+
+def _articles(
+    path: Path, questions: Sequence[Any], evidence: _Evidence, max_tokens: int, counts: Counter[str]
+) -> Iterator[dict[str, Any]]:
+    """An article of one paragraph and one question for every document that answers its question."""
+    for number, question in enumerate(questions):
+        where = f"{path}, Data[{number}]"
+        identity, asked = (_text(where, question, name) for name in ("QuestionId", "Question"))
+        names = _answer_names(where, question)
+        counts["questions"] += 1
+        seen: set[str] = set()
+        for folder, page in _pages(where, question):
+            counts["documents"] += 1
+            if page.get("Filename") is None:  # a search result of which TriviaQA keeps no text
+                counts["missing"] += 1
+                continue
+            name = _text(where, page, "Filename")
+            if name in seen:
+                counts["repeated"] += 1
+                continue
+            seen.add(name)
+            text = evidence.read(folder, name)
+            if text is None:
+                counts["missing"] += 1
+                continue
+            context = first_tokens(text, max_tokens)
+            answers = find_answers(context, names)
+            if not answers:
+                counts["without_answer"] += 1
+                continue
+            counts["examples"] += 1
+            entry = {"id": f"{identity}--{name}", "question": asked, "answers": answers}
+            yield {"title": page.get("Title", name), "paragraphs": [{"context": context, "qas": [entry]}]}
+
+
+def _pages(where: str, question: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for key, folder in PAGES.items():
+        for page in _list(where, question, key):
+            if not isinstance(page, dict):
+                raise UserError(f"{where}: {key} holds {page!r}; it must hold objects with a Filename")
+            yield folder, page
+
+
+def _list(where: str, holder: dict[str, Any], key: str) -> list[Any]:
+    value = holder.get(key, [])
+    if not isinstance(value, list):
+        raise UserError(f"{where}: {key} is {value!r}; it must be a list, as in TriviaQA's own files, or be left out")
+    return value
+
+
+def _text(where: str, holder: Any, key: str) -> str:
+    value = holder.get(key) if isinstance(holder, dict) else None
+    if not isinstance(value, str) or not value:
+        raise UserError(f"{where}: {key} is {value!r}; it must be a text, as in TriviaQA's own files")
+    return value
+
+
+def _answer_names(where: str, question: dict[str, Any]) -> list[str]:
+    answer = question.get("Answer")
+    if not isinstance(answer, dict):
+        raise UserError(f"{where}: has no Answer; name a file with answers, not a test set")
+    names = [answer.get("Value"), *_list(where, answer, "Aliases"), *_list(where, answer, "HumanAnswers")]
+    if not all(isinstance(name, str) for name in names):
+        raise UserError(f"{where}: Answer is {answer!r}; Value and Aliases must be texts")
+    return names
+
+
+def _told(counts: Counter[str]) -> str:
+    return ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())

@@ -1,0 +1,242 @@
+"""Tasks that give a tag to every word: named entities, parts of speech (paper 5.3).
+
+The first token of each word is classified, no conditional random field on top; every word of a split gets one
+prediction, however long its sentence is.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_repro.configs import FinetuningConfig, NerConfig
+from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.tasks import metrics
+from bert_repro.tasks.base import Batch, Feature, FloatArray, Predictions, Task
+from bert_repro.tasks.encoding import special_ids, token_ids
+from bert_repro.tasks.tagging.document_windows import TokenisedDocument, windows
+from bert_repro.tasks.tagging.tag_files import ENTITY_TAG, TaggedSentences, to_bio
+from bert_repro.training.collation import IGNORE_INDEX
+
+if TYPE_CHECKING:
+    import datasets
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger("bert_repro")
+
+SPECIAL_TOKENS = 2  # [CLS] and [SEP]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggingTask(Task):
+    """A tag for every word.
+
+    A split has a row per sentence with the columns `words` and, if it is labelled, `tags` (places in `label_names`),
+    and, where documents are known, `document` (a number; the sentences of a document stand together).
+
+    Args:
+        context: what a window holds: `tile`, `centred` or `sentence`; see
+            `bert_repro.tasks.tagging.document_windows.windows`.
+            Without `document` every sentence is a document of its own.
+    """
+
+    head: str = "BertReproForTokenClassification"
+    context: str = "tile"
+    # Windows reach over sentences, and documents must stay whole.
+    encodes_at_once: ClassVar[bool] = True
+
+    def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "TaggingTask":
+        """The task with the configuration's `ner_context`."""
+        if not isinstance(config, NerConfig):
+            return self
+        return dataclasses.replace(self, context=config.ner_context)
+
+    def is_labelled(self, dataset: "datasets.Dataset") -> bool:
+        """Whether there is a column `tags`."""
+        return "tags" in dataset.column_names
+
+    def deviations(
+        self, tokenizer: "PreTrainedTokenizerBase", splits: "Mapping[str, datasets.Dataset]"
+    ) -> dict[str, str]:
+        """`no_documents`, where context was asked for and a split does not tell its documents apart."""
+        without = [name for name, dataset in splits.items() if "document" not in dataset.column_names]
+        if self.context == "sentence" or not without:
+            return {}
+        return {
+            "no_documents": f"{', '.join(without)}: the data does not say where documents begin, so each sentence is "
+            f"read alone, not in the context that ner_context={self.context} asks for"
+        }
+
+    def encoding_settings(self) -> dict[str, Any]:
+        """See `Task.encoding_settings`."""
+        return {"context": self.context}
+
+    def encode_batch(
+        self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
+    ) -> dict[str, list[Any]]:
+        """Turns the sentences of a split into windows, in the order of the words.
+
+        Returns:
+            Columns with a row per window: what `Task.encode` says, `places` (of the first token of each word that is
+            tagged here) and `labels` (-100 elsewhere). `truncated`: a word alone was longer than a window and lost its
+            last tokens, never its tag.
+        """
+        cls, sep = special_ids(tokenizer)
+        room = max_seq_length - SPECIAL_TOKENS
+        pieces = _pieces(examples["words"], tokenizer)
+        tags = list(chain.from_iterable(examples.get("tags", [])))
+        numbers = examples.get("document", range(len(pieces)))
+        columns = ("input_ids", "token_type_ids", "length", "truncated", "places", *(["labels"] if tags else []))
+        features: dict[str, list[Any]] = {name: [] for name in columns}
+        words_before = 0
+        for _, group in groupby(zip(numbers, pieces, strict=True), key=lambda pair: pair[0]):
+            sentences = [sentence for _, sentence in group]
+            document = TokenisedDocument.of(sentences, room, int(tokenizer.unk_token_id))
+            too_long = np.array([len(word) > room for sentence in sentences for word in sentence])
+            for window in windows(document, self.context, room):
+                words = slice(window.first_word, window.last_word)
+                places = document.word_starts[words] - window.start + 1
+                ids = np.array([cls, *document.tokens[window.start : window.end], sep], dtype=np.int32)
+                features["input_ids"].append(ids)
+                features["token_type_ids"].append(np.zeros(len(ids), dtype=np.int8))
+                features["length"].append(len(ids))
+                features["truncated"].append(bool(too_long[words].any()))
+                features["places"].append(places)
+                if tags:
+                    own = tags[words_before + words.start : words_before + words.stop]
+                    features["labels"].append(_labels(len(ids), places, own))
+            words_before += len(document.word_starts) - 1
+        return features
+
+    def collate(
+        self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
+    ) -> Batch:
+        """Batches windows; `labels` are (1, T) packed, (B, S) padded, -100 where nothing is predicted."""
+        import torch
+
+        from bert_repro.training.collation import collate_features
+
+        batch = collate_features(
+            features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
+        )
+        if "labels" in features[0]:
+            rows = [torch.tensor(feature["labels"]) for feature in features]
+            if packing:
+                batch["labels"] = torch.cat(rows)[None]
+            else:
+                batch["labels"] = torch.full_like(batch["input_ids"], IGNORE_INDEX)
+                for labels, row in zip(batch["labels"], rows, strict=True):
+                    labels[: len(row)] = row
+        return batch
+
+    def loss_items(self, features: Sequence[Feature]) -> npt.NDArray[np.int64]:
+        """The words tagged in each window."""
+        return np.array([len(feature["places"]) for feature in features], dtype=np.int64)
+
+    def feature_outputs(self, output: Any, lengths: Sequence[int]) -> list[FloatArray]:
+        """The logits of each window's tokens, (length, tags)."""
+        logits: FloatArray = output.logits.detach().float().cpu().numpy()
+        if len(logits) == len(lengths):
+            return [row[:length] for row, length in zip(logits, lengths, strict=True)]
+        return np.split(logits[0], np.cumsum(lengths)[:-1])
+
+    def postprocess(
+        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
+    ) -> Predictions:
+        """The likeliest tag of every word: a list of tags for each sentence."""
+        predicted: list[str] = []
+        for places, logits in zip(features["places"], outputs, strict=True):
+            scores = logits[places]
+            if not np.isfinite(scores).all():
+                raise NonFiniteError(f"{self.name}: the model's output is not finite")
+            predicted.extend(self.label_names[tag] for tag in scores.argmax(axis=1))
+        ends = np.cumsum([len(words) for words in dataset["words"]])
+        return {"prediction": [predicted[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]}
+
+    def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
+        """Entity F1 over sentences, or the share of words that are right."""
+        references = self._names(dataset)
+        if self.metrics == ("accuracy",):
+            words = [list(chain.from_iterable(sentences)) for sentences in (predictions["prediction"], references)]
+            return metrics.compute(self.metrics, *words)
+        return metrics.compute(self.metrics, predictions["prediction"], references)
+
+    def is_collapsed(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
+        """See `Task.is_collapsed`; whether every word has the same tag."""
+        tags = list(chain.from_iterable(predictions["prediction"]))
+        return len(tags) > 1 and len(set(tags)) == 1
+
+    def write_predictions(
+        self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
+    ) -> list[Path]:
+        """Writes `predictions.SPLIT.txt` as `conlleval` takes it: word, tag if known, predicted tag; an empty line
+        after each sentence."""
+        path = Path(directory) / f"predictions.{split}.txt"
+        columns = [dataset["words"], *([self._names(dataset)] if self.is_labelled(dataset) else [])]
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            for sentence in zip(*columns, predictions["prediction"], strict=True):
+                for fields in zip(*sentence, strict=True):
+                    file.write(" ".join(fields) + "\n")
+                file.write("\n")
+        return [path]
+
+    def _names(self, dataset: "datasets.Dataset") -> list[list[str]]:
+        return [[self.label_names[tag] for tag in tags] for tags in dataset["tags"]]
+
+
+def tagged_dataset(sentences: TaggedSentences, label_names: Sequence[str], *, entities: bool) -> "datasets.Dataset":
+    """The split that a `TaggingTask` takes.
+
+    Args:
+        sentences: what a file holds.
+        label_names: all tags that may occur, in BIO if they mark entities.
+        entities: rewrite the tags as BIO.
+
+    Raises:
+        UserError: a tag is not among them.
+    """
+    import datasets
+
+    columns: dict[str, list[list[str]] | list[list[int]] | list[int]] = {"words": sentences.words}
+    if sentences.tags is not None:
+        numbers = {name: number for number, name in enumerate(label_names)}
+        columns["tags"] = [
+            _numbered(sentences, row, tags, numbers, entities=entities) for row, tags in enumerate(sentences.tags)
+        ]
+    if sentences.documents is not None:
+        columns["document"] = sentences.documents
+    return datasets.Dataset.from_dict(columns)
+
+
+def _numbered(
+    sentences: TaggedSentences, row: int, written: Sequence[str], numbers: Mapping[str, int], *, entities: bool
+) -> list[int]:
+    wrong = next((place for place, tag in enumerate(written) if entities and not ENTITY_TAG.fullmatch(tag)), None)
+    tags = to_bio(written) if entities and wrong is None else written
+    if wrong is None:
+        wrong = next((place for place, tag in enumerate(tags) if tag not in numbers), None)
+    if wrong is not None:
+        raise UserError(
+            f"{sentences.path}, line {sentences.lines[row] + wrong}: tag {written[wrong]!r} is not known; it must be "
+            f"one of: {', '.join(numbers)}"
+        )
+    return [numbers[tag] for tag in tags]
+
+
+def _pieces(sentences: Sequence[Sequence[str]], tokenizer: "PreTrainedTokenizerBase") -> list[list[list[int]]]:
+    """The token ids of every word of every sentence. Words are tokenised one by one, each different one once."""
+    vocabulary = list(dict.fromkeys(chain.from_iterable(sentences)))
+    ids = dict(zip(vocabulary, token_ids(tokenizer, vocabulary), strict=True))
+    return [[ids[word] for word in words] for words in sentences]
+
+
+def _labels(length: int, places: npt.NDArray[np.int32], tags: Sequence[int]) -> npt.NDArray[np.int64]:
+    labels = np.full(length, IGNORE_INDEX, dtype=np.int64)
+    labels[places] = tags
+    return labels

@@ -1,0 +1,287 @@
+"""The training step, once for everything that trains: pre-training, fine-tuning, adapters.
+
+What is notable:
+- A step is a set of example ids. Processes and micro-batches only partition it; every loss term is divided by its count
+  over the whole set. So the update does not depend on how many devices share the work.
+- Dropout is seeded per (step, process, micro-batch), so a resumed run needs no saved generator.
+- A step whose loss or gradient is not finite is refused before the update.
+- A signal is answered at the end of the step, by all processes together, after a checkpoint.
+
+A batch source (`BatchSource`) says which ids a step holds and turns ids into model inputs.
+"""
+
+import logging
+import math
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch.distributed.tensor import DTensor
+
+from bert_repro.errors import NonFiniteError, StopRequested, UserError
+from bert_repro.hub.revisions import RevisionUploads
+from bert_repro.training import checkpoint, results
+from bert_repro.training.checkpoint import TrainerState
+from bert_repro.training.micro_batches import (
+    BatchSizes,
+    BatchSource,
+    Ids,
+    MicroBatch,
+    Step,
+    batch_sizes,
+    load_steps,
+    to_device,
+)
+from bert_repro.training.optimizer import build_optimizer, learning_rate, set_learning_rate
+from bert_repro.training.parallelism import Placement, whole_tensors
+from bert_repro.training.training_log import TrainingLog
+from bert_repro.utils.randomness import torch_seed
+
+__all__ = ["BatchSizes", "BatchSource", "Ids", "MicroBatch", "Step", "Trainer", "batch_sizes", "to_device"]
+
+logger = logging.getLogger("bert_repro")
+
+DROPOUT = 1  # what is drawn, in the names of `randomness.draw`
+MOST_SKIPPED_IN_A_ROW = 20
+LOADERS_BESIDE_A_GPU = 4
+
+
+class Trainer:
+    """Trains a model on a batch source.
+
+    Args:
+        accelerator: places and wraps the model, runs autocast and the gradient scaler.
+        model: a model whose output has one attribute per loss term (`loss`, or `mlm_loss` and `nsp_loss`), each a mean.
+        source: the plan.
+        config: settings of the run and of the optimiser.
+        tokenizer: saved in every checkpoint.
+        evaluate: called every `eval_steps`; returns figures for the log.
+        watch: called with every row of the training log.
+        compile_options: of `torch.compile`, for training steps; None does not compile.
+        uploads: takes the checkpoints of `save_steps` to the Hub; on the main process only.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: torch.nn.Module,
+        source: BatchSource,
+        config: Any,
+        *,
+        tokenizer: Any,
+        evaluate: Callable[[], dict[str, Any]] | None = None,
+        watch: Callable[[dict[str, float]], None] | None = None,
+        compile_options: dict[str, Any] | None = None,
+        uploads: RevisionUploads | None = None,
+    ) -> None:
+        self.accelerator, self.source, self.config, self.tokenizer = accelerator, source, config, tokenizer
+        self.evaluate, self.watch, self.uploads = evaluate, watch, uploads
+        self.output_dir = Path(config.output_dir)
+        self.placement = Placement(accelerator, model, shard=config.fsdp, compile_options=compile_options)
+        self.model = self.placement.model
+        self.optimizer = accelerator.prepare_optimizer(build_optimizer(self.model, config), device_placement=False)
+        self.state = TrainerState()
+        self.compiled_graphs = 0
+        self._skipped_in_a_row = 0
+
+    def train(self) -> None:
+        """Runs every remaining step; afterwards `model` is whole and plain, a new object where it was sharded.
+
+        Raises:
+            NonFiniteError: the loss or the gradient norm is not finite; the update was not made.
+            StopRequested: a signal came; a checkpoint has been written.
+        """
+        if self.config.resume_from_checkpoint:
+            self._resume()
+        log = TrainingLog(self.accelerator, self.config, self.state.step, self.source.total_steps, watch=self.watch)
+        try:
+            with log, _stop_signals() as received:
+                self._run(log, received)
+        finally:
+            self.placement.unwrap()
+        if self.uploads:
+            self.uploads.wait()
+        self.compiled_graphs = self.placement.compiled_graphs()
+        self.model = self.placement.whole_model(self.accelerator.device)
+
+    def _run(self, log: TrainingLog, received: list[int]) -> None:
+        for step, micro_batches in self._steps():
+            self.placement.wrapped.train()
+            figures, stop = self._step(step, micro_batches, stop=bool(received))
+            log.step(self.state.step, figures)
+            if self._due(self.config.eval_steps) and self.evaluate:
+                with self.placement.uncompiled():
+                    log.evaluation(self.state.step, self.evaluate())
+            if stop or self._due(self.config.save_steps):
+                self.save(upload=not stop)
+            if stop:
+                raise StopRequested(received[0] if received else signal.SIGTERM)
+
+    def save(self, *, upload: bool = True) -> None:
+        """Writes a checkpoint of the present state; every process gives its share, the main one writes.
+
+        Args:
+            upload: take it to the Hub, where the run does that.
+        """
+        main, uploads = self.accelerator.is_main_process, self.uploads if upload else None
+        if uploads:
+            uploads.wait()  # the checkpoint under way may be the oldest, which goes now
+        model = self.placement.whole_model("cpu", keep=main)
+        moments = whole_tensors(checkpoint.named_moments(self.model, self.optimizer.optimizer), keep=main)
+        if main:
+            scaler = self.accelerator.scaler  # asked here only, since it waits for the device
+            folder = checkpoint.save(
+                self.output_dir,
+                model,
+                moments,
+                replace(self.state, scaler=scaler.state_dict() if scaler else None, plan=dict(self.source.plan)),
+                tokenizer=self.tokenizer,
+                environment=results.environment(self.accelerator),
+                keep=self.config.save_total_limit,
+            )
+            if uploads:
+                uploads.start(folder)
+        if self.accelerator.num_processes > 1:  # on XLA even waiting for nobody compiles a graph
+            self.accelerator.wait_for_everyone()
+
+    def _resume(self) -> None:
+        folder = checkpoint.find(self.output_dir, self.config.resume_from_checkpoint)
+        self._require_same_plan(folder, checkpoint.state_of(folder))
+        environment = results.environment(self.accelerator)
+        self.state = checkpoint.load(folder, self.model, self.optimizer.optimizer, environment)
+        if self.accelerator.scaler is not None and self.state.scaler:
+            self.accelerator.scaler.load_state_dict(self.state.scaler)
+        logger.info("resuming from %s", folder)
+
+    def _require_same_plan(self, folder: Path, state: TrainerState) -> None:
+        for name, before in (state.plan or {}).items():
+            if self.source.plan.get(name) != before:
+                raise UserError(
+                    f"{folder}: its run had the {name} {before}, not {self.source.plan.get(name)}; go on with the data "
+                    "and settings that it had, or start anew with --overwrite_output_dir"
+                )
+        if state.step > self.source.total_steps:
+            raise UserError(
+                f"{folder}: its run has taken {state.step} steps, and this one is to take {self.source.total_steps} in "
+                "all; ask for more, or resume from an earlier checkpoint"
+            )
+
+    def _steps(self) -> Iterator[tuple[Step, list[MicroBatch]]]:
+        accelerator, config = self.accelerator, self.config
+        on_gpu = accelerator.device.type == "cuda"
+        workers = config.dataloader_num_workers
+        return load_steps(
+            self.source,
+            self.state.position,
+            self.source.total_steps - self.state.step,
+            process=accelerator.process_index,
+            processes=accelerator.num_processes,
+            num_workers=LOADERS_BESIDE_A_GPU * on_gpu if workers is None else workers,
+            prefetch_factor=config.dataloader_prefetch_factor,
+            pin_memory=on_gpu and config.dataloader_pin_memory,
+        )
+
+    def _step(self, step: Step, micro_batches: list[MicroBatch], *, stop: bool) -> tuple[dict[str, float], bool]:
+        """Forward, backward and update of one global batch.
+
+        Returns:
+            The step's figures (losses, accuracies, rate, gradient norm, tokens), and whether any process wants to stop.
+        """
+        sums: dict[str, Any] = {}
+        for number, micro_batch in enumerate(micro_batches):
+            self._seed_dropout(number)
+            last = number == len(micro_batches) - 1
+            with nullcontext() if last else self.placement.accumulating():
+                shares = self._backward(step, micro_batch)
+            for name, share in shares.items():
+                sums[name] = sums.get(name, 0) + share
+        tokens = sum(micro_batch.tokens for micro_batch in micro_batches)
+        figures, tokens, stop = self._read_figures(sums, tokens, stop)
+        losses = {term: figures[term] for term in step.totals}
+        rate = self._update(losses, figures["grad_norm"])
+        self._advance(step, skipped=not math.isfinite(figures["grad_norm"]))
+        figures |= {"loss": sum(losses.values()), "learning_rate": rate}
+        figures |= {"tokens": tokens, "flops": tokens * step.flops_per_token}
+        return figures, stop
+
+    def _backward(self, step: Step, micro_batch: MicroBatch) -> dict[str, torch.Tensor]:
+        """This micro-batch's share of every loss term and accuracy of the global batch; gradients are added up."""
+        inputs = to_device(micro_batch.inputs, self.accelerator.device)
+        with self.accelerator.autocast():
+            output = self.placement.wrapped(**inputs)
+        losses = {
+            term: getattr(output, term) * self.placement.number(micro_batch.counts[term] / total)
+            for term, total in step.totals.items()
+        }
+        # DDP and FSDP average gradients over the processes, while the totals already count all of them.
+        self.accelerator.backward(sum(losses.values()) * self.accelerator.num_processes)
+        shares = {term: loss.detach() for term, loss in losses.items()}
+        for term, right in self.source.count_right(output, inputs).items():
+            total = self.placement.number(step.totals[term])
+            shares[term.replace("loss", "accuracy")] = right.to(shares[term].dtype) / total
+        return shares
+
+    def _seed_dropout(self, micro_batch: int) -> None:
+        names = (self.config.seed, DROPOUT, self.state.step, self.accelerator.process_index, micro_batch)
+        self.placement.seed(torch_seed(*names))
+
+    def _read_figures(self, sums: dict[str, Any], tokens: int, stop: bool) -> tuple[dict[str, float], int, bool]:
+        """Clips the gradient, adds up loss terms, tokens and stop requests over the processes, and reads them.
+
+        One collective, and one wait for the device a step. The gradient norm is that before clipping.
+        """
+        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm or math.inf)
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        values = torch.stack([*sums.values()])
+        own = torch.cat([values, torch.tensor([tokens, stop], dtype=values.dtype, device=values.device)])
+        total = self.accelerator.reduce(own, "sum") if self.accelerator.num_processes > 1 else own
+        read = torch.cat([total, norm.to(total.dtype).reshape(1)])
+        self.placement.execute()
+        *terms, tokens, stop, norm = read.tolist()
+        return dict(zip(sums, terms, strict=True)) | {"grad_norm": norm}, int(tokens), stop > 0
+
+    def _update(self, losses: dict[str, float], norm: float) -> float:
+        """Takes the step, unless something is not finite; returns the learning rate."""
+        # With fp16 a gradient that is not finite is the scaler's business: it lowers its scale and skips the step.
+        scales_loss = self.accelerator.scaler is not None
+        if not math.isfinite(sum(losses.values())) or not (math.isfinite(norm) or scales_loss):
+            raise NonFiniteError(
+                f"stopped at step {self.state.step}: loss {losses}, gradient norm {norm}; the update was not made and "
+                "nothing was saved from it. Lower --learning_rate or lengthen the warm-up, then resume"
+            )
+        rate = learning_rate(self.state.step - self.state.skipped, self.config, self.source.total_steps)
+        set_learning_rate(self.optimizer.optimizer, rate)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.placement.execute()
+        return rate
+
+    def _advance(self, step: Step, *, skipped: bool) -> None:
+        self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
+        if self._skipped_in_a_row == MOST_SKIPPED_IN_A_ROW:
+            raise NonFiniteError(
+                f"stopped at step {self.state.step}: {MOST_SKIPPED_IN_A_ROW} fp16 steps in a row had no finite "
+                "gradient; use --mixed_precision bf16 or a lower --learning_rate"
+            )
+        self.state = TrainerState(self.state.step + 1, self.state.skipped + skipped, step.position)
+
+    def _due(self, every: int | None) -> bool:
+        return every is not None and self.state.step % every == 0
+
+
+@contextmanager
+def _stop_signals() -> Iterator[list[int]]:
+    """Collects TERM, INT and USR1 instead of dying of them; the list holds the signals that came."""
+    received: list[int] = []
+    wanted = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in wanted}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

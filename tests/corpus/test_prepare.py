@@ -1,0 +1,400 @@
+import json
+import logging
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_repro.configs import CorpusConfig, TokenizerConfig
+from bert_repro.corpus import prepare as corpus_module
+from bert_repro.corpus import shards, writer
+from bert_repro.corpus.prepare import TokenizedCorpus, prepare_corpus, train_tokenizer_from_corpus
+from bert_repro.corpus.tokenizer import load_tokenizer, train_wordpiece
+from bert_repro.errors import UserError
+from bert_repro.utils import status
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("BERT_REPRO_DATA", ROOT.parent / "shared" / "data"))
+NOUNS = ["mountain", "river", "village", "winter", "teacher", "garden", "window", "letter"]
+
+
+def document(number):
+    """Two paragraphs and a heading between them; every document a different text."""
+    first, second = NOUNS[number % 8], NOUNS[(number // 8) % 8]
+    return (
+        f"The {first} number {number} was seen by Mr. Smith from the {second} on a cold morning. It was gone at noon.\n"
+        f"{second.title()} of the {first}\n"
+        f"Nobody in the {second} had ever heard of the {first}, and nobody asked for it again after that day."
+    )
+
+
+@pytest.fixture(scope="module")
+def tokenizer_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    train_wordpiece((document(number) for number in range(64)), vocab_size=200).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def make_config(tmp_path, tokenizer_dir):
+    path = tmp_path / "raw.jsonl"
+    path.write_text("".join(json.dumps({"text": document(number)}) + "\n" for number in range(40)))
+
+    def make(**changes):
+        options = {
+            "input_files": (str(path),),
+            "tokenizer": str(tokenizer_dir),
+            "output_dir": str(tmp_path / "corpus"),
+            "num_proc": 1,
+        }
+        return CorpusConfig(**(options | changes))
+
+    return make
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    monkeypatch.setattr(corpus_module, "PART_CHARACTERS", 2000)
+    monkeypatch.setattr(corpus_module, "BLOCK_CHARACTERS", 700)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}
+
+
+def sentence_texts(corpus, tokenizer, number):
+    begin, end = corpus.document_sentences[number : number + 2]
+    starts = corpus.sentence_starts[begin : end + 1]
+    return [tokenizer.decode(corpus.gather(starts[i : i + 1], np.diff(starts)[i : i + 1])) for i in range(end - begin)]
+
+
+def test_text_goes_in_and_the_same_sentences_come_out(make_config, tokenizer_dir, small_parts):
+    manifest = prepare_corpus(make_config())
+    corpus, tokenizer = TokenizedCorpus.load(make_config().output_dir), load_tokenizer(tokenizer_dir)
+    assert corpus.num_documents == manifest["counts"]["documents"] == 40
+    assert len(manifest["parts"]) > 3
+    for number in (0, 17, 39):
+        one, two = document(number).replace("\n", " ").split(" on a cold morning. ")[0], "it was gone at noon."
+        found = sentence_texts(corpus, tokenizer, number)
+        assert len(found) == 3
+        assert found[0].replace(" ", "") == f"{one} on a cold morning.".lower().replace(" ", "")
+        assert found[1].replace(" ", "") == two.replace(" ", "")
+        assert found[2].startswith("nobody in the")
+
+
+def test_manifest_counts_and_records_what_was_done(make_config):
+    manifest = prepare_corpus(make_config())
+    counts = manifest["counts"]
+    assert counts["documents_read"] == 40 and counts["sentences"] == 120
+    assert counts["bytes_read"] == sum(len(document(number)) for number in range(40))
+    assert manifest["dropped_lines"]["heading"] == 40 and set(manifest["dropped_lines"]) >= {"list", "short_document"}
+    assert counts["words"] == sum(len(line.split()) for n in range(40) for line in document(n).split("\n")[::2])
+    assert manifest["settings"]["sentence_splitter_version"] and manifest["vocab_size"] <= 200
+    assert manifest["special_ids"] == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+    assert json.loads((Path(make_config().output_dir) / "manifest.json").read_text()) == manifest
+
+
+def test_datasets_opens_the_folder(make_config, small_parts):
+    from datasets import load_from_disk
+
+    prepare_corpus(make_config())
+    corpus = TokenizedCorpus.load(make_config().output_dir)
+    rows = load_from_disk(make_config().output_dir)
+    assert rows.column_names == ["input_ids", "sentence_lengths", "key"] and len(rows) == 40
+    assert str(rows.features["input_ids"].feature.dtype) == "uint16"
+    starts, lengths = corpus.document_starts[:-1], np.diff(corpus.document_starts)
+    for number, row in enumerate(rows):
+        assert row["input_ids"] == corpus.gather(starts[[number]], lengths[[number]]).tolist()
+        begin, end = corpus.document_sentences[number : number + 2]
+        assert row["sentence_lengths"] == np.diff(corpus.sentence_starts[begin : end + 1]).tolist()
+        assert row["key"] == corpus.document_keys[number]
+
+
+def test_gather_copies_slices_in_the_order_asked_for(make_config, small_parts):
+    prepare_corpus(make_config())
+    corpus = TokenizedCorpus.load(make_config().output_dir)
+    every = corpus.gather(corpus.document_starts[:-1], np.diff(corpus.document_starts))
+    assert len(every) == corpus.num_tokens and every.dtype == corpus.token_dtype == np.uint16
+    starts = corpus.sentence_starts[[70, 3, 119, 3]]
+    lengths = np.array([4, 0, 2, 5])
+    expected = np.concatenate([every[start : start + length] for start, length in zip(starts, lengths, strict=True)])
+    assert np.array_equal(corpus.gather(starts, lengths), expected)
+    assert corpus.gather([], []).dtype == np.uint16 and len(corpus.gather([], [])) == 0
+    again = pickle.loads(pickle.dumps(corpus))
+    assert len(pickle.dumps(corpus)) < 1000 and np.array_equal(again.gather(starts, lengths), expected)
+
+
+def test_processes_and_interruptions_change_nothing(make_config, small_parts, tmp_path, monkeypatch, caplog):
+    whole = make_config(output_dir=str(tmp_path / "whole"), num_proc=2)
+    prepare_corpus(whole)
+    broken = make_config(output_dir=str(tmp_path / "broken"))
+    write_part, written = writer.write_part, []
+
+    def stop_at_third(folder, number, blocks):
+        if number == 2 and 2 not in written:
+            written.append(number)
+            raise KeyboardInterrupt
+        written.append(number)
+        write_part(folder, number, blocks)
+
+    monkeypatch.setattr(writer, "write_part", stop_at_third)
+    with pytest.raises(KeyboardInterrupt):
+        prepare_corpus(broken)
+    assert not Path(broken.output_dir).exists()
+    with caplog.at_level(logging.INFO, "bert_repro"):
+        prepare_corpus(broken)
+    assert "2 parts are finished" in caplog.text
+    assert written[:4] == [0, 1, 2, 2] and written[4:] == list(range(3, len(written) - 1))
+    assert contents(whole.output_dir) == contents(broken.output_dir)
+    assert not Path(broken.output_dir + ".preparing").exists()
+
+
+def test_a_part_cut_short_is_made_again(make_config, small_parts, tmp_path, monkeypatch):
+    prepare_corpus(make_config())
+    whole = contents(make_config().output_dir)
+    config = make_config(output_dir=str(tmp_path / "again"))
+    monkeypatch.setattr(writer, "write_index", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        prepare_corpus(config)
+    part = Path(config.output_dir + ".preparing") / "part-00001.arrow"
+    part.write_bytes(part.read_bytes()[:-1])
+    monkeypatch.undo()
+    monkeypatch.setattr(corpus_module, "PART_CHARACTERS", 2000)
+    monkeypatch.setattr(corpus_module, "BLOCK_CHARACTERS", 700)
+    prepare_corpus(config)
+    assert contents(config.output_dir) == whole
+
+
+def test_shards_in_any_order_make_the_corpus_of_one_run(make_config, small_parts, tmp_path):
+    prepare_corpus(make_config())
+    num_parts = len(TokenizedCorpus.load(make_config().output_dir).manifest["parts"])
+    shared = {"output_dir": str(tmp_path / "shared")}
+    for shard in ("3/3", "1/3", "2/3"):
+        assert not Path(shared["output_dir"]).exists()
+        assert prepare_corpus(make_config(**shared, shard=shard)) == {"shard": shard, "num_parts": num_parts}
+    manifest = prepare_corpus(make_config(**shared, join=True))
+    assert manifest == prepare_corpus(make_config(**shared)) == prepare_corpus(make_config(**shared, shard="1/3"))
+    assert contents(shared["output_dir"]) == contents(make_config().output_dir)
+    assert not Path(shared["output_dir"] + ".preparing").exists()
+
+
+def test_more_shards_than_parts_and_a_run_without_shards_afterwards(make_config, small_parts, tmp_path):
+    prepare_corpus(make_config())
+    shared = {"output_dir": str(tmp_path / "shared")}
+    prepare_corpus(make_config(**shared, shard="99/99"))
+    prepare_corpus(make_config(**shared, shard="2/99"))
+    prepare_corpus(make_config(**shared))
+    assert contents(shared["output_dir"]) == contents(make_config().output_dir)
+
+
+def test_missing_and_unlike_shards_are_named(make_config, small_parts):
+    folder = Path(make_config().output_dir + ".preparing")
+    with pytest.raises(UserError, match=r"no shard has finished in .*\.preparing; prepare them with --shard"):
+        prepare_corpus(make_config(join=True))
+    prepare_corpus(make_config(shard="2/4"))
+    with pytest.raises(UserError, match=r"parts are missing or damaged in .*: prepare shard 1/4, 3/4, 4/4 first"):
+        prepare_corpus(make_config(join=True))
+    with pytest.raises(UserError, match=r"max_documents differs \(None there, 5 asked for\)"):
+        prepare_corpus(make_config(shard="1/4", max_documents=5))
+    for shard in ("1/4", "3/4", "4/4"):
+        prepare_corpus(make_config(shard=shard))
+    part, record = folder / "part-00002.arrow", folder / "shard-4-of-4.json"
+    whole, recorded = part.read_bytes(), json.loads(record.read_text())
+    part.write_bytes(whole[:-1])
+    with pytest.raises(UserError, match=r"1 of .* parts are missing or damaged .*: prepare shard 3/4 first"):
+        prepare_corpus(make_config(join=True))
+    part.write_bytes(whole)
+    for field, value, complaint in (
+        ("settings", recorded["settings"] | {"rules_version": 0}, r"shard 4/4 in .*: rules_version differs"),
+        ("num_parts", 99, r"shard 4/4 read 99 parts, shard 1/4 .*: their input differs"),
+    ):
+        record.write_text(json.dumps(recorded | {field: value}))
+        with pytest.raises(UserError, match=complaint):
+            prepare_corpus(make_config(join=True))
+    record.write_text(json.dumps(recorded))
+    assert prepare_corpus(make_config(join=True))["counts"]["documents"] == 40
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"shard": "0/4"}, "--shard is '0/4'; write number/count"),
+        ({"shard": "5/4"}, "--shard is '5/4'"),
+        ({"shard": "3"}, "--shard is '3'"),
+        ({"shard": "1/4", "join": True}, "two steps"),
+        ({"shard": "1/4", "overwrite_output_dir": True}, "could remove the work of other shards"),
+    ],
+)
+def test_shards_are_written_as_number_and_count(make_config, options, complaint):
+    with pytest.raises(UserError, match=complaint):
+        make_config(**options)
+
+
+def test_a_kill_between_join_and_rename_loses_nothing(make_config, small_parts, tmp_path, monkeypatch):
+    prepare_corpus(make_config())
+    config = make_config(output_dir=str(tmp_path / "killed"))
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(shards, "put_in_place", lambda *_: 1 / 0)
+        prepare_corpus(config)
+    monkeypatch.setattr(corpus_module, "_write_parts", None)
+    prepare_corpus(config)
+    assert contents(config.output_dir) == contents(make_config().output_dir)
+
+
+def test_a_folder_that_is_no_preparation_is_left_alone(make_config):
+    folder = Path(make_config().output_dir + ".preparing")
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="is no corpus in preparation"):
+        prepare_corpus(make_config())
+    assert (folder / "thesis.tex").exists()
+
+
+def test_the_record_of_a_failed_run_is_no_obstacle(make_config):
+    status.finish(make_config().output_dir, 2, "no such file")
+    assert prepare_corpus(make_config())["counts"]["documents"] == 40
+
+
+def test_finished_corpus_is_reused_refused_or_replaced(make_config, monkeypatch):
+    first = prepare_corpus(make_config())
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus_module, "_write_parts", None)
+        assert prepare_corpus(make_config()) == first
+    with pytest.raises(UserError, match=r"max_documents differs \(None there, 5 asked for\).*--overwrite_output_dir"):
+        prepare_corpus(make_config(max_documents=5))
+    assert prepare_corpus(make_config(max_documents=5, overwrite_output_dir=True))["counts"]["documents"] == 5
+    assert TokenizedCorpus.load(make_config().output_dir).num_documents == 5
+
+
+def test_a_folder_with_something_else_is_never_replaced(make_config):
+    folder = Path(make_config().output_dir)
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match="exists and is no prepared corpus"):
+            prepare_corpus(make_config(overwrite_output_dir=overwrite))
+    assert (folder / "thesis.tex").exists()
+
+
+def test_lines_splitter_and_all_lines(make_config, tmp_path, caplog):
+    path = tmp_path / "released.txt"
+    path.write_text("A heading\nOne. Two.\n\nShort\n")
+    options = {"input_files": (str(path),), "text_passages_only": False}
+    counts = prepare_corpus(make_config(**options, sentence_splitter="lines"))["counts"]
+    assert (counts["documents"], counts["sentences"]) == (2, 3)
+    assert "1.5 sentences on average" in caplog.text
+    options["output_dir"] = str(tmp_path / "split")
+    assert prepare_corpus(make_config(**options))["counts"]["sentences"] == 4
+
+
+def test_special_tokens_in_a_text_are_text_and_truncation_is_off(make_config, tmp_path, tokenizer_dir):
+    tokenizer = load_tokenizer(tokenizer_dir)
+    tokenizer("x", truncation=True, max_length=4, padding="max_length")
+    tokenizer.save_pretrained(tmp_path / "cutting")
+    path = tmp_path / "marks.txt"
+    path.write_text("The garden and the [SEP] and the [MASK] and the [PAD] were there.\n")
+    options = {"text_passages_only": False, "tokenizer": str(tmp_path / "cutting"), "input_files": (str(path),)}
+    prepare_corpus(make_config(**options))
+    corpus = TokenizedCorpus.load(make_config().output_dir)
+    ids = corpus.gather([0], [corpus.num_tokens])
+    assert len(ids) > 12 and not set(ids.tolist()) & {0, 2, 3, 4}
+
+
+def test_an_empty_corpus_is_a_user_error(make_config, tmp_path):
+    (tmp_path / "empty.txt").write_text("\n\n")
+    with pytest.raises(UserError, match=r"the corpus is empty: no text in .*empty\.txt"):
+        prepare_corpus(make_config(input_files=(str(tmp_path / "empty.txt"),)))
+    (tmp_path / "headings.txt").write_text("Contents\n\nIndex\n")
+    with pytest.raises(UserError, match="2 documents were read and none kept"):
+        prepare_corpus(make_config(input_files=(str(tmp_path / "headings.txt"),)))
+    assert not Path(make_config().output_dir).exists()
+
+
+def test_split_follows_the_text_alone(make_config, tmp_path):
+    prepare_corpus(make_config())
+    corpus = TokenizedCorpus.load(make_config().output_dir)
+    train, heldout = corpus.split(0.2)
+    assert sorted([*train, *heldout]) == list(range(40)) and 2 <= len(heldout) <= 16
+    twice = tmp_path / "twice.jsonl"
+    rows = [json.dumps({"title": str(n), "text": document(n % 40)}) + "\n" for n in range(79, -1, -1)]
+    twice.write_text("".join(rows))
+    prepare_corpus(make_config(input_files=(str(twice),), output_dir=str(tmp_path / "other")))
+    other = TokenizedCorpus.load(tmp_path / "other")
+    held_keys = set(corpus.document_keys[heldout].tolist())
+    assert set(other.document_keys[other.split(0.2)[1]].tolist()) == held_keys
+    assert len(other.split(0.2)[1]) == 2 * len(heldout)
+    assert len(corpus.split(1e-9)[1]) == 1
+
+
+def test_split_needs_both_sides(make_config):
+    prepare_corpus(make_config(max_documents=1))
+    corpus = TokenizedCorpus.load(make_config().output_dir)
+    with pytest.raises(UserError, match=r"1 document\(s\), too few to hold some out"):
+        corpus.split(0.5)
+    with pytest.raises(UserError, match=r"heldout_fraction=1\.5 is out of range"):
+        corpus.split(1.5)
+
+
+@pytest.mark.parametrize("name", ["part-00000.arrow", "sentence_starts.npy", "tokenizer/tokenizer.json"])
+def test_damage_is_found_on_loading(make_config, name):
+    prepare_corpus(make_config())
+    path = Path(make_config().output_dir) / name
+    data = path.read_bytes()
+    path.write_bytes(data[:-7])
+    with pytest.raises(UserError, match=f"is damaged: {name} has {len(data) - 7} bytes, not {len(data)}"):
+        TokenizedCorpus.load(make_config().output_dir)
+    path.unlink()
+    with pytest.raises(UserError, match=f"{name} is missing"):
+        TokenizedCorpus.load(make_config().output_dir)
+
+
+def test_loading_something_else_is_a_user_error(tmp_path):
+    with pytest.raises(UserError, match=r"is no prepared corpus: it has no manifest\.json"):
+        TokenizedCorpus.load(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"format_version": 99}')
+    with pytest.raises(UserError, match="format_version 99, this package reads 1"):
+        TokenizedCorpus.load(tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(UserError, match="is damaged"):
+        TokenizedCorpus.load(tmp_path)
+
+
+def test_large_vocabularies_use_int32(make_config, tmp_path):
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(70000))]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    (tmp_path / "raw.txt").write_text("w69999 w0\n")
+    options = {"tokenizer": str(tmp_path / "vocab.txt"), "input_files": (str(tmp_path / "raw.txt"),)}
+    prepare_corpus(make_config(**options, text_passages_only=False))
+    corpus = TokenizedCorpus.load(make_config().output_dir)
+    assert corpus.gather([0], [2]).tolist() == [70004, 5] and corpus.token_dtype == np.int32
+
+
+def test_tokenizer_from_a_corpus_sees_passages_only(make_config, tmp_path):
+    options = {"input_files": make_config().input_files, "vocab_size": 150, "lowercase": False}
+    config = TokenizerConfig(output_dir=str(tmp_path / "trained"), **options)
+    tokenizer = train_tokenizer_from_corpus(config)
+    assert tokenizer.get_vocab() == load_tokenizer(tmp_path / "trained").get_vocab()
+    assert "Nobody" in tokenizer.get_vocab() and "R" not in tokenizer.get_vocab()  # River heads no passage
+    with pytest.raises(UserError, match="is not empty"):
+        train_tokenizer_from_corpus(config)
+    few = TokenizerConfig(output_dir=str(tmp_path / "few"), max_words=10, **options)
+    assert len(train_tokenizer_from_corpus(few)) < len(tokenizer)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA / "corpus").is_dir(), reason="the real corpora are not beside the project")
+@pytest.mark.parametrize("name", ["wikipedia-00-of-08.jsonl.xz", "novels-00-of-02.jsonl.xz"])
+def test_real_shards(name, tmp_path):
+    raw = str(DATA / "corpus" / name)
+    vocabulary = str(DATA / "vocab" / "bert-base-uncased" / "vocab.txt")
+    config = CorpusConfig(input_files=(raw,), tokenizer=vocabulary, output_dir=str(tmp_path / "corpus"), num_proc=2)
+    counts = prepare_corpus(config)["counts"]
+    corpus = TokenizedCorpus.load(config.output_dir)
+    assert counts["bytes"] > 0.95 * counts["bytes_read"]
+    assert counts["documents"] > 0.85 * counts["documents_read"]
+    lengths = np.diff(corpus.sentence_starts)
+    assert 12 < np.median(lengths) < 40 and np.percentile(lengths, 99.9) < 512
+    unknown = corpus.gather([0], [corpus.document_starts[100 if "wiki" in name else 10]]) == 100
+    assert unknown.mean() < 0.002

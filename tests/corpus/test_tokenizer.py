@@ -1,0 +1,251 @@
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from bert_repro.corpus.tokenizer import SPECIAL_TOKENS, load_tokenizer, tokenizer_fingerprint, train_wordpiece
+from bert_repro.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("BERT_REPRO_DATA", ROOT.parent / "shared" / "data"))
+
+NASTY = [
+    "Hello, WORLD! naïve café ÅNGSTRÖM",
+    "中文字符 mixed with English漢字かなカナ",
+    "a\x00b\ufffdc\x7fd zero\u200bwidth\u200djoined \ufeffbom soft\u00adhyphen",
+    "tab\tnew\nline\rreturn\u00a0nbsp\u3000wide\u2028separator",
+    "😀 👨‍👩‍👧 emoji🎉text",
+    "x" * 100 + " " + "y" * 101 + " " + "z" * 250,
+    "don't $5.00 a_b-c^d`e~ <tag> [x] {y}|z\\w",
+    "ﬁ ligature Ⅷ ½ ² ß ẞ ǅ İstanbul ŞIK",
+    "한국어 हिन्दी ไทย العربية עברית",
+    "؟ ، 。！？「」…—–",
+    "",
+    "   ",
+    "[CLS] [MASK] [SEP] [PAD] [UNK] [mask]",
+    "\u202eright to left\u2066",
+    "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𠀀𠀁",
+    "the quick brown foxes jumped unbelievably",
+]
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog, unbelievably quickly.",
+    "Foxes and dogs are jumping; the café is naïve, the Ångström small: über-quick!",
+    "中文 字符 and 漢字, with don't, a_b-c and $5.00.",
+] * 10
+
+
+@pytest.fixture(scope="module")
+def uncased():
+    return train_wordpiece(TEXTS, vocab_size=140)
+
+
+def legacy(tokenizer, folder):
+    from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+    vocab = tokenizer.get_vocab()
+    (folder / "vocab.txt").write_text("\n".join(sorted(vocab, key=vocab.get)) + "\n", encoding="utf-8")
+    return BertTokenizerLegacy(
+        str(folder / "vocab.txt"),
+        do_lower_case=tokenizer.do_lower_case,
+        strip_accents=tokenizer.strip_accents,
+        tokenize_chinese_chars=tokenizer.tokenize_chinese_chars,
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"lowercase": False},
+        {"strip_accents": False},
+        {"lowercase": False, "strip_accents": True},
+        {"handle_chinese_chars": False},
+    ],
+    ids=str,
+)
+def test_tokens_equal_the_slow_reference(options, tmp_path):
+    tokenizer = train_wordpiece(TEXTS, vocab_size=130, **options)
+    reference = legacy(tokenizer, tmp_path)
+    for text in NASTY:
+        assert tokenizer.tokenize(text) == reference.tokenize(text), repr(text)
+    assert tokenizer("the fox", "a dog").input_ids == reference("the fox", "a dog").input_ids
+    assert tokenizer("a", "a a").token_type_ids == [0, 0, 0, 1, 1, 1]
+
+
+def test_special_tokens_come_first_and_size_is_exact(uncased):
+    assert uncased.convert_ids_to_tokens(range(5)) == list(SPECIAL_TOKENS)
+    small = train_wordpiece(TEXTS, vocab_size=100)
+    assert len(small) == 100
+    assert sorted(small.get_vocab().values()) == list(range(100))
+
+
+def test_learns_whole_words_and_inner_pieces(uncased):
+    assert uncased.tokenize("quick the") == ["quick", "the"]
+    assert uncased.tokenize("thethe")[1].startswith("##")
+
+
+def test_cased_vocabulary_keeps_case_and_accents():
+    cased = train_wordpiece(TEXTS, vocab_size=140, lowercase=False)
+    assert cased.tokenize("The café") == ["The", "ca", "##fé"]
+    assert "".join(train_wordpiece(TEXTS, vocab_size=140).tokenize("The café")).replace("##", "") == "thecafe"
+
+
+def test_training_is_the_same_in_every_process():
+    # Equal counts everywhere, and more characters than the alphabet holds: each tie must be broken in a defined way.
+    code = (
+        "from bert_repro.corpus.tokenizer import train_wordpiece\n"
+        "letters = 'abcdefghijklmnopqrstuvwxyzαβγδεζηθ'\n"
+        "texts = [a + b + c for a in letters for b in letters for c in letters[::5]] * 2\n"
+        "vocab = train_wordpiece(texts, vocab_size=400, limit_alphabet=30).get_vocab()\n"
+        "result = repr(sorted(vocab.items()))"
+    )
+    here: dict[str, str] = {}
+    exec(code, here)
+    there = subprocess.run(
+        [sys.executable, "-X", "utf8", "-c", code + "; print(result)"], capture_output=True, cwd=ROOT
+    )
+    assert there.stdout.decode("utf-8").strip() == here["result"]
+
+
+def test_rare_characters_stay_out_of_the_alphabet():
+    tokenizer = train_wordpiece(["aaa bbb"] * 9 + ["c"] * 3, vocab_size=50, limit_alphabet=2)
+    assert "c" not in tokenizer.get_vocab() and tokenizer.tokenize("c") == ["[UNK]"]
+
+
+def test_training_errors_name_the_mend():
+    with pytest.raises(UserError, match="no words"):
+        train_wordpiece(["  ", ""])
+    with pytest.raises(UserError, match=r"vocab_size=20 is too small"):
+        train_wordpiece(TEXTS, vocab_size=20)
+
+
+@pytest.mark.parametrize("limit", [100, 200])
+def test_save_and_load_with_stock_transformers(uncased, tmp_path, limit):
+    from transformers import AutoTokenizer, BertConfig
+
+    tokenizer = train_wordpiece(TEXTS, vocab_size=140, max_input_chars_per_word=limit)
+    tokenizer.save_pretrained(tmp_path)
+    BertConfig().save_pretrained(tmp_path)
+    assert {"tokenizer.json", "tokenizer_config.json"} <= {path.name for path in tmp_path.iterdir()}
+    stock, ours = AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
+    assert tokenizer_fingerprint(stock) == tokenizer_fingerprint(ours) == tokenizer_fingerprint(tokenizer)
+    for text in NASTY:
+        assert stock.tokenize(text) == tokenizer.tokenize(text)
+    assert (stock.tokenize("a" * 150) == ["[UNK]"]) == (limit == 100)
+    assert stock("the fox", "a dog") == tokenizer("the fox", "a dog")
+    assert stock.model_max_length == 512
+
+
+def test_max_input_chars_can_be_set_on_loading(uncased, tmp_path):
+    uncased.save_pretrained(tmp_path / "saved")
+    longer = load_tokenizer(tmp_path / "saved", max_input_chars_per_word=200)
+    longer.save_pretrained(tmp_path / "longer")
+    again = load_tokenizer(tmp_path / "longer")
+    assert again.tokenize("a" * 150)[0] == "a" and again.tokenize("a" * 201) == ["[UNK]"]
+    assert tokenizer_fingerprint(again) == tokenizer_fingerprint(longer) != tokenizer_fingerprint(uncased)
+
+
+def test_fingerprint_ignores_truncation_but_not_case(uncased):
+    before = tokenizer_fingerprint(uncased)
+    uncased("the fox " * 9, truncation=True, max_length=5, padding="max_length")
+    assert tokenizer_fingerprint(uncased) == before
+    assert tokenizer_fingerprint(train_wordpiece(TEXTS, vocab_size=140)) == before
+    assert tokenizer_fingerprint(train_wordpiece(TEXTS, vocab_size=139)) != before
+
+
+def write_vocabulary(path, extra):
+    path.write_text("\n".join([*SPECIAL_TOKENS, "[unused1]", *extra]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_plain_vocabulary_says_its_case(tmp_path):
+    cased = load_tokenizer(write_vocabulary(tmp_path / "cased.txt", ["The", "the", "##s"]))
+    assert cased.tokenize("The the") == ["The", "the"] and cased.do_lower_case is False
+    (tmp_path / "folder").mkdir()
+    write_vocabulary(tmp_path / "folder" / "vocab.txt", ["the", "##s"])
+    uncased = load_tokenizer(tmp_path / "folder")
+    assert uncased.tokenize("Thés") == ["the", "##s"] and uncased.do_lower_case is True
+    forced = load_tokenizer(tmp_path / "folder", lowercase=False)
+    assert forced.tokenize("The") == ["[UNK]"]
+
+
+def test_loading_errors_are_user_errors(uncased, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(UserError, match="nowhere"):
+        load_tokenizer(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="holds no tokenizer"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(UserError, match=r"line 8.*stands on line 7"):
+        load_tokenizer(write_vocabulary(tmp_path / "twice.txt", ["the", "the"]))
+    (tmp_path / "other.txt").write_text("the\nof\n")
+    with pytest.raises(UserError, match=r"no entry \[PAD\]"):
+        load_tokenizer(tmp_path / "other.txt")
+    uncased.save_pretrained(tmp_path / "saved")
+    with pytest.raises(UserError, match="lowercase=True, not False"):
+        load_tokenizer(tmp_path / "saved", lowercase=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA / "vocab").is_dir(), reason="the released vocabularies are not beside the project")
+@pytest.mark.parametrize(
+    ("name", "size", "digest"),
+    [
+        ("bert-base-uncased", 30522, "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
+        ("bert-base-cased", 28996, "eeaa9875b23b04b4c54ef759d03db9d1ba1554838f8fb26c5d96fa551df93d02"),
+    ],
+)
+def test_released_vocabularies_equal_the_slow_reference(name, size, digest):
+    from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+    path = DATA / "vocab" / name / "vocab.txt"
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == digest
+    tokenizer = load_tokenizer(path)
+    reference = BertTokenizerLegacy(str(path), do_lower_case="uncased" in name)
+    assert len(tokenizer) == size and tokenizer.do_lower_case == ("uncased" in name)
+    for text in [*NASTY, *(line for file in ("dev-v1.1.json",) for line in squad_texts(DATA / "squad" / file))]:
+        # The reference composes accents (NFC) where they are kept; neither the release nor the fast tokenizer does.
+        text = unicodedata.normalize("NFC", text)
+        # It also lowers a final capital sigma by Python's word-final rule; Rust lowers each letter by itself.
+        text = text.replace("Σ", "σ")
+        assert tokenizer.tokenize(text) == reference.tokenize(text), repr(text)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA / "vocab").is_dir(), reason="the released vocabularies are not beside the project")
+@pytest.mark.parametrize(("name", "most"), [("bert-base-uncased", 759), ("bert-base-cased", 375)])
+def test_only_rare_characters_differ_from_the_slow_reference_and_none_from_the_fast_one(name, most):
+    from transformers import BertTokenizer
+    from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+    path = str(DATA / "vocab" / name / "vocab.txt")
+    ours, lowercase = load_tokenizer(path), "uncased" in name
+    slow, fast = BertTokenizerLegacy(path, do_lower_case=lowercase), BertTokenizer(path, do_lower_case=lowercase)
+    between_letters = [f"a{character}b" for character in assigned_characters()]
+    tokens = [ours.tokenize(text) for text in between_letters]
+    assert tokens == [fast.tokenize(text) for text in between_letters]
+    differing = [text[1] for text, found in zip(between_letters, tokens, strict=True) if found != slow.tokenize(text)]
+    # Younger than the Unicode tables of the tokenizers library, or ideographs that its range of CJK leaves out.
+    assert len(differing) <= most
+    assert min(differing) >= "\u061d"
+    assert [c for c in differing if unicodedata.category(c) == "Lo"] == [chr(code) for code in range(0x2B820, 0x2B920)]
+
+
+def assigned_characters():
+    """All that stand alone in NFC and mean a character of their own; the capital sigma is lowered by context."""
+    return [
+        character
+        for character in map(chr, range(sys.maxunicode + 1))
+        if unicodedata.category(character) not in ("Cn", "Cs", "Co")
+        and unicodedata.is_normalized("NFC", f"a{character}b")
+        and character != "\u03a3"
+    ]
+
+
+def squad_texts(path):
+    articles = json.loads(path.read_text(encoding="utf-8"))["data"]
+    return [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]

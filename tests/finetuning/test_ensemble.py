@@ -1,0 +1,200 @@
+"""Ensembles: scores and predictions are those of logits averaged by hand, with stock transformers' models."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from running import recipe, results
+from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification, AutoTokenizer
+
+from bert_repro import (
+    BertReproConfig,
+    BertReproForMaskedLM,
+    BertReproForQuestionAnswering,
+    BertReproForSequenceClassification,
+)
+from bert_repro.configs import SquadConfig
+from bert_repro.corpus.tokenizer import load_tokenizer
+from bert_repro.finetuning import prediction
+from bert_repro.tasks import get_task
+
+SHAPE = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+NAMES = ("negative", "positive")
+
+
+def save_model(world: Any, folder: Path, model_class: Any, seed: int, **config: Any) -> Path:
+    torch.manual_seed(seed)
+    # Wide initial weights, so that the models disagree.
+    model_class(BertReproConfig(**{"vocab_size": 150, "initializer_range": 0.5, **SHAPE, **config})).save_pretrained(
+        folder
+    )
+    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answering(world: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    root = tmp_path_factory.mktemp("answering")
+    return [save_model(world, root / str(seed), BertReproForQuestionAnswering, seed) for seed in range(3)]
+
+
+@pytest.fixture(scope="module")
+def questions(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("squad")
+    paragraphs = []
+    for number, context in enumerate(world.text.read_text().split("\n\n")[0].splitlines() * 3):
+        answer = {"text": context.split()[2], "answer_start": context.index(context.split()[2])}
+        question = {"id": f"q{number}", "question": "What runs near the river?", "answers": [answer]}
+        paragraphs.append({"context": context, "qas": [question]})
+    data = {"version": "1.1", "data": [{"title": "x", "paragraphs": paragraphs}]}
+    (folder / "dev-v1.1.json").write_text(json.dumps(data))
+    return folder
+
+
+def members(folders: list[Path]) -> list[object]:
+    first, *others = folders
+    return ["--model_name_or_path", first, *(["--ensemble_with", *others] if others else [])]
+
+
+@pytest.mark.parametrize("at_once", [3, prediction.FEATURES_AT_ONCE])
+def test_answers_are_those_of_logits_averaged_by_hand(
+    answering: list[Path], questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """At three windows at once, questions of several windows begin in one stretch and end in the next."""
+    monkeypatch.setattr(prediction, "FEATURES_AT_ONCE", at_once)
+    shape = "--max_seq_length 32 --max_query_length 16 --doc_stride 8"
+    common = ["--task_name squad --do_eval", shape, "--data_dir", questions, "--output_dir", tmp_path / "run"]
+    assert recipe("run_squad", *members(answering), *common) == 0
+
+    tokenizer = load_tokenizer(str(answering[0]))
+    settings = SquadConfig(
+        model_name_or_path="x", do_eval=True, max_seq_length=32, max_query_length=16, doc_stride=8, task_name="squad"
+    )
+    task = get_task("squad").prepared(settings, tokenizer)
+    dataset = task.load(questions, ["validation"])["validation"]
+    features = task.encode(dataset, tokenizer, 32)
+    assert len(features) > len(dataset)
+    models = [AutoModelForQuestionAnswering.from_pretrained(folder).eval() for folder in answering]
+    outputs = []
+    with torch.no_grad():
+        for row in features:
+            inputs = {name: torch.tensor([row[name]]) for name in ("input_ids", "token_type_ids")}
+            scores = [model(**inputs) for model in models]
+            logits = [torch.stack([one.start_logits[0], one.end_logits[0]], dim=1) for one in scores]
+            outputs.append(np.mean([one.numpy() for one in logits], axis=0, dtype=np.float64).astype(np.float32))
+    predictions = task.postprocess(dataset, features, outputs)
+    written = json.loads((tmp_path / "run" / "predictions.json").read_text())
+    assert list(written.values()) == predictions["prediction"]
+    assert results(tmp_path / "run")["metrics"] == task.score(predictions, dataset)
+    nbest = json.loads((tmp_path / "run" / "nbest_predictions.json").read_text())
+    for own, by_hand in zip(nbest.values(), predictions["nbest"], strict=True):
+        assert own[0]["start_logit"] == pytest.approx(by_hand[0]["start_logit"], abs=1e-4)
+
+
+def test_the_order_of_members_decides_nothing(
+    world: Any, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = json.loads((questions / "dev-v1.1.json").read_text())
+    for paragraph in data["data"][0]["paragraphs"][::2]:
+        paragraph["qas"][0]["answers"] = []
+    (tmp_path / "dev-v2.0.json").write_text(json.dumps(data))
+    folders = [
+        save_model(world, tmp_path / str(seed), BertReproForQuestionAnswering, seed, null_score_diff_threshold=stored)
+        for seed, stored in enumerate((-1e6, 1e6))
+    ]
+    common = ["--task_name squad_v2 --data_dir", tmp_path, "--output_dir"]
+    runs = {"there": folders, "back": folders[::-1]}
+    for name, order in runs.items():
+        assert recipe("run_squad", *members(order), "--do_eval", *common, tmp_path / name) == 0
+    there, back = (results(tmp_path / name)["metrics"] for name in runs)
+    assert there == back
+    assert there["f1"] == there["best_f1"]
+    answers = [json.loads((tmp_path / name / "predictions.json").read_text()) for name in runs]
+    assert answers[0] == answers[1]
+    flag = "--do_eval --null_score_diff_threshold 1000000"
+    assert recipe("run_squad", *members(folders), flag, *common, tmp_path / "told") == 0
+    assert results(tmp_path / "told")["metrics"]["null_score_diff_threshold"] == 1e6
+    test_file = ["--do_predict --test_file", tmp_path / "dev-v2.0.json"]
+    assert recipe("run_squad", *members(folders), *test_file, *common, tmp_path / "test") == 2
+    assert "add --do_eval, which finds it on the dev set, or give" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_ensemble_is_not_its_first_model(answering: list[Path], questions: Path, tmp_path: Path) -> None:
+    common = ["--task_name squad --do_eval --data_dir", questions, "--output_dir"]
+    for name, folders in (("one", answering[:1]), ("all", answering)):
+        assert recipe("run_squad", *members(folders), *common, tmp_path / name) == 0
+    one, three = (json.loads((tmp_path / name / "predictions.json").read_text()) for name in ("one", "all"))
+    assert one != three
+    assert results(tmp_path / "all")["settings"]["ensemble_with"] == [str(folder) for folder in answering[1:]]
+
+
+def test_members_may_order_their_labels_as_they_like(world: Any, tmp_path: Path) -> None:
+    folders = []
+    for seed, names in ((0, NAMES), (1, NAMES[::-1]), (2, NAMES)):
+        labels = dict(enumerate(names))
+        config = {"id2label": labels, "label2id": {name: place for place, name in labels.items()}}
+        folders.append(save_model(world, tmp_path / str(seed), BertReproForSequenceClassification, seed, **config))
+    common = ["--task_name sst2 --do_eval --do_predict --data_dir", world.glue, "--output_dir", tmp_path / "run"]
+    assert recipe("run_glue", *members(folders), *common) == 0
+    dev = [line.split("\t")[0] for line in (world.glue / "SST-2/dev.tsv").read_text().splitlines()[1:]]
+    tokenizer = AutoTokenizer.from_pretrained(folders[0])
+    logits = []
+    with torch.no_grad():
+        for folder in folders:
+            model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+            columns = [model.config.label2id[name] for name in NAMES]
+            logits.append(model(**tokenizer(dev, padding=True, return_tensors="pt")).logits[:, columns])
+    by_hand = torch.stack(logits).double().mean(dim=0)
+    written = [line.split("\t") for line in (tmp_path / "run/predictions.validation.tsv").read_text().splitlines()[1:]]
+    assert [row[1] for row in written] == [NAMES[place] for place in by_hand.argmax(dim=1)]
+    # Packed against padded in float32: the tolerance of the contract.
+    assert [float(row[3]) for row in written] == pytest.approx(by_hand.softmax(dim=1)[:, 1].tolist(), abs=1e-5)
+    assert (tmp_path / "run/predictions.test.tsv").read_text().count("\n") == 6
+
+
+def test_what_cannot_be_an_ensemble(
+    world: Any, answering: list[Path], questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bert_repro.configs import TokenizerConfig
+    from bert_repro.corpus.prepare import train_tokenizer_from_corpus
+
+    other = save_model(world, tmp_path / "other", BertReproForQuestionAnswering, 5)
+    settings = TokenizerConfig(input_files=(str(world.text),), output_dir=str(tmp_path / "cased"), vocab_size=140)
+    train_tokenizer_from_corpus(settings)
+    AutoTokenizer.from_pretrained(tmp_path / "cased").save_pretrained(other)
+    short = save_model(world, tmp_path / "short", BertReproForQuestionAnswering, 6, max_position_embeddings=32)
+    headless = save_model(world, tmp_path / "headless", BertReproForMaskedLM, 7)
+    few = save_model(world, tmp_path / "few", BertReproForQuestionAnswering, 8, vocab_size=9)
+    torn = save_model(world, tmp_path / "torn", BertReproForQuestionAnswering, 9)
+    settings_file = torn / "config.json"
+    settings_file.write_text(settings_file.read_text().replace('"vocab_size": 150', '"vocab_size": 160'))
+    common = ["--task_name squad --max_seq_length 80 --data_dir", questions, "--output_dir", tmp_path / "run"]
+    for folders, doing, told in (
+        ([answering[0], short], "--do_eval", f"--ensemble_with {short}: it has 32 positions, and --max_seq_length is"),
+        ([answering[0], few], "--do_eval", f"--ensemble_with {few}: its vocabulary of 9 is smaller than the tokenizer"),
+        ([answering[0], torn], "--do_eval", f"--ensemble_with {torn}: bert.embeddings.word_embeddings.weight has the"),
+        ([answering[0], headless], "--do_eval", f"--ensemble_with {headless}: lacks qa_outputs.bias; name a finished"),
+        ([answering[0], other], "--do_eval", f"--ensemble_with {other}: its tokenizer is not that of {answering[0]}"),
+        ([answering[0], tmp_path / "no"], "--do_eval", f"--ensemble_with {tmp_path / 'no'}: tokenizer "),
+        (answering, "--do_train", "--ensemble_with and --do_train exclude each other"),
+    ):
+        assert recipe("run_squad", *members(folders), *common, doing) == 2
+        error = capsys.readouterr().err.rstrip().splitlines()[-1]
+        assert error.startswith(f"error: {told}")
+        assert doing == "--do_train" or "--do_train" not in error
+
+
+def test_members_that_tell_other_labels_apart_are_refused_before_anything_is_read(
+    world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = []
+    for seed, names in enumerate((NAMES, ("no", "yes"))):
+        config = {"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}}
+        folders.append(save_model(world, tmp_path / str(seed), BertReproForSequenceClassification, seed, **config))
+    common = ["--task_name sst2 --do_eval --data_dir", tmp_path / "nowhere", "--output_dir", tmp_path / "run"]
+    assert recipe("run_glue", *members(folders), *common) == 2
+    error = capsys.readouterr().err.rstrip().splitlines()[-1]
+    assert error.startswith(f"error: --ensemble_with {folders[1]}: the model tells apart no, yes, but task sst2 needs")

@@ -1,0 +1,330 @@
+"""The feature-based approach through its recipe, and what the cache of a frozen encoder's states promises."""
+
+import dataclasses
+import fcntl
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from running import recipe, results
+from safetensors.torch import load_file
+from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+from bert_repro import BertReproConfig, BertReproForMaskedLM, BertReproForTokenClassification, BertReproModel
+from bert_repro.configs import NerConfig
+from bert_repro.errors import UserError
+from bert_repro.finetuning import feature_based
+from bert_repro.finetuning.feature_based import FeatureCache
+from bert_repro.utils import status
+
+# One row of each kind; the others differ from these in the layers that they take.
+_RARELY = [pytest.param(row, marks=pytest.mark.slow) for row in ("second_to_last", "last", "weighted_last_four")]
+SHAPE = {"num_hidden_layers": 4, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+PLAIN = {"initializer_range": 0.1, "hidden_dropout_prob": 0.0}
+TRAIN = "--do_train --do_eval --train_batch_size 8 --learning_rate 1e-2 --bias_correction true --bilstm_size 32"
+
+
+@pytest.fixture(scope="module")
+def start(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("start")
+    torch.manual_seed(0)
+    BertReproForMaskedLM(BertReproConfig(vocab_size=150, **PLAIN, **SHAPE)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
+    """Files in which some words are places, wherever they stand."""
+    folder, generator = tmp_path_factory.mktemp("data"), random.Random(0)
+    for name, count in (("eng.train", 120), ("eng.testa", 30)):
+        lines = ["-DOCSTART- -X- O O"]
+        for _ in range(count):
+            words = generator.choices(
+                "the a runs slowly green river stone tree house".split(), k=generator.randint(1, 9)
+            )
+            lines += ["", *(f"{word} X X {'I-LOC' if word in ('river', 'house') else 'O'}" for word in words)]
+        (folder / name).write_text("\n".join(lines) + "\n")
+    return ("--max_seq_length 16 --data_dir", folder)
+
+
+@pytest.fixture
+def encoder_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one with every forward pass of an encoder."""
+    calls: list[int] = []
+    forward = BertReproModel.forward
+
+    def counted(self: Any, *arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return forward(self, *arguments, **options)
+
+    monkeypatch.setattr(BertReproModel, "forward", counted)
+    return calls
+
+
+@pytest.mark.parametrize("row", ["embeddings", "concat_last_four", "weighted_all", *_RARELY])
+def test_each_row_learns_reads_the_encoder_once_and_is_scored_alike_again(
+    row: str, start: Path, flags: tuple[object, ...], tmp_path: Path, encoder_calls: list[int]
+) -> None:
+    common = ["run_ner", *flags, "--feature_cache_dir", tmp_path / "cache", "--output_dir"]
+    train = [f"--feature_based {row}", TRAIN, "--max_steps 60 --warmup_ratio 0 --model_name_or_path", start]
+    assert recipe(*common, tmp_path / "first", *train) == 0
+    first = results(tmp_path / "first")
+    assert first["metrics"]["entity_f1"] > 0.7  # 0 is what a model that learnt nothing gets
+    assert first["train"]["encoder_seconds"] > 0 and not first["train"]["features_from_cache"]
+    assert len(encoder_calls) == 2  # the training set and the dev set, each in one batch
+    assert "flops" not in first["train"], "BERT's are not what was trained"
+    encoder_calls.clear()
+    assert recipe(*common, tmp_path / "second", *train) == 0
+    second = results(tmp_path / "second")
+    assert encoder_calls == []
+    assert second["train"]["encoder_seconds"] == 0 and second["train"]["features_from_cache"]
+    assert second["metrics"] == first["metrics"]
+    predictions = (tmp_path / "first" / "predictions.validation.txt").read_text()
+    for packing in ("true", "false"):  # the published model computes the states itself
+        again = tmp_path / f"again-{packing}"
+        model = ["--do_eval --packing", packing, "--model_name_or_path", tmp_path / "first"]
+        assert recipe(*common, again, *model) == 0
+        assert results(again)["metrics"] == first["metrics"]
+        assert (again / "predictions.validation.txt").read_text() == predictions
+    assert len(encoder_calls) > 0
+
+
+def test_the_encoder_stays_as_it_is_and_what_is_published_says_what_it_is(
+    start: Path, flags: tuple[object, ...], tmp_path: Path
+) -> None:
+    arguments = ["--feature_cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "run", "--max_steps 3"]
+    row = "--feature_based weighted_last_four --feature_weights free"
+    assert recipe("run_ner", *flags, *arguments, row, TRAIN, "--model_name_or_path", start) == 0
+    weights, before = load_file(tmp_path / "run" / "model.safetensors"), load_file(start / "model.safetensors")
+    kept = [name for name in weights if name.startswith("bert.")]
+    assert len(kept) > 20 and all(torch.equal(weights[name], before[name]) for name in kept)
+    assert not torch.equal(weights["features.weights"], torch.ones(4)), "the weights are learnt, from 1"
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["model_type"] == "bert_repro"
+    assert (config["bilstm_size"], config["bilstm_layers"], config["token_features"]) == (32, 2, "weighted_last_four")
+    assert type(AutoModelForTokenClassification.from_pretrained(tmp_path / "run")) is BertReproForTokenClassification
+
+
+def test_restarts_read_the_encoder_once(
+    start: Path, flags: tuple[object, ...], tmp_path: Path, encoder_calls: list[int]
+) -> None:
+    arguments = ["--feature_cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "run", "--max_steps 3"]
+    row = "--feature_based last --num_restarts 2 --search_learning_rates 1e-2 1e-3"
+    train = TRAIN.replace("--learning_rate 1e-2 ", "")
+    assert recipe("run_ner", *flags, *arguments, row, train, "--model_name_or_path", start) == 0
+    assert len(encoder_calls) == 2  # the training set and the dev set, each in one batch
+
+
+def test_resumed_it_ends_with_the_same_weights(start: Path, flags: tuple[object, ...], tmp_path: Path) -> None:
+    cache = ["--feature_cache_dir", tmp_path / "cache"]
+    command = ["run_ner", *flags, *cache, "--feature_based last --max_steps 6 --save_steps 3 --save_total_limit 5"]
+    assert recipe(*command, TRAIN, "--model_name_or_path", start, "--output_dir", tmp_path / "whole") == 0
+    (tmp_path / "rest").mkdir()
+    shutil.copytree(tmp_path / "whole" / "checkpoints" / "step-3", tmp_path / "rest" / "checkpoints" / "step-3")
+    rest = ["--resume_from_checkpoint latest --output_dir", tmp_path / "rest"]
+    assert recipe(*command, TRAIN, "--model_name_or_path", start, *rest) == 0
+    whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "rest"))
+    assert all(torch.equal(values, resumed[name]) for name, values in whole.items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--feature_based last --do_eval", "--feature_based needs --do_train"),
+        ("--feature_based last --do_train --packing false", "--feature_based needs packing"),
+        ("--feature_based last --do_train --peft lora", "--feature_based and --peft exclude each other"),
+        ("--feature_based middle --do_train", "--feature_based is 'middle'; it must be one of: embeddings"),
+        ("--bilstm_size 16 --do_eval", "--bilstm_size needs --do_train"),
+        ("--bilstm_size 0 --do_train", "--bilstm_size is 0; it must be positive"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    arguments: str, message: str, start: Path, flags: tuple[object, ...], tmp_path: Path, capsys: Any
+) -> None:
+    place = ["--model_name_or_path", start, "--output_dir", tmp_path / "run"]
+    assert recipe("run_ner", *flags, *place, arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_rows_of_four_layers_need_four(
+    world: Any, flags: tuple[object, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = BertReproConfig(vocab_size=150, **{**SHAPE, "num_hidden_layers": 2})
+    BertReproForMaskedLM(small).save_pretrained(tmp_path / "small")
+    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(tmp_path / "small")
+    place = ["--model_name_or_path", tmp_path / "small", "--output_dir", tmp_path / "run"]
+    assert recipe("run_ner", *flags, *place, TRAIN, "--feature_based concat_last_four") == 2
+    assert "token_features concat_last_four needs 4 layers, got 2" in capsys.readouterr().err
+
+
+# --- The cache ------------------------------------------------------------------------------------------------------
+
+
+def tokenised(seed: int = 0) -> datasets.Dataset:
+    generator = np.random.default_rng(seed)
+    rows = [generator.integers(5, 150, size=length).tolist() for length in (7, 3, 12, 5, 9)]
+    segments = [[0] * len(row) for row in rows]
+    return datasets.Dataset.from_dict({"input_ids": rows, "token_type_ids": segments, "length": [len(r) for r in rows]})
+
+
+@pytest.fixture
+def make_cache(tmp_path: Path) -> Callable[..., FeatureCache]:
+    """Makes a cache in one folder, of an encoder with the same weights every time."""
+
+    def make(
+        *, seed: int = 0, row: str = "last", settings: dict[str, Any] | None = None, **fields: Any
+    ) -> FeatureCache:
+        torch.manual_seed(seed)
+        config = BertReproConfig(vocab_size=150, token_features=row, initializer_range=0.1, **SHAPE, **fields)
+        told = NerConfig(
+            model_name_or_path="unused", do_train=True, feature_based=row, feature_cache_dir=str(tmp_path),
+            per_device_eval_batch_size=2,
+        )  # fmt: skip
+        told = dataclasses.replace(told, **(settings or {}))
+        return FeatureCache(told, BertReproModel(config).train(), torch.device("cpu"))
+
+    return make
+
+
+def folders(tmp_path: Path) -> set[str]:
+    return {path.name for path in tmp_path.iterdir()}
+
+
+def files(tmp_path: Path) -> set[str]:
+    return {path.name for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_states_are_those_of_the_encoder_without_dropout(make_cache: Callable[..., FeatureCache]) -> None:
+    cache, features = make_cache(row="concat_last_four"), tokenised()
+    batch = cache.batch(features, [3, 0], {"input_ids": None, "cu_seq_lens_q": "kept"})
+    assert set(batch) == {"encoder_states", "cu_seq_lens_q"}
+    assert cache.encoder.training, "the encoder is given back as it was"
+    expected = []
+    for row in (3, 0):
+        ids = torch.tensor([features["input_ids"][row]])
+        states = cache.encoder.eval()(ids, output_hidden_states=True).hidden_states
+        expected.append(torch.stack(states[-4:], dim=2))
+    torch.testing.assert_close(batch["encoder_states"], torch.cat(expected, dim=1), rtol=1e-5, atol=1e-5)
+
+
+def test_all_rows_read_the_same_states(make_cache: Callable[..., FeatureCache], tmp_path: Path) -> None:
+    make_cache(row="embeddings").load(tokenised())
+    found = folders(tmp_path)
+    cache = make_cache(row="weighted_all")
+    cache.load(tokenised())
+    assert folders(tmp_path) == found and len(found) == 1 and cache.seconds == 0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"seed": 1},
+        {"is_decoder": True},
+        {"num_attention_heads": 4},
+        {"hidden_act": "gelu_new"},
+        {"layer_norm_eps": 1e-5},
+        {"attn_implementation": "eager"},
+        {"settings": {"mixed_precision": "bf16"}},
+    ],
+    ids=str,
+)
+def test_another_encoder_never_meets_these_states(
+    make_cache: Callable[..., FeatureCache], tmp_path: Path, changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SHAPE, "num_attention_heads", changed.pop("num_attention_heads", 2))
+    make_cache(**changed).load(tokenised())
+    before = folders(tmp_path)
+    monkeypatch.setitem(SHAPE, "num_attention_heads", 2)
+    make_cache().load(tokenised())
+    assert len(before) == 1 and len(folders(tmp_path)) == 2
+
+
+def test_other_tokens_never_meet_these_states(make_cache: Callable[..., FeatureCache], tmp_path: Path) -> None:
+    cache = make_cache()
+    cache.load(tokenised())
+    one_segment_differs = tokenised().map(lambda row: {"token_type_ids": [1, *row["token_type_ids"][1:]]})
+    joined = tokenised().to_dict()
+    joined["input_ids"] = [joined["input_ids"][0] + joined["input_ids"][1], *joined["input_ids"][2:]]
+    joined["token_type_ids"] = [[0] * len(row) for row in joined["input_ids"]]
+    joined["length"] = [len(row) for row in joined["input_ids"]]
+    for features in (
+        tokenised(seed=1),
+        tokenised().select([0, 1]),
+        one_segment_differs,
+        datasets.Dataset.from_dict(joined),
+    ):
+        cache.load(features)
+    assert len(folders(tmp_path)) == 5
+
+
+def test_interrupted_it_leaves_nothing_that_is_taken_for_whole(
+    make_cache: Callable[..., FeatureCache], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = make_cache()
+    expected = whole.load(tokenised()).values.copy()
+    shutil.rmtree(tmp_path / next(iter(folders(tmp_path))))
+    cache, encode = make_cache(), FeatureCache._encode
+
+    def interrupted(self: FeatureCache, features: Any, first: int, last: int) -> Any:
+        if first == 2:
+            raise KeyboardInterrupt
+        return encode(self, features, first, last)
+
+    monkeypatch.setattr(FeatureCache, "_encode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cache.load(tokenised())
+    assert files(tmp_path) == set()
+    folder = tmp_path / whole._digest(tokenised())
+    (folder / f".{feature_based.STATES}.elsewhere.1").write_bytes(b"what a killed process leaves")
+    monkeypatch.setattr(FeatureCache, "_encode", encode)
+    assert np.array_equal(make_cache().load(tokenised()).values, expected)
+    assert files(tmp_path) == {feature_based.STATES}
+
+
+def test_what_another_process_is_computing_is_waited_for(
+    make_cache: Callable[..., FeatureCache], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = make_cache(), make_cache()
+    expected = first.load(tokenised()).values.copy()
+    folder = tmp_path / first._digest(tokenised())
+    (folder / feature_based.STATES).rename(tmp_path / "ready.npy")
+    other = os.open(folder, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    waits: list[float] = []
+
+    def the_other_ends(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            (tmp_path / "ready.npy").rename(folder / feature_based.STATES)
+            os.close(other)
+
+    monkeypatch.setattr(feature_based.time, "sleep", the_other_ends)
+    assert np.array_equal(second.load(tokenised()).values, expected)
+    assert len(waits) == 3 and second.seconds == 0
+    assert folder.resolve() not in status._locks, "it is given back"
+
+
+def test_a_disk_without_room_is_told_before_it_is_full(
+    make_cache: Callable[..., FeatureCache], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(feature_based.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(UserError, match=r"states take 0\.0 GB, and 0\.0 GB are free; name a folder on another disk"):
+        make_cache().load(tokenised())
+    assert files(tmp_path) == set()
+
+
+def test_a_folder_that_cannot_be_written_is_named(make_cache: Callable[..., FeatureCache], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    cache = make_cache(settings={"feature_cache_dir": str(tmp_path / "file")})
+    with pytest.raises(UserError, match=r"--feature_cache_dir .*file cannot be written \(Not a directory\)"):
+        cache.load(tokenised())

@@ -1,0 +1,357 @@
+"""A search over settings and seeds: what it finds, what it keeps, and that it goes on where it was stopped."""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from running import recipe, results
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from bert_repro import BertReproConfig, BertReproForMaskedLM
+from bert_repro.cli import parse
+from bert_repro.configs import GlueConfig
+from bert_repro.errors import UserError
+from bert_repro.finetuning.sweep_table import Cell, Outcome, best_run, search_record, text_table
+from bert_repro.tasks.base import Task
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "run_glue.py"
+RUN = "--task_name sst2 --do_train --do_eval --bias_correction true --num_train_epochs 6 --train_batch_size 8"
+GRID = "--search_learning_rates 1e-2 1e-4 --num_restarts 2"
+CELLS = ("lr0.01-batch8-epochs6", "lr0.0001-batch8-epochs6")
+
+
+@pytest.fixture(scope="module")
+def model(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("untrained")
+    torch.manual_seed(0)
+    shape = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    BertReproForMaskedLM(BertReproConfig(vocab_size=150, **shape)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
+    return folder
+
+
+def arguments(world: Any, model: Path, output_dir: Path, *more: str) -> list[str]:
+    text = f"{RUN} --model_name_or_path {model} --data_dir {world.glue} --output_dir {output_dir} {' '.join(more)}"
+    return text.split()
+
+
+@pytest.fixture(scope="module")
+def searched(world: Any, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("searched")
+    assert recipe("run_glue", *arguments(world, model, folder, GRID, "--do_predict")) == 0
+    return folder
+
+
+def scores(folder: Path) -> dict[str, Any]:
+    return {run["folder"]: run["splits"]["validation"] for run in results(folder)["search"]["runs"]}
+
+
+def test_the_best_on_dev_is_published_as_a_single_run_is(searched: Path) -> None:
+    record = results(searched)
+    found = record["search"]
+    assert [run["folder"] for run in found["runs"]] == [f"{cell}/seed{seed}" for cell in CELLS for seed in (42, 43)]
+    best = max(found["runs"], key=lambda run: (run["splits"]["validation"]["accuracy"], not run["collapsed"]))
+    assert found["best"] == best
+    own = results(searched / "search" / best["folder"])
+    assert record["metrics"] == own["metrics"] and record["seed"] == best["seed"]
+    assert record["settings"]["learning_rate"] == best["learning_rate"]
+    assert record["settings"]["output_dir"] == str(searched)
+    assert record["splits"]["test"]["rows"] == 5 and (searched / "predictions.test.tsv").exists()
+    assert (searched / "predictions.validation.tsv").exists() and (searched / "training.png").exists()
+    weights = [safetensors.torch.load_file(path) for path in searched.rglob("model.safetensors")]
+    assert len(weights) == 2  # the best run's own and the published one
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    stock = AutoModelForSequenceClassification.from_pretrained(searched)
+    assert stock.config.id2label == {0: "negative", 1: "positive"}
+    assert "best on dev of 4 runs" in (searched / "README.md").read_text()
+    assert json.loads((searched / "status.json").read_text()) == {"code": 0, "reason": "done"}
+
+
+def test_collapsed_runs_are_those_with_one_prediction_for_every_row(searched: Path) -> None:
+    for run in results(searched)["search"]["runs"]:
+        folder = searched / "search" / run["folder"]
+        rows = (folder / "predictions.validation.tsv").read_text().splitlines()[1:]
+        assert run["collapsed"] is (len({row.split("\t")[1] for row in rows}) == 1)
+        assert results(folder)["collapsed"] is run["collapsed"]
+    assert {run["collapsed"] for run in results(searched)["search"]["runs"]} == {True, False}
+
+
+def test_a_run_of_a_search_is_the_run_one_would_make_alone(
+    world: Any, model: Path, searched: Path, tmp_path: Path
+) -> None:
+    alone = arguments(world, model, tmp_path / "alone", "--learning_rate 1e-2 --seed 43")
+    assert recipe("run_glue", *alone) == 0
+    assert results(tmp_path / "alone")["metrics"] == scores(searched)[f"{CELLS[0]}/seed43"]
+
+
+def test_a_wider_search_makes_only_what_is_new(world: Any, model: Path, searched: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (searched / "search").glob("*/seed*/results.json")}
+    found = scores(searched)
+    wider = "--search_learning_rates 1e-2 1e-4 3e-4 --num_restarts 2"
+    assert recipe("run_glue", *arguments(world, model, searched, wider)) == 0
+    assert len(scores(searched)) == 6 and found.items() <= scores(searched).items()
+    assert all(path.stat().st_mtime_ns == time_before for path, time_before in before.items())
+
+
+@pytest.mark.parametrize("more", ["", "--do_predict"])
+def test_each_split_is_tokenised_once_for_all_runs(
+    world: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    sizes, encode = [], Task.encode
+
+    def counted(self: Task, dataset: Any, *others: Any) -> Any:
+        sizes.append(len(dataset))
+        return encode(self, dataset, *others)
+
+    monkeypatch.setattr(Task, "encode", counted)
+    typed = arguments(world, model, tmp_path / "out", "--max_steps 2 --search_learning_rates 1e-2 1e-3", more)
+    assert recipe("run_glue", *typed, "--num_restarts 2 --max_train_samples 17") == 0
+    assert len(scores(tmp_path / "out")) == 4
+    assert sizes == [17, 21, *([5] if more else [])]
+
+
+def test_killed_in_the_middle_the_same_command_goes_on(
+    world: Any, model: Path, searched: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "killed"
+    typed = arguments(world, model, folder, GRID, "--save_steps 10")
+    process = subprocess.Popen(
+        [sys.executable, str(RECIPE), *typed], env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL
+    )
+    done, second = (folder / "search" / CELLS[0] / f"seed{seed}" for seed in (42, 43))
+    deadline = time.monotonic() + 120
+    while not list(second.glob("checkpoints/step-*")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (second / "results.json").exists() and not (folder / "model.safetensors").exists()
+    finished = (done / "results.json").stat().st_mtime_ns
+    assert recipe("run_glue", *typed) == 0
+    assert (done / "results.json").stat().st_mtime_ns == finished
+    assert caplog.text.count("resuming from") == 1
+    whole = scores(searched)
+    assert scores(folder) == {name: whole[name] for name in scores(folder)} and len(scores(folder)) == 4
+
+
+def test_a_run_that_is_not_finite_is_counted_and_the_others_go_on(world: Any, model: Path, tmp_path: Path) -> None:
+    typed = arguments(world, model, tmp_path, "--max_steps 4 --search_learning_rates 1e30 1e-2")
+    assert recipe("run_glue", *typed) == 0
+    found = results(tmp_path)["search"]
+    assert found["not_finite"] == 1 and found["best"]["learning_rate"] == 1e-2
+    broken, whole = found["cells"]
+    assert (broken["runs"], broken["not_finite"], broken["splits"]) == (1, 1, {})
+    accuracy = found["best"]["splits"]["validation"]["accuracy"]
+    assert whole["splits"]["validation"]["accuracy"] == {
+        "mean": accuracy, "standard_deviation": None, "best": accuracy
+    }  # fmt: skip
+    assert json.loads((tmp_path / "search/lr1e+30-batch8-steps4/seed42/status.json").read_text())["code"] == 3
+    assert "| 1e+30 | 8 | 4 | 1 | - | - | - | 0 | 1 |" in (tmp_path / "README.md").read_text()
+
+
+def test_without_any_finite_run_the_search_says_so(
+    world: Any, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        recipe("run_glue", *arguments(world, model, tmp_path, "--max_steps 4 --learning_rate 1e30 --num_restarts 2"))
+        == 3
+    )
+    assert "none of the 2 runs kept a finite loss" in capsys.readouterr().err
+
+
+def test_a_folder_of_another_search_or_run_is_left_alone(
+    world: Any, model: Path, searched: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in searched.rglob("*") if path.is_file()}
+    assert recipe("run_glue", *arguments(world, model, searched, GRID, "--max_seq_length 64")) == 2
+    assert "this search has --max_seq_length 128, not 64" in capsys.readouterr().err
+    assert recipe("run_glue", *arguments(world, model, searched, "--learning_rate 1e-2")) == 2
+    assert "is not empty" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert recipe("run_glue", *arguments(world, model, tmp_path, GRID)) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert recipe("run_glue", *arguments(world, model, tmp_path, GRID, "--resume_from_checkpoint latest")) == 2
+    assert "holds no search" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in searched.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("more", ["--peft lora --lora_r 4", "--bilstm_size 8"])
+def test_what_only_training_takes_is_left_out_of_the_prediction(
+    world: Any, model: Path, tmp_path: Path, more: str
+) -> None:
+    typed = arguments(world, model, tmp_path / "out", "--num_restarts 2 --max_steps 1 --do_predict", more)
+    assert recipe("run_glue", *typed) == 0
+    assert (tmp_path / "out" / "predictions.test.tsv").exists()
+
+
+def test_a_missing_test_set_comes_out_before_the_first_run(
+    world: Any, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "glue/SST-2").mkdir(parents=True)
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / "glue/SST-2" / name).write_text((world.glue / "SST-2" / name).read_text())
+    own = arguments(world, model, tmp_path / "out", "--do_predict", f"--data_dir {tmp_path / 'glue'}")
+    for more in (GRID, ""):
+        assert recipe("run_glue", *own, *more.split(), "--overwrite_output_dir") == 2
+        assert "test.tsv: no such file" in capsys.readouterr().err
+        assert not list((tmp_path / "out").rglob("train_log.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--search_learning_rates 1e-2 0", "--search_learning_rates is 0.01 0; each must be positive"),
+        ("--search_batch_sizes 8 16 8", "--search_batch_sizes is 8 16 8; leave repetitions out"),
+        ("--search_learning_rates 1e-2 --learning_rate 1e-3", "--learning_rate 0.001 and --search_learning_rates 0.01"),
+        ("--search_num_train_epochs 2 3 --max_steps 5", "--max_steps 5 and --search_num_train_epochs exclude"),
+        ("--num_restarts 0", "--num_restarts is 0; it must be positive"),
+        ("--num_restarts 2 --do_eval false", "need --do_train and --do_eval"),
+        ("--num_restarts 2 --resume_from_checkpoint elsewhere", "a search goes on with the same command"),
+    ],
+)
+def test_a_search_that_cannot_be_one_is_refused(flags: str, message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        parse(GlueConfig, f"--task_name sst2 --model_name_or_path x --do_train --do_eval {flags}".split())
+
+
+def outcome(seed: int, collapsed: bool = False, **scores: float) -> Outcome:
+    cell = Cell(2e-5, 32, 3.0)
+    splits = {name: {"f1": score} for name, score in scores.items()}
+    return Outcome(cell, seed, f"{cell.name}/seed{seed}", splits or None, collapsed)
+
+
+def test_collapsed_runs_stay_in_mean_and_deviation() -> None:
+    outcomes = [outcome(0, dev=0.8), outcome(1, dev=0.5, collapsed=True), outcome(2, dev=0.9), outcome(3)]
+    record = search_record(outcomes, split="dev", metric="f1")
+    (found,) = record["cells"]
+    assert (found["runs"], found["collapsed"], found["not_finite"], found["best_seed"]) == (4, 1, 1, 2)
+    f1 = {"mean": pytest.approx(2.2 / 3), "standard_deviation": pytest.approx(0.2081666), "best": 0.9}
+    assert found["splits"] == {"dev": {"f1": f1}}
+    f1 = {"mean": pytest.approx(0.85), "standard_deviation": pytest.approx(0.0707107), "best": 0.9}
+    assert found["without_collapsed"] == {"runs": 2, "splits": {"dev": {"f1": f1}}}
+    told, head, row = text_table(record).splitlines()
+    assert told == "f1 on dev, 4 runs; best 0.9000: rate 2e-05, batch 32, 3 epochs, seed 2"
+    assert row.split() == "2e-05 32 3 4 0.7333 0.2082 0.9000 2 1 0.8500 0.0707 1".split()
+    assert "mean without collapsed" in head and len(head) == len(row)
+
+
+def test_a_split_that_was_only_scored_is_summed_up_too() -> None:
+    record = search_record([outcome(0, dev=0.8, test=0.6), outcome(1, dev=0.6, test=0.8)], split="dev", metric="f1")
+    assert record["best"]["seed"] == 0
+    assert record["cells"][0]["splits"]["test"]["f1"]["mean"] == pytest.approx(0.7)
+    _, head, row = text_table(record).splitlines()
+    assert head.split("  ")[-2:] == ["test mean", "test deviation"]
+    assert row.split()[-2:] == ["0.7000", "0.1414"]
+    assert "without collapsed" not in head and "not finite" not in head
+
+
+def test_of_equal_scores_the_run_that_did_not_collapse_is_best() -> None:
+    outcomes = [outcome(0, dev=0.8, collapsed=True), outcome(1, dev=0.8), outcome(2, dev=0.8), outcome(3)]
+    assert best_run(outcomes, "dev", "f1") == outcomes[1]
+    assert best_run(outcomes[3:], "dev", "f1") is None
+
+
+def test_a_test_set_with_labels_is_scored_by_every_run(model: Path, tmp_path: Path) -> None:
+    text = "\n\n".join("the O\nriver B-THING\nruns O" for _ in range(8)) + "\n"
+    (tmp_path / "tags.txt").write_text(text)
+    own = " ".join(f"--{name}_file {tmp_path / 'tags.txt'}" for name in ("train", "validation", "test"))
+    typed = f"{own} --do_train --do_eval --do_predict --max_steps 2 --num_restarts 2 --max_seq_length 16"
+    assert recipe("run_ner", f"{typed} --model_name_or_path {model} --output_dir {tmp_path / 'out'}") == 0
+    found = results(tmp_path / "out")["search"]
+    assert all(set(run["splits"]) == {"validation", "test"} for run in found["runs"])
+    assert (tmp_path / "out" / "predictions.test.txt").exists()
+    assert results(tmp_path / "out")["splits"]["test"]["metrics"] == found["best"]["splits"]["test"]
+
+
+@pytest.mark.slow
+def test_two_processes_find_the_same(world: Any, model: Path, searched: Path, tmp_path: Path) -> None:
+    launcher = "-m torch.distributed.run --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint localhost:0"
+    command = [
+        sys.executable,
+        *launcher.split(),
+        str(RECIPE),
+        *arguments(world, model, tmp_path / "two", GRID, "--do_predict"),
+    ]
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert scores(tmp_path / "two").keys() == {f"{cell}/seed{seed}" for cell in CELLS for seed in (42, 43)}
+    assert results(tmp_path / "two")["hardware"]["processes"] == 2
+    assert (tmp_path / "two" / "predictions.test.tsv").exists()
+    assert subprocess.run(command, env=environment, capture_output=True, timeout=250).returncode == 0
+
+
+def files_of(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_finished_work_is_not_removed_for_a_command_that_cannot_run(
+    world: Any, model: Path, searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    single = tmp_path / "single"
+    assert recipe("run_glue", *arguments(world, model, single, "--max_steps 2 --save_steps 1")) == 0
+    for folder, grid in ((searched, GRID), (single, "")):
+        before = files_of(folder)
+        for wrong in (f"--model_name_or_path {tmp_path / 'nowhere'}", f"--data_dir {tmp_path / 'nowhere'}"):
+            typed = arguments(world, model, folder, *([grid] if grid else []), "--overwrite_output_dir", wrong)
+            assert recipe("run_glue", *typed) == 2
+            assert "nowhere" in capsys.readouterr().err
+            assert files_of(folder) == before
+    # A search that another process is still making is not touched either.
+    descriptor = os.open(searched, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    before = files_of(searched)
+    assert recipe("run_glue", *arguments(world, model, searched, GRID, "--overwrite_output_dir")) == 2
+    assert "is written by a run that is still going" in capsys.readouterr().err
+    os.close(descriptor)
+    assert files_of(searched) == before
+
+
+def test_overwriting_leaves_nothing_of_the_search_before(world: Any, model: Path, tmp_path: Path) -> None:
+    for more in ("--num_restarts 2", "--num_restarts 3", ""):
+        typed = arguments(
+            world, model, tmp_path / "out", "--max_steps 1 --overwrite_output_dir", *([more] if more else [])
+        )
+        assert recipe("run_glue", *typed) == 0
+        runs = list((tmp_path / "out" / "search").glob("*/seed*"))
+        assert len(runs) == {"--num_restarts 2": 2, "--num_restarts 3": 3, "": 0}[more]
+
+
+def own_rows(path: Path, labels: str, times: int = 8) -> Path:
+    first, second = labels.split()
+    path.write_text("text,label\n" + f"green river,{first}\nold stone,{second}\n" * times)
+    return path
+
+
+def test_a_run_goes_on_with_the_data_and_settings_it_had(
+    world: Any, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, train = tmp_path / "run", own_rows(tmp_path / "train.csv", "yes no")
+    typed = f"--model_name_or_path {model} --do_train --save_steps 2 --train_batch_size 4 --output_dir {folder}"
+    assert recipe("run_glue", typed, f"--max_steps 4 --train_file {train}") == 0
+    published = (folder / "config.json").read_bytes()
+    for more, told in (
+        (f"--max_steps 6 --train_file {own_rows(tmp_path / 'a.csv', 'agree refuse')}", "its run had the labels"),
+        (
+            f"--max_steps 6 --train_file {own_rows(tmp_path / 'b.csv', 'yes no', 9)}",
+            "the number of training inputs 16, not 18",
+        ),
+        (f"--max_steps 6 --train_file {train} --train_batch_size 8", "its run had the train_batch_size 4, not 8"),
+        (f"--max_steps 6 --train_file {train} --seed 1", "its run had the seed 42, not 1"),
+        (f"--max_steps 3 --train_file {train}", "has taken 4 steps, and this one is to take 3 in all"),
+    ):
+        assert recipe("run_glue", typed, more, "--resume_from_checkpoint latest") == 2
+        assert told in capsys.readouterr().err.splitlines()[-1]
+        assert (folder / "config.json").read_bytes() == published
+    assert recipe("run_glue", typed, f"--max_steps 6 --train_file {train} --resume_from_checkpoint latest") == 0
+    assert results(folder)["train"]["steps"] == 6

@@ -1,0 +1,162 @@
+"""A toy model and batch source for tests of the loop: quick, with dropout, two loss terms with unequal counts.
+
+Run as a script it trains once and writes the losses, for tests that need processes of their own.
+"""
+
+import argparse
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import nn
+from transformers.utils import ModelOutput
+
+from bert_repro.configs import OptimizerConfig, RunConfig
+from bert_repro.errors import StopRequested
+from bert_repro.training import training_log
+from bert_repro.training.trainer import Ids, MicroBatch, Step, Trainer, batch_sizes
+from bert_repro.utils.randomness import draw, fraction
+
+WIDTH = 6
+
+
+@dataclass(frozen=True)
+class ToyConfig(OptimizerConfig, RunConfig):
+    """Settings of a toy run."""
+
+    learning_rate: float = 1e-2
+    dropout: float = 0.2
+    max_steps: int | None = 40
+    train_batch_size: int | None = 8
+    logging_steps: int = 1
+    float64: bool = False
+    nan_at: int = -1
+    pause: float = 0.0
+
+
+@dataclass
+class ToyOutput(ModelOutput):  # in a plain dataclass torch 2.11's fully_shard finds no tensors
+    token_loss: torch.Tensor | None = None
+    row_loss: torch.Tensor | None = None
+
+
+class ToyModel(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dense = nn.Linear(WIDTH, WIDTH)
+        self.LayerNorm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, 1)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, rows: torch.Tensor, picked: torch.Tensor) -> ToyOutput:
+        hidden = self.LayerNorm(self.dropout(torch.tanh(self.dense(rows))))
+        token_loss = (hidden - rows).square().mean(-1)[picked].mean()
+        return ToyOutput(token_loss, (self.head(hidden).squeeze(-1) - 1).square().mean())
+
+    def save_pretrained(self, folder: Path) -> None:
+        from safetensors.torch import save_file
+
+        save_file(self.state_dict(), folder / "model.safetensors")
+
+
+class ToyTokenizer:
+    def save_pretrained(self, folder: Path) -> None:
+        (folder / "vocab.txt").write_text("a\n")
+
+
+class ToySource:
+    """Rows by a counter hash; a row is "picked" by its id, so micro-batches have unequal counts."""
+
+    def __init__(self, config: ToyConfig, micro: int) -> None:
+        self.config, self.micro, self.total_steps = config, micro, config.max_steps or 1
+        self.plan = {"seed": config.seed}
+
+    def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
+        for number in range(position["step"] if position else 0, self.total_steps):
+            size = self.config.train_batch_size or 8
+            ids = np.arange(number * size, (number + 1) * size)
+            yield Step(ids, self._count(ids), self.micro, 0, {"step": number + 1})
+
+    def load(self, ids: Ids, group: int) -> MicroBatch:
+        time.sleep(self.config.pause)
+        rows = torch.from_numpy(fraction(draw(5, ids[:, None], np.arange(WIDTH))))
+        if self.config.nan_at in ids:
+            rows = rows * float("nan")
+        dtype = torch.float64 if self.config.float64 else torch.float32
+        inputs = {"rows": rows.to(dtype), "picked": torch.from_numpy(self._picked(ids))}
+        return MicroBatch(inputs, self._count(ids), len(ids))
+
+    def count_right(self, output: ToyOutput, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+        return {"row_loss": (inputs["rows"][:, 0] > 0.5).sum()}
+
+    def _picked(self, ids: Ids) -> Any:
+        return ids % 4 != 1
+
+    def _count(self, ids: Ids) -> dict[str, int]:
+        return {"token_loss": int(self._picked(ids).sum()), "row_loss": len(ids)}
+
+
+def make_trainer(config: ToyConfig) -> Trainer:
+    """A trainer on a freshly initialised toy model."""
+    Path(config.output_dir).mkdir(parents=True, exist_ok=True)
+    accelerator = Accelerator(cpu=True)
+    torch.manual_seed(config.seed)
+    model = ToyModel(config.dropout)
+    if config.float64:
+        model.double()
+    micro = batch_sizes(config, accelerator.num_processes, 8).micro
+    return Trainer(accelerator, model, ToySource(config, micro), config, tokenizer=ToyTokenizer())
+
+
+def losses(config: ToyConfig) -> list[float]:
+    """The logged losses of a run."""
+    return [row["loss"] for row in training_log.read(Path(config.output_dir) / training_log.FILE_NAME)]
+
+
+def resume_everywhere(config: ToyConfig) -> None:
+    """Trains once with a checkpoint at every step, then again from each of them; fails unless all ends are equal."""
+    whole = make_trainer(dataclasses.replace(config, save_steps=1, save_total_limit=config.max_steps or 1))
+    whole.train()
+    for step in range(1, config.max_steps or 1):
+        start = str(Path(config.output_dir) / "checkpoints" / f"step-{step}")
+        folder = f"{config.output_dir}-{step}"
+        again = make_trainer(dataclasses.replace(config, resume_from_checkpoint=start, output_dir=folder))
+        again.train()
+        for name, value in whole.model.state_dict().items():
+            if not torch.equal(value, again.model.state_dict()[name]):
+                raise SystemExit(f"{name} differs after resuming from step {step}")
+        if whole.accelerator.is_main_process and losses(again.config) != losses(whole.config)[step:]:
+            raise SystemExit(f"losses differ after resuming from step {step}")
+
+
+def run_once(config: ToyConfig) -> None:
+    """Trains, and saves the final weights."""
+    trainer = make_trainer(config)
+    try:
+        trainer.train()
+    except StopRequested as stop:
+        raise SystemExit(stop.exit_code) from None
+    finally:
+        trainer.accelerator.end_training()
+    if trainer.accelerator.is_main_process:
+        trainer.model.save_pretrained(trainer.output_dir)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("settings", type=json.loads)
+    parser.add_argument("--resume_everywhere", action="store_true")
+    arguments = parser.parse_args()
+    settings = dataclasses.replace(ToyConfig(), **arguments.settings)
+    if arguments.resume_everywhere:
+        resume_everywhere(settings)
+        Accelerator().end_training()
+    else:
+        run_once(settings)

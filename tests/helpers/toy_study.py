@@ -1,0 +1,76 @@
+"""A study whose runs take a moment and learn nothing; also run as a script, in processes of its own.
+
+python toy_study.py OUTPUT LOG [--seconds S] [flags of run_study]
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bert_repro import cli
+from bert_repro.reproduction import runner
+from bert_repro.tasks import TASKS
+
+
+class ToyRecipe:
+    """Stands in for a recipe: writes what a run leaves, with a score that its settings decide, and logs its start."""
+
+    def __init__(self, recipe: cli.Recipe, log: Path, seconds: float) -> None:
+        self.config, self.log, self.seconds = recipe.config, log, seconds
+
+    def load(self) -> Any:
+        return self.run
+
+    def run(self, config: Any) -> None:
+        folder = Path(config.output_dir)
+        self._say(f"begin {folder.name}")
+        time.sleep(self.seconds)
+        name = folder.name + Path(getattr(config, "model_name_or_path", None) or "").name
+        score = int(hashlib.sha256(name.encode()).hexdigest()[:4], 16) / 65536
+        results = {"settings": {"output_dir": str(folder), "seed": config.seed}, "seed": config.seed} | scored(
+            config, score
+        )
+        steps = range(config.save_steps, config.max_steps + 1, config.save_steps) if hasattr(config, "corpus") else ()
+        for place in (folder, *(folder / "checkpoints" / f"step-{step}" for step in steps)):
+            place.mkdir(parents=True, exist_ok=True)
+            (place / "model.safetensors").write_bytes(b"weights")
+        (folder / "results.json").write_text(json.dumps(results))
+        self._say(f"end {folder.name}")
+
+    def _say(self, line: str) -> None:
+        with self.log.open("a") as file:
+            file.write(line + "\n")
+
+
+def scored(config: Any, score: float) -> dict[str, Any]:
+    """Task and scores as a run records them: the same score in every metric of every split."""
+    if not hasattr(config, "task_name"):
+        metrics = {"lm_perplexity" if config.left_to_right else "mlm_perplexity": 100 * score}
+        return {"task": "pre-training", "metrics": metrics, "rows_scored": 8}
+    task = TASKS[config.task_name]
+    metrics = dict.fromkeys(task.metrics, score)
+    splits = (*task.eval_splits, *(task.predict_splits if config.do_predict else ()))
+    found = {split: {"metrics": metrics, "rows_scored": 8, "collapsed": False} for split in splits}
+    return {"task": task.name, "metrics": metrics, "splits": found}
+
+
+def install(log: Path, seconds: float = 0.0) -> None:
+    """Makes the engine run toys."""
+    for name in ("run_pretraining", "run_glue", "run_squad", "run_swag", "run_ner"):
+        recipe: Any = ToyRecipe(cli.RECIPES[name], log, seconds)
+        runner.RECIPES = {**runner.RECIPES, name: recipe}
+    runner.evidence = lambda config: {"examples.json": {}}
+    runner.corpus_fingerprint = lambda corpus: "toy corpus"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("log", type=Path)
+    parser.add_argument("--seconds", type=float, default=0.0)
+    known, flags = parser.parse_known_args()
+    install(known.log, known.seconds)
+    cli.main("run_study", argv=flags or sys.argv[2:])

@@ -1,0 +1,193 @@
+"""Features in files equal those of stock transformers, text by text."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from running import recipe
+from safetensors import safe_open
+from transformers import AutoModel, AutoTokenizer
+
+from bert_repro import BertReproConfig, BertReproForPreTraining, BertReproModel
+from bert_repro.errors import UserError
+from bert_repro.inference import feature_writers
+from bert_repro.inference.feature_extraction import read_texts, resolve_layers
+
+TEXTS = ["the river runs slowly", "", "a bright stone", "green " * 40, "never under the glass"]
+LENGTH = 24
+
+
+@pytest.fixture(scope="module")
+def model(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    shape = {"num_hidden_layers": 3, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    BertReproForPreTraining(BertReproConfig(vocab_size=150, **shape)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("texts") / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    return path
+
+
+def extract(model: Path, source: Path, target: Path, *arguments: object) -> int:
+    common = ["--model_name_or_path", model, "--input_file", source, "--output_file", target]
+    return recipe("extract_features", *common, "--per_device_eval_batch_size 2 --max_seq_length", LENGTH, *arguments)
+
+
+def expected(model: Path) -> list[list[torch.Tensor]]:
+    """All hidden states of each text, by stock transformers."""
+    stock, tokenizer = AutoModel.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model)
+    inputs = [tokenizer(text, truncation=True, max_length=LENGTH, return_tensors="pt") for text in TEXTS]
+    with torch.no_grad():
+        return [[state[0] for state in stock(**one, output_hidden_states=True).hidden_states] for one in inputs]
+
+
+def close(found: Any, wanted: torch.Tensor) -> bool:
+    return torch.allclose(torch.as_tensor(np.asarray(found, dtype=np.float32)), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layers", "combine", "wanted"),
+    [
+        ("last", "concat", lambda states: states[3]),
+        ("-2 -1", "concat", lambda states: torch.cat([states[2], states[3]], dim=-1)),
+        ("embeddings last", "sum", lambda states: states[0] + states[3]),
+        ("all", "concat", lambda states: torch.cat(states[1:], dim=-1)),
+    ],
+)
+def test_parquet_has_a_row_for_each_text(
+    model: Path, texts: Path, tmp_path: Path, layers: str, combine: str, wanted: Any
+) -> None:
+    assert extract(model, texts, tmp_path / "f.parquet", "--layers", layers, "--combine", combine) == 0
+    table = pyarrow.parquet.read_table(tmp_path / "f.parquet")
+    assert table.num_rows == len(TEXTS)
+    for row, states in zip(table.to_pylist(), expected(model), strict=True):
+        assert close(row["features"], wanted(states))
+        assert len(row["tokens"]) == len(row["features"]) <= LENGTH
+        assert (row["tokens"][0], row["tokens"][-1]) == ("[CLS]", "[SEP]")
+    facts = json.loads(table.schema.metadata[b"bert_repro"])
+    assert facts["combine"] == combine and facts["model"] == str(model)
+
+
+def test_safetensors_lays_texts_end_to_end(model: Path, texts: Path, tmp_path: Path) -> None:
+    assert extract(model, texts, tmp_path / "f.safetensors", "--layers -3 -2 -1") == 0
+    with safe_open(tmp_path / "f.safetensors", "pt") as file:
+        features, lengths, ids = (file.get_tensor(name) for name in ("features", "lengths", "input_ids"))
+        assert json.loads(file.metadata()["bert_repro"])["layers"] == [1, 2, 3]
+    assert features.shape == (int(lengths.sum()), 48) and len(ids) == len(features)
+    for found, states in zip(features.split(lengths.tolist()), expected(model), strict=True):
+        assert close(found, torch.cat(states[1:], dim=-1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f.safetensors"]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "safetensors"])
+@pytest.mark.parametrize(("pooling", "wanted"), [("cls", lambda s: s[0]), ("mean", lambda s: s.mean(dim=0))])
+def test_one_vector_for_a_text(
+    model: Path, texts: Path, tmp_path: Path, suffix: str, pooling: str, wanted: Any
+) -> None:
+    path = tmp_path / f"f.{suffix}"
+    assert extract(model, texts, path, "--pooling", pooling) == 0
+    if suffix == "parquet":
+        found = pyarrow.parquet.read_table(path)["features"].to_pylist()
+    else:
+        with safe_open(path, "pt") as file:
+            assert list(file.keys()) == ["features"]
+            found = file.get_tensor("features")
+    assert len(found) == len(TEXTS)
+    assert all(close(row, wanted(states[3])) for row, states in zip(found, expected(model), strict=True))
+
+
+@pytest.mark.parametrize("name", ["texts.jsonl", "texts.json"])
+def test_json_lines_give_the_same_as_text(model: Path, texts: Path, tmp_path: Path, name: str) -> None:
+    lines = tmp_path / name
+    lines.write_text("".join(json.dumps({"body": text}) + "\n" for text in TEXTS))
+    assert extract(model, texts, tmp_path / "a.parquet") == 0
+    assert extract(model, lines, tmp_path / "b.parquet", "--text_column body") == 0
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("names", "layers"),
+    [(["embeddings"], (0,)), (["last_four"], (9, 10, 11, 12)), (["-1", "second_to_last", "3"], (12, 11, 3))],
+)
+def test_layers_by_the_names_of_table_7_and_by_index(names: list[str], layers: tuple[int, ...]) -> None:
+    assert resolve_layers(names, 12) == layers
+
+
+@pytest.mark.parametrize("name", ["13", "-14", "first"])
+def test_layers_that_are_not_there(name: str) -> None:
+    with pytest.raises(UserError, match=f"--layers {name}"):
+        resolve_layers([name], 12)
+    with pytest.raises(UserError, match="--layers last_four: the model has layers 1 to 3"):
+        resolve_layers(["last_four"], 3)
+
+
+def test_texts_are_read_one_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_bytes(b"fine\nbroken \xff\n")
+    texts = read_texts(path, "text")
+    assert next(texts) == "fine"
+    with pytest.raises(UserError, match="line 2: byte 0xff is not UTF-8"):
+        next(texts)
+
+
+def test_nothing_half_written_is_left(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = tmp_path / "texts.jsonl"
+    lines.write_text('{"text": "a"}\n{"text": "b"}\n{"text": 1}\n')
+    for name in ("f.parquet", "f.safetensors"):
+        assert extract(model, lines, tmp_path / name) == 2
+        assert "line 3: no text in field 'text'" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.jsonl"]
+
+
+def test_bad_input(model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty, half = tmp_path / "empty.jsonl", tmp_path / "half.jsonl"
+    empty.write_text("\n \n")
+    half.write_text('{"text": "a \\ud83d"}\n')
+    for source, target, told in (
+        (tmp_path / "no.txt", tmp_path / "f.parquet", "no.txt: no such file"),
+        (texts, tmp_path / "f.npy", "name a file that ends in .parquet or .safetensors"),
+        (texts, texts, "exists; name another or give --overwrite_output_file"),
+        (texts, tmp_path, "is a folder; name a file"),
+        (empty, tmp_path / "f.parquet", "no texts; name a file with at least one"),
+        (half, tmp_path / "f.parquet", "line 1: field 'text' has half a surrogate pair at character 3; repair it"),
+    ):
+        assert extract(model, source, target) == 2
+        assert told in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_empty_lines_between_json_lines_are_no_texts(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n\n{"text": ""}\n  \n')
+    assert list(read_texts(tmp_path / "x.jsonl", "text")) == ["a", ""]
+    (tmp_path / "x.txt").write_text("a\n\nb\n")
+    assert list(read_texts(tmp_path / "x.txt", "text")) == ["a", "", "b"]
+
+
+def test_a_tokenizer_of_more_words_than_the_model_is_refused(
+    model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = tmp_path / "small"
+    shape = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    BertReproModel(BertReproConfig(vocab_size=9, **shape)).save_pretrained(small)
+    AutoTokenizer.from_pretrained(model).save_pretrained(small)
+    assert extract(small, texts, tmp_path / "f.parquet") == 2
+    assert "its vocabulary of 9 is smaller than the tokenizer's" in capsys.readouterr().err
+
+
+def test_a_parquet_files_groups_hold_many_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature_writers, "_ROW_GROUP", 10_000)
+    text = feature_writers.EncodedText(np.arange(5, dtype=np.int32), list("abcde"), np.ones((5, 8), dtype=np.float32))
+    with feature_writers.writer_for(tmp_path / "f.parquet", 8, "none", {}) as write:
+        for _ in range(301):
+            write([text, text])
+    groups = pyarrow.parquet.ParquetFile(tmp_path / "f.parquet").metadata
+    assert groups.num_rows == 602 and groups.num_row_groups == -(-602 * 5 * 8 * 4 // 10_000)

@@ -1,0 +1,152 @@
+"""The question-answering pipeline gives what run_squad.py predicts, over long passages, in batches, with no answer."""
+
+import dataclasses
+
+import datasets
+import pytest
+import torch
+import transformers
+
+import bert_repro
+from bert_repro.configs import SquadConfig
+from bert_repro.errors import UserError
+from bert_repro.inference.pipelines import ExtractiveQuestionAnsweringPipeline
+from bert_repro.tasks.squad.squad_task import SQUAD, SQUAD_V2
+
+WORDS = "where did she work ? marie curie worked in paris , france . a film that never lets you go slow ##ly".split()
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+SIZES = {
+    "vocab_size": len(VOCABULARY), "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 32, "max_position_embeddings": 48, "initializer_range": 0.6,
+}  # fmt: skip
+QUESTION = "Where did she work?"
+SHORT = "Marie Curie worked in Paris, France."
+LONG = " ".join(
+    f"Marie Curie worked slowly in {place}, a film that never lets go." for place in ("France", "Paris") * 6
+)
+WINDOWS = {"max_seq_length": 32, "max_query_length": 16, "doc_stride": 8}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    torch.manual_seed(3)
+    folder = tmp_path_factory.mktemp("qa")
+    bert_repro.BertReproForQuestionAnswering(bert_repro.BertReproConfig(**SIZES)).save_pretrained(folder)
+    vocabulary = {word: index for index, word in enumerate(VOCABULARY)}
+    transformers.BertTokenizer(vocab=vocabulary).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answer(folder):
+    found = transformers.pipeline("extractive-question-answering", model=str(folder))
+    assert type(found) is ExtractiveQuestionAnsweringPipeline
+    assert type(found.model) is transformers.BertForQuestionAnswering
+    return found
+
+
+def test_an_answer_is_a_span_of_the_passage(answer):
+    found = answer(question=QUESTION, context=SHORT)
+    assert set(found) == {"score", "start", "end", "answer"}
+    assert found["answer"] == SHORT[found["start"] : found["end"]] != ""
+    assert 0 < found["score"] < 1
+
+
+def test_it_answers_as_run_squad_does(answer, folder):
+    for task, nullable in ((SQUAD, False), (SQUAD_V2, True)):
+        config = SquadConfig(model_name_or_path="-", do_eval=True, answer_text="offsets", **WINDOWS)
+        task = dataclasses.replace(task.prepared(config, answer.tokenizer), null_score_diff_threshold=-0.5)
+        rows = {"id": ["a", "b"], "question": [QUESTION, "Did she?"], "context": [LONG, SHORT]}
+        dataset = datasets.Dataset.from_dict(rows)
+        features = task.encode(dataset, answer.tokenizer, 32)
+        assert len(features) > 8
+        model = bert_repro.BertReproForQuestionAnswering.from_pretrained(folder).eval()
+        outputs = []
+        for row in features:
+            batch = task.collate([{k: v for k, v in row.items() if k != "labels"}], pad_token_id=0, packing=False)
+            with torch.no_grad():
+                outputs += task.feature_outputs(model(**batch), [row["length"]])
+        predictions = task.postprocess(dataset, features, outputs)
+        inputs = [
+            dict(zip(("question", "context"), pair, strict=True))
+            for pair in zip(rows["question"], rows["context"], strict=True)
+        ]
+        found = answer(
+            inputs, top_k=5, handle_impossible_answer=nullable, null_score_diff_threshold=-0.5, batch_size=3, **WINDOWS
+        )
+        assert [best[0]["answer"] for best in found] == task.answers(predictions)
+        for best, nbest in zip(found, predictions["nbest"], strict=True):
+            scores = {entry["text"]: entry["probability"] for entry in nbest}
+            for entry in best:
+                assert entry["score"] == pytest.approx(scores[entry["answer"]], rel=1e-4)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_windows_in_batches_change_nothing(answer, batch_size):
+    one = answer(question=QUESTION, context=LONG, **WINDOWS)
+    many = answer([{"question": QUESTION, "context": LONG}] * 3, batch_size=batch_size, **WINDOWS)
+    assert [found["answer"] for found in many] == [one["answer"]] * 3
+    assert many[2]["score"] == pytest.approx(one["score"], rel=1e-4)
+    assert one["start"] == many[1]["start"]
+
+
+def test_a_long_passage_is_read_to_its_end(answer):
+    # The model is random, so where it answers is chance: everywhere, when asked about enough passages.
+    starts = [
+        answer(question=QUESTION, context=LONG[shift:], **WINDOWS)["start"] / len(LONG) for shift in range(0, 400, 40)
+    ]
+    assert max(starts) > 0.3
+
+
+def test_n_best_come_with_their_probabilities(answer):
+    found = answer(question=QUESTION, context=SHORT, top_k=4)
+    scores = [entry["score"] for entry in found]
+    assert len(found) == 4 and scores == sorted(scores, reverse=True) and sum(scores) <= 1
+    assert len({entry["answer"] for entry in found}) == 4
+    assert found[0] == answer(question=QUESTION, context=SHORT)
+
+
+def test_the_stored_threshold_decides(folder, tmp_path, answer):
+    assert answer(question=QUESTION, context=SHORT)["answer"], "a model of v1.1 always answers"
+    for threshold, answers in ((1e6, True), (-1e6, False)):
+        model = bert_repro.BertReproForQuestionAnswering.from_pretrained(folder)
+        model.config.null_score_diff_threshold = threshold
+        model.save_pretrained(tmp_path)
+        stored = transformers.pipeline("extractive-question-answering", model=str(tmp_path), tokenizer=answer.tokenizer)
+        found = stored(question=QUESTION, context=SHORT, top_k=3)
+        assert bool(found[0]["answer"]) is answers
+        assert stored(question=QUESTION, context=SHORT, handle_impossible_answer=False)["answer"]
+        turned = stored(question=QUESTION, context=SHORT, null_score_diff_threshold=-threshold)
+        assert bool(turned["answer"]) is not answers
+        if not answers:
+            assert (found[0]["start"], found[0]["end"]) == (0, 0)
+
+
+def test_several_questions_about_one_passage(answer):
+    found = answer(question=[QUESTION, "Did she?"], context=SHORT)
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("inputs", "told"),
+    [
+        ({"question": "", "context": SHORT}, "question is ''"),
+        ({"question": QUESTION, "context": " "}, "context is ' '"),
+        ({"question": QUESTION}, "takes {'question'"),
+        (["Where?"], "takes {'question'"),
+    ],
+)
+def test_inputs_that_are_none(answer, inputs, told):
+    with pytest.raises(UserError) as raised:
+        answer(inputs)
+    assert told in str(raised.value)
+
+
+def test_parameters_that_are_none(answer):
+    for wrong in ({"topk": 1}, {"top_k": 0}, {"doc_stride": 0}):
+        with pytest.raises(UserError):
+            answer(question=QUESTION, context=SHORT, **wrong)
+    with pytest.raises(UserError, match="max_seq_length is 600; the model has"):
+        answer(question="Who?", context="A bird.", max_seq_length=600)
+    with pytest.raises(UserError, match="2 questions and 1 contexts"):
+        answer(question=["a", "b"], context=["c"])

@@ -1,0 +1,169 @@
+import numpy as np
+import pytest
+import torch
+
+from bert_repro.pretraining.collator import DataCollatorForBertPreTraining
+from bert_repro.pretraining.dataset import ExampleBatch
+from bert_repro.pretraining.masking import num_predictions
+from bert_repro.training.collation import collate_features
+from bert_repro.utils.randomness import draw
+
+FEATURES = [
+    {"input_ids": [2, 7, 8, 3, 9, 3], "token_type_ids": [0, 0, 0, 0, 1, 1], "label": 1},
+    {"input_ids": [2, 5, 3], "token_type_ids": [0, 0, 0], "label": 0},
+]
+
+
+def test_features_are_padded_to_the_longest_or_a_multiple():
+    batch = collate_features(FEATURES, pad_token_id=4, packing=False)
+    assert batch["input_ids"].tolist() == [[2, 7, 8, 3, 9, 3], [2, 5, 3, 4, 4, 4]]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0]]
+    assert batch["attention_mask"].tolist() == [[1] * 6, [1, 1, 1, 0, 0, 0]]
+    assert set(batch) == {"input_ids", "token_type_ids", "attention_mask"}
+    assert collate_features(FEATURES, pad_token_id=4, packing=False, pad_to_multiple_of=8)["input_ids"].shape == (2, 8)
+
+
+def test_features_are_packed_end_to_end():
+    batch = collate_features(FEATURES, pad_token_id=4, packing=True)
+    assert batch["input_ids"].tolist() == [[2, 7, 8, 3, 9, 3, 2, 5, 3]]
+    assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 4, 5, 0, 1, 2]]
+    assert batch["cu_seq_lens_q"].tolist() == [0, 6, 9]
+    assert batch["cu_seq_lens_k"].dtype == torch.int32
+    assert (batch["max_length_q"], batch["max_length_k"]) == (6, 6)
+    assert "attention_mask" not in batch
+
+
+def test_features_without_segments_and_bad_calls():
+    bare = [{"input_ids": [2, 3]}]
+    assert "token_type_ids" not in collate_features(bare, pad_token_id=0, packing=True)
+    with pytest.raises(ValueError, match="empty"):
+        collate_features([], pad_token_id=0, packing=False)
+    with pytest.raises(ValueError, match="pad_to_multiple_of is 8"):
+        collate_features(bare, pad_token_id=0, packing=True, pad_to_multiple_of=8)
+
+
+# -------------------------------------------------------------------------------------------------------- pre-training
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(95))]
+LENGTHS, FIRST_LENGTHS = np.array([30, 12, 50, 5]), np.array([10, 6, 26, 3])
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    from transformers import BertTokenizer
+
+    return BertTokenizer(vocab={word: number for number, word in enumerate(WORDS)})
+
+
+@pytest.fixture
+def examples():
+    tokens = np.random.default_rng(0).integers(5, 100, LENGTHS.sum()).astype(np.int32)
+    ends = np.cumsum(LENGTHS)
+    tokens[ends - LENGTHS] = 2
+    tokens[ends - LENGTHS + FIRST_LENGTHS - 1] = tokens[ends - 1] = 3
+    return ExampleBatch(tokens, LENGTHS, FIRST_LENGTHS, np.array([0, 1, 1, 0]), draw(0, np.arange(4)))
+
+
+def features_of(batch: ExampleBatch, **extra) -> list[dict]:
+    parts = np.split(batch.tokens, np.cumsum(batch.lengths)[:-1])
+    return [
+        {"input_ids": part.tolist(), "next_sentence_label": int(label), **{name: extra[name][number] for name in extra}}
+        for number, (part, label) in enumerate(zip(parts, batch.next_sentence_labels, strict=True))
+    ]
+
+
+def test_padded_batch(tokenizer, examples):
+    batch = DataCollatorForBertPreTraining(tokenizer, pad_to_length=64, return_prediction_positions=True)(examples)
+    inside = torch.arange(64) < torch.tensor(LENGTHS)[:, None]
+    assert batch["input_ids"].shape == batch["labels"].shape == (4, 64)
+    assert torch.equal(batch["attention_mask"], inside.long())
+    assert torch.equal(
+        batch["token_type_ids"], (inside & (torch.arange(64) >= torch.tensor(FIRST_LENGTHS)[:, None])).long()
+    )
+    assert not batch["input_ids"][~inside].any()
+    assert batch["next_sentence_label"].tolist() == [0, 1, 1, 0]
+    predicted = batch["labels"] != -100
+    assert predicted.sum(1).tolist() == num_predictions(LENGTHS, 0.15, None).tolist()
+    restored = torch.where(predicted, batch["labels"], batch["input_ids"])
+    assert restored[inside].tolist() == examples.tokens.tolist()
+
+
+def test_prediction_positions_depend_on_the_shape_alone(tokenizer, examples):
+    collator = DataCollatorForBertPreTraining(tokenizer, pad_to_length=64, return_prediction_positions=True)
+    batch = collator(examples)
+    positions, labels = batch["prediction_positions"], batch["labels"].flatten()
+    assert positions.shape == (4 * 10,)
+    count = int((labels != -100).sum())
+    assert torch.equal(positions[:count], torch.nonzero(labels != -100).flatten())
+    assert not positions[count:].any() and labels[0] == -100
+    limited = DataCollatorForBertPreTraining(
+        tokenizer, pad_to_length=64, return_prediction_positions=True, max_predictions_per_seq=3
+    )(examples)
+    assert limited["prediction_positions"].shape == (4 * 3,)
+
+
+def test_packed_batch_holds_what_the_padded_one_holds(tokenizer, examples):
+    padded = DataCollatorForBertPreTraining(tokenizer)(examples)
+    packed = DataCollatorForBertPreTraining(tokenizer, packing=True, return_prediction_positions=True)(examples)
+    inside = padded["attention_mask"].bool()
+    assert padded["input_ids"].shape == (4, 50)
+    for name in ("input_ids", "token_type_ids", "labels"):
+        assert torch.equal(packed[name], padded[name][inside][None])
+    assert packed["position_ids"].tolist() == [[place for length in LENGTHS for place in range(length)]]
+    assert packed["cu_seq_lens_q"].tolist() == [0, 30, 42, 92, 97] and packed["max_length_k"] == 50
+    assert torch.equal(packed["prediction_positions"], torch.nonzero(packed["labels"][0] != -100).flatten())
+    assert torch.equal(packed["next_sentence_label"], padded["next_sentence_label"])
+    assert "prediction_positions" not in padded and "attention_mask" not in packed
+
+
+def test_segments_come_from_the_features_or_from_the_first_separator(tokenizer, examples):
+    collator = DataCollatorForBertPreTraining(tokenizer)
+    by_layout = collator(features_of(examples))
+    assert torch.equal(by_layout["token_type_ids"], collator(examples)["token_type_ids"])
+    given = [{"input_ids": [2, 9, 3, 9, 3], "token_type_ids": [0, 0, 0, 0, 0]}]
+    batch = collator(given)
+    assert not batch["token_type_ids"].any() and "next_sentence_label" not in batch
+
+
+def test_masks_follow_the_example_id_or_torch(tokenizer, examples):
+    collator = DataCollatorForBertPreTraining(tokenizer, seed=1)
+    named = features_of(examples, example_id=[5, 6, 7, 8])
+    assert torch.equal(collator(named)["labels"], collator(named)["labels"])
+    assert torch.equal(collator(named[::-1])["labels"].flip(0), collator(named)["labels"])
+    other_seed = DataCollatorForBertPreTraining(tokenizer, seed=2)
+    assert not torch.equal(other_seed(named)["labels"], collator(named)["labels"])
+    drawn = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        drawn.append(collator(features_of(examples))["labels"])
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+def test_bad_lengths_and_settings(tokenizer, examples):
+    with pytest.raises(ValueError, match="has 50 tokens, pad_to_length is 48"):
+        DataCollatorForBertPreTraining(tokenizer, pad_to_length=48)(examples)
+    with pytest.raises(ValueError, match="no padding"):
+        DataCollatorForBertPreTraining(tokenizer, packing=True, pad_to_length=64)
+    assert DataCollatorForBertPreTraining(tokenizer, pad_to_multiple_of=8)(examples)["input_ids"].shape == (4, 56)
+
+
+def test_stock_trainer_and_model_learn_from_it(tokenizer, examples, tmp_path):
+    from transformers import BertConfig, BertForPreTraining, Trainer, TrainingArguments
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+    )
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=12, per_device_train_batch_size=4, learning_rate=5e-3, logging_steps=1,
+        report_to="none", use_cpu=True, save_strategy="no", disable_tqdm=True,
+    )  # fmt: skip
+    trainer = Trainer(
+        BertForPreTraining(config),
+        arguments,
+        data_collator=DataCollatorForBertPreTraining(tokenizer, pad_to_multiple_of=8),
+        train_dataset=features_of(examples),
+    )
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert np.isfinite(losses).all() and losses[-1] < losses[0] - 0.1

@@ -1,0 +1,116 @@
+"""Left-to-right pre-training (Table 5's LTR): every next token is predicted, and fine-tuning stays causal."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from families import families
+from running import TINY, recipe, results
+from transformers import AutoModelForCausalLM, AutoTokenizer, BertLMHeadModel
+
+from bert_repro import BertReproConfig, BertReproForCausalLM, BertReproForSequenceClassification
+from bert_repro.training import training_log
+
+LTR = "--left_to_right true --next_sentence_prediction false"
+
+
+@pytest.fixture(scope="module")
+def left_to_right(world: Any) -> Path:
+    folder: Path = world.root / "left-to-right"
+    arguments = ("--corpus", world.corpus, "--output_dir", folder, "--max_steps 40 --save_steps 20 --eval_steps 20")
+    assert recipe("run_pretraining", TINY, LTR, *arguments) == 0
+    return folder
+
+
+def test_it_learns_the_next_token_and_says_so(left_to_right: Path) -> None:
+    rows = [row for row in training_log.read(left_to_right / "train_log.jsonl") if "loss" in row]
+    losses = [row["loss"] for row in rows]
+    assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.5
+    assert all(0 <= row["accuracy"] <= 1 and row["peak_share"] > 0 for row in rows)
+    assert set(results(left_to_right)["metrics"]) == {"lm_loss", "lm_accuracy", "lm_perplexity"}
+
+
+def test_the_held_out_loss_is_that_of_stock_bert_on_the_same_tokens(left_to_right: Path) -> None:
+    stock, info = AutoModelForCausalLM.from_pretrained(left_to_right, output_loading_info=True)
+    assert isinstance(stock, BertLMHeadModel)
+    assert not info["missing_keys"]
+    ours = BertReproForCausalLM.from_pretrained(left_to_right)
+    ids = torch.randint(5, 100, (3, 20), generator=torch.Generator().manual_seed(0))
+    assert ours.eval()(ids, labels=ids).loss.item() == pytest.approx(
+        stock.eval()(ids, labels=ids).loss.item(), abs=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    "lever",
+    [
+        "--packing false",
+        "--per_device_train_batch_size 5",
+        "--fixed_shapes true --per_device_train_batch_size 8",
+        "--fixed_shapes true --packing false --per_device_train_batch_size 7",
+    ],
+)
+def test_layout_of_the_work_does_not_change_the_losses(world: Any, tmp_path: Path, lever: str) -> None:
+    model = tmp_path / "model"
+    shape: dict[str, Any] = {
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
+    torch.manual_seed(0)
+    shape |= {"vocab_size": 150, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    BertReproForCausalLM(BertReproConfig(is_decoder=True, **shape)).save_pretrained(model)
+    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(model)
+    losses = []
+    for number, extra in enumerate(["--packing true", lever]):
+        folder = tmp_path / str(number)
+        arguments = ["--model_name_or_path", model, "--corpus", world.corpus, "--output_dir", folder, "--max_steps 5"]
+        assert recipe("run_pretraining", TINY, LTR, *arguments, extra) == 0
+        losses.append([row["loss"] for row in training_log.read(folder / "train_log.jsonl") if "loss" in row])
+        losses[-1].append(results(folder)["metrics"]["lm_loss"])
+    assert len(losses[0]) == 6
+    assert losses[1] == pytest.approx(losses[0], abs=2e-5)
+
+
+def test_a_classifier_made_of_it_is_causal_and_tells_inputs_apart(world: Any, left_to_right: Path) -> None:
+    folder = world.root / "left-to-right-sst2"
+    data = ("--task_name sst2 --data_dir", world.glue, "--output_dir", folder)
+    settings = "--do_train --do_eval --max_steps 40 --learning_rate 2e-3 --bias_correction true"
+    assert recipe("run_glue", "--model_name_or_path", left_to_right, *data, settings) == 0
+    assert not results(folder)["collapsed"]
+    model = BertReproForSequenceClassification.from_pretrained(folder).eval()
+    assert (model.config.is_decoder, model.config.pool_token) == (True, "last")
+    first, second = torch.tensor([[2, 30, 40, 3]]), torch.tensor([[2, 30, 90, 3]])
+    assert not torch.equal(model(first).logits, model(second).logits)
+    states = [model.bert(ids).last_hidden_state[:, :2] for ids in (first, second)]
+    assert torch.equal(*states)
+
+
+@pytest.mark.parametrize("recipe_name", ["run_glue", "run_squad", "run_swag", "run_ner"])
+def test_with_a_bilstm_every_family_trains_and_is_scored_alike_again(
+    world: Any, tmp_path: Path, recipe_name: str
+) -> None:
+    torch.manual_seed(0)
+    shape = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    config = BertReproConfig(vocab_size=150, is_decoder=True, **shape)
+    BertReproForCausalLM(config).save_pretrained(tmp_path / "start")
+    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(tmp_path / "start")
+    family = families(world, tmp_path)[recipe_name]
+    first, again = tmp_path / "first", tmp_path / "again"
+    train = ["--do_train --max_steps 4 --learning_rate 1e-2 --bilstm_size 8 --model_name_or_path", tmp_path / "start"]
+    assert recipe(recipe_name, *family.flags, *train, "--do_eval --output_dir", first) == 0
+    published = json.loads((first / "config.json").read_text())
+    assert (published["model_type"], published["bilstm_size"], published["is_decoder"]) == ("bert_repro", 8, True)
+    evaluation = ["--do_eval --packing false --model_name_or_path", first, "--output_dir", again]
+    assert recipe(recipe_name, *family.flags, *evaluation) == 0
+    assert results(again)["metrics"] == pytest.approx(results(first)["metrics"])
+    assert (again / family.predictions).read_text() == (first / family.predictions).read_text()
+
+
+def test_next_sentence_prediction_and_left_to_right_exclude_each_other(world: Any, tmp_path: Path, caplog: Any) -> None:
+    arguments = ("--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 1 --left_to_right true")
+    assert recipe("run_pretraining", TINY, *arguments) == 2

@@ -1,0 +1,82 @@
+"""The probes of a pre-trained model count what a plain loop counts, and add up to the held-out figures."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from running import TINY, recipe, results
+
+from bert_repro.corpus.prepared_corpus import TokenizedCorpus
+from bert_repro.pretraining.mlm_breakdown import Probe
+
+MASK, IGNORE = 4, -100
+
+
+def one_hot(tokens: list[int], size: int) -> torch.Tensor:
+    return torch.nn.functional.one_hot(torch.tensor(tokens), size).float()
+
+
+def test_predictions_are_counted_by_action_frequency_and_label() -> None:
+    counts = np.array([0, 0, 0, 0, 0, 9, 10, 1000])
+    probe = Probe(counts, MASK)
+    # Places 1 to 4 are predicted: [MASK] twice, itself, random; place 0 is [CLS], with which fixed shapes fill up.
+    inputs = {
+        "input_ids": torch.tensor([[2, MASK, MASK, 6, 7, 3]]),
+        "labels": torch.tensor([[IGNORE, 5, 7, 6, 6, IGNORE]]),
+        "prediction_positions": torch.tensor([1, 2, 3, 4, 0, 0]),
+        "next_sentence_label": torch.tensor([0, 1, 1, IGNORE]),
+    }
+    said = one_hot([5, 6, 6, 5, 2, 2], 8)
+    probe.take(SimpleNamespace(prediction_logits=said, seq_relationship_logits=one_hot([0, 0, 1, 1], 2)), inputs)
+    record = probe.record(Accelerator(cpu=True))
+    assert {name: (row["right"], row["predictions"]) for name, row in record["by_action"].items()} == {
+        "mask": (1, 2), "same": (1, 1), "random": (0, 1),
+    }  # fmt: skip
+    assert [(row["at_least"], row["below"], row["right"], row["predictions"]) for row in record["by_frequency"]] == [
+        (1, 10, 1, 1), (10, 100, 1, 2), (1000, 10000, 0, 1),
+    ]  # fmt: skip
+    assert record["nsp_confusion"] == {
+        "is_next": {"is_next": 1, "not_next": 0},
+        "not_next": {"is_next": 1, "not_next": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    "settings", ["", "--fixed_shapes true --packing false", "--next_sentence_prediction false", "--mask_share 0"]
+)
+def test_they_add_up_to_the_held_out_figures(world: Any, tmp_path: Any, settings: str) -> None:
+    arguments = ("--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 3 --heldout_fraction 0.3")
+    assert recipe("run_pretraining", TINY, *arguments, *filter(None, [settings])) == 0
+    record = results(tmp_path / "run")
+    probes, metrics = record["probes"], record["metrics"]
+    for rows in (probes["by_action"].values(), probes["by_frequency"]):
+        right, total = (sum(row[name] for row in rows) for name in ("right", "predictions"))
+        assert total > 100
+        assert right / total == pytest.approx(metrics["mlm_accuracy"])
+    assert set(probes["by_action"]) == ({"same", "random"} if "mask" in settings else {"mask", "same", "random"})
+    assert ("nsp_confusion" in probes) == ("nsp_accuracy" in metrics)
+    if "nsp_confusion" in probes:
+        confusion = probes["nsp_confusion"]
+        assert sum(sum(row.values()) for row in confusion.values()) == record["rows_scored"]
+        right = confusion["is_next"]["is_next"] + confusion["not_next"]["not_next"]
+        assert right / record["rows_scored"] == pytest.approx(metrics["nsp_accuracy"])
+
+
+def test_a_left_to_right_model_has_no_masks_to_tell_apart(world: Any, tmp_path: Any) -> None:
+    arguments = ("--corpus", world.corpus, "--output_dir", tmp_path, "--max_steps 3 --overwrite_output_dir true")
+    kind = "--left_to_right true --next_sentence_prediction false"
+    assert recipe("run_pretraining", TINY, *arguments, kind) == 0
+    probes = results(tmp_path)["probes"]
+    assert set(probes) == {"by_frequency"}
+    assert sum(row["predictions"] for row in probes["by_frequency"]) > 500
+
+
+def test_token_counts_are_those_of_the_corpus(world: Any) -> None:
+    corpus = TokenizedCorpus.load(world.corpus)
+    tokens = corpus.gather(corpus.document_starts[:-1], np.diff(corpus.document_starts))
+    counts = corpus.token_counts()
+    assert counts.sum() == corpus.num_tokens
+    assert all(counts[token] == (tokens == token).sum() for token in (1, 5, 50, 149))

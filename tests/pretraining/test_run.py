@@ -1,0 +1,160 @@
+"""The whole road through the recipes' entry point: text, corpus, pre-trained, fine-tuned, loaded by stock."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from running import TINY, recipe, results
+from transformers import AutoModelForPreTraining, AutoModelForSequenceClassification, AutoTokenizer
+
+from bert_repro.training import training_log
+
+
+def test_pretraining_learns_and_leaves_everything_the_contract_names(pretrained: Path) -> None:
+    rows = training_log.read(pretrained / "train_log.jsonl")
+    losses = [row["mlm_loss"] for row in rows if "mlm_loss" in row]
+    assert sum(losses[-5:]) / 5 < sum(losses[:5]) / 5 - 0.5
+    assert {row["step"] for row in rows if "eval_mlm_accuracy" in row} == {30, 60}
+    training = [row for row in rows if "mlm_loss" in row]
+    assert all(row["loss"] == pytest.approx(row["mlm_loss"] + row["nsp_loss"]) for row in training)
+    assert all(0 <= row["mlm_accuracy"] <= 1 and row["peak_share"] > 0 for row in training)
+    record = results(pretrained)
+    assert set(record["metrics"]) == {"mlm_loss", "mlm_accuracy", "mlm_perplexity", "nsp_loss", "nsp_accuracy"}
+    for key in ("seed", "settings", "versions", "hardware", "command", "wall_time_seconds", "git_commit"):
+        assert key in record
+    assert list((pretrained / "plans").iterdir()), "a resumed run reads the plan that was drawn"
+    for name in ("README.md", "training.png", "status.json", "config.json", "model.safetensors", "tokenizer.json"):
+        assert (pretrained / name).is_file(), name
+    assert json.loads((pretrained / "status.json").read_text()) == {"code": 0, "reason": "done"}
+    steps = {path.name for path in (pretrained / "checkpoints").iterdir()}
+    assert steps == {"step-20", "step-40", "step-60"}
+    assert list(pretrained.rglob("events.out.tfevents*"))
+    assert not list(pretrained.rglob("*.pkl")) + list(pretrained.rglob("*.pt")) + list(pretrained.rglob("*.bin"))
+
+
+def test_no_machine_path_in_the_record_of_the_data(pretrained: Path) -> None:
+    assert results(pretrained)["data"]["sources"] == ["text.txt"]
+
+
+def test_resumed_pretraining_is_bit_identical(world: Any, pretrained: Path) -> None:
+    folder = world.root / "resumed"
+    code = recipe(
+        "run_pretraining", TINY, "--corpus", world.corpus, "--output_dir", folder, "--max_steps 60 --eval_steps 30",
+        "--resume_from_checkpoint", pretrained / "checkpoints" / "step-40",
+    )  # fmt: skip
+    assert code == 0
+    before, after = (safetensors.torch.load_file(path / "model.safetensors") for path in (pretrained, folder))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert results(folder)["metrics"] == results(pretrained)["metrics"]
+
+
+@pytest.mark.parametrize(
+    "lever",
+    [
+        "--packing false",
+        "--per_device_train_batch_size 5",
+        "--dataloader_num_workers 2",
+        "--fixed_shapes true --per_device_train_batch_size 8",
+        "--fixed_shapes true --packing false --per_device_train_batch_size 7",
+        "--gradient_checkpointing true",
+    ],
+)
+def test_layout_of_the_work_does_not_change_the_losses(world: Any, tmp_path: Path, lever: str) -> None:
+    losses = {}
+    config = tmp_path / "config.yaml"
+    config.write_text("deterministic: false\n")
+    for number, extra in enumerate(["", lever]):
+        folder = tmp_path / str(number)
+        model = world.root / "no-dropout"
+        _model_without_dropout(world, model)
+        arguments = ["--model_name_or_path", model, "--corpus", world.corpus, "--output_dir", folder, "--max_steps 5"]
+        assert recipe("run_pretraining", TINY, *arguments, *([extra] if extra else [])) == 0
+        losses[number] = [row["loss"] for row in training_log.read(folder / "train_log.jsonl") if "loss" in row]
+    assert len(losses[0]) == 5
+    assert losses[1] == pytest.approx(losses[0], abs=2e-5)
+
+
+def _model_without_dropout(world: Any, folder: Path) -> None:
+    from bert_repro import BertReproConfig, BertReproForPreTraining
+
+    if not folder.exists():
+        torch.manual_seed(0)
+        shape = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+        config = BertReproConfig(vocab_size=150, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **shape)
+        BertReproForPreTraining(config).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
+
+
+def test_without_nsp_the_pooler_stays_as_it_was(world: Any, tmp_path: Path) -> None:
+    for steps in (1, 3):
+        arguments = ["--corpus", world.corpus, "--output_dir", tmp_path / str(steps), "--max_steps", steps]
+        assert recipe("run_pretraining", TINY, "--next_sentence_prediction false", *arguments) == 0
+    one, three = (safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("1", "3"))
+    assert torch.equal(one["bert.pooler.dense.weight"], three["bert.pooler.dense.weight"])
+    assert not torch.equal(
+        one["bert.embeddings.word_embeddings.weight"], three["bert.embeddings.word_embeddings.weight"]
+    )
+    assert "nsp_loss" not in results(tmp_path / "3")["metrics"]
+
+
+def test_two_phases_are_one_run_and_resume_across_the_border(world: Any, tmp_path: Path) -> None:
+    phases = tmp_path / "phases.yaml"
+    phases.write_text(
+        "phases:\n- {max_seq_length: 32, steps: 6, batch: 8}\n- {max_seq_length: 64, steps: 4, batch: 4}\n"
+    )
+    shape = "--num_hidden_layers 2 --hidden_size 32 --num_attention_heads 2 --logging_steps 1"
+    common = ["--config", phases, "--corpus", world.corpus, shape]
+    assert recipe("run_pretraining", *common, "--output_dir", tmp_path / "whole", "--save_steps 5") == 0
+    rows = training_log.read(tmp_path / "whole" / "train_log.jsonl")
+    assert len([row for row in rows if "loss" in row]) == 10
+    checkpoint = tmp_path / "whole" / "checkpoints" / "step-5"
+    assert (
+        recipe("run_pretraining", *common, "--output_dir", tmp_path / "cut", "--resume_from_checkpoint", checkpoint)
+        == 0
+    )
+    before, after = (safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_stock_transformers_load_the_pretrained_folder(pretrained: Path) -> None:
+    model, info = AutoModelForPreTraining.from_pretrained(pretrained, output_loading_info=True)
+    assert type(model).__module__.startswith("transformers.")
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+
+
+def test_finetuning_learns_scores_and_predicts(finetuned: Path) -> None:
+    record = results(finetuned)
+    assert record["metrics"]["accuracy"] > 0.9
+    assert record["rows_scored"] == 21
+    assert record["splits"]["test"]["rows"] == 5
+    assert (finetuned / "predictions.validation.tsv").read_text().count("\n") == 22
+    model = AutoModelForSequenceClassification.from_pretrained(finetuned)
+    assert model.config.id2label == {0: "negative", 1: "positive"}
+
+
+def test_a_finished_model_is_scored_again_with_the_same_figures(world: Any, finetuned: Path, tmp_path: Path) -> None:
+    for packing in ("true", "false"):
+        folder = tmp_path / packing
+        arguments = ["--model_name_or_path", finetuned, "--data_dir", world.glue, "--output_dir", folder]
+        assert recipe("run_glue", "--task_name sst2 --do_eval", *arguments, "--packing", packing) == 0
+        assert results(folder)["metrics"] == results(finetuned)["metrics"]
+        assert not (folder / "model.safetensors").exists()
+
+
+def test_finetuning_resumes_bit_identically(world: Any, pretrained: Path, tmp_path: Path) -> None:
+    common = ["--task_name sst2 --do_train --max_steps 6 --model_name_or_path", pretrained, "--data_dir", world.glue]
+    assert recipe("run_glue", *common, "--output_dir", tmp_path / "whole", "--save_steps 2") == 0
+    checkpoint = tmp_path / "whole" / "checkpoints" / "step-4"
+    assert recipe("run_glue", *common, "--output_dir", tmp_path / "cut", "--resume_from_checkpoint", checkpoint) == 0
+    before, after = (safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_continuing_from_a_checkpoint(world: Any, pretrained: Path, tmp_path: Path) -> None:
+    arguments = ["--model_name_or_path", pretrained, "--corpus", world.corpus, "--output_dir", tmp_path / "on"]
+    assert recipe("run_pretraining", TINY, *arguments, "--max_steps 2") == 0
+    first = training_log.read(tmp_path / "on" / "train_log.jsonl")[0]["mlm_loss"]
+    assert first < training_log.read(pretrained / "train_log.jsonl")[0]["mlm_loss"] - 0.5

@@ -1,0 +1,340 @@
+import random
+import tracemalloc
+from dataclasses import dataclass
+from itertools import chain, count
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bert_repro.configs import ExampleConfig
+from bert_repro.errors import UserError
+from bert_repro.pretraining.permutation import permute
+from bert_repro.pretraining.segment_pairs import FORCED, NOT_NEXT, PairGenerator, PairRules, heads, removed_tokens
+from bert_repro.utils.randomness import below, draw, fraction
+
+NAMES = (7, 0, 3)
+CHOICES = {"split": 0, "label": 1, "document": 2, "sentence": 3, "front_a": 4, "front_b": 5}
+
+
+@dataclass
+class Boundaries:
+    document_starts: np.ndarray
+    sentence_starts: np.ndarray
+    document_sentences: np.ndarray
+
+
+def boundaries(documents: list[list[int]]) -> Boundaries:
+    """Documents given as the lengths of their sentences."""
+    sentences = np.cumsum([0] + [length for document in documents for length in document])
+    first = np.cumsum([0] + [len(document) for document in documents])
+    return Boundaries(sentences[first], sentences, first)
+
+
+def random_documents(number: int, sentences: int, median: float, seed: int = 0) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [
+        np.maximum(1, rng.lognormal(np.log(median), 0.6, rng.integers(1, 2 * sentences))).astype(int).tolist()
+        for _ in range(number)
+    ]
+
+
+def generate(documents, rules, ids=None, block_tokens=1 << 25) -> np.ndarray:
+    ids = np.arange(len(documents)) if ids is None else np.asarray(ids)
+    blocks = PairGenerator(boundaries(documents), ids, rules, *NAMES).blocks(block_tokens)
+    return np.concatenate(list(blocks))
+
+
+# ------------------------------------------------------------------------------------------- the oracle: a plain loop
+
+
+def oracle(documents: list[list[int]], rules: PairRules, ids: list[int]) -> list[tuple]:
+    """Example by example, sentence by sentence, token by token. A token is (document, place)."""
+    tokens = []
+    for number, lengths in enumerate(documents):
+        ends = np.cumsum(lengths).tolist()
+        tokens.append([[(number, p) for p in range(end - n, end)] for n, end in zip(lengths, ends, strict=True)])
+    examples = []
+    for position, document in enumerate(ids):
+        target = oracle_target(document, rules)
+        place = example = 0
+        while place < len(tokens[document]):
+            row, place = oracle_example(tokens, ids, position, place, target, example, rules)
+            example += 1
+            if row is not None:
+                examples.append(row)
+    return examples
+
+
+def oracle_target(document: int, rules: PairRules) -> int:
+    key = draw(*NAMES, document)
+    if fraction(draw(key, -1, 0)) < rules.short_seq_prob:
+        return 2 + int(below(rules.max_tokens - 1, draw(key, -1, 1)))
+    return rules.max_tokens
+
+
+def oracle_example(tokens, ids, position, place, target, example, rules):
+    document = ids[position]
+
+    def choose(name: str) -> np.ndarray:
+        return draw(draw(*NAMES, document), example, CHOICES[name])
+
+    chunk, size = [], 0
+    paper = rules.sampling == "paper"
+    while place + len(chunk) < len(tokens[document]):
+        chunk.append(tokens[document][place + len(chunk)])
+        size += len(chunk[-1])
+        if size >= target and not (paper and len(chunk) == 1):
+            break
+    after, lone = place + len(chunk), len(chunk) == 1
+    if paper and lone:
+        if len(chunk[0]) == 1:
+            return None, after
+        cut = 1 + int(below(len(chunk[0]) - 1, choose("split")))
+        chunk = [chunk[0][:cut], chunk[0][cut:]]
+    end_a = 1 + int(below(len(chunk) - 1, choose("split"))) if len(chunk) > 2 else 1
+    a, b = list(chain(*chunk[:end_a])), list(chain(*chunk[end_a:]))
+    forced = rules.sampling == "released" and lone
+    not_next = forced or int(below(2, choose("label"))) == 1
+    if not_next:
+        b = oracle_random_text(tokens, ids, position, target - len(a), choose, rules)
+        after = after if lone else place + end_a
+    flips_a, flips_b = flips(choose("front_a")), flips(choose("front_b"))
+    while len(a) + len(b) > rules.max_tokens:
+        longer, front = (a, next(flips_a)) if len(a) > len(b) else (b, next(flips_b))
+        del longer[0 if front else -1]
+    return (a[0], len(a), b[0], len(b), NOT_NEXT * not_next + FORCED * forced), after
+
+
+def oracle_random_text(tokens, ids, position, wanted, choose, rules):
+    if rules.sampling == "paper":
+        others = [number for number in range(len(ids)) if number != position]
+        other = others[int(below(len(others), choose("document")))]
+    else:
+        for attempt in range(10):
+            other = int(below(len(ids), draw(choose("document"), attempt)))
+            if other != position:
+                break
+    sentences, b = tokens[ids[other]], []
+    start = int(below(len(sentences), choose("sentence")))
+    for sentence in sentences[start:]:
+        b = b + sentence
+        if len(b) >= wanted:
+            break
+    return b
+
+
+def flips(key):
+    for number in count():
+        yield int(draw(key, number // 64)) >> (number % 64) & 1
+
+
+@pytest.mark.parametrize("sampling", ["paper", "released"])
+@pytest.mark.parametrize("max_tokens", [13, 125])
+def test_examples_equal_those_of_a_plain_loop(sampling, max_tokens):
+    documents = [*random_documents(60, 12, 9), [1], [1], [2], [40], [300], [1, 1], [400, 3, 2], [30, 1]]
+    ids = [number for number in range(len(documents)) if number % 7]
+    rules = PairRules(sampling, max_tokens, 0.3)
+    expected = oracle(documents, rules, ids)
+    rows = generate(documents, rules, ids)
+    made = [((r["document_a"], r["start_a"]), r["length_a"], (r["document_b"], r["start_b"]), r["length_b"], r["flags"])
+            for r in rows]  # fmt: skip
+    assert sorted(made) == sorted(expected)
+    assert len(made) > 150
+
+
+# ---------------------------------------------------------------------------------------------------------- behaviour
+
+
+@pytest.mark.parametrize("sampling", ["paper", "released", "contiguous"])
+def test_examples_do_not_depend_on_the_blocks(sampling):
+    documents = random_documents(300, 8, 9)
+    rules = PairRules(sampling, 29, 0.1)
+    whole = generate(documents, rules)
+    assert np.array_equal(whole, generate(documents, rules, block_tokens=1))
+    assert np.array_equal(whole, generate(documents, rules, block_tokens=5000))
+
+
+def test_memory_does_not_grow_with_the_corpus():
+    def most(number: int) -> int:
+        corpus = boundaries(random_documents(number, 10, 20))
+        ids = np.arange(number)
+        tracemalloc.start()
+        generator = PairGenerator(corpus, ids, PairRules("paper", 29, 0.1), *NAMES)
+        examples = sum(len(rows) for rows in generator.blocks(1 << 17, chunk_documents=200))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert examples > number
+        return peak
+
+    assert most(4000) < 1.3 * most(400)
+
+
+def test_a_chunk_of_documents_makes_the_examples_that_it_makes_alone():
+    documents, rules = random_documents(30, 10, 20), PairRules("contiguous", 29, 0.1)
+    generator = PairGenerator(boundaries(documents), np.arange(30), rules, *NAMES)
+    chunked = np.concatenate(list(generator.blocks(chunk_documents=8)))
+    alone = [generate(documents, rules, range(first, min(first + 8, 30))) for first in range(0, 30, 8)]
+    assert np.array_equal(chunked, np.concatenate(alone))
+
+
+def test_paper_sampling_is_half_and_b_never_comes_from_the_document_of_a():
+    rows = generate(random_documents(4000, 10, 22), PairRules("paper", 125, 0.1))
+    not_next = (rows["flags"] & NOT_NEXT).astype(bool)
+    low, high = stats.binom.interval(0.999, len(rows), 0.5)
+    assert low <= not_next.sum() <= high
+    assert (rows["document_a"][not_next] != rows["document_b"][not_next]).all()
+    assert (rows["document_a"][~not_next] == rows["document_b"][~not_next]).all()
+    assert not (rows["flags"] & FORCED).any()
+
+
+def test_paper_sampling_draws_the_other_document_uniformly():
+    rows = generate([[20] * 400] + [[5]] * 5, PairRules("paper", 125, 0.0), ids=range(6))
+    others = rows["document_b"][(rows["document_a"] == 0) & (rows["flags"] == NOT_NEXT)]
+    two_documents = generate([[20] * 40, [5]], PairRules("paper", 125, 0.0))
+    assert set(others.tolist()) == {1, 2, 3, 4, 5}
+    assert (two_documents["document_b"][two_documents["flags"] == NOT_NEXT] >= 0).all()
+
+
+def test_paper_sampling_does_not_tell_the_label_through_a():
+    """First examples of documents: same starting point, so A before truncation must have one distribution."""
+    documents = [[4, 9, 3, 8, 2]] * 20000
+    rows = generate(documents, PairRules("paper", 125, 0.1))
+    first = rows[np.unique(rows["document_a"], return_index=True)[1]]
+    table = [np.bincount(first["length_a"][(first["flags"] & NOT_NEXT) == label], minlength=30) for label in (0, 1)]
+    table = np.array(table)[:, np.sum(table, axis=0) > 50]
+    assert table.shape[1] >= 4
+    assert stats.chi2_contingency(table).pvalue > 0.001
+
+
+def test_released_sampling_forces_not_next_for_chunks_of_one_sentence():
+    rng = np.random.default_rng(1)
+    documents = [np.maximum(1, rng.lognormal(np.log(22), 0.6, 20)).astype(int).tolist() for _ in range(3000)]
+    rows = generate(documents, PairRules("released", 125, 0.1))
+    not_next = (rows["flags"] & NOT_NEXT).mean()
+    forced = (rows["flags"] & FORCED).astype(bool)
+    assert 0.555 < not_next < 0.58
+    assert (rows["flags"][forced] & NOT_NEXT).all()
+    low, high = stats.binom.interval(0.999, (~forced).sum(), 0.5)
+    assert low <= (rows["flags"][~forced] & NOT_NEXT).sum() <= high
+
+
+def test_released_sampling_keeps_a_same_document_after_ten_tries_still_not_next():
+    rows = generate([[8] * 4000, [8] * 3], PairRules("released", 13, 0.0))
+    of_first = rows[(rows["document_a"] == 0) & (rows["flags"] & NOT_NEXT == 1)]
+    same = (of_first["document_b"] == 0).mean()
+    assert 0 < same < 10 * 0.5**10
+
+
+def test_unused_sentences_are_put_back():
+    """Without truncation every sentence of a document is in exactly one A, or in the B that follows it."""
+    documents = [[3] * 30, [3] * 30]
+    rows = generate(documents, PairRules("paper", 13, 0.0), ids=[0, 1])
+    covered = np.zeros(90, dtype=int)
+    for row in rows[rows["document_a"] == 0]:
+        # 13 tokens take five sentences of three, two tokens too many: spans are widened to whole sentences again.
+        start, end = row["start_a"] // 3, -(-(row["start_a"] + row["length_a"]) // 3)
+        covered[3 * start : 3 * end] += 1
+        if not row["flags"] & NOT_NEXT:
+            start, end = row["start_b"] // 3, -(-(row["start_b"] + row["length_b"]) // 3)
+            covered[3 * start : 3 * end] += 1
+    assert covered.max() == 1
+    assert (covered == 1).mean() > 0.9
+
+
+def test_lone_sentences_are_split_uniformly_and_one_token_makes_nothing():
+    rows = generate([[9]] * 8000 + [[1]] * 50, PairRules("paper", 125, 0.0))
+    assert len(rows) == 8000
+    follows = rows[rows["flags"] == 0]
+    assert (follows["start_b"] == follows["length_a"]).all()
+    assert (follows["length_a"] + follows["length_b"] == 9).all()
+    assert stats.chisquare(np.bincount(rows["length_a"], minlength=9)[1:9]).pvalue > 0.001
+
+
+def test_short_targets_are_uniform_and_drawn_once_per_document():
+    documents = [[1] * 11] * 30000
+    rows = generate(documents, PairRules("contiguous", 10, 0.5))
+    first = rows["length_a"][rows["start_a"] == 0]
+    counts = np.bincount(first, minlength=11)[2:11]
+    expected = np.full(9, 0.5 * 30000 / 9)
+    expected[-1] += 0.5 * 30000
+    assert stats.chisquare(counts, expected).pvalue > 0.001
+    whole = rows[rows["start_a"] + rows["length_a"] < 11]
+    assert len(np.unique(whole[["document_a", "length_a"]])) == len(np.unique(whole["document_a"]))
+
+
+def test_contiguous_text_covers_the_document_and_has_no_b():
+    documents = random_documents(50, 10, 5)
+    rows = generate(documents, PairRules("contiguous", 126, 0.0))
+    assert (rows["length_b"] == 0).all() and (rows["length_a"] <= 126).all() and not rows["flags"].any()
+    assert rows["length_a"].sum() > 0.9 * sum(map(sum, documents))
+
+
+def test_too_few_documents_is_a_user_error():
+    with pytest.raises(UserError, match="1 document"):
+        generate([[5, 5]], PairRules("paper", 125, 0.1))
+    assert len(generate([[5, 5]], PairRules("contiguous", 125, 0.1))) == 1
+
+
+def test_rules_follow_the_configuration():
+    assert PairRules.of(ExampleConfig(), 128) == PairRules("paper", 125, 0.1)
+    released = ExampleConfig(next_sentence_prediction=False, nsp_sampling="released")
+    assert PairRules.of(released, 128).sampling == "released"
+    contiguous = ExampleConfig(next_sentence_prediction=False, no_nsp_input="contiguous")
+    assert PairRules.of(contiguous, 128) == PairRules("contiguous", 126, 0.1)
+
+
+# --------------------------------------------------------------------------------------------------------- truncation
+
+
+def sequential_truncation(length_a: int, length_b: int, limit: int, rng: random.Random) -> tuple[int, int, int, int]:
+    a, b = list(range(length_a)), list(range(length_b))
+    while len(a) + len(b) > limit:
+        longer = a if len(a) > len(b) else b
+        del longer[0 if rng.random() < 0.5 else -1]
+    return a[0], len(a), b[0], len(b)
+
+
+@pytest.mark.parametrize(("length_a", "length_b"), [(20, 9), (9, 20), (16, 16), (40, 1), (90, 90)])
+def test_truncation_has_the_distribution_of_the_sequential_rule(length_a, length_b):
+    limit, number = 22, 20000
+    rng = random.Random(5)
+    sequential = [sequential_truncation(length_a, length_b, limit, rng) for _ in range(number)]
+    lost_a, lost_b = removed_tokens(np.full(number, length_a), np.full(number, length_b), limit)
+    keys = np.arange(number)
+    bulk = np.stack([heads(lost_a, draw(1, keys)), length_a - lost_a, heads(lost_b, draw(2, keys)), length_b - lost_b])
+    assert {(s[1], s[3]) for s in sequential} == set(map(tuple, bulk[[1, 3]].T.tolist()))
+    for column in (0, 2):
+        ours, theirs = (
+            np.bincount(bulk[column], minlength=90),
+            np.bincount([s[column] for s in sequential], minlength=90),
+        )
+        table = np.stack([ours, theirs])[:, ours + theirs > 20]
+        assert table.shape[1] == 1 or stats.chi2_contingency(table).pvalue > 0.001
+
+
+def test_heads_beyond_64_flips_and_none():
+    keys = draw(3, np.arange(5000))
+    assert not heads(np.zeros(5, dtype=np.int64), keys[:5]).any()
+    assert (heads(np.full(5000, 1), keys) <= 1).all()
+    many = heads(np.full(5000, 1000), keys)
+    assert abs(many.mean() - 500) < 1 and abs(many.var() - 250) < 20
+
+
+# -------------------------------------------------------------------------------------------------------- permutation
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100, 101, 65537])
+def test_permutation_holds_every_row_once(size):
+    rows = permute(np.arange(size), size, 4, 0, 1)
+    assert np.array_equal(np.sort(rows), np.arange(size))
+    assert np.array_equal(permute(np.arange(size)[::3], size, 4, 0, 1), rows[::3])
+
+
+def test_permutations_are_all_equally_likely_and_leave_no_neighbours():
+    orders = [tuple(permute(np.arange(4), 4, 1, 0, epoch)) for epoch in range(4800)]
+    counts = np.unique(orders, axis=0, return_counts=True)[1]
+    assert len(counts) == 24 and stats.chisquare(counts).pvalue > 0.001
+    rows = permute(np.arange(50000), 50000, 1, 0, 0)
+    assert abs(np.corrcoef(rows[:-1], rows[1:])[0, 1]) < 0.02
+    assert abs(np.corrcoef(rows, np.arange(50000))[0, 1]) < 0.02

@@ -1,0 +1,123 @@
+"""The two small files beside a run's results.json: their scores are those that the task itself computes."""
+
+import json
+
+import datasets
+import numpy as np
+import pytest
+
+from bert_repro.errors import UserError
+from bert_repro.reproduction.per_example_scores import CURVE_POINTS, example_scores, loss_curve
+from bert_repro.tasks import get_task
+
+ROWS = 40
+
+
+def glue_data(generator):
+    labels = generator.integers(0, 3, ROWS)
+    return {"premise": ["a"] * ROWS, "hypothesis": ["b"] * ROWS, "label": labels.tolist(), "idx": list(range(ROWS))}
+
+
+def swag_data(generator):
+    texts = {name: ["a"] * ROWS for name in ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3")}
+    return {**texts, "label": generator.integers(0, 4, ROWS).tolist(), "idx": list(range(ROWS))}
+
+
+def shares(predictions, count):
+    return {"prediction": predictions, "probabilities": np.eye(count)[predictions]}
+
+
+def tagged_data(generator):
+    lengths = generator.integers(1, 9, ROWS)
+    return {
+        "words": [[f"w{row}"] * length for row, length in enumerate(lengths)],
+        "tags": [generator.integers(0, 9, length).tolist() for length in lengths],
+    }
+
+
+def question_data(generator, unanswerable=False):
+    words = ["river", "old stone", "green", "old bird"]
+    texts = [[str(generator.choice(words))] if not unanswerable or row % 2 else [] for row in range(ROWS)]
+    return {
+        "id": [f"q{row}" for row in range(ROWS)],
+        "answers": [{"text": t, "answer_start": [0] * len(t)} for t in texts],
+    }
+
+
+def made_up(name):
+    """A task, its split, a data set and predictions of it, some right."""
+    generator = np.random.default_rng(0)
+    task = get_task(name)
+    if name == "conll2003":
+        data = datasets.Dataset.from_dict(tagged_data(generator))
+        keep = [generator.random(len(tags)) < 0.7 for tags in data["tags"]]
+        tags = [
+            [tag if kept else 0 for tag, kept in zip(*row, strict=True)] for row in zip(data["tags"], keep, strict=True)
+        ]
+        return task, "validation", data, {"prediction": [[task.label_names[tag] for tag in row] for row in tags]}
+    if name.startswith("squad"):
+        data = datasets.Dataset.from_dict(question_data(generator, name == "squad_v2"))
+        texts = generator.choice(["river", "stone", "an old stone", "bird"], ROWS).tolist()
+        odds = generator.normal(size=ROWS).tolist()
+        return task, "validation", data, {"prediction": texts, "nbest": [[]] * ROWS, "null_odds": odds}
+    data = datasets.Dataset.from_dict(swag_data(generator) if name == "swag" else glue_data(generator))
+    split = "validation" if name == "swag" else "validation_matched"
+    return task, split, data, shares(generator.integers(0, 3, ROWS), 4 if name == "swag" else 3)
+
+
+@pytest.mark.parametrize("name", ["mnli", "swag", "squad", "squad_v2", "conll2003"])
+def test_the_scores_of_examples_give_the_score_of_the_split(tmp_path, name):
+    task, split, data, predictions = made_up(name)
+    task.write_predictions(tmp_path, split, data, predictions)
+    expected = task.score(predictions, data)
+    for metric, scores in example_scores(task, split, data, tmp_path).items():
+        assert len(scores) == ROWS
+        values = np.array(scores)
+        found = 2 * values[:, 0].sum() / values[:, 1:].sum() if metric == "entity_f1" else values.mean()
+        assert 0 < found < 1
+        assert found == pytest.approx(expected[metric], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mnli", "swag", "squad", "conll2003"])
+def test_a_run_scored_on_the_first_rows_takes_those(tmp_path, name):
+    task, split, data, predictions = made_up(name)
+    first = {column: values[:11] for column, values in predictions.items()}
+    task.write_predictions(tmp_path, split, data.select(range(11)), first)
+    assert {len(scores) for scores in example_scores(task, split, data, tmp_path).values()} == {11}
+
+
+@pytest.mark.parametrize("name", ["mnli", "swag", "squad", "conll2003"])
+def test_predictions_of_other_data_are_refused(tmp_path, name):
+    task, split, data, predictions = made_up(name)
+    task.write_predictions(tmp_path, split, data, predictions)
+    with pytest.raises(UserError, match=r"^[^\n]*row 0 of 40 is not that of the data set's 39[^\n]*$"):
+        example_scores(task, split, data.select(range(1, ROWS)), tmp_path)
+
+
+def test_a_correlation_has_no_scores_of_examples(tmp_path):
+    with pytest.raises(UserError, match="stsb"):
+        example_scores(get_task("stsb"), "validation", None, tmp_path)
+
+
+def log(folder, rows):
+    (folder / "train_log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_curve_is_thinned_by_means(tmp_path):
+    rows = [{"step": step, "loss": 9.0, "mlm_loss": float(step), "learning_rate": 0.1} for step in range(1, 1001)]
+    log(tmp_path, [*rows, {"step": 500, "eval_mlm_loss": 2.0, "eval_nsp_loss": 0.5}])
+    curve = loss_curve(tmp_path)
+    assert len(curve["training"]["step"]) == CURVE_POINTS and curve["training"]["step"][-1] == 1000
+    assert curve["training"]["mlm_loss"][0] == 3.0  # the mean of steps 1 to 5
+    assert curve["heldout"] == {"step": [500], "mlm_loss": [2.0], "nsp_loss": [0.5]}
+
+
+def test_a_left_to_right_curve_is_of_its_own_loss(tmp_path):
+    log(tmp_path, [{"step": 1, "loss": 4.0, "learning_rate": 0.1}, {"step": 1, "eval_lm_loss": 3.0}])
+    curve = loss_curve(tmp_path)
+    assert curve == {"training": {"step": [1], "lm_loss": [4.0]}, "heldout": {"step": [1], "lm_loss": [3.0]}}
+
+
+def test_a_run_without_a_log_has_no_curve(tmp_path):
+    with pytest.raises(UserError, match="logs no training step"):
+        loss_curve(tmp_path)

@@ -1,0 +1,240 @@
+"""Each run of a study once, whatever kills it, and the same records in the end. The runs are toys."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy_study
+
+from bert_repro import cli
+from bert_repro.configs import ReportConfig
+from bert_repro.errors import NonFiniteError
+from bert_repro.reproduction import runner
+from bert_repro.reproduction.page import write_report
+from bert_repro.reproduction.size_presets import SCALES
+from bert_repro.reproduction.store import Store
+from bert_repro.reproduction.suite import expand
+
+FLAGS = ["--table", "8", "--corpus", "toy"]
+RUNS = 6 + 6 * 3 * 3  # mixes of masks; each with three tasks and three seeds
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    for name in ("RECIPES", "evidence", "corpus_fingerprint"):
+        monkeypatch.setattr(runner, name, getattr(runner, name))
+    toy_study.install(tmp_path / "log")
+    return tmp_path / "log"
+
+
+def study(*flags: object) -> int:
+    with pytest.raises(SystemExit) as raised:
+        cli.main("run_study", argv=[str(flag) for flag in flags])
+    return int(raised.value.code or 0)
+
+
+def begun(log: Path) -> Counter[str]:
+    return Counter(line.split()[1] for line in log.read_text().splitlines() if line.startswith("begin"))
+
+
+def records(folder: Path) -> dict[str, Any]:
+    return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/results.json")}
+
+
+def test_every_run_is_made_once_and_recorded_without_machine_paths(log: Path, tmp_path: Path) -> None:
+    assert study(*FLAGS, "--output_dir", tmp_path / "study") == 0
+    assert len(begun(log)) == RUNS
+    assert set(begun(log).values()) == {1}
+    found = records(tmp_path / "study" / "records")
+    assert set(found) == set(begun(log))
+    assert str(tmp_path) not in json.dumps(found)
+    study_of = found[next(name for name in found if name.startswith("features"))]["study"]
+    assert study_of["scale"] == "trial"
+    assert study_of["pretraining"] in found
+    assert [cell["column"] for cell in study_of["cells"]] == ["NER feature-based"]
+
+
+def test_a_scale_of_ones_own_reaches_the_report_by_its_files_name(log: Path, tmp_path: Path) -> None:
+    scale = tmp_path / "my-scale.yaml"
+    scale.write_text(json.dumps(dataclasses.asdict(SCALES["trial"])))
+    flags = ("--table", "8", "figure5", "--corpus", "toy", "--scale", scale, "--output_dir", tmp_path / "study")
+    assert study(*flags) == 0
+    found = records(tmp_path / "study" / "records")
+    assert {record["study"]["scale"] for record in found.values()} == {"my-scale"}
+    assert str(tmp_path) not in json.dumps(found)
+    report = tmp_path / "report"
+    write_report(ReportConfig(runs_dir=str(tmp_path / "study" / "records"), report_dir=str(report)))
+    assert (report / "plots" / "figure5-my-scale.svg").exists()
+    assert "ours at scale my-scale" in (report / "report.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["trial.yaml", "my scale.yaml", "a#b.yml"])
+def test_a_scales_file_whose_name_cannot_be_the_scales_is_refused(name: str, log: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(json.dumps(dataclasses.asdict(SCALES["trial"])))
+    assert study(*FLAGS, "--scale", tmp_path / name, "--output_dir", tmp_path / "study") == 2
+    assert not log.exists()
+
+
+def test_fine_tuned_weights_go_and_pre_trained_ones_stay(log: Path, tmp_path: Path) -> None:
+    assert study(*FLAGS, "--output_dir", tmp_path / "study") == 0
+    kept = {path.parent.name for path in (tmp_path / "study" / "runs").glob("*/model.safetensors")}
+    assert kept == {name for name in begun(log) if name.startswith("pretraining")}
+
+
+def test_a_second_command_makes_nothing_and_a_wider_one_only_what_is_new(log: Path, tmp_path: Path) -> None:
+    where = ("--output_dir", tmp_path / "study")
+    assert study(*FLAGS, *where) == 0
+    assert study(*FLAGS, *where) == 0
+    assert begun(log).total() == RUNS
+    assert study("--table", "6", "8", "--corpus", "toy", *where) == 0
+    assert set(begun(log).values()) == {1}
+    found = records(tmp_path / "study" / "records")
+    tables = [{cell["table"] for cell in record["study"]["cells"]} for record in found.values()]
+    assert {"6", "8"} in tables
+
+
+def test_a_pre_trained_model_that_is_gone_is_made_again_when_it_is_needed(log: Path, tmp_path: Path) -> None:
+    where = ("--output_dir", tmp_path / "study")
+    assert study(*FLAGS, *where) == 0
+    for path in (tmp_path / "study" / "runs").glob("pretraining*/model.safetensors"):
+        path.unlink()
+    assert study(*FLAGS, *where) == 0
+    assert begun(log).total() == RUNS
+    base = next(name for name in begun(log) if name.startswith(f"pretraining-{toy_base()}-") and "masks" not in name)
+    assert study("--table", "5", "--corpus", "toy", *where) == 0
+    assert begun(log)[base] == 2
+
+
+def toy_base() -> str:
+    return SCALES["trial"].base
+
+
+def test_a_loss_that_is_not_finite_costs_its_own_rows_only(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = toy_study.ToyRecipe.run
+
+    def fails(self: Any, config: Any) -> None:
+        if "masks-100" in config.output_dir:
+            raise NonFiniteError("loss nan")
+        run(self, config)
+
+    monkeypatch.setattr(toy_study.ToyRecipe, "run", fails)
+    assert study(*FLAGS, "--output_dir", tmp_path / "study") == 3
+    assert len(records(tmp_path / "study" / "records")) == RUNS - 10
+
+
+def test_several_processes_of_a_launcher_are_refused_before_anything_is_made(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert study(*FLAGS, "--output_dir", tmp_path / "study") == 2
+    assert not log.exists()
+    message = capsys.readouterr().err
+    assert all(words in message for words in ("2 processes", "several times", "--emit slurm", "--engine ray"))
+
+
+@pytest.mark.parametrize("flag", [("--dry-run",), ("--dry_run", "true"), ("--emit", "slurm")])
+def test_looking_ahead_leaves_the_status_of_the_study_alone(flag: tuple[str, ...], log: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    looking = ("--table", "8", *flag, "--output_dir", folder)
+    with_corpus = ("--corpus", "toy") if "--emit" in flag else ()
+    assert study(*looking, *with_corpus) == 0
+    assert not (folder / "status.json").exists()
+    folder.mkdir(exist_ok=True)
+    (folder / "status.json").write_text('{"code": 143, "reason": "stopped"}')
+    assert study(*looking, *with_corpus) == 0
+    assert json.loads((folder / "status.json").read_text())["code"] == 143
+
+
+def test_a_dry_run_without_a_corpus_says_that_it_cannot_know_what_is_done(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert study("--table", "8", "--dry-run", "--output_dir", tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "without --corpus finished runs cannot be recognised" in shown
+    assert "to do" not in shown.splitlines()[1]
+
+
+def test_an_interrupted_search_goes_on_and_leaves_no_weights(tmp_path: Path) -> None:
+    store = Store(str(tmp_path), None)
+    run = next(run for run in expand(["1"], SCALES["paper"], "corpus", str) if run.start)
+    weights = store.folder(run) / "search" / "lr5e-05-batch32-epochs3" / "seed1" / "model.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"weights")
+    assert not store.is_begun(run)
+    (store.folder(run) / "search" / "search.json").write_text("{}")
+    assert store.is_begun(run)
+    store.drop_weights(run)
+    assert not weights.exists()
+
+
+def test_the_report_takes_tables_1_to_4(log: Path, tmp_path: Path) -> None:
+    where = ("--corpus", "toy", "--output_dir", tmp_path / "study")
+    assert study("--table", "1", "2", "3", "4", *where) == 0
+    write_report(ReportConfig(runs_dir=str(tmp_path / "study" / "records"), report_dir=str(tmp_path / "report")))
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert [f"Table {number}, ours at scale trial" in text for number in (1, 2, 3, 4)] == [True] * 4
+
+
+def test_only_some_runs(log: Path, tmp_path: Path) -> None:
+    where = ("--output_dir", tmp_path / "study")
+    plan = runner.plan(cli.parse(cli.RECIPES["run_study"].config, [*FLAGS, *map(str, where)]))
+    wanted = next(run for run in plan if run.start)
+    assert study(*FLAGS, *where, "--only", wanted.id) == 0
+    assert wanted.start is not None
+    assert set(begun(log)) == {wanted.id, wanted.start.id}
+    assert study(*FLAGS, *where, "--only", "mnli") == 2
+
+
+def start(folder: Path, seconds: float) -> subprocess.Popen[bytes]:
+    command = [sys.executable, toy_study.__file__, str(folder / "log"), "--seconds", str(seconds), *FLAGS]
+    return subprocess.Popen(
+        [*command, "--output_dir", str(folder / "study")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def wait_for(log: Path, lines: int) -> None:
+    limit = time.monotonic() + 60
+    while not log.exists() or len(log.read_text().splitlines()) < lines:
+        assert time.monotonic() < limit, "the study does not go on"
+        time.sleep(0.01)
+
+
+def test_killed_three_times_it_ends_as_if_it_had_not_been(log: Path, tmp_path: Path) -> None:
+    assert study(*FLAGS, "--output_dir", tmp_path / "whole" / "study") == 0
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    for lines in (9, 40, 75):
+        process = start(folder, 0.02)
+        wait_for(folder / "log", lines)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert start(folder, 0.0).wait() == 0
+    whole, killed = (records(tmp_path / name / "study" / "records") for name in ("whole", "killed"))
+    assert killed == whole
+    assert not list((folder / "study" / "records").glob(".*"))
+
+
+def test_two_processes_on_one_study_share_it(tmp_path: Path) -> None:
+    processes = [start(tmp_path, 0.05) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert len(begun(tmp_path / "log")) == RUNS
+    assert set(begun(tmp_path / "log").values()) == {1}
+    # Both were at work: some run began before the one in front of it had ended.
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert any(one.startswith("begin") and two.startswith("begin") for one, two in pairwise(lines))

@@ -1,0 +1,176 @@
+"""What a plan holds: every cell of the paper's studies, and each run once."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from bert_repro.cli import RECIPES
+from bert_repro.errors import UserError
+from bert_repro.paper_results import TABLES
+from bert_repro.presets import PAPER_PHASES
+from bert_repro.reproduction.cost import run_flops
+from bert_repro.reproduction.size_presets import SCALES, find_scale
+from bert_repro.reproduction.suite import STUDIES, Cell, Run, expand
+
+TRIAL = SCALES["trial"]
+
+
+def by_cell(runs: list[Run]) -> dict[Cell, list[Run]]:
+    found: dict[Cell, list[Run]] = {}
+    for run in runs:
+        for cell in run.cells:
+            found.setdefault(cell, []).append(run)
+    return found
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_every_cell_of_the_papers_studies_has_a_run_for_each_seed(scale: Any) -> None:
+    cells = by_cell(expand(STUDIES, scale, "corpus", str))
+    for table in (5, 7, 8):
+        ours = [row for row in TABLES[table].rows if row not in ("ELMo", "CVT", "CSE", "BERT-large")]
+        for row in ours:
+            for column in TABLES[table].columns:
+                assert len(cells[Cell(str(table), row, column.name)]) == len(scale.seeds), (table, row, column)
+    for size in scale.sizes:
+        assert len(cells[Cell("6", size, "LM perplexity")]) == 1
+        assert len(cells[Cell("6", size, "MRPC")]) == len(scale.seeds)
+    for row in ("MLM", "LTR"):
+        assert all(len(cells[Cell("figure5", row, str(step))]) == len(scale.seeds) for step in scale.checkpoints)
+
+
+def test_tables_1_to_4_have_the_models_of_the_scale() -> None:
+    cells = by_cell(expand(["1", "2", "3", "4", "7"], SCALES["paper"], "corpus", str))
+    for row, size in (("BERT-base", "base"), ("BERT-large", "large")):
+        for table, columns in (
+            ("1", TABLES[1].columns[:-1]),
+            ("2", TABLES[2].columns[:2]),
+            ("3", TABLES[3].columns[:2]),
+        ):
+            for column in columns:
+                runs = cells[Cell(table, row, column.name)]
+                assert len(runs) == 5, (table, row, column)
+                assert {run.start.name for run in runs if run.start} == {f"pretraining-{size}"}
+        assert len(cells[Cell("4", row, "dev")]) == 5
+        assert len(cells[Cell("7", row, "test")]) == 5
+    assert cells[Cell("1", "BERT-base", "CoLA")][0].settings["search_learning_rates"] == (5e-5, 4e-5, 3e-5, 2e-5)
+    assert {cell.row for cell in by_cell(expand(["1", "2", "3", "4"], TRIAL, "corpus", str))} == {"BERT-base"}
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_every_run_has_settings_that_its_recipe_takes(scale: Any) -> None:
+    for run in expand(STUDIES, scale, "corpus", str):
+        told = {"model_name_or_path": "its start"} if run.start else {"corpus": "its corpus"}
+        RECIPES[run.recipe].config(**{**run.settings, **told})
+        assert run_flops(run, 30_522) > 0
+
+
+def test_a_scale_needs_the_tasks_of_the_asked_tables_only() -> None:
+    small = dataclasses.replace(TRIAL, tasks={"squad": {}})
+    assert expand(["2"], small, "corpus", str)
+    with pytest.raises(UserError, match="the scale's tasks lack mnli, which --table 8 needs"):
+        expand(["8"], small, "corpus", str)
+
+
+def test_runs_that_several_studies_need_are_shared() -> None:
+    cells = by_cell(expand(STUDIES, TRIAL, "corpus", str))
+    base = cells[Cell("5", "BERT-base", "MNLI-m")]
+    assert base == cells[Cell("8", "80/10/10", "MNLI")]
+    assert base == cells[Cell("6", TRIAL.base, "MNLI-m")]
+    assert base == cells[Cell("figure5", "MLM", str(TRIAL.pretraining_steps))]
+    assert cells[Cell("7", "Concat last four hidden", "dev")] == cells[Cell("8", "80/10/10", "NER feature-based")]
+    assert cells[Cell("5", "LTR & no NSP", "MNLI-m")] == cells[Cell("figure5", "LTR", str(TRIAL.pretraining_steps))]
+
+
+def test_pre_training_comes_first_and_once_for_each_variant() -> None:
+    runs = expand(STUDIES, TRIAL, "corpus", str)
+    pretraining = [run for run in runs if run.pretrains]
+    assert runs[: len(pretraining)] == pretraining
+    assert len(pretraining) == 2 + 2 + 5  # no NSP, LTR; two sizes; five more mixes of masks
+    assert {run.start.id for run in runs if run.start} == {run.id for run in pretraining}
+    assert len({run.id for run in runs}) == len(runs)
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "settings"),
+    [
+        ("5", "No NSP", {"next_sentence_prediction": False}),
+        ("5", "LTR & no NSP", {"next_sentence_prediction": False, "left_to_right": True}),
+        ("8", "0/20/80", {"mask_share": 0.0, "random_share": 0.8}),
+        ("8", "80/20/0", {"random_share": 0.0}),
+    ],
+)
+def test_a_row_differs_from_the_base_in_what_it_is_about_alone(table: str, row: str, settings: dict[str, Any]) -> None:
+    cells = by_cell(expand(STUDIES, TRIAL, "corpus", str))
+    base = cells[Cell("5", "BERT-base", "MNLI-m")][0].start
+    other = next(runs[0].start for cell, runs in cells.items() if (cell.table, cell.row) == (table, row))
+    assert base is not None
+    assert other is not None
+    assert other.settings == {**base.settings, **settings}
+
+
+def test_another_setting_corpus_or_checkpoint_is_another_run() -> None:
+    first = expand(["5"], TRIAL, "corpus", str)
+    assert [run.id for run in first] == [run.id for run in expand(["5"], TRIAL, "corpus", str)]
+    assert not {run.digest for run in first} & {run.digest for run in expand(["5"], TRIAL, "another corpus", str)}
+    faster = dataclasses.replace(TRIAL, pretraining={**TRIAL.pretraining, "learning_rate": 1e-4})
+    assert not {run.digest for run in first} & {run.digest for run in expand(["5"], faster, "corpus", str)}
+    mnli = dataclasses.replace(TRIAL, tasks={**TRIAL.tasks, "mnli": {"num_train_epochs": 9.0}})
+    changed = {run.digest for run in first} - {run.digest for run in expand(["5"], mnli, "corpus", str)}
+    assert changed == {run.digest for run in first if run.settings.get("task_name") == "mnli"}
+
+
+def test_the_paper_scale_is_the_papers() -> None:
+    paper = SCALES["paper"]
+    phases = paper.pretraining["phases"]
+    assert tuple(dataclasses.replace(phase, per_device_batch=None) for phase in phases) == PAPER_PHASES
+    assert paper.sizes["large"] == {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}
+    assert tuple(paper.sizes) == tuple(TABLES[6].rows)
+    assert paper.tasks["squad"]["train_batch_size"] == 32
+    assert len(paper.seeds) == 5
+
+
+GOOD = """
+description: tiny
+base: one
+sizes: {one: {num_hidden_layers: 1, hidden_size: 16, num_attention_heads: 2}}
+pretraining: {max_steps: 4, train_batch_size: 8}
+checkpoints: [2, 4]
+tasks: {mnli: {}, qnli: {}, mrpc: {}, sst2: {num_train_epochs: 1}, squad: {}, conll2003: {}, features: {}}
+seeds: [1]
+bilstm_size: 8
+"""
+
+
+def test_a_scale_of_ones_own(tmp_path: Any) -> None:
+    path = tmp_path / "scale.yaml"
+    path.write_text(GOOD)
+    scale = find_scale(str(path))
+    assert (scale.checkpoints, scale.pretraining_steps, scale.tasks["sst2"]) == ((2, 4), 4, {"num_train_epochs": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("base: one", "base: two", "base is 'two'"),
+        ("max_steps: 4", "max_step: 4", "unknown setting 'max_step'; did you mean max_steps?"),
+        ("num_train_epochs: 1", "num_train_epochs: many", "tasks: sst2: num_train_epochs"),
+        ("[2, 4]", "[2, 3]", "the last must be the end of pre-training, 4"),
+        ("squad: {}, ", "squat: {}, ", "tasks has squat"),
+        ("bilstm_size: 8", "bilstm_size: 8\nlarge: huge", "large is 'huge'"),
+        ("seeds: [1]", "seed: 1", "unknown field 'seed'"),
+        ("bilstm_size: 8", "", "lacks bilstm_size"),
+    ],
+)
+def test_a_wrong_scale_is_refused_in_one_line(tmp_path: Any, old: str, new: str, message: str) -> None:
+    path = tmp_path / "scale.yaml"
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(UserError) as error:
+        find_scale(str(path))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_scale_is_refused() -> None:
+    with pytest.raises(UserError, match="--scale is 'huge'; choose one of: paper, gpu, trial"):
+        find_scale("huge")

@@ -1,0 +1,269 @@
+import datasets
+import pytest
+
+from bert_repro.errors import UserError
+from bert_repro.tasks import TASKS, get_task, metrics
+from bert_repro.tasks.glue.glue_tasks import COLA, GLUE_TASKS, MNLI, MRPC, QQP, RTE, SST2, STSB, GlueTask
+from bert_repro.tasks.hub_datasets import load_from_hub
+
+PARSES = ("sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse", "sentence2_parse")
+MNLI_TRAIN = ("index", "promptID", "pairID", "genre", *PARSES, "sentence1", "sentence2", "label1", "gold_label")
+MNLI_DEV = (*MNLI_TRAIN[:11], "label2", "label3", "label4", "label5", "gold_label")
+QQP_TRAIN = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
+STSB_TRAIN = (
+    "index",
+    "genre",
+    "filename",
+    "year",
+    "old_index",
+    "source1",
+    "source2",
+    "sentence1",
+    "sentence2",
+    "score",
+)
+
+
+@pytest.fixture
+def official(tmp_path):
+    """Writes an official file: rows of fields, joined by tabs."""
+
+    def write(name: str, *rows, mark: str = ""):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(mark + "".join("\t".join(row) + "\n" for row in rows), encoding="utf-8", newline="")
+        return tmp_path
+
+    return write
+
+
+def read(task: GlueTask, data_dir, split: str) -> dict[str, list]:
+    return task.load(data_dir, [split])[split].to_dict()
+
+
+def test_cola_has_no_header_but_in_the_test_file(official):
+    official("CoLA/dev.tsv", ("gj04", "1", "", "It is ."), ("gj04", "0", "*", 'Is it " .'), mark="\ufeff")
+    data_dir = official("CoLA/test.tsv", ("index", "sentence"), ("0", "One ."), ("1", "Two ."))
+    assert read(COLA, data_dir, "validation") == {"sentence": ["It is .", 'Is it " .'], "label": [1, 0], "idx": [0, 1]}
+    assert read(COLA, data_dir, "test") == {"sentence": ["One .", "Two ."], "idx": [0, 1]}
+
+
+def test_sst2(official):
+    data_dir = official("SST-2/train.tsv", ("sentence", "label"), ("fine ", "1"), ("bad ", "0"))
+    assert read(SST2, data_dir, "train") == {"sentence": ["fine ", "bad "], "label": [1, 0], "idx": [0, 1]}
+
+
+def test_mrpc_with_byte_order_mark_and_open_quotes(official):
+    header = ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
+    data_dir = official("MRPC/dev.tsv", header, ("1", "7", "8", '" a', "b"), ("0", "9", "9", "c", 'd "'), mark="\ufeff")
+    official("MRPC/test.tsv", ("index", *header[1:]), ("0", "7", "8", "a", "b"), mark="\ufeff")
+    assert read(MRPC, data_dir, "validation") == {
+        "sentence1": ['" a', "c"],
+        "sentence2": ["b", 'd "'],
+        "label": [1, 0],
+        "idx": [0, 1],
+    }
+    assert read(MRPC, data_dir, "test") == {"sentence1": ["a"], "sentence2": ["b"], "idx": [0]}
+
+
+def test_stsb_reads_numbers(official):
+    row = ("0", "g", "f", "2012", "1", "none", "none", "a", "b")
+    data_dir = official("STS-B/train.tsv", STSB_TRAIN, (*row, "3.800"), (*row, "5.000"), (*row, "0"))
+    assert read(STSB, data_dir, "train")["label"] == [3.8, 5.0, 0.0]
+
+
+def test_qqp_drops_and_counts_rows_with_missing_fields(official, caplog):
+    row = ("12", "1", "2", "why ?", "how ?", "1")
+    data_dir = official("QQP/train.tsv", QQP_TRAIN, row, row[:4], row)
+    official("QQP/test.tsv", ("id", "question1", "question2"), ("4", "a", "b"), ("5", "c", "d"))
+    assert read(QQP, data_dir, "train") == {
+        "question1": ["why ?"] * 2,
+        "question2": ["how ?"] * 2,
+        "label": [1, 1],
+        "idx": [0, 1],
+    }
+    assert "dropped 1 rows with missing fields" in caplog.text
+    assert read(QQP, data_dir, "test")["idx"] == [4, 5]
+
+
+def test_mnli_files_of_different_width(official):
+    wide = dict.fromkeys(MNLI_DEV, "x") | {"sentence1": "p", "sentence2": "h", "gold_label": "contradiction"}
+    official("MNLI/train.tsv", MNLI_TRAIN, [wide[name] for name in MNLI_TRAIN])
+    official("MNLI/dev_matched.tsv", MNLI_DEV, [wide[name] for name in MNLI_DEV])
+    test = ("index", *MNLI_TRAIN[1:10])
+    data_dir = official("MNLI/test_matched.tsv", test, ["9", *(wide[name] for name in test[1:])])
+    for split in ("train", "validation_matched"):
+        assert read(MNLI, data_dir, split) == {"premise": ["p"], "hypothesis": ["h"], "label": [2], "idx": [0]}
+    assert read(MNLI, data_dir, "test_matched") == {"premise": ["p"], "hypothesis": ["h"], "idx": [9]}
+
+
+def test_a_partly_missing_role_is_said_and_a_wholly_missing_one_refused(official, caplog):
+    row = ("fiction", "p", "h", "neutral")
+    data_dir = official("MNLI/dev_matched.tsv", ("genre", "sentence1", "sentence2", "gold_label"), row)
+    assert list(MNLI.load(data_dir, MNLI.eval_splits)) == ["validation_matched"]
+    assert "mnli: split validation_mismatched is missing" in caplog.text
+    message = r"MNLI/test_matched\.tsv and .*MNLI/test_mismatched\.tsv: no such file; --data_dir is the folder"
+    with pytest.raises(UserError, match=message):
+        MNLI.load(data_dir, MNLI.predict_splits)
+
+
+def test_rte_spells_its_labels(official):
+    header = ("index", "sentence1", "sentence2", "label")
+    data_dir = official("RTE/dev.tsv", header, ("5", "a", "b", "not_entailment"), ("6", "c", "d", "entailment"))
+    data = read(RTE, data_dir, "validation")
+    assert data["label"] == [1, 0]
+    # As in the Hub's dataset, labelled rows are numbered by their place.
+    assert data["idx"] == [0, 1]
+
+
+def test_ax_is_scored_where_labels_are_there(official):
+    ax = get_task("ax")
+    official("AX/diagnostic.tsv", ("index", "sentence1", "sentence2"), ("0", "a", "b"))
+    full = ("Lexical Semantics", "Predicate-Argument Structure", "Logic", "Knowledge", "Domain")
+    row = ("", "", "Negation", "", "Artificial", "a", "b")
+    data_dir = official(
+        "AX/diagnostic-full.tsv", (*full, "Premise", "Hypothesis", "Label"), (*row, "contradiction"), (*row, "neutral")
+    )
+    test, labelled = ax.load(data_dir, ["test"])["test"], ax.load(data_dir, ["validation"])["validation"]
+    assert not ax.is_labelled(test) and labelled["label"][:] == [2, 1]
+    assert ax.train_split is None and ax.label_names == MNLI.label_names
+    assert ax.score({"prediction": [2, 1]}, labelled) == {"matthews_correlation": 1.0, "accuracy": 1.0}
+    assert ax.score({"prediction": [0, 0]}, labelled) == {"matthews_correlation": 0.0, "accuracy": 0.0}
+
+
+def test_ax_is_found_in_the_folder_of_the_official_download_too(official):
+    header = ("index", "sentence1", "sentence2")
+    data_dir = official("diagnostic/diagnostic.tsv", header, ("0", "a", "b"))
+    assert read(get_task("ax"), data_dir, "test") == {"premise": ["a"], "hypothesis": ["b"], "idx": [0]}
+    official("AX/diagnostic.tsv", header, ("0", "c", "d"))
+    assert read(get_task("ax"), data_dir, "test")["premise"] == ["c"]
+    with pytest.raises(UserError, match=r"AX/diagnostic\.tsv: no such file; --data_dir is the folder"):
+        get_task("ax").load(data_dir.parent, ["test"])
+
+
+def test_a_test_file_with_labels_is_labelled(official):
+    data_dir = official("AX/diagnostic.tsv", ("index", "sentence1", "sentence2", "label"), ("0", "a", "b", "neutral"))
+    assert read(get_task("ax"), data_dir, "test")["label"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "rows", "message"),
+    [
+        (RTE, "RTE/train.tsv", [("index", "sentence1", "sentence2", "label"), ("0", "a", "b", "maybe")],
+         r"train\.tsv, row 2: column 'label': label 'maybe' is not known; it must be one of: entailment, not_entail"),
+        (SST2, "SST-2/train.tsv", [("sentence", "label"), ("a", "1"), ("b", "2")],
+         r"train\.tsv, row 3: column 'label': label '2' is not known; it must be one of: 0, 1"),
+        (STSB, "STS-B/train.tsv", [("sentence1", "sentence2", "score"), ("a", "b", "5.1")],
+         r"row 2: column 'score': label '5\.1' is out of range; it must be a number from 0 to 5"),
+        (STSB, "STS-B/train.tsv", [("sentence1", "sentence2", "score"), ("a", "b", "nan")], "label 'nan' is out of"),
+        (STSB, "STS-B/train.tsv", [("sentence1", "sentence2", "score"), ("a", "b", "")], "label '' is out of range"),
+        (COLA, "CoLA/train.tsv", [("gj04", "1", "", "a"), ("gj04", "1", "a")], "row 2: 3 columns, expected 4"),
+        (RTE, "RTE/train.tsv", [("index", "sentence1", "label")], "no column 'sentence2'; found index, sentence1, lab"),
+        (RTE, "RTE/train.tsv", [("index", "sentence1", "sentence2", "label")], "no rows"),
+    ],
+)  # fmt: skip
+def test_bad_files_give_one_clear_line(official, task, name, rows, message):
+    with pytest.raises(UserError, match=message) as caught:
+        task.load(official(name, *rows), ["train"])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "message"),
+    [
+        (("sentence1", "sentence2"), ("a", "b"), "no column 'index'"),
+        (("index", "sentence1", "sentence2"), ("x1", "a", "b"), "row 2: column 'index': index 'x1' is not a number"),
+    ],
+)
+def test_a_test_file_needs_its_row_numbers(official, header, row, message):
+    with pytest.raises(UserError, match=message):
+        RTE.load(official("RTE/test.tsv", header, row), ["test"])
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A folder that `load_dataset` reads like the Hub's dataset."""
+    columns = datasets.Features(
+        {
+            "sentence1": datasets.Value("string"),
+            "sentence2": datasets.Value("string"),
+            "label": datasets.ClassLabel(names=["entailment", "not_entailment"]),
+            "idx": datasets.Value("int32"),
+        }
+    )
+    for split, label in {"validation": 1, "test": -1}.items():
+        rows = {"sentence1": ["a"], "sentence2": ["b"], "label": [label], "idx": [0]}
+        datasets.Dataset.from_dict(rows, features=columns).to_parquet(tmp_path / "hub" / "rte" / f"{split}.parquet")
+    files = "".join(f"  - split: {split}\n    path: rte/{split}.parquet\n" for split in ("validation", "test"))
+    (tmp_path / "hub" / "README.md").write_text(f"---\nconfigs:\n- config_name: rte\n  data_files:\n{files}---\n")
+    monkeypatch.setattr("bert_repro.tasks.glue.glue_tasks.HUB_DATASET", str(tmp_path / "hub"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def test_the_hubs_dataset_without_its_placeholder_labels(published):
+    labelled = RTE.load(None, ["validation"])["validation"]
+    assert RTE.is_labelled(labelled)
+    assert labelled.to_dict() == {"sentence1": ["a"], "sentence2": ["b"], "label": [1], "idx": [0]}
+    assert not RTE.is_labelled(RTE.load(None, ["test"])["test"])
+    with pytest.raises(UserError, match=r"\(rte\) has no split train; give the official files with --data_dir"):
+        RTE.load(None, ["train"])
+    with pytest.raises(UserError, match=r"\(mrpc\) cannot be read from the Hub: .*--data_dir"):
+        MRPC.load(None, ["train"])
+
+
+def test_an_unreachable_hub_names_the_other_way(monkeypatch):
+    def fail(*names, **options):
+        raise ConnectionError("Couldn't reach it\nand more")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(UserError, match=r"cannot be read from the Hub: Couldn't reach it; .*--data_dir") as caught:
+        RTE.load(None, ["train"])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("train.csv", "a,b\n1,2\n1,2,3\n", ".* Expected 2 fields in line 3, saw 3"),
+        ("train.jsonl", '{"a": 1}\n{"a": \n', "JSON parse error: .*"),
+        ("train.jsonl", "", "one of its files is empty"),
+    ],
+)
+def test_a_broken_dataset_is_one_line_with_its_reason(tmp_path, monkeypatch, name, content, reason):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / name).write_text(content)
+    with pytest.raises(UserError, match=rf"^.*hub cannot be read from the Hub: {reason}; check the connection[^\n]*$"):
+        load_from_hub(str(tmp_path / "hub"), ["train"])
+
+
+def test_unknown_task_lists_the_known_ones():
+    with pytest.raises(UserError, match="--task_name is 'mprc'; it must be one of: cola, sst2, mrpc"):
+        get_task("mprc")
+
+
+def test_the_registry_is_the_contract():
+    glue = ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax"]
+    assert list(TASKS) == [*glue, "squad", "squad_v2", "swag", "conll2003"]
+    assert [task.name for task in GLUE_TASKS] == glue
+    assert [task.name for task in GLUE_TASKS if not task.in_paper_average] == ["wnli", "ax"]
+
+
+@pytest.mark.parametrize("task", GLUE_TASKS, ids=lambda task: task.name)
+def test_tasks_are_complete(task):
+    assert set(task.metrics) <= set(metrics.METRICS) and task.primary_metric in task.metrics
+    assert all(set(names) <= set(task.metrics) for names in task.paper_metrics.values())
+    if "table_1" in task.paper_metrics:
+        assert task.paper_metrics["table_1"] == (task.primary_metric,)
+    assert task.in_paper_average is ("table_1" in task.paper_metrics)
+    splits = [*filter(None, [task.train_split]), *task.eval_splits, *task.predict_splits]
+    assert sorted(task.files) == sorted(splits)
+    assert all(len(file.texts) == len(task.text_columns) for file in task.files.values())
+    assert len(task.file_labels or task.label_names) == len(task.label_names)
+
+
+def test_tables_5_and_6_print_accuracy():
+    glue = {task.name: task for task in GLUE_TASKS}
+    for table, names in {"table_5": ["sst2", "mrpc", "mnli", "qnli"], "table_6": ["sst2", "mrpc", "mnli"]}.items():
+        rows = {name: task.paper_metrics[table] for name, task in glue.items() if table in task.paper_metrics}
+        assert rows == dict.fromkeys(names, ("accuracy",))

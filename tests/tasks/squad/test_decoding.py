@@ -1,0 +1,308 @@
+"""Decoding and answer texts against a second implementation that walks through spans and characters one by one."""
+
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer
+
+from bert_repro.corpus.tokenizer import SPECIAL_TOKENS, load_tokenizer
+from bert_repro.tasks.squad.decoding import CERTAIN_NULL, Decoder, ReleasedText, text_by_offsets
+from bert_repro.tasks.squad.passage_windows import fullest_windows, tokenize_passages, window_spans
+
+LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+PIECES = [*LETTERS, *(f"##{letter}" for letter in LETTERS), *"0123456789", *(f"##{digit}" for digit in range(10))]
+MARKS = list("()[]'\".,-$%“”’«»–!?;:&/")
+OTHERS = ["the", "of", "##ing", "北", "京", "大", "学", "東", "ß", "##ß", "##и", "и", "э", "##э", "о", "##о"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL_TOKENS, *PIECES, *MARKS, *OTHERS]) + "\n", encoding="utf-8")
+    return load_tokenizer(path, lowercase=True)
+
+
+@pytest.fixture(scope="module")
+def cased(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cased") / "vocab.txt"
+    entries = [*SPECIAL_TOKENS, *PIECES, *MARKS, *(piece.upper() for piece in PIECES[:52]), "é", "##é"]
+    path.write_text("\n".join(entries) + "\n", encoding="utf-8")
+    return load_tokenizer(path, lowercase=False)
+
+
+def passage_of(tokenizer, context):
+    return next(tokenize_passages(tokenizer, [context]))
+
+
+# ---------------------------------------------------------------------------------------------------------------- texts
+
+
+def aligned_text(passage, first, last, lowercase):
+    """The released alignment, character by character, on the tokenizer library's slow first stage."""
+    words = [passage.context[a:b] for a, b in passage.words]
+    whole = " ".join(words[passage.word_of[first] : passage.word_of[last] + 1])
+    predicted = " ".join(passage.pieces[first : last + 1]).replace(" ##", "").replace("##", "")
+    predicted = " ".join(predicted.split())
+    split = " ".join(BasicTokenizer(do_lower_case=lowercase).tokenize(whole))
+    begin = split.find(predicted)
+    if begin == -1:
+        return whole
+    finish = begin + len(predicted) - 1
+    origin, other = {}, {}
+    for place, character in enumerate(whole):
+        if character != " ":
+            origin[len(origin)] = place
+    for place, character in enumerate(split):
+        if character != " ":
+            other[place] = len(other)
+    if len(origin) != len(other):
+        return whole
+    return whole[origin[other[begin]] : origin[other[finish]] + 1]
+
+
+def text_of(tokenizer, context, wanted):
+    """The released text of the pieces that cover `wanted`, a part of the context."""
+    passage = passage_of(tokenizer, context)
+    start = context.index(wanted)
+    inside = np.flatnonzero((passage.starts >= start) & (passage.ends <= start + len(wanted)))
+    return ReleasedText(tokenizer)(passage, int(inside[0]), int(inside[-1]))
+
+
+@pytest.mark.parametrize(
+    ("context", "wanted", "expected"),
+    [
+        ("It was (Steve SMITH), he said.", "Steve SMITH", "Steve SMITH"),  # case returns, brackets go
+        ("He said “No way!” twice", "No way", "No way"),  # quotes
+        ('the "Big-Bang" of $1,250.50.', "Big-Bang", "Big-Bang"),
+        ('the "Big-Bang" of $1,250.50.', "1,250.50", "1,250.50"),
+        ("Beyoncé's début", "Beyoncé", "Beyoncé"),  # accents: one character for one
+        ("the Beyonce\u0301 album", "Beyonce\u0301", "Beyonce\u0301"),
+        ("“Beyonce\u0301”, she", "Beyonce\u0301", "“Beyonce\u0301”,"),  # two for one: whole words
+        ("in 北京大学, of", "京大", "京大"),  # CJK without spaces
+        ("Smith's house", "Smith", "Smith"),
+        ("(the-the) of", "the", "the"),
+        ("(a b)  \n [c d]", "b)  \n [c", "b) [c"),  # runs of whitespace become one space
+        ("(unknown☃word) of", "unknown☃word", "(unknown☃word)"),  # [UNK] stands nowhere: whole words
+        ("a\u00a0b, of", "b", "a\u00a0b,"),  # the released code keeps such a space inside the word
+        ("zero\u200bwidth. of", "zero\u200bwidth", "zero\u200bwidth."),
+        ("weiß. of", "weiß", "weiß"),
+        ("ЭТО, of", "ЭТО", "ЭТО,"),  # not all of it in the vocabulary
+    ],
+)
+def test_hard_texts(tokenizer, context, wanted, expected):
+    assert text_of(tokenizer, context, wanted) == expected
+
+
+def test_of_repeated_answers_in_one_word_the_first_is_taken_as_released(tokenizer):
+    passage = passage_of(tokenizer, "x (ab-AB) y")
+    second = next(place for place, start in enumerate(passage.starts) if start == 6)
+    assert passage.context[passage.starts[second]] == "A"
+    assert ReleasedText(tokenizer)(passage, second, second + 1) == "ab"
+    assert text_by_offsets(passage, second, second + 1) == "AB"
+
+
+def test_offsets_cut_exactly(tokenizer):
+    passage = passage_of(tokenizer, "“Beyoncé”, she")
+    assert text_by_offsets(passage, 1, 7) == "Beyoncé"
+    passage = passage_of(tokenizer, "a  \n b")
+    assert text_by_offsets(passage, 0, 1) == "a  \n b"
+
+
+def test_cased_texts_keep_case_in_the_comparison(cased):
+    assert text_of(cased, "It was (STEVE Smith), he", "STEVE Smith") == "STEVE Smith"
+    assert text_of(cased, "the «né» of", "né") == "né"
+
+
+FRAGMENTS = [
+    "the", "The", "of", "U.S.", "don't", "naïve", "Beyonce\u0301", "北京大学", "“Hi”", "(x)", "$5.00", "1990s", "a-b-c",
+    "weiß", "☃", "a☃b", "\u200b", "a\u00a0b", "это", "--", "ing", "singing", "the-the", "'quoted'", "ÉCOLE", "İstanbul",
+    "x²",
+]  # fmt: skip
+
+
+def random_context(generator, fragments=FRAGMENTS):
+    parts = []
+    for _ in range(generator.randint(1, 14)):
+        parts.append("".join(generator.choices(fragments, k=generator.choice([1, 1, 1, 2]))))
+        parts.append(generator.choice([" ", " ", " ", "  ", "\n", "\t", "\u202f"]))
+    return "".join(parts)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_texts_equal_the_character_by_character_alignment(tokenizer, cased, lowercase):
+    chosen = tokenizer if lowercase else cased
+    generator = random.Random(7)
+    recover, compared, trimmed = ReleasedText(chosen), 0, 0
+    # The slow first stage of transformers composes characters in cased text; the release and the fast one do not.
+    fragments = FRAGMENTS if lowercase else [fragment for fragment in FRAGMENTS if "\u0301" not in fragment]
+    for _ in range(300):
+        passage = passage_of(chosen, random_context(generator, fragments))
+        for _ in range(8):
+            if len(passage.ids):
+                first = generator.randrange(len(passage.ids))
+                last = min(len(passage.ids) - 1, first + generator.randrange(8))
+                expected = aligned_text(passage, first, last, lowercase)
+                assert recover(passage, first, last) == expected
+                compared += 1
+                trimmed += expected != " ".join(passage.words_between(first, last))
+    assert compared > 2000 and trimmed > 300
+
+
+# --------------------------------------------------------------------------------------------------------------- search
+
+
+def walk(passage, windows, scores, passage_at, *, exact, n_best, longest, nullable, text_of):
+    """Candidates and n-best list by loops; the order of equal scores is that in which spans are met."""
+    fullest = fullest_windows(windows, len(passage.ids))
+    met, null = [], None
+    for number, ((start_piece, size), values) in enumerate(zip(windows, scores, strict=True)):
+        if null is None or values[0, 0] + values[0, 1] < sum(null):
+            null = (values[0, 0], values[0, 1])
+        ranks = [sorted(range(len(values)), key=lambda place, side=side: -values[place, side]) for side in (0, 1)]
+        starts, ends = (range(len(values)),) * 2 if exact else (ranks[0][:n_best], ranks[1][:n_best])
+        for start in starts:
+            for end in ends:
+                first, last = start - passage_at, end - passage_at
+                if not (0 <= first < size and first <= last < size) or (longest and last - first >= longest):
+                    continue
+                if fullest[start_piece + first] == number:
+                    met.append((start_piece + first, start_piece + last, values[start, 0], values[end, 1]))
+    if nullable:
+        met.append((None, None, *null))
+    best, texts = [], set()
+    for first, last, start, end in sorted(met, key=lambda span: -(span[2] + span[3])):
+        if len(best) == n_best:
+            break
+        text = "" if first is None else text_of(passage, first, last)
+        if text not in texts:
+            texts.add(text)
+            best.append((text, start, end))
+    if nullable and "" not in texts:
+        best.append(("", *null))
+    return best or [("empty", 0.0, 0.0)], sum(null)
+
+
+def decode(decoder, passage, windows, scores, passage_at):
+    fullest = fullest_windows(windows, len(passage.ids))
+    found = [
+        decoder.candidates(values, passage_at, window, fullest[window[0] : sum(window)] == number)
+        for number, (window, values) in enumerate(zip(windows, scores, strict=True))
+    ]
+    return decoder.decode(passage, found, [(values[0, 0], values[0, 1]) for values in scores])
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("nullable", [False, True])
+@pytest.mark.parametrize("levels", [3, 1000])
+def test_answers_equal_the_walk_through_all_spans(tokenizer, exact, nullable, levels):
+    """With three levels of scores nearly all are equal, so the order among equals shows."""
+    generator, numbers = random.Random(levels), np.random.default_rng(levels)
+    decoder = Decoder(
+        exact=exact, n_best_size=5, max_answer_length=4, nullable=nullable, text_of=ReleasedText(tokenizer)
+    )
+    for _ in range(60):
+        passage = passage_of(tokenizer, random_context(generator))
+        windows = window_spans(len(passage.ids), room=12, stride=5)
+        passage_at = generator.randint(2, 6)
+        scores = [numbers.integers(levels, size=(passage_at + size + 1, 2)).astype(float) for _, size in windows]
+        answer = decode(decoder, passage, windows, scores, passage_at)
+        expected, null = walk(
+            passage, windows, scores, passage_at,
+            exact=exact, n_best=5, longest=4, nullable=nullable, text_of=decoder.text_of,
+        )  # fmt: skip
+        if not (exact and levels == 3):  # which of many equal spans stay among the 25 best is not defined there
+            assert [(entry["text"], entry["start_logit"], entry["end_logit"]) for entry in answer.best] == expected
+        assert math.isclose(sum(entry["probability"] for entry in answer.best), 1)
+        assert sum(expected[0][1:]) == answer.best[0]["start_logit"] + answer.best[0]["end_logit"]
+        if nullable:
+            spans = [entry for entry in expected if entry[0]]
+            assert answer.null_odds == (null - spans[0][1] - spans[0][2] if spans else CERTAIN_NULL)
+            assert answer.text == (answer.best[0]["text"] or answer.best[-1]["text"] or answer.text)
+
+
+@pytest.fixture
+def plain(tokenizer):
+    return passage_of(tokenizer, "ab cd ef gh")  # eight pieces
+
+
+def scores_at(length, **places):
+    values = np.zeros((length, 2))
+    for name, (position, score) in places.items():
+        values[position, int(name.startswith("end"))] = score
+    return values
+
+
+def decoder_of(**changes):
+    settings = {
+        "exact": False,
+        "n_best_size": 20,
+        "max_answer_length": 30,
+        "nullable": False,
+        "text_of": text_by_offsets,
+    }
+    return Decoder(**{**settings, **changes})
+
+
+def test_exact_finds_what_the_best_starts_and_ends_miss(plain):
+    # The two best starts and ends lie in the question, where no answer is.
+    values = scores_at(13, start=(1, 9), start2=(2, 9), end=(1, 9), end2=(2, 9), start3=(6, 5), end3=(9, 5))
+    released = decode(decoder_of(n_best_size=2), plain, [(0, 8)], [values], 4)
+    exact = decode(decoder_of(n_best_size=2, exact=True), plain, [(0, 8)], [values], 4)
+    assert released.text == "empty" and [entry["text"] for entry in released.best] == ["empty"]
+    assert exact.text == "cd ef"
+
+
+def test_answers_are_no_longer_than_allowed_and_never_reversed(plain):
+    values = scores_at(13, start=(4, 5), end=(11, 5))
+    assert decode(decoder_of(max_answer_length=8), plain, [(0, 8)], [values], 4).text == "ab cd ef gh"
+    assert decode(decoder_of(max_answer_length=0), plain, [(0, 8)], [values], 4).text == "ab cd ef gh"
+    assert len(decode(decoder_of(max_answer_length=7), plain, [(0, 8)], [values], 4).text) < len("ab cd ef gh")
+    reverse = scores_at(13, start=(11, 5), end=(4, 5))
+    best = decode(decoder_of(), plain, [(0, 8)], [reverse], 4)
+    assert sum((best.best[0]["start_logit"], best.best[0]["end_logit"])) == 5
+
+
+def test_the_null_score_is_the_lowest_of_the_windows(plain):
+    first, second = scores_at(10, start=(4, 6), end=(5, 6)), scores_at(7)
+    first[0], second[0] = (3, 4), (1, 2)
+    answer = decode(decoder_of(nullable=True), plain, [(0, 5), (5, 3)], [first, second], 4)
+    assert answer.text == "ab" and answer.null_odds == 3 - 12
+    nulls = [(entry["start_logit"], entry["end_logit"]) for entry in answer.best if not entry["text"]]
+    assert nulls == [(1.0, 2.0)]
+
+
+def test_of_equal_scores_an_answer_goes_before_none(plain):
+    answer = decode(decoder_of(nullable=True, n_best_size=2), plain, [(0, 8)], [np.zeros((13, 2))], 4)
+    # The best starts and ends of equal scores are the first positions, so there are candidates from 20 on only.
+    assert [entry["text"] for entry in answer.best] == [""]
+    answer = decode(decoder_of(nullable=True), plain, [(0, 8)], [np.zeros((13, 2))], 4)
+    assert answer.best[0]["text"] == "a" and answer.null_odds == 0
+    assert [entry["text"] for entry in answer.best].index("") == 20
+
+
+@pytest.mark.parametrize("length", [0, 3])
+def test_without_a_span_there_is_no_answer_and_no_crash(tokenizer, length):
+    passage = passage_of(tokenizer, "abc"[:length])
+    values = scores_at(length + 5)
+    values[1:4] = 5
+    answer = decode(decoder_of(nullable=True, n_best_size=3), passage, [(0, length)], [values], 4)
+    assert (answer.text, answer.null_odds) == ("", CERTAIN_NULL)
+    assert answer.best == [{"text": "", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
+    assert json.loads(json.dumps(answer.best, allow_nan=False)) == answer.best
+    assert decode(decoder_of(n_best_size=3), passage, [(0, length)], [values], 4).text == "empty"
+
+
+def test_equal_texts_are_named_once(tokenizer):
+    passage = passage_of(tokenizer, "ab ab ab")
+    answer = decode(decoder_of(), passage, [(0, 6)], [scores_at(11, start=(4, 1), start2=(6, 1))], 4)
+    texts = [entry["text"] for entry in answer.best]
+    assert len(texts) == len(set(texts))
+
+
+def test_enormous_scores_stay_finite(plain):
+    answer = decode(decoder_of(nullable=True), plain, [(0, 8)], [scores_at(13, start=(4, 3e4), end=(5, 3e4))], 4)
+    assert answer.best[0]["probability"] == 1.0
+    assert all(math.isfinite(entry["probability"]) for entry in answer.best)

@@ -1,0 +1,433 @@
+"""SQuAD as a task: features, batches, losses, and whole runs through the recipe's entry point."""
+
+import json
+import random
+import tracemalloc
+import weakref
+from dataclasses import replace
+from types import SimpleNamespace
+
+import datasets
+import numpy as np
+import pytest
+import torch
+
+from bert_repro import BertReproConfig, BertReproForQuestionAnswering, cli
+from bert_repro.configs import SquadConfig
+from bert_repro.corpus.tokenizer import load_tokenizer
+from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.tasks import get_task
+from bert_repro.tasks.squad.passage_windows import NO_ANSWER, UNFOUND
+from bert_repro.tasks.squad.squad_task import SQUAD, SQUAD_V2
+
+LENGTH, QUERY, STRIDE = 24, 8, 5
+NAMES = "river stone bird light tree house".split()
+
+
+def squad_data(questions, unanswerable, seed=0):
+    """Questions that the word after "often" answers; v2.0 also asks of passages that have no such word."""
+    generator = random.Random(seed)
+    paragraphs = []
+    for number in range(questions):
+        words = generator.choices("the a green quiet small old bright runs sings grows over near with".split(), k=12)
+        possible = not unanswerable or number % 2 == 0
+        answers = []
+        if possible:
+            words.insert(generator.randrange(10), "often " + generator.choice(NAMES))
+            context = " ".join(words).capitalize() + "."
+            start = context.lower().index("often ") + len("often ")
+            text = context[start:].split()[0].strip(".")
+            answers = [{"text": text, "answer_start": start}]
+        context = " ".join(words).capitalize() + "."
+        question = {"id": f"q{seed}-{number}", "question": "Often near?", "answers": answers}
+        paragraphs.append({"context": context, "qas": [question]})
+    return {"version": "x", "data": [{"title": "x", "paragraphs": paragraphs}]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("squad")
+    for version, unanswerable in (("1.1", False), ("2.0", True)):
+        for split, questions, seed in (("train", 96, 1), ("dev", 30, 2)):
+            path = folder / f"{split}-v{version}.json"
+            path.write_text(json.dumps(squad_data(questions, unanswerable, seed)), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(world):
+    return load_tokenizer(world.tokenizer)
+
+
+def settings(**changes):
+    values = {"max_seq_length": LENGTH, "max_query_length": QUERY, "doc_stride": STRIDE, "model_name_or_path": "x"}
+    return SquadConfig(**{**values, "do_eval": True, **changes})
+
+
+def prepared(tokenizer, name="squad", **changes):
+    return get_task(name).prepared(settings(**changes), tokenizer)
+
+
+def rows(**columns):
+    return datasets.Dataset.from_dict(columns)
+
+
+@pytest.fixture
+def long_passage():
+    context = "The old house by the river fell. " * 3 + "Often a bird sings near the green stone."
+    answers = [{"text": ["bird"], "answer_start": [context.index("bird")]}]
+    return rows(
+        id=["q"], question=["What sings near the stone, and how often, and why?"], context=[context], answers=answers
+    )
+
+
+def test_windows_carry_question_passage_and_target(tokenizer, long_passage):
+    task = prepared(tokenizer)
+    features = task.encode(long_passage, tokenizer, LENGTH)
+    pieces = tokenizer(long_passage[0]["context"], add_special_tokens=False)["input_ids"]
+    answer = tokenizer("bird", add_special_tokens=False)["input_ids"]
+    assert features["window"][:] == list(range(len(features))) and len(features) > 3
+    assert all(features["truncated"][:])
+    seen = 0
+    for row in features:
+        ids, start = row["input_ids"], row["window_start"]
+        assert row["length"] == len(ids) <= LENGTH and row["passage_at"] == QUERY + 2
+        assert ids[0] == tokenizer.cls_token_id and ids[-1] == ids[QUERY + 1] == tokenizer.sep_token_id
+        passage = ids[QUERY + 2 : -1]
+        assert passage == pieces[start : start + len(passage)] and start == row["window"] * STRIDE
+        assert row["token_type_ids"] == [0] * (QUERY + 2) + [1] * (len(passage) + 1)
+        first, last = row["labels"]
+        if (first, last) != NO_ANSWER:
+            seen += 1
+            assert ids[first : last + 1] == answer
+    assert 0 < seen < len(features)
+
+
+def test_a_question_about_nothing_still_has_a_window(tokenizer):
+    task = prepared(tokenizer)
+    dataset = rows(id=["a"], question=["Why?"], context=[" "])
+    features = task.encode(dataset, tokenizer, LENGTH)
+    assert len(features) == 1 and "labels" not in features.column_names
+    outputs = [np.zeros((features[0]["length"], 2), dtype=np.float32)]
+    assert task.postprocess(dataset, features, outputs)["prediction"] == ["empty"]
+    assert prepared(tokenizer, "squad_v2").postprocess(dataset, features, outputs)["prediction"] == [""]
+
+
+def test_questions_without_their_answer_are_dropped_from_training_only(tokenizer, caplog):
+    answers = [{"text": ["bird"], "answer_start": [4]}, {"text": ["stone"], "answer_start": [4]}]
+    dataset = rows(id=["a", "b"], question=["Who?"] * 2, context=["The bird sings."] * 2, answers=answers)
+    task = prepared(tokenizer)
+    features = task.encode(dataset, tokenizer, LENGTH)
+    assert features[1]["labels"] == list(UNFOUND)
+    with caplog.at_level("WARNING", logger="bert_repro"):
+        kept = task.training_features(features)
+    assert len(kept) == 1 and len(features) == 2
+    with pytest.raises(UserError, match="no answer where it says"):
+        task.training_features(features.select([1]))
+    with pytest.raises(UserError, match="has no answers"):
+        task.training_features(features.remove_columns("labels"))
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    torch.manual_seed(0)
+    config = BertReproConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        initializer_range=0.3,
+    )  # fmt: skip
+    return BertReproForQuestionAnswering(config).eval()
+
+
+@pytest.mark.parametrize("softmax", ["sequence", "paragraph"])
+@pytest.mark.parametrize("name", ["squad", "squad_v2"])
+def test_the_loss_is_that_of_the_softmax_asked_for_in_either_layout(tokenizer, model, long_passage, softmax, name):
+    task = prepared(tokenizer, name, qa_softmax=softmax)
+    features = task.training_features(task.encode(long_passage, tokenizer, LENGTH))
+    left_out = softmax == "paragraph" and name == "squad"
+    assert all((row["labels"] == list(NO_ANSWER)) is False for row in features) == left_out
+    rows_ = list(features)
+    losses = []
+    for packing in (True, False):
+        with torch.no_grad():
+            losses.append(model(**task.collate(rows_, pad_token_id=0, packing=packing)).loss.item())
+    expected = []
+    for row in rows_:
+        ids = torch.tensor([row["input_ids"]])
+        with torch.no_grad():
+            output = model(ids, token_type_ids=torch.tensor([row["token_type_ids"]]))
+        allowed = torch.ones(row["length"], dtype=torch.bool)
+        if softmax == "paragraph":
+            allowed[:] = False
+            allowed[row["passage_at"] : -1] = True
+            allowed[0] = name == "squad_v2"
+        for logits, place in zip((output.start_logits[0], output.end_logits[0]), row["labels"], strict=True):
+            expected.append(-(logits[place] - logits[allowed].logsumexp(0)).item())
+    assert losses == pytest.approx([np.mean(expected)] * 2, rel=1e-5)
+
+
+def test_padding_takes_part_only_where_asked_for(tokenizer, model, long_passage):
+    task = prepared(tokenizer, qa_softmax="padded", packing=False)
+    features = list(task.encode(long_passage, tokenizer, LENGTH))
+    short = [row for row in features if row["length"] < LENGTH][:1]
+    batch = task.collate(short, pad_token_id=0, packing=False)
+    assert batch["input_ids"].shape == (1, LENGTH) and "answer_mask" not in batch
+    own = prepared(tokenizer, packing=False).collate(short, pad_token_id=0, packing=False)
+    assert own["input_ids"].shape[1] == short[0]["length"]
+    assert model(**batch).loss > model(**own).loss
+    with pytest.raises(UserError, match="--qa_softmax padded needs --packing false"):
+        settings(qa_softmax="padded")
+
+
+def test_without_labels_there_is_no_mask(tokenizer, long_passage):
+    task = prepared(tokenizer, qa_softmax="paragraph")
+    features = [
+        {key: row[key] for key in row if key != "labels"} for row in task.encode(long_passage, tokenizer, LENGTH)
+    ]
+    assert not {"answer_mask", "start_positions"} & set(task.collate(features, pad_token_id=0, packing=True))
+
+
+def test_the_sum_of_the_losses_is_twice_their_mean(tokenizer, model, long_passage):
+    task = prepared(tokenizer)
+    batch = task.collate(list(task.encode(long_passage, tokenizer, LENGTH)), pad_token_id=0, packing=True)
+    mean = model(**batch).loss
+    assert prepared(tokenizer, qa_loss="sum").model_settings()["qa_loss"] == "sum"
+    model.config.qa_loss = "sum"
+    assert model(**batch).loss.item() == pytest.approx(2 * mean.item())
+    model.config.qa_loss = "mean"
+
+
+def test_an_answer_that_no_window_holds_has_no_target_and_is_scored_all_the_same(tokenizer):
+    """Longer than a window: every window is trained to answer nothing, and a part of it is what can be said."""
+    words = "green quiet small old bright river runs sings grows over near with".split() * 3
+    context, answer = " ".join(words), " ".join(words[2:-2])
+    dataset = rows(id=["q"], question=["Near?"], context=[context], answers=[{"text": [answer], "answer_start": [12]}])
+    task = prepared(tokenizer)
+    features = task.encode(dataset, tokenizer, LENGTH)
+    assert context[12 : 12 + len(answer)] == answer
+    assert len(features) > 2 and set(map(tuple, features["labels"])) == {(0, 0)}
+    assert len(task.training_features(features)) == len(features)
+    # All windows say the same: from their first piece of the passage to their last.
+    outputs = [np.zeros((row["length"], 2), dtype=np.float32) for row in features]
+    for row, scores in zip(features, outputs, strict=True):
+        scores[row["passage_at"], 0] = scores[-2, 1] = 5
+    predictions = task.postprocess(dataset, features, outputs)
+    assert predictions["prediction"][0] in context
+    scores = task.score(predictions, dataset)
+    assert scores["exact_match"] == 0 and 0 < scores["f1"] < 1
+
+
+def test_outputs_that_are_not_finite_are_refused(tokenizer):
+    dataset = rows(id=["a"], question=["Why?"], context=["The bird."])
+    task = prepared(tokenizer)
+    with pytest.raises(NonFiniteError):
+        task.postprocess(dataset, task.encode(dataset, tokenizer, LENGTH), [np.full((9, 2), np.nan, dtype=np.float32)])
+
+
+def test_the_scores_and_n_best_lists_of_a_large_set_are_never_all_in_memory(tokenizer, tmp_path):
+    """One question's outputs are held at a time, and per question little more than its answer."""
+    context = "The small bird sings over the green river. " * 4
+    count = 400
+    dataset = rows(id=[f"q{n}" for n in range(count)], question=["Who sings?"] * count, context=[context] * count)
+    task = prepared(tokenizer, "squad_v2")
+    features = task.encode(dataset, tokenizer, LENGTH)
+    generator, given, most_alive = np.random.default_rng(0), [], 0
+
+    def outputs():
+        nonlocal most_alive
+        for length in features["length"]:
+            scores = generator.normal(size=(length, 2)).astype(np.float32)
+            given.append(weakref.ref(scores))
+            most_alive = max(most_alive, sum(one() is not None for one in given))
+            yield scores
+
+    tracemalloc.start()
+    predictions = task.postprocess(dataset, features, outputs())
+    held = tracemalloc.get_traced_memory()[0]
+    task.write_predictions(tmp_path, "validation", dataset, predictions)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(features) >= 3 * count and most_alive <= 1 + len(features) // count
+    nbest = json.loads((tmp_path / "nbest_predictions.json").read_text())
+    assert list(nbest) == dataset["id"][:] and all(len(best) >= 10 for best in nbest.values())
+    assert list(predictions["nbest"]) == list(nbest.values())
+    lists = (tmp_path / "nbest_predictions.json").stat().st_size
+    assert held < lists / 3 and peak < lists / 2
+
+
+def test_the_right_scores_give_the_right_answers(tokenizer, folder):
+    """Scores that point at the targets must come back as the answers, whatever the windows."""
+    for name in ("squad", "squad_v2"):
+        for answer_text in ("released", "offsets"):
+            task = prepared(tokenizer, name, answer_text=answer_text, max_seq_length=18)
+            dataset = task.load(folder, ["validation"])["validation"]
+            features = task.encode(dataset, tokenizer, 18)
+            assert max(features["window"][:]) > 0
+            outputs = []
+            for row in features:
+                scores = np.zeros((row["length"], 2), dtype=np.float32)
+                scores[row["labels"][0], 0] = scores[row["labels"][1], 1] = 9
+                outputs.append(scores)
+            predictions = task.postprocess(dataset, features, outputs)
+            assert task.score(predictions, dataset)["f1"] == 1
+
+
+def test_a_threshold_is_tuned_stored_and_honoured():
+    dataset = rows(id=["a", "b"], answers=[{"text": ["cat"], "answer_start": [0]}, {"text": [], "answer_start": []}])
+    predictions = {"prediction": ["cat", "dog"], "null_odds": [-4.0, -3.0], "nbest": [[], []]}
+    tuned = SQUAD_V2.tuned(predictions, dataset)
+    assert tuned.null_score_diff_threshold == -4.0
+    assert tuned.answers(predictions) == ["cat", ""]
+    scores = tuned.score(predictions, dataset)
+    assert (scores["f1"], scores["f1_at_0"], scores["best_f1"]) == (1.0, 0.5, 1.0)
+    stored = SimpleNamespace(**tuned.model_settings())
+    assert SQUAD_V2.restored(stored) == tuned
+    assert SQUAD.tuned(predictions, dataset) is SQUAD and SQUAD.restored(stored) is SQUAD
+    fixed = replace(SQUAD_V2, null_score_diff_threshold=0.0)
+    assert fixed.tuned(predictions, dataset) is fixed and fixed.restored(stored) is fixed
+
+
+def test_a_threshold_is_for_questions_that_may_have_no_answer(tokenizer):
+    with pytest.raises(UserError, match=r"--null_score_diff_threshold is -9, but every question of task squad has"):
+        prepared(tokenizer, null_score_diff_threshold=-9.0)
+    assert prepared(tokenizer, "squad_v2", null_score_diff_threshold=-9.0).null_score_diff_threshold == -9
+    # Whatever an earlier training stored, the pipeline must not take a v1.1 model to leave questions unanswered.
+    assert replace(SQUAD, null_score_diff_threshold=-9.0).model_settings()["null_score_diff_threshold"] is None
+
+
+def run(recipe, *arguments):
+    with pytest.raises(SystemExit) as raised:
+        cli.main(recipe, argv=[part for argument in arguments for part in str(argument).split(" ")])
+    return int(raised.value.code or 0)
+
+
+SHAPE = f"--max_seq_length {LENGTH} --max_query_length {QUERY} --doc_stride {STRIDE}"
+
+
+@pytest.fixture(scope="module")
+def start(world, tokenizer, tmp_path_factory):
+    torch.manual_seed(1)
+    config = BertReproConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+    )
+    folder = tmp_path_factory.mktemp("start")
+    BertReproForQuestionAnswering(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(start, folder, tmp_path_factory):
+    """A v2.0 model, trained through the recipe."""
+    output = tmp_path_factory.mktemp("runs") / "v2"
+    code = run(
+        "run_squad", f"--model_name_or_path {start} --task_name squad_v2 --data_dir {folder} --do_train --do_eval",
+        f"--num_train_epochs 6 --train_batch_size 16 --learning_rate 3e-3 {SHAPE} --output_dir {output}",
+    )  # fmt: skip
+    assert code == 0
+    return output
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_a_run_leaves_what_the_official_script_takes(finished, folder):
+    results = read(finished / "results.json")
+    scores = results["metrics"]
+    assert scores["f1"] == pytest.approx(scores["best_f1"]) and "f1_at_0" in scores
+    assert scores["has_answer_f1"] > 0.3
+    assert results["rows_scored"] == 30 and results["train"]["batch"] == 16
+    files = [finished / name for name in ("predictions.json", "nbest_predictions.json", "null_odds.json")]
+    assert results["splits"]["validation"]["files"] == [path.name for path in files]
+    predictions, nbest, odds = map(read, files)
+    ids = read(folder / "dev-v2.0.json")["data"][0]["paragraphs"]
+    assert list(predictions) == list(nbest) == list(odds) == [entry["qas"][0]["id"] for entry in ids]
+    for name, text in predictions.items():
+        assert (text == "") == (odds[name] > scores["null_score_diff_threshold"] or not nbest[name][0]["text"])
+    arguments = f"--task_name squad_v2 --data_file {folder}/dev-v2.0.json --predictions_file {files[0]}"
+    assert run("score_squad", arguments, f"--null_odds_file {files[2]}") == 0
+
+
+def test_the_model_keeps_its_threshold(finished, folder, tmp_path):
+    threshold = read(finished / "results.json")["metrics"]["null_score_diff_threshold"]
+    assert read(finished / "config.json")["null_score_diff_threshold"] == threshold
+    begin = f"--model_name_or_path {finished} --task_name squad_v2 {SHAPE}"
+    assert run("run_squad", begin, f"--data_dir {folder} --do_eval --output_dir {tmp_path}/again") == 0
+    again = read(tmp_path / "again" / "results.json")["metrics"]
+    assert again == pytest.approx(read(finished / "results.json")["metrics"])
+    assert read(tmp_path / "again" / "predictions.json") == read(finished / "predictions.json")
+    other = f"--data_dir {folder} --do_eval --null_score_diff_threshold -1000000 --output_dir {tmp_path}/none"
+    assert run("run_squad", begin, other) == 0
+    assert set(read(tmp_path / "none" / "predictions.json").values()) == {""}
+    assert read(tmp_path / "none" / "results.json")["metrics"]["no_answer_accuracy"] == 1
+
+
+def test_questions_of_ones_own(finished, tmp_path):
+    asked = {"id": "mine", "question": "Often near?"}
+    own = {"data": [{"paragraphs": [{"context": "The old bird often house runs.", "qas": [asked]}]}]}
+    (tmp_path / "own.json").write_text(json.dumps(own), encoding="utf-8")
+    begin = f"--model_name_or_path {finished} --task_name squad_v2 {SHAPE} --test_file {tmp_path}/own.json"
+    assert run("run_squad", begin, f"--do_predict --output_dir {tmp_path}/out") == 0
+    assert list(read(tmp_path / "out" / "predictions.test.json")) == ["mine"]
+    assert read(tmp_path / "out" / "results.json")["splits"]["test"]["rows"] == 1
+
+
+def test_a_file_of_ones_own_leaves_the_other_splits_where_they_are(tokenizer, folder, tmp_path, monkeypatch):
+    published = {"train": rows(id=["hub-train"]), "validation": rows(id=["hub-dev"])}
+    asked = []
+
+    def load_dataset(name, *_, **__):
+        asked.append(name)
+        return published
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    (tmp_path / "own.json").write_text(json.dumps(squad_data(3, unanswerable=False, seed=7)))
+    task = prepared(tokenizer, train_file=str(tmp_path / "own.json"))
+    assert task.load(None, ["train"])["train"]["id"] == ["q7-0", "q7-1", "q7-2"] and not asked
+    assert task.load(None, ["validation"])["validation"]["id"] == ["hub-dev"] and asked == ["rajpurkar/squad"]
+    both = task.load(None, ["train", "validation"])
+    assert (len(both["train"]), both["validation"]["id"]) == (3, ["hub-dev"])
+    both = task.load(folder, ["train", "validation"])
+    assert (len(both["train"]), len(both["validation"])) == (3, 30) and len(asked) == 2
+
+
+def test_bad_input_ends_with_one_line(start, folder, tmp_path, capsys):
+    data = squad_data(3, unanswerable=False)
+    data["data"][0]["paragraphs"][1]["qas"][0]["answers"][0]["answer_start"] = 500
+    (tmp_path / "train-v1.1.json").write_text(json.dumps(data))
+    base = f"--model_name_or_path {start} --task_name squad {SHAPE} --output_dir {tmp_path}/out"
+    cases = [
+        (f"{base} --data_dir {tmp_path} --do_train", "train-v1.1.json, question 'q0-1': answer '"),
+        (f"{base} --data_dir {tmp_path} --do_eval", "dev-v1.1.json: no such file"),
+        (f"{base} --validation_file {tmp_path}/absent.json --do_eval", "absent.json: cannot be read"),
+        (f"{base} --data_dir {folder} --do_eval --max_query_length 20", "--max_seq_length is 24"),
+        (f"{base} --data_dir {folder} --do_eval --doc_stride 0", "--doc_stride is 0"),
+    ]
+    for arguments, told in cases:
+        assert run("run_squad", arguments) == 2
+        error = capsys.readouterr().err.strip().splitlines()
+        assert told in error[-1]
+    predictions = tmp_path / "predictions.json"
+    predictions.write_text('{"q2-0": "bird"}')
+    scored = f"--data_file {folder}/dev-v1.1.json --predictions_file {predictions}"
+    assert run("score_squad", scored) == 2
+    assert "no entry for question 'q2-1' (29 of 30 are missing)" in capsys.readouterr().err
+
+
+def test_defaults_are_the_papers():
+    assert (SQUAD.paper_batch, SQUAD.paper_epochs, SQUAD_V2.paper_batch, SQUAD_V2.paper_epochs) == (32, 3, 48, 2)
+    config = SquadConfig(model_name_or_path="x", do_eval=True)
+    assert (config.learning_rate, config.max_seq_length, config.num_train_epochs) == (5e-5, 384, None)
+    assert SQUAD.model_settings()["null_score_diff_threshold"] is None
+
+
+def test_where_no_answer_is_best_the_stored_threshold_answers_nothing():
+    dataset = rows(
+        id=["a", "b", "c"], answers=[{"text": ["cat"], "answer_start": [0]}] + 2 * [{"text": [], "answer_start": []}]
+    )
+    predictions = {"prediction": ["dog", "cow", "hen"], "null_odds": [-4.0, -3.0, 2.0], "nbest": [[], [], []]}
+    tuned = SQUAD_V2.tuned(predictions, dataset)
+    scores = tuned.score(predictions, dataset)
+    assert scores["f1"] == scores["best_f1"] == pytest.approx(2 / 3)
+    assert scores["best_f1_threshold"] == 0.0, "as the official script names it"
+    assert scores["null_score_diff_threshold"] < -4.0 and tuned.answers(predictions) == ["", "", ""]

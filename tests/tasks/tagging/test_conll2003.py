@@ -1,0 +1,263 @@
+import dataclasses
+import json
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from bert_repro.configs import NerConfig
+from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.tasks import metrics
+from bert_repro.tasks.tagging.conll2003 import CONLL2003, TAGS
+from bert_repro.tasks.tagging.document_windows import TokenisedDocument, windows
+from bert_repro.tasks.tagging.tag_files import read_tagged_text, to_bio
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+PAD, UNK, CLS, SEP = 0, 1, 2, 3
+OFFICIAL = """-DOCSTART- -X- O O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+German JJ I-NP I-MISC
+
+Paris NNP I-NP I-LOC
+London NNP I-NP B-LOC
+-DOCSTART- -X- O O
+
+Peter NNP I-NP I-PER
+Blackburn NNP I-NP I-PER
+"""
+
+
+def make_tokenizer(lowercase=False):
+    """A token for each character of a word; `~` has none."""
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+    vocabulary = {token: index for index, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    steps = [normalizers.Replace("~", ""), *([normalizers.Lowercase()] if lowercase else [])]
+    backend.normalizer = normalizers.Sequence(steps)
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    special = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer()
+
+
+@pytest.fixture
+def official(tmp_path):
+    (tmp_path / "eng.train").write_text(OFFICIAL)
+    return tmp_path
+
+
+def dataset(sentences, documents=None, tags=None):
+    columns = {"words": sentences, **({} if documents is None else {"document": documents})}
+    columns["tags"] = tags or [[number % 9 for number in range(len(words))] for words in sentences]
+    return datasets.Dataset.from_dict(columns)
+
+
+def task(context):
+    return dataclasses.replace(CONLL2003, context=context)
+
+
+def test_official_files_are_read_as_bio_with_their_documents(official):
+    train = CONLL2003.load(official, ["train"])["train"]
+    assert train["words"][:] == [["EU", "rejects", "German"], ["Paris", "London"], ["Peter", "Blackburn"]]
+    names = [[TAGS[tag] for tag in tags] for tags in train["tags"]]
+    assert names == [["B-ORG", "O", "B-MISC"], ["B-LOC", "B-LOC"], ["B-PER", "I-PER"]]
+    assert train["document"][:] == [0, 0, 1]
+
+
+def test_a_missing_split_is_left_out_and_none_at_all_is_an_error(official, tmp_path, caplog):
+    with caplog.at_level("WARNING", logger="bert_repro"):
+        assert list(CONLL2003.load(official, ["train", "validation"])) == ["train"]
+    assert "split validation is missing" in caplog.text
+    with pytest.raises(UserError, match=r"eng\.testb: no such file"):
+        CONLL2003.load(official, ["test"])
+
+
+@pytest.mark.parametrize(
+    ("written", "bio"),
+    [
+        ("I-A I-A O I-A", "B-A I-A O B-A"),
+        ("I-A B-A I-B", "B-A B-A B-B"),
+        ("B-A I-A B-A O", "B-A I-A B-A O"),
+        ("S-A B-A E-A I-A S-B", "B-A B-A I-A B-A B-B"),
+        ("O I-x-y I-x-y", "O B-x-y I-x-y"),
+    ],
+)
+def test_tags_become_bio(written, bio):
+    assert to_bio(written.split()) == bio.split()
+    assert to_bio(bio.split()) == bio.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("EU NNP I-ORG\nrejects\n", "line 2: 'rejects' has no tag"),
+        ("EU NNP I-ORG\nrejects O\n", "line 2: 2 columns, the lines before have 3"),
+        ("EU\n", "line 1: 'EU' has no tag"),
+        ("Paris B-PER\nEU PER\n", "line 2: tag 'PER' is not known; it must be one of: O, B-PER"),
+        ("EU X-PER\n", "line 1: tag 'X-PER' is not known"),
+        ("EU O\nParis I-CITY\n", "line 2: tag 'I-CITY' is not known; it must be one of: O, B-PER"),
+        ("-DOCSTART- O\n\n", "no words"),
+        (b"EU O\n\xff O\n", "line 2: byte 0xff is not UTF-8"),
+    ],
+)
+def test_bad_files_are_refused_with_their_line(tmp_path, text, told):
+    (tmp_path / "eng.train").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError, match=r"eng\.train") as raised:
+        CONLL2003.load(tmp_path, ["train"])
+    assert told in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_words_without_tags_are_read_for_prediction_only(tmp_path):
+    (tmp_path / "words.txt").write_text("EU\nrejects\n\nit\u00a0all\n")
+    sentences = read_tagged_text(tmp_path / "words.txt", may_lack_tags=True)
+    assert sentences.words == [["EU", "rejects"], ["it\u00a0all"]]
+    assert sentences.tags is None and sentences.documents is None
+
+
+def random_document(generator, room):
+    counts = [generator.choice([0, 1, 2, 5, 9, 30]) for _ in range(generator.randint(1, 12))]
+    sentences = [[[9] * generator.randint(1, room + 3) for _ in range(count)] for count in counts]
+    return TokenisedDocument.of(sentences, room, UNK), counts
+
+
+@pytest.mark.parametrize("context", ["tile", "centred", "sentence"])
+def test_every_word_is_tagged_once_in_a_window_that_fits(context):
+    generator = random.Random(0)
+    for _ in range(200):
+        room = generator.randint(3, 24)
+        document, counts = random_document(generator, room)
+        found = list(windows(document, context, room))
+        covered = [word for window in found for word in range(window.first_word, window.last_word)]
+        assert covered == list(range(sum(counts)))
+        for window in found:
+            assert window.start <= document.word_starts[window.first_word]
+            assert document.word_starts[window.last_word] <= window.end
+            assert window.end - window.start <= room
+            if context == "centred":
+                assert window.end - window.start == min(room, len(document.tokens))
+
+
+def test_tiles_hold_as_many_whole_sentences_as_fit():
+    document = TokenisedDocument.of([[[9], [9]], [[9, 9]], [[9]] * 3, [[9]] * 12, [[9]]], 6, UNK)
+    found = [(window.first_word, window.last_word) for window in windows(document, "tile", 6)]
+    # 2 + 2 tokens, then 3; the sentence of 12 words is cut at the window's size; then the last.
+    assert found == [(0, 3), (3, 6), (6, 12), (12, 18), (18, 19)]
+    exact = TokenisedDocument.of([[[9]] * 2, [[9]] * 4, [[9]]], 6, UNK)
+    assert [(window.first_word, window.last_word) for window in windows(exact, "tile", 6)] == [(0, 6), (6, 7)]
+
+
+def test_centred_windows_share_the_room_between_both_sides():
+    document = TokenisedDocument.of([[[9]] * 2 for _ in range(6)], 6, UNK)
+    found = [(window.start, window.end) for window in windows(document, "centred", 6)]
+    assert found == [(0, 6), (0, 6), (2, 8), (4, 10), (6, 12), (6, 12)]
+
+
+@pytest.mark.parametrize(
+    ("context", "texts"),
+    [
+        ("tile", ["[CLS]abcd[SEP]", "[CLS]ef[SEP]"]),
+        ("sentence", ["[CLS]abc[SEP]", "[CLS]d[SEP]", "[CLS]ef[SEP]"]),
+        ("centred", ["[CLS]abcd[SEP]", "[CLS]abcd[SEP]", "[CLS]ef[SEP]"]),
+    ],
+)
+def test_windows_stay_in_their_document(tokenizer, context, texts):
+    sentences = dataset([["ab", "c"], ["d"], ["ef"]], documents=[0, 0, 1], tags=[[1, 2], [3], [4]])
+    features = task(context).encode(sentences, tokenizer, 10)
+    assert [tokenizer.decode(ids).replace(" ", "") for ids in features["input_ids"]] == texts
+    labels = [label for row in features["labels"] for label in row if label != -100]
+    assert labels == [1, 2, 3, 4]
+    rows = task(context).loss_items(list(features))
+    assert rows.sum() == 4 and features["length"][:] == [len(text) - 8 for text in texts]
+
+
+def test_only_the_first_token_of_a_word_has_a_label(tokenizer):
+    (feature,) = CONLL2003.encode(dataset([["abc", "de"]], documents=[0], tags=[[3, 7]]), tokenizer, 20)
+    assert feature["labels"] == [-100, 3, -100, -100, 7, -100, -100]
+    assert feature["places"] == [1, 4]
+    assert feature["token_type_ids"] == [0] * 7
+
+
+def test_words_without_tokens_and_words_longer_than_a_window_are_tagged_all_the_same(tokenizer):
+    words = ["~", "a" * 50, "b"]
+    for context in ("tile", "centred", "sentence"):
+        features = task(context).encode(dataset([words], documents=[0], tags=[[1, 2, 3]]), tokenizer, 10)
+        labels = [label for row in features["labels"] for label in row if label != -100]
+        assert labels == [1, 2, 3]
+        assert features[0]["input_ids"][1] == UNK
+        assert CONLL2003.count_truncated(features) == 1
+        assert max(features["length"]) <= 10
+
+
+def test_without_documents_every_sentence_is_read_alone_and_the_run_says_so(tokenizer):
+    sentences = dataset([["ab"], ["c"]])
+    assert len(CONLL2003.encode(sentences, tokenizer, 20)) == 2
+    assert set(CONLL2003.deviations(tokenizer, {"train": sentences})) == {"no_documents"}
+    assert task("sentence").deviations(tokenizer, {"train": sentences}) == {}
+
+
+def test_an_uncased_vocabulary_is_a_deviation():
+    sentences = dataset([["ab"]], documents=[0])
+    assert set(CONLL2003.deviations(make_tokenizer(lowercase=True), {"train": sentences})) == {"uncased"}
+    assert CONLL2003.deviations(make_tokenizer(), {"train": sentences}) == {}
+
+
+def test_the_context_is_a_setting(tokenizer):
+    config = NerConfig(model_name_or_path="m", do_eval=True, ner_context="centred")
+    assert CONLL2003.prepared(config, tokenizer).context == "centred"
+    with pytest.raises(UserError, match="--ner_context is 'all'"):
+        NerConfig(model_name_or_path="m", do_eval=True, ner_context="all")
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_from_logits_to_tags_of_sentences(tokenizer, packing):
+    sentences = dataset([["ab", "c"], ["d"], ["ef"]], documents=[0, 0, 1], tags=[[1, 2], [0], [4]])
+    features = CONLL2003.encode(sentences, tokenizer, 8)
+    batch = CONLL2003.collate(list(features), pad_token_id=PAD, packing=packing)
+    assert batch["labels"].shape == batch["input_ids"].shape
+    labels = batch["labels"]
+    logits = torch.nn.functional.one_hot(labels.clamp(min=0), 9).float()
+    logits[labels == -100] = torch.nan  # what stands between the words' first tokens plays no part
+    outputs = CONLL2003.feature_outputs(SimpleNamespace(logits=logits), features["length"][:])
+    predictions = CONLL2003.postprocess(sentences, features, outputs)
+    assert predictions["prediction"] == [["B-PER", "I-PER"], ["O"], ["I-ORG"]]
+    assert CONLL2003.score(predictions, sentences) == {"entity_f1": 1.0}
+
+
+def test_outputs_that_are_not_finite_stop_the_run(tokenizer):
+    sentences = dataset([["ab"]], documents=[0])
+    features = CONLL2003.encode(sentences, tokenizer, 10)
+    with pytest.raises(NonFiniteError):
+        CONLL2003.postprocess(sentences, features, [np.full((4, 9), np.nan, dtype=np.float32)])
+
+
+def test_predictions_are_written_in_the_columns_of_conlleval(tmp_path):
+    sentences = dataset([["EU", "acts"], ["Paris"]], documents=[0, 0], tags=[[3, 0], [5]])
+    predictions = {"prediction": [["B-ORG", "O"], ["O"]]}
+    (path,) = CONLL2003.write_predictions(tmp_path, "test", sentences, predictions)
+    assert path.read_text() == "EU B-ORG B-ORG\nacts O O\n\nParis B-LOC O\n\n"
+    (path,) = CONLL2003.write_predictions(tmp_path, "test", sentences.remove_columns("tags"), predictions)
+    assert path.read_text() == "EU B-ORG\nacts O\n\nParis O\n\n"
+
+
+def test_entity_f1_is_that_of_conlleval():
+    expected = json.loads((GOLDEN / "conll_expected.json").read_text())
+    blocks = (GOLDEN / "conll_predictions.txt").read_text().strip().split("\n\n")
+    sentences = [[line.split(" ") for line in block.splitlines()] for block in blocks]
+    references, predictions = ([[fields[column] for fields in rows] for rows in sentences] for column in (1, 2))
+    assert sum(map(len, references)) == expected["tokens"]
+    score = metrics.entity_f1(predictions, references)
+    exact = 2 * expected["correct"] / (expected["entities"] + expected["predicted"])
+    assert score == pytest.approx(exact, abs=1e-12)
+    assert round(100 * score, 2) == expected["f1_percent"]

@@ -1,0 +1,158 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_repro.errors import NonFiniteError
+from bert_repro.tasks import metrics
+
+
+def test_accuracy_is_the_share_of_equal_labels():
+    assert metrics.accuracy([1, 0, 2, 2], [1, 1, 2, 2]) == 0.75
+
+
+def test_f1_counts_class_one():
+    # TP 2, FP 1, FN 2, TN 1: 4 / (4 + 1 + 2); class 0 would give 2 / 5, the macro mean something between.
+    assert metrics.f1([1, 1, 1, 0, 0, 0], [1, 1, 0, 1, 1, 0]) == pytest.approx(4 / 7, abs=1e-15)
+
+
+def test_f1_without_class_one_is_zero():
+    assert metrics.f1([0, 0], [0, 0]) == 0.0
+
+
+def test_f1_refuses_a_third_class():
+    with pytest.raises(ValueError, match="0 or 1"):
+        metrics.f1([0, 2], [0, 1])
+
+
+def test_matthews_of_two_classes_follows_the_formula():
+    tp, fp, fn, tn = 5, 2, 3, 7
+    predictions = [1] * tp + [1] * fp + [0] * fn + [0] * tn
+    references = [1] * tp + [0] * fp + [1] * fn + [0] * tn
+    expected = (tp * tn - fp * fn) / math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    assert metrics.matthews_correlation(predictions, references) == pytest.approx(expected, abs=1e-15)
+
+
+def test_matthews_of_three_classes_is_the_correlation_of_indicators():
+    rng = np.random.default_rng(0)
+    references, predictions = rng.integers(0, 3, (2, 200))
+    one_hot = np.eye(3)
+    x, y = one_hot[predictions], one_hot[references]
+    x, y = x - x.mean(0), y - y.mean(0)
+    expected = (x * y).sum() / math.sqrt((x * x).sum() * (y * y).sum())
+    assert metrics.matthews_correlation(predictions, references) == pytest.approx(expected, abs=1e-12)
+
+
+def test_pearson_follows_the_formula():
+    # x - mean = -1.5 -0.5 0.5 1.5, y - mean = -2 0 -1 3: 7 / sqrt(5 * 14)
+    assert metrics.pearson([1, 2, 3, 4], [1, 3, 2, 6]) == pytest.approx(7 / math.sqrt(70), abs=1e-15)
+
+
+def test_spearman_ranks_and_shares_tied_ranks():
+    # Deviations of the ranks: -1.5 0 0 1.5 against -1.5 -0.5 0.5 1.5.
+    assert metrics.spearman([0.1, 7, 7, 900], [1, 2, 3, 4]) == pytest.approx(4.5 / math.sqrt(4.5 * 5), abs=1e-15)
+
+
+@pytest.mark.parametrize("name", ["pearson", "spearmanr", "matthews_correlation"])
+@pytest.mark.parametrize(("predictions", "references"), [([1, 1, 1], [0, 1, 2]), ([0, 1, 2], [1, 1, 1]), ([1], [1])])
+def test_degenerate_correlations_are_zero_and_never_nan(name, predictions, references):
+    assert metrics.compute([name], predictions, references) == {name: 0.0}
+
+
+@pytest.mark.parametrize("name", ["pearson", "spearmanr"])
+def test_correlations_refuse_what_is_not_finite(name):
+    with pytest.raises(NonFiniteError):
+        metrics.compute([name], [1.0, float("nan")], [1.0, 2.0])
+
+
+@pytest.mark.parametrize("name", ["accuracy", "f1", "matthews_correlation", "pearson", "spearmanr"])
+@pytest.mark.parametrize(("predictions", "references"), [([], []), ([1], [1, 0]), ([[1, 0]], [[1, 0]])])
+def test_scores_refuse_empty_or_unequal_rows(name, predictions, references):
+    with pytest.raises(ValueError, match="must be one equal, full row"):
+        metrics.compute([name], predictions, references)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "references", "expected"),
+    [
+        # The type is right and one end wrong: no credit.
+        ([["B-PER", "O"]], [["B-PER", "I-PER"]], 0.0),
+        # conlleval starts an entity at I- after O; the strict mode would not.
+        ([["O", "I-LOC"]], [["O", "B-LOC"]], 1.0),
+        # I- of another type starts a new entity: PER and LOC found, LOC alone expected.
+        ([["B-PER", "I-LOC"]], [["O", "B-LOC"]], 2 / 3),
+        # Two adjacent entities are not one.
+        ([["B-PER", "B-PER"]], [["B-PER", "I-PER"]], 0.0),
+        # An entity ends with its sentence.
+        ([["B-PER"], ["I-PER"]], [["B-PER"], ["B-PER"]], 1.0),
+        # Micro average over types: 2 right, 3 predicted, 3 expected.
+        ([["B-PER", "O", "B-LOC", "B-ORG"]], [["B-PER", "B-PER", "B-LOC", "O"]], 2 / 3),
+        ([["O"]], [["B-PER"]], 0.0),
+        ([["O"]], [["O"]], 0.0),
+    ],
+)
+def test_entity_f1_counts_as_conlleval(predictions, references, expected):
+    assert metrics.entity_f1(predictions, references) == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize(("predictions", "references"), [([], []), ([["O"]], [["O"], ["O"]]), ([["O"]], [["O", "O"]])])
+def test_entity_f1_refuses_other_shapes(predictions, references):
+    with pytest.raises(ValueError, match="sentence"):
+        metrics.entity_f1(predictions, references)
+
+
+GLUE = Path(__file__).parents[1] / "golden" / "glue"
+RECORDED = json.loads((GLUE / "expected.json").read_text("utf-8"))["scores"]
+
+
+@pytest.mark.parametrize("record", RECORDED, ids=lambda record: f"{record['file']} {record['metric']}")
+def test_golden_scores_are_what_the_functions_of_glues_evaluation_gave(record):
+    """The predictions are those of real runs; tests/golden/reproduce.py repeats the expected values."""
+    lines = [line.split("\t") for line in (GLUE / record["file"]).read_text("utf-8").splitlines()[1:]]
+    assert len(lines) == record["rows"]
+    kind = int if metrics.METRICS[record["metric"]].compares == "labels" else float
+    predictions, references = ([kind(line[column]) for line in lines] for column in (0, 1))
+    score = metrics.compute([record["metric"]], predictions, references)[record["metric"]]
+    assert score == pytest.approx(record["printed"], abs=1e-12)
+    assert 0.05 < score < 0.95, "predictions that are neither right nor blind"
+
+
+def test_golden_scores_cover_glues_correlations():
+    assert {record["metric"] for record in RECORDED} == {"matthews_correlation", "pearson", "spearmanr"}
+
+
+def test_is_constant():
+    assert metrics.is_constant([2, 2, 2]) and not metrics.is_constant([2.0, 2.0, 2.5])
+
+
+@pytest.mark.parametrize("name", metrics.METRICS)
+def test_scores_are_plain_floats(name):
+    values = [["B-PER"], ["O"]] if metrics.METRICS[name].compares == "tags" else np.array([0, 1])
+    score = metrics.compute([name], values, values)
+    assert type(score[name]) is float
+    assert json.loads(json.dumps(score)) == {name: pytest.approx(1.0)}
+
+
+@pytest.mark.parametrize(
+    ("names", "predictions", "references"),
+    [
+        (("accuracy", "f1", "matthews_correlation"), [1, 0, 1, 1], [1, 1, 1, 0]),
+        (("pearson", "spearmanr"), [0.1, 2.5, 3.0], [1.0, 4.75, 4.0]),
+        (("entity_f1",), [["B-PER", "O"], ["O"]], [["B-PER", "O"], ["B-LOC"]]),
+    ],
+)
+def test_evaluate_gives_the_same_numbers(names, predictions, references):
+    metric = metrics.evaluate_metric(names)
+    assert metric.compute(predictions=predictions, references=references) == metrics.compute(
+        names, predictions, references
+    )
+    for prediction, reference in zip(predictions, references, strict=True):
+        metric.add_batch(predictions=[prediction], references=[reference])
+    assert metric.compute() == metrics.compute(names, predictions, references)
+
+
+def test_evaluate_refuses_metrics_of_different_kinds():
+    with pytest.raises(ValueError, match="one kind"):
+        metrics.evaluate_metric(["accuracy", "pearson"])

@@ -1,0 +1,168 @@
+import dataclasses
+import json
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from bert_repro import BertReproConfig, BertReproForMultipleChoice
+from bert_repro.configs import SwagConfig
+from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.tasks import get_task
+from bert_repro.tasks.multiple_choice import ENDINGS, SWAG
+
+HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
+GOOD = '0,v,1,"One, two. He",“One, two.”,He,gold,a,b,c,d'
+PAD, CLS, SEP = 0, 2, 3
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """One id for each of the words 0 to 99: word n has id n + 5."""
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(100))]
+    backend = Tokenizer(models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
+
+
+@pytest.fixture
+def examples():
+    rows = {"sent1": ["1 2", "3"], "sent2": ["4", "5 6"]}
+    rows |= {name: [f"1{place} 2{place}", f"3{place}"] for place, name in enumerate(ENDINGS)}
+    return datasets.Dataset.from_dict({**rows, "label": [2, 0], "idx": [0, 1]})
+
+
+def ids(*words):
+    return [word + 5 for word in words]
+
+
+def write(folder, *rows, name="train.csv", header=f"{HEADER},label"):
+    (folder / name).write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_official_files_are_read_with_quotes_and_line_breaks(tmp_path):
+    rows = ['0,v,1,x,"One, ""two""\nthree.",He,gold,a,b,c,d,3', "1,v,1,x,Four.,She,gold,a,b,c,d,0"]
+    train = SWAG.load(write(tmp_path, *rows), ["train"])["train"]
+    assert train["sent1"][:] == ['One, "two"\nthree.', "Four."]
+    assert train["label"][:] == [3, 0] and train["idx"][:] == [0, 1]
+    assert SWAG.is_labelled(train)
+
+
+def test_the_test_file_has_no_labels(tmp_path):
+    test = SWAG.load(write(tmp_path, "0,v,1,x,One.,He,gold,a,b,c,d", name="test.csv", header=HEADER), ["test"])["test"]
+    assert not SWAG.is_labelled(test) and len(test) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("1,v,1,x,One.,He,gold,a,b,c,1", "row 3: 11 columns, expected 12"),
+        ("1,v,1,x,One.,He,gold,a,b,c,,1", "row 3: column 'ending3' is empty; every row needs four endings"),
+        ("1,v,1,x,One.,He,gold,a,b,c,d,4", "row 3: column 'label': label '4' is not known"),
+        ("1,v,1,x,One.,He,gold,a,b,c,d,", "row 3: column 'label': label '' is not known"),
+        ('1,v,1,x,"One.,He,gold,a,b,c,d,1', "row 3: unexpected end of data"),
+    ],
+)
+def test_bad_rows_are_refused_with_their_number(tmp_path, row, told):
+    write(tmp_path, "0,v,1,x,One.,He,gold,a,b,c,d,1", row)
+    with pytest.raises(UserError, match=r"train\.csv") as raised:
+        SWAG.load(tmp_path, ["train"])
+    assert told in str(raised.value)
+
+
+def test_rows_are_counted_in_lines_of_the_file(tmp_path):
+    write(tmp_path, '0,v,1,x,"a\nb\nc",He,gold,a,b,c,d,1', '1,v,1,x,"One\nmore.",He,gold,a,b,c,d,9')
+    with pytest.raises(UserError, match="row 5"):
+        SWAG.load(tmp_path, ["train"])
+
+
+def test_missing_columns_and_files(tmp_path):
+    with pytest.raises(UserError, match=r"train\.csv: no such file; --data_dir"):
+        SWAG.load(tmp_path, ["train"])
+    with pytest.raises(UserError, match="no column 'ending3'"):
+        SWAG.load(write(tmp_path, header=HEADER.replace("ending3", "other") + ",label"), ["train"])
+    with pytest.raises(UserError, match="no rows"):
+        SWAG.load(write(tmp_path), ["train"])
+
+
+@pytest.mark.parametrize(
+    ("segment", "first", "segments"),
+    [
+        ("A", [CLS, *ids(1, 2, 4), SEP, *ids(10, 20), SEP], [0] * 5 + [1] * 3),
+        ("B", [CLS, *ids(1, 2), SEP, *ids(4, 10, 20), SEP], [0] * 4 + [1] * 4),
+    ],
+)
+def test_four_sequences_for_each_example(tokenizer, examples, segment, first, segments):
+    features = dataclasses.replace(SWAG, start_segment=segment).encode(examples, tokenizer, 16)
+    assert features[0]["input_ids"][0] == first and features[0]["token_type_ids"][0] == segments
+    assert [sequence[-3:] for sequence in features[0]["input_ids"]] == [
+        [*ids(10 + place, 20 + place), SEP] for place in range(4)
+    ]
+    assert features["length"][:] == [32, 28]
+    assert features["labels"][:] == [2, 0]
+
+
+def test_long_pairs_lose_the_end_of_the_longer_segment(tokenizer, examples):
+    features = SWAG.encode(examples.map(lambda row: {"sent1": "1 2 3 4 5 6 7"}), tokenizer, 9)
+    assert features[0]["input_ids"][3] == [CLS, *ids(1, 2, 3), SEP, *ids(4, 13, 23), SEP]
+    assert SWAG.count_truncated(features) == 2
+
+
+def test_padded_and_packed_batches_give_equal_losses_and_scores(tokenizer, examples):
+    torch.manual_seed(0)
+    shape = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    model = BertReproForMultipleChoice(BertReproConfig(vocab_size=105, **shape)).eval()
+    features = list(SWAG.encode(examples, tokenizer, 16))
+    results = [model(**SWAG.collate(features, pad_token_id=PAD, packing=packing)) for packing in (True, False)]
+    assert results[0].logits.shape == (2, 4)
+    assert torch.allclose(results[0].logits, results[1].logits, atol=1e-5)
+    assert torch.allclose(results[0].loss, results[1].loss, atol=1e-5)
+    unlabelled = [{key: value for key, value in feature.items() if key != "labels"} for feature in features]
+    logits = model(**SWAG.collate(unlabelled, pad_token_id=PAD, packing=True)).logits
+    assert torch.equal(logits, results[0].logits)
+    assert SWAG.loss_items(features).tolist() == [1, 1]
+
+
+def test_scores_and_predictions(tmp_path, examples):
+    outputs = [np.array(row, dtype=np.float32) for row in ([0, 0, 1e4, 0], [0, 3, 0, 0])]
+    predictions = SWAG.postprocess(examples, examples, outputs)
+    assert SWAG.score(predictions, examples) == {"accuracy": 0.5}
+    assert predictions["probabilities"].sum(axis=1) == pytest.approx([1, 1])
+    (path,) = SWAG.write_predictions(tmp_path, "test", examples, predictions)
+    lines = path.read_text().splitlines()
+    assert (
+        lines[0] == "index,prediction,probability_ending0,probability_ending1,probability_ending2,probability_ending3"
+    )
+    assert lines[1] == "0,2,0.000000,0.000000,1.000000,0.000000"
+    with pytest.raises(NonFiniteError):
+        SWAG.postprocess(examples, examples, [np.full(4, np.nan, dtype=np.float32)])
+
+
+def test_the_papers_settings_are_the_defaults(tokenizer):
+    config = SwagConfig(model_name_or_path="m", do_train=True)
+    assert (config.learning_rate, config.num_train_epochs, get_task(config.task_name).paper_batch) == (2e-5, 3, 16)
+    assert (config.start_segment, SWAG.start_segment) == ("B", "B")
+    other = SwagConfig(model_name_or_path="m", do_train=True, start_segment="A")
+    assert SWAG.prepared(other, tokenizer).start_segment == "A"
+
+
+def test_ones_own_rows_in_any_table(tmp_path):
+    row = {"sent1": "One.", "sent2": "He", **dict(zip(ENDINGS, "abcd", strict=True)), "label": 3}
+    (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({**row, "label": 0}) + "\n")
+    write(tmp_path, "0,v,1,x,One.,He,gold,a,b,c,d,1", name="own.csv")
+    own = SwagConfig(
+        model_name_or_path="x", do_train=True, do_eval=True,
+        train_file=str(tmp_path / "own.jsonl"), validation_file=str(tmp_path / "own.csv"),
+    )  # fmt: skip
+    task = SWAG.prepared(own, None)
+    found = task.load(None, ["train"]) | task.load(None, ["validation"])
+    assert found["train"]["label"][:] == [3, 0] and found["validation"]["sent2"][:] == ["He"]
+    assert task.data_record() == {"dataset": None} and SWAG.data_record()["dataset"] == "allenai/swag"
+    three = {name: value for name, value in row.items() if name != "ending3"}
+    (tmp_path / "own.jsonl").write_text(json.dumps(three) + "\n")
+    with pytest.raises(UserError, match="row 1: no field 'ending3'"):
+        task.load(None, ["train"])

@@ -1,0 +1,90 @@
+"""Settings of the machine that make steps quicker and change no number."""
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from bert_repro.configs import RunConfig
+from bert_repro.training import cpu_performance
+
+MEGABYTE = 1 << 20
+
+
+def faults_of_a_new_block() -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(128 * MEGABYTE, dtype=np.uint8).sum()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_freed_memory_is_kept_for_the_next_block():
+    kept = cpu_performance.keep_freed_memory()
+    assert kept or platform.libc_ver()[0] != "glibc"
+    faults_of_a_new_block()
+    assert not kept or faults_of_a_new_block() < 1000  # 32,768 pages of 4 KiB
+
+
+def kernels_made(**environment: str) -> int:
+    """How many kernels oneDNN makes for 300 shapes that come twice."""
+    program = """
+import torch
+from bert_repro.training import speed
+cpu_performance.bound_kernel_caches()
+weight = torch.ones(8, 8).to_mkldnn()
+for rows in 2 * [*range(1, 301)]:
+    torch.nn.functional.linear(torch.ones(rows, 8).to_mkldnn(), weight)
+"""
+    others = {name: value for name, value in os.environ.items() if name not in cpu_performance._KERNEL_CACHES}
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**others, "ONEDNN_VERBOSE": "profile", **environment},
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    return sum("create:cache_miss" in line and "inner_product" in line for line in told.splitlines())
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
+def test_kernels_of_ever_new_shapes_are_not_kept_by_the_thousand():
+    assert kernels_made() > 500
+    assert kernels_made(**dict.fromkeys(cpu_performance._KERNEL_CACHES, "1024")) < 400, "who says how many is heard"
+
+
+def test_fast_float32_stays_accurate():
+    before = torch.get_float32_matmul_precision()
+    try:
+        cpu_performance.use_fast_float32()
+        torch.manual_seed(0)
+        left, right = (torch.randn(300, 300) for _ in range(2))
+        error = (left @ right - (left.double() @ right.double())).abs().max()
+        assert error < 1e-3  # bfloat16 products miss by 0.1
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_every_switch_reaches_its_lever(monkeypatch):
+    called = []
+    monkeypatch.setattr(cpu_performance, "use_cpu_kernels", lambda use: called.append(("cpu_kernels", use)))
+    for lever in ("use_fast_float32", "keep_freed_memory"):
+        monkeypatch.setattr(cpu_performance, lever, lambda lever=lever: called.append(lever))
+    before = torch.get_float32_matmul_precision()
+    try:
+        cpu_performance.prepare_cpu(RunConfig())
+        assert called == [("cpu_kernels", True), "use_fast_float32", "keep_freed_memory"]
+        called.clear()
+        torch.set_float32_matmul_precision("medium")  # as a run before this one in the process left it
+        cpu_performance.prepare_cpu(RunConfig(cpu_kernels=False, fast_float32=False, keep_freed_memory=False))
+        assert called == [("cpu_kernels", False)]
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_peak_is_a_rate():
+    assert 1e8 < cpu_performance.measured_peak(torch.device("cpu"), "no") < 1e14

@@ -1,0 +1,42 @@
+"""Every lever of speed off by its flag: the same losses, but for the order of sums."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from running import TINY, recipe, results
+
+from bert_repro.models.modeling_bert_repro import use_cpu_kernels
+from bert_repro.pretraining.batch_source import PretrainingSource
+from bert_repro.training import training_log
+
+FLAGS = "packing decode_predicted_only cpu_kernels fast_float32 keep_freed_memory fused_optimizer".split()
+NO_DROPOUT = "--hidden_dropout_prob 0 --attention_probs_dropout_prob 0 --max_steps 3 --logging_steps 1"
+
+
+def test_with_all_levers_off_the_losses_are_the_same(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded, load, losses = [], PretrainingSource.load, {}
+
+    def watched(source: PretrainingSource, *arguments: Any) -> Any:
+        made = load(source, *arguments)
+        decoded.append(made.inputs["prediction_positions"].numel() / made.inputs["labels"].numel())
+        return made
+
+    monkeypatch.setattr(PretrainingSource, "load", watched)
+    before = torch.get_float32_matmul_precision()
+    try:
+        for name, switches in (("on", []), ("off", [f"--{flag} false" for flag in FLAGS])):
+            folder = tmp_path / name
+            given = [TINY, NO_DROPOUT, "--corpus", world.corpus, "--output_dir", folder, *switches]
+            assert recipe("run_pretraining", *given) == 0
+            losses[name] = [row["loss"] for row in training_log.read(folder / training_log.FILE_NAME) if "loss" in row]
+    finally:
+        use_cpu_kernels(True)
+        torch.set_float32_matmul_precision(before)
+    assert not any(results(tmp_path / "off")["settings"][flag] for flag in FLAGS)
+    assert losses["off"] == pytest.approx(losses["on"], rel=1e-5)
+    assert max(decoded[:3]) < 0.5
+    assert min(decoded[3:]) == 1.0

@@ -1,0 +1,27 @@
+"""A model's place: what is compiled for it, whatever else the process compiled before."""
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from bert_repro.training.parallelism import Placement
+
+
+class Doubled(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((width,), 2.0))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return states * self.weight
+
+
+def test_many_models_in_one_process_are_each_compiled_once() -> None:
+    accelerator = Accelerator(cpu=True)
+    for width in range(2, 14):  # PyTorch gives up on a piece of code after eight versions
+        placement = Placement(
+            accelerator, Doubled(width), shard=False, compile_options={"backend": "eager", "dynamic": False}
+        )
+        for _ in range(2):
+            assert placement.wrapped(torch.ones(width)).tolist() == [2.0] * width
+        assert placement.compiled_graphs() == 1

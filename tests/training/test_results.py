@@ -1,0 +1,26 @@
+"""The command in a run's record is one that can be typed again."""
+
+import pytest
+
+from bert_repro.training import results
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["/somewhere/bin/bert-repro", "run_glue", "--seed", "1"], "bert-repro run_glue --seed 1"),
+        (["/somewhere/recipes/run_glue.py", "--note", "a b"], "python recipes/run_glue.py --note 'a b'"),
+        (["mine.py"], "python mine.py"),
+    ],
+)
+def test_command(monkeypatch, argv, shown):
+    monkeypatch.setattr("sys.argv", argv)
+    assert results.command() == shown
+
+
+@pytest.mark.parametrize("name", ["folder", "./runs/mini", "./mini", "/mini", "~/mini", "/data/mini", "a/b/c", None])
+def test_a_folder_of_this_machine_is_no_model_of_the_hub(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    assert results._hub_id(name) is None
+    assert results._hub_id("org/mini") == "org/mini"

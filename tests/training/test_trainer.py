@@ -1,0 +1,236 @@
+"""The training step: independence of the layout, exact resume, refusals, signals."""
+
+import dataclasses
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toy import ToyConfig, losses, make_trainer
+
+from bert_repro.configs import RunConfig
+from bert_repro.errors import NonFiniteError, StopRequested, UserError
+from bert_repro.training import checkpoint, training_log
+from bert_repro.training.trainer import BatchSizes, Trainer, batch_sizes
+
+TOY = Path(__file__).parents[1] / "helpers" / "toy.py"
+ENVIRONMENT = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+
+
+def trained(config: ToyConfig) -> Trainer:
+    trainer = make_trainer(config)
+    trainer.train()
+    return trainer
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+
+def assert_identical(left: Trainer, right: Trainer) -> None:
+    for name, value in weights(left).items():
+        assert torch.equal(value, weights(right)[name]), name
+    for a, b in zip(left.model.parameters(), right.model.parameters(), strict=True):
+        for key, value in left.optimizer.optimizer.state[a].items():
+            assert torch.equal(value, right.optimizer.optimizer.state[b][key]), key
+
+
+@pytest.mark.parametrize(
+    ("settings", "processes", "expected"),
+    [
+        ({}, 1, BatchSizes(32, 32)),
+        ({}, 2, BatchSizes(32, 16)),
+        ({"per_device_train_batch_size": 8}, 2, BatchSizes(16, 8)),
+        ({"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}, 1, BatchSizes(32, 8)),
+        ({"train_batch_size": 256, "per_device_train_batch_size": 32}, 2, BatchSizes(256, 32)),
+        ({"gradient_accumulation_steps": 4}, 2, BatchSizes(32, 4)),
+    ],
+)
+def test_batch_settings(settings: dict[str, int], processes: int, expected: BatchSizes) -> None:
+    assert batch_sizes(RunConfig(**settings), processes, default=32) == expected
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"train_batch_size": 32, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 3},
+        {"train_batch_size": 33},
+    ],
+)
+def test_batch_settings_that_contradict_are_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(UserError):
+        batch_sizes(RunConfig(**settings), 2, default=32)
+
+
+def test_accumulation_does_not_change_the_update(tmp_path: Path) -> None:
+    runs = {}
+    for micro in (8, 4, 3):
+        config = ToyConfig(
+            output_dir=str(tmp_path / str(micro)), dropout=0.0, float64=True, per_device_train_batch_size=micro
+        )
+        runs[micro] = losses(dataclasses.replace(config, output_dir=str(trained(config).output_dir)))
+    assert len(runs[8]) == 40
+    assert runs[3] == pytest.approx(runs[8], abs=1e-12)
+    assert runs[4] == pytest.approx(runs[8], abs=1e-12)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_resume_after_every_step_is_bit_identical(tmp_path: Path, accumulation: int) -> None:
+    options: dict[str, Any] = {"gradient_accumulation_steps": accumulation, "save_steps": 1, "save_total_limit": 40}
+    options |= {"train_batch_size": 8, "max_steps": 40}
+    whole = trained(ToyConfig(output_dir=str(tmp_path), **options))
+    log = losses(whole.config)
+    for step in range(1, 40):
+        config = dataclasses.replace(
+            whole.config,
+            output_dir=str(tmp_path / f"from-{step}"),
+            resume_from_checkpoint=str(tmp_path / "checkpoints" / f"step-{step}"),
+            save_steps=None,
+        )
+        resumed = trained(config)
+        assert_identical(whole, resumed)
+        assert losses(config) == log[step:]
+    assert len(set(log)) == 40
+
+
+def test_dropout_is_on_and_differs_between_steps_and_seeds(tmp_path: Path) -> None:
+    first = trained(ToyConfig(output_dir=str(tmp_path / "a"), max_steps=3))
+    second = trained(ToyConfig(output_dir=str(tmp_path / "b"), max_steps=3, dropout=0.0))
+    assert losses(first.config) != losses(second.config)
+
+
+def test_loader_processes_change_nothing(tmp_path: Path) -> None:
+    here = trained(ToyConfig(output_dir=str(tmp_path / "0"), max_steps=6))
+    there = trained(ToyConfig(output_dir=str(tmp_path / "2"), max_steps=6, dataloader_num_workers=2))
+    assert_identical(here, there)
+
+
+def test_a_step_that_is_not_finite_is_refused_before_the_update(tmp_path: Path) -> None:
+    trainer = make_trainer(ToyConfig(output_dir=str(tmp_path), nan_at=30, save_steps=1))
+    with pytest.raises(NonFiniteError, match="stopped at step 3"):
+        trainer.train()
+    assert trainer.state.step == 3
+    assert all(torch.isfinite(value).all() for value in weights(trainer).values())
+    newest = checkpoint.find(tmp_path, "latest")
+    assert newest.name == "step-3"
+
+
+def test_an_absurd_learning_rate_stops_with_nothing_corrupt(tmp_path: Path) -> None:
+    trainer = make_trainer(ToyConfig(output_dir=str(tmp_path), learning_rate=1e30, save_steps=1, warmup_steps=3))
+    with pytest.raises(NonFiniteError):
+        trainer.train()
+    import safetensors.torch
+
+    for file in tmp_path.rglob("*.safetensors"):
+        assert all(torch.isfinite(value).all() for value in safetensors.torch.load_file(file).values())
+
+
+def test_signal_saves_and_the_resumed_run_is_identical(tmp_path: Path) -> None:
+    whole = trained(ToyConfig(output_dir=str(tmp_path / "whole"), max_steps=10))
+    stopped = make_trainer(ToyConfig(output_dir=str(tmp_path / "cut"), max_steps=10))
+    load = stopped.source.load
+
+    def load_and_signal(ids: Any, group: int) -> Any:
+        if ids[0] == 32:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return load(ids, group)
+
+    stopped.source.load = load_and_signal  # type: ignore[method-assign]
+    with pytest.raises(StopRequested) as raised:
+        stopped.train()
+    assert raised.value.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    resumed = trained(dataclasses.replace(stopped.config, resume_from_checkpoint="latest"))
+    assert_identical(whole, resumed)
+    assert losses(resumed.config) == losses(whole.config)
+
+
+def test_log_holds_the_sum_of_the_losses_and_accuracies_apart(tmp_path: Path) -> None:
+    config = ToyConfig(output_dir=str(tmp_path), max_steps=4, per_device_train_batch_size=3)
+    trained(config)
+    for row in training_log.read(tmp_path / training_log.FILE_NAME):
+        assert row["loss"] == pytest.approx(row["token_loss"] + row["row_loss"])
+        assert row["row_accuracy"] * 8 == pytest.approx(round(row["row_accuracy"] * 8), abs=1e-5)
+
+
+def test_log_counts_tokens_on_after_a_resume(tmp_path: Path) -> None:
+    config = ToyConfig(output_dir=str(tmp_path), max_steps=6, save_steps=3)
+    trained(config)
+    trained(dataclasses.replace(config, resume_from_checkpoint=str(tmp_path / "checkpoints" / "step-3")))
+    rows = training_log.read(tmp_path / training_log.FILE_NAME)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["tokens"] for row in rows] == [8, 16, 24, 32, 40, 48]
+    assert all(a["seconds"] < b["seconds"] for a, b in itertools.pairwise(rows))
+
+
+def torchrun(settings: dict[str, Any], *flags: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0"]
+    command += ["--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0", str(TOY), json.dumps(settings), *flags]
+    done = subprocess.run(command, env=ENVIRONMENT, text=True, stderr=subprocess.PIPE, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "steps"),
+    [(2, 10), pytest.param(2, 40, marks=pytest.mark.slow), pytest.param(1, 40, marks=pytest.mark.slow)],
+)
+def test_two_processes_resume_after_every_step_bit_identically(tmp_path: Path, accumulation: int, steps: int) -> None:
+    settings = {"train_batch_size": 8, "gradient_accumulation_steps": accumulation, "output_dir": str(tmp_path / "run")}
+    torchrun(settings | {"max_steps": steps}, "--resume_everywhere")
+    assert len(losses(ToyConfig(output_dir=str(tmp_path / "run")))) == steps
+
+
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    settings = {
+        "dropout": 0.0,
+        "float64": True,
+        "max_steps": 100,
+        "train_batch_size": 8,
+        "gradient_accumulation_steps": 2,
+    }
+    alone = ToyConfig(output_dir=str(tmp_path / "one"), **settings)  # type: ignore[arg-type]
+    trained(alone)
+    torchrun({**settings, "output_dir": str(tmp_path / "two")})
+    both = losses(dataclasses.replace(alone, output_dir=str(tmp_path / "two")))
+    assert len(both) == 100
+    assert both == pytest.approx(losses(alone), abs=1e-10)
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path, kills: int) -> None:
+    """SIGKILL, saves included: every restart finds a whole checkpoint, at most one save interval old."""
+    settings = {"max_steps": 4 * kills + 8, "save_steps": 1, "pause": 0.05}
+    whole = trained(ToyConfig(output_dir=str(tmp_path / "whole"), **{**settings, "pause": 0.0}))  # type: ignore[arg-type]
+    cut = {**settings, "output_dir": str(tmp_path / "cut")}
+    reached = 0
+    for kill in range(kills):
+        process = subprocess.Popen(
+            [sys.executable, str(TOY), json.dumps(cut)], env=ENVIRONMENT, stderr=subprocess.DEVNULL
+        )
+        _wait_for_step(tmp_path / "cut", reached + 2, process)
+        time.sleep(0.013 * (kill % 7))
+        process.kill()
+        process.wait()
+        found = int(checkpoint.find(tmp_path / "cut", "latest").name.removeprefix("step-"))
+        logged = [row["step"] for row in training_log.read(tmp_path / "cut" / training_log.FILE_NAME)]
+        assert found >= max(logged) - 1
+        reached, cut["resume_from_checkpoint"] = found, "latest"
+    subprocess.run([sys.executable, str(TOY), json.dumps(cut)], env=ENVIRONMENT, check=True, stderr=subprocess.DEVNULL)
+    import safetensors.torch
+
+    final = safetensors.torch.load_file(tmp_path / "cut" / "model.safetensors")
+    assert all(torch.equal(value, final[name]) for name, value in weights(whole).items())
+
+
+def _wait_for_step(folder: Path, step: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while not any(folder.glob(f"checkpoints/step-{step}")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
