@@ -20,6 +20,7 @@ What is notable:
 """
 
 import copy
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,11 +178,12 @@ def eager_attention_forward(
 
 
 class PackedAttention(torch.autograd.Function):
-    """Attention of packed sequences on the CPU, one after another, with its own backward pass.
+    """Attention of packed sequences on the CPU, with its own backward pass: one product for each run of equal lengths.
 
-    PyTorch's CPU attention has a fused kernel without dropout only, whose backward pass is slower than this; with
-    dropout it computes everything in 32 bits and draws one element at a time. As in flash kernels, scores and
-    probabilities are 32 bits wide, and halves are what products read.
+    Most pre-training sequences have the full length, so a run holds many sequences without a mask or padding. PyTorch's
+    CPU attention has a fused kernel without dropout only, whose backward pass is slower than this; with dropout it
+    computes everything in 32 bits and draws one element at a time. As in flash kernels, scores and probabilities are 32
+    bits wide, and halves are what products read.
     """
 
     @staticmethod
@@ -210,20 +212,21 @@ class PackedAttention(torch.autograd.Function):
         Returns:
             The attended values (1, T, A, D).
         """
-        ctx.lengths, ctx.scaling, ctx.scale = lengths, scaling, dropout_scale(dropout)
+        ctx.runs, ctx.scaling, ctx.scale = equal_runs(lengths), scaling, dropout_scale(dropout)
         precise = torch.promote_types(query.dtype, torch.float32)
         attended = query.new_empty(1, query.shape[2], query.shape[1], query.shape[3])
-        sequences = zip(*(states[0].split(lengths, dim=1) for states in (query, key, value)), strict=True)
+        runs = zip(*(by_run(states, ctx.runs) for states in (query, key, value, attended.transpose(1, 2))), strict=True)
         saved = []
         with torch.autocast("cpu", enabled=False):
-            for (q, k, v), output in zip(sequences, attended[0].split(lengths), strict=True):
+            for q, k, v, output in runs:
+                q, k, v = (states.flatten(0, 1) for states in (q, k, v))
                 scores = torch.bmm(q.to(precise) * scaling, k.to(precise).transpose(1, 2))
                 if causal:
                     scores.masked_fill_(torch.ones(scores.shape[1:], dtype=torch.bool).triu_(1), -torch.inf)
                 probabilities = scores.softmax(-1)
                 kept = draw_kept(scores.shape, precise, dropout) if dropout else None
                 dropped = probabilities if kept is None else keep(probabilities, kept)
-                output.copy_(torch.bmm(dropped.to(v.dtype), v).mul_(ctx.scale).transpose(0, 1))
+                output.copy_(torch.bmm(dropped.to(v.dtype), v).mul_(ctx.scale).view(output.shape))
                 saved += [q, k, v, probabilities, kept]
         ctx.save_for_backward(*saved)
         return attended
@@ -233,22 +236,31 @@ class PackedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Maps the gradient (1, T, A, D) to those of query, key and value, (1, A, T, D)."""
         gradients = [grad.new_empty(grad.shape).transpose(1, 2) for _ in range(3)]
-        outputs = zip(*(states[0].split(ctx.lengths, dim=1) for states in gradients), strict=True)
+        runs = zip(*(by_run(states, ctx.runs) for states in (*gradients, grad.transpose(1, 2))), strict=True)
         saved = zip(*[iter(ctx.saved_tensors)] * 5, strict=True)
         with torch.autocast("cpu", enabled=False):
-            for (q, k, v, probabilities, kept), (dq, dk, dv), g in zip(
-                saved, outputs, grad[0].split(ctx.lengths), strict=True
-            ):
-                g = g.transpose(0, 1) * ctx.scale
+            for (q, k, v, probabilities, kept), (dq, dk, dv, g) in zip(saved, runs, strict=True):
+                g = g.flatten(0, 1) * ctx.scale
                 dropped = probabilities if kept is None else keep(probabilities, kept)
-                dv.copy_(torch.bmm(dropped.to(v.dtype).transpose(1, 2), g))
+                dv.copy_(torch.bmm(dropped.to(v.dtype).transpose(1, 2), g).view(dv.shape))
                 dp = torch.bmm(g.to(dropped.dtype), v.to(dropped.dtype).transpose(1, 2))
                 dp = dp if kept is None else keep(dp, kept)
                 ds = torch.ops.aten._softmax_backward_data(dp, probabilities, -1, dp.dtype)
                 ds = ds.mul_(ctx.scaling).to(q.dtype)
-                dq.copy_(torch.bmm(ds, k))
-                dk.copy_(torch.bmm(ds.transpose(1, 2), q))
+                dq.copy_(torch.bmm(ds, k).view(dq.shape))
+                dk.copy_(torch.bmm(ds.transpose(1, 2), q).view(dk.shape))
         return *gradients, None, None, None, None
+
+
+def equal_runs(lengths: list[int]) -> list[tuple[int, int]]:
+    """Groups neighbors of equal length: (sequences, tokens of each), in order."""
+    return [(len(list(group)), length) for length, group in itertools.groupby(lengths)]
+
+
+def by_run(states: torch.Tensor, runs: list[tuple[int, int]]) -> list[torch.Tensor]:
+    """Views (1, A, T, D) as one (sequences, A, tokens, D) for each run of `equal_runs`."""
+    split = states[0].split([count * length for count, length in runs], dim=1)
+    return [part.unflatten(1, run).transpose(0, 1) for part, run in zip(split, runs, strict=True)]
 
 
 def packed_attention_forward(
@@ -268,8 +280,8 @@ def packed_attention_forward(
     """Attention of packed sequences, each within its own bounds, dropout included.
 
     On CUDA it is one call of PyTorch's own kernels for sequences of any lengths: flash in half precision, the
-    memory-efficient one in 32 bits and on devices older than Ampere. Elsewhere it is a loop over sequences,
-    `PackedAttention` on the CPU.
+    memory-efficient one in 32 bits and on devices older than Ampere. On the CPU it is `PackedAttention`, elsewhere a
+    loop over sequences.
 
     Args:
         module: the calling attention layer. Its `is_causal` decides whether later tokens are hidden.
