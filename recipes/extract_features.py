@@ -5,8 +5,8 @@
 
 `--input_file` has one text per line, or is `.jsonl` with the text in `--text_column`. `--layers` takes `embeddings`,
 `last`, `second_to_last`, `last_four`, `all`, or indices such as `-1 -2`; several are joined by `--combine concat|sum`.
-`--pooling none` keeps a vector per token, `cls` and `mean` make one vector per text. The ending of `--output_file`
-says the format: `.parquet` (a row per text) or `.safetensors` (`features`, `lengths`, `input_ids`). Memory stays flat.
+`--pooling none` keeps a vector per token, `cls` and `mean` make one vector per text. The Parquet file has a row per
+text: `features`, and `tokens` where there is a vector for each. Memory stays flat.
 
 Cost: one pass of the encoder over the text, without padding; runs in one process.
 """

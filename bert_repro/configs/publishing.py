@@ -13,7 +13,7 @@ class ExtractionConfig(Config):
     tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.", source="transformers")
     input_file: str = setting("", "A text on each line, or .jsonl (.json) with an object on each line that holds one.")
     text_column: str = setting("text", "Field of a JSON line that holds the text.")
-    output_file: str = setting("", "File to write: .parquet or .safetensors.")
+    output_file: str = setting("", "Parquet file to write, with a row for each text.")
     overwrite_output_file: bool = setting(False, "Replace the output file.")
     layers: tuple[str, ...] = setting(
         ("last",),

@@ -16,7 +16,7 @@ from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.errors import UserError
 from bert_repro.models import modeling_bert_repro
 from bert_repro.tasks.base import FloatArray, Task
-from bert_repro.training import run
+from bert_repro.training.model_loading import load_model
 from bert_repro.training.trainer import Ids, to_device
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Predictor:
     def _member(self, name: str) -> Any:
         model_class = getattr(modeling_bert_repro, self.task.head)
         config = dataclasses.replace(self.config, model_name_or_path=name)
-        return run.load_model(model_class, config, may_add_weights=False)
+        return load_model(model_class, config, may_add_weights=False)
 
     def _check_member(self, name: str, first: "PreTrainedTokenizerBase") -> None:
         """Whether another model of the ensemble can read the inputs of the first, and tells the same labels apart."""

@@ -18,6 +18,7 @@ from bert_repro.finetuning.prediction import Collate, Predictor, rows_of
 from bert_repro.models import modeling_bert_repro
 from bert_repro.tasks.base import Predictions, Task
 from bert_repro.training import adapters, run
+from bert_repro.training.model_loading import load_model
 from bert_repro.training.trainer import BatchSizes, Ids, MicroBatch, Step, Trainer, batch_sizes
 from bert_repro.utils.randomness import draw
 
@@ -86,7 +87,7 @@ class _Bench:
         changes: dict[str, Any] = {}
         if config.do_train:
             changes = {**task.model_settings(), **model_changes(config)}
-        self.model = run.load_model(model_class, config, may_add_weights=config.do_train, **changes)
+        self.model = load_model(model_class, config, may_add_weights=config.do_train, **changes)
         self.model.to(accelerator.device)
         self.feature_cache: FeatureCache | None = None
         if isinstance(config, NerConfig) and config.feature_based:

@@ -1,27 +1,30 @@
-"""Features of a frozen encoder for any text file (paper 5.3): texts in, a batch at a time; Parquet or safetensors out.
+"""Features of a frozen encoder for any text file (paper 5.3): texts in, a batch at a time; Parquet out.
 
-Memory holds one batch, however long the input is.
+A row of the file is a text: `tokens` and `features`, a vector per token; or one vector alone where texts are pooled.
+Memory holds a few batches, however long the input is.
 """
 
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
 from bert_repro.configs import ExtractionConfig
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, UserError
-from bert_repro.inference.feature_writers import EncodedText, writer_for
 from bert_repro.models.modeling_bert_repro import BertReproModel
 from bert_repro.tasks.encoding import join, require_length, special_ids, token_ids
 from bert_repro.training.collation import collate_features
+from bert_repro.training.model_loading import load_pretrained
 from bert_repro.training.trainer import to_device
 from bert_repro.utils.unicode import half_surrogate
 
@@ -32,6 +35,22 @@ logger = logging.getLogger("bert_repro")
 
 JSON_LINES = (".jsonl", ".json")
 """Endings of files with one object per line, as in `bert_repro.utils.tables`."""
+_ROW_GROUP = 32 << 20  # bytes of features
+
+
+class EncodedText(NamedTuple):
+    """A text and its features.
+
+    Args:
+        tokens: its tokens, special tokens included.
+        features: (length, D), or (1, D) where it is pooled.
+    """
+
+    tokens: list[str]
+    features: npt.NDArray[np.float32]
+
+
+Write = Callable[[Sequence[EncodedText]], None]
 
 
 def extract_features(config: ExtractionConfig) -> dict[str, Any]:
@@ -65,7 +84,8 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
     facts = {"model": config.model_name_or_path, "layers": list(layers), "combine": config.combine}
     counts = {"texts": 0, "tokens": 0, "truncated": 0}
     batches = _batches(config, tokenizer)
-    with writer_for(Path(config.output_file), dimension, config.pooling, facts) as write, tqdm(unit="text") as progress:
+    path = Path(config.output_file)
+    with feature_writer(path, dimension, config.pooling, facts) as write, tqdm(unit="text") as progress:
         for texts in batches:
             write(_encode(model, texts, layers, config, tokenizer, device))
             counts["texts"] += len(texts)
@@ -117,6 +137,8 @@ def _check(config: ExtractionConfig) -> None:
         raise UserError("extract_features runs in one process; split the input to use several devices")
     if not Path(config.input_file).is_file():
         raise UserError(f"--input_file {config.input_file}: no such file")
+    if Path(config.output_file).suffix != ".parquet":
+        raise UserError(f"--output_file {config.output_file}: features are written as Parquet; name it .parquet")
     if Path(config.output_file).is_dir():
         raise UserError(f"--output_file {config.output_file} is a folder; name a file")
     if Path(config.output_file).exists() and not config.overwrite_output_file:
@@ -124,23 +146,11 @@ def _check(config: ExtractionConfig) -> None:
 
 
 def _load_model(config: ExtractionConfig) -> BertReproModel:
-    """The encoder of any BERT checkpoint; heads and pooler are left behind."""
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.set_verbosity_error()  # it would report every weight of a head as unused
-    transformers_logging.disable_progress_bar()
+    """Loads the encoder of any BERT checkpoint, without its heads and its pooler."""
     name = config.model_name_or_path
-    try:
-        model, info = BertReproModel.from_pretrained(
-            name,
-            add_pooling_layer=False,
-            dtype=torch.float32,
-            attn_implementation=config.attn_implementation,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UserError(f"--model_name_or_path {name}: {reason}") from error
+    model, info = load_pretrained(
+        BertReproModel, name, add_pooling_layer=False, attn_implementation=config.attn_implementation
+    )
     if info["missing_keys"]:
         raise UserError(f"--model_name_or_path {name}: lacks {min(info['missing_keys'])}; name a BERT checkpoint")
     return model  # type: ignore[no-any-return]
@@ -214,7 +224,7 @@ def _encode(
         raise NonFiniteError(f"--model_name_or_path {config.model_name_or_path}: the model's output is not finite")
     ends = np.cumsum([len(text["input_ids"]) for text in texts])[:-1]
     return [
-        EncodedText(text["input_ids"], tokenizer.convert_ids_to_tokens(text["input_ids"].tolist()), _pool(rows, config))
+        EncodedText(tokenizer.convert_ids_to_tokens(text["input_ids"].tolist()), _pool(rows, config))
         for text, rows in zip(texts, np.split(array, ends), strict=True)
     ]
 
@@ -223,3 +233,65 @@ def _pool(rows: Any, config: ExtractionConfig) -> Any:
     if config.pooling == "cls":
         return rows[:1]
     return rows.mean(axis=0, keepdims=True) if config.pooling == "mean" else rows
+
+
+@contextmanager
+def feature_writer(path: Path, dimension: int, pooling: str, facts: Mapping[str, Any]) -> Iterator[Write]:
+    """Opens a Parquet file of features for writing; it appears under its name when it is complete.
+
+    Args:
+        path: the file.
+        dimension: D.
+        pooling: `none` for a vector per token.
+        facts: JSON, kept in the file's metadata under `bert_repro`.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
+    except OSError as error:
+        raise UserError(f"--output_file {path} cannot be written ({error.strerror}); name another") from error
+    try:
+        with _parquet_writer(part, dimension, pooling == "none", json.dumps(facts)) as write:
+            yield write
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _parquet_writer(part: Path, dimension: int, per_token: bool, facts: str) -> Iterator[Write]:
+    import pyarrow
+    import pyarrow.parquet
+
+    vector = pyarrow.list_(pyarrow.float32(), dimension)
+    fields = [("tokens", pyarrow.list_(pyarrow.string())), ("features", pyarrow.list_(vector))]
+    schema = pyarrow.schema(fields if per_token else [("features", vector)], metadata={"bert_repro": facts})
+
+    waiting: list[EncodedText] = []
+
+    with pyarrow.parquet.ParquetWriter(part, schema) as writer:
+
+        def write(texts: Sequence[EncodedText]) -> None:
+            # The file's index has an entry for every group, so that groups of a batch each would fill the memory.
+            waiting.extend(texts)
+            if sum(text.features.nbytes for text in waiting) >= _ROW_GROUP:
+                write_group()
+
+        def write_group() -> None:
+            texts = waiting.copy()
+            waiting.clear()
+            flat = pyarrow.array(np.concatenate([text.features.reshape(-1) for text in texts]))
+            columns = [pyarrow.FixedSizeListArray.from_arrays(flat, dimension)]
+            if per_token:
+                ends = np.cumsum([0, *(len(text.features) for text in texts)], dtype=np.int32)
+                tokens = pyarrow.array([text.tokens for text in texts], schema.field("tokens").type)
+                columns = [tokens, pyarrow.ListArray.from_arrays(ends, columns[0])]
+            writer.write_batch(pyarrow.record_batch(columns, schema=schema))
+
+        yield write
+        if waiting:
+            write_group()

@@ -18,6 +18,7 @@ import torch
 
 from bert_repro.configs import OnnxConfig
 from bert_repro.errors import UserError
+from bert_repro.training.model_loading import load_pretrained
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -86,17 +87,14 @@ def load_model(folder: Path) -> "PreTrainedModel":
     ours = [head.ours for head in HEADS.values() if names[0] in (head.ours, head.stock)]
     if not ours:
         raise UserError(f"--folder {folder}: config.json names the class {names[0]}, which is no BERT of this family")
-    try:
-        model = getattr(modeling_bert_repro, ours[0]).from_pretrained(folder, dtype=torch.float32).eval()
-    except OSError as error:
-        raise UserError(f"--folder {folder}: {' '.join(str(error).split())}") from error
+    model, _ = load_pretrained(getattr(modeling_bert_repro, ours[0]), str(folder), flag="--folder")
     # The exporter unrolls an LSTM over the tokens of its example, so the graph would know one length only.
     if model.config.bilstm_size is not None:
         raise UserError(
             f"--folder {folder}: the model has a BiLSTM (bilstm_size {model.config.bilstm_size}), which has no ONNX "
             "graph for every length; use it with PyTorch, or train one without a BiLSTM"
         )
-    return model  # type: ignore[no-any-return]
+    return model.eval()  # type: ignore[no-any-return]
 
 
 def write_graph(model: "PreTrainedModel", path: Path) -> None:

@@ -22,7 +22,7 @@ from bert_repro.pretraining.batch_source import PretrainingSource, resolve_layou
 from bert_repro.pretraining.evaluation import HeldOut
 from bert_repro.pretraining.health_checks import Watch
 from bert_repro.pretraining.mlm_breakdown import Probe
-from bert_repro.training import adapters, results, run
+from bert_repro.training import adapters, model_loading, results, run
 from bert_repro.training.cpu_performance import measured_peak
 from bert_repro.training.trainer import Trainer
 from bert_repro.utils.randomness import torch_seed
@@ -114,11 +114,13 @@ def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:
     """
     model_class = BertReproForCausalLM if config.left_to_right else BertReproForPreTraining
     if config.model_name_or_path:
-        model = run.load_model(model_class, config, may_add_weights=True)
+        model = model_loading.load_model(model_class, config, may_add_weights=True)
         _check_vocabulary(config.model_name_or_path, model, tokenizer)
     else:
-        torch.manual_seed(torch_seed(config.seed, run.INITIALISATION))
-        model = run.prepare_model(model_class(new_model_config(config, len(tokenizer), tokenizer.pad_token_id)), config)
+        torch.manual_seed(torch_seed(config.seed, model_loading.INITIALISATION))
+        model = model_loading.prepare_model(
+            model_class(new_model_config(config, len(tokenizer), tokenizer.pad_token_id)), config
+        )
     if not config.next_sentence_prediction and not config.left_to_right:
         model.bert.pooler.requires_grad_(False)
         model.cls.seq_relationship.requires_grad_(False)

@@ -22,16 +22,15 @@ from bert_repro.hub.push import prepare_repository, push_folder
 from bert_repro.hub.redaction import redacted
 from bert_repro.training import adapters, checkpoint, plots, training_log
 from bert_repro.training.cpu_performance import prepare_cpu
+from bert_repro.training.model_loading import first_line, quiet_transformers
 from bert_repro.training.parallelism import launched_with_fsdp, saveable
 from bert_repro.training.results import run_record
 from bert_repro.training.totals import training_totals
 from bert_repro.utils import status
-from bert_repro.utils.randomness import torch_seed
 
 logger = logging.getLogger("bert_repro")
 
 SEARCH = "search"  # folder of a search's runs in its output folder
-INITIALISATION = 2  # what is drawn, in the names of `randomness.draw`; loop.DROPOUT is 1
 _PRODUCTS = (
     checkpoint.FOLDER, training_log.FILE_NAME, status.FILE_NAME, "results.json", "training.png", "README.md", "plans",
     SEARCH,
@@ -124,7 +123,7 @@ def begin(config: RunConfig) -> Run:
         if config.push_to_hub and config.hub_model_id:
             # Now, not after a week: whether this login may write there.
             prepare_repository(config.hub_model_id, private=config.hub_private_repo)
-    _quiet_transformers()
+    quiet_transformers()
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
@@ -134,69 +133,6 @@ def begin(config: RunConfig) -> Run:
     if accelerator.device.type == "cpu":
         prepare_cpu(config)
     return Run(config, accelerator, began)
-
-
-def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **options: Any) -> Any:
-    """Loads `--model_name_or_path` in float32, whatever precision it was saved in; autocast decides the precision.
-
-    With `--peft` the model gets its adapter.
-
-    Args:
-        model_class: one of our model classes.
-        config: its `model_name_or_path`, `attn_implementation`, `seed` and `gradient_checkpointing`.
-        may_add_weights: whether weights that the checkpoint lacks, or a head of another size, may be initialised.
-        options: what else `from_pretrained` takes, for example `id2label`.
-
-    Raises:
-        UserError: there is no such checkpoint, it does not fit, or it lacks weights that may not be new.
-    """
-    name = config.model_name_or_path
-    if adapters.is_adapter(name):
-        raise UserError(
-            f"--model_name_or_path {name}: is an adapter alone; name the run's folder above it, which holds the merged "
-            "model, or the checkpoint the adapter belongs to"
-        )
-    torch.manual_seed(torch_seed(config.seed, INITIALISATION))
-    options |= {"dtype": torch.float32, "attn_implementation": config.attn_implementation}
-    try:
-        model, info = model_class.from_pretrained(
-            name, output_loading_info=True, ignore_mismatched_sizes=True, **options
-        )
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
-        raise UserError(f"--model_name_or_path {name}: {_first_line(error)}") from error
-    missing, misfits = set(info["missing_keys"]), sorted(info["mismatched_keys"])
-    for key, saved, wanted in misfits:
-        if not may_add_weights or key.startswith(f"{model.base_model_prefix}."):
-            raise UserError(
-                f"--model_name_or_path {name}: {key} has the shape {list(saved)}, where its configuration asks for "
-                f"{list(wanted)}; get the model again"
-            )
-    if missing and not may_add_weights:
-        raise UserError(f"--model_name_or_path {name}: lacks {min(missing)}; name a finished model, or add --do_train")
-    new = sorted(missing | {key for key, *_ in misfits})
-    if new:
-        modules = dict.fromkeys(key.rpartition(".")[0] for key in new)
-        logger.info("new weights, not in %s: %s", name, ", ".join(modules))
-    model = prepare_model(model, config)
-    if config.peft:
-        torch.manual_seed(torch_seed(config.seed, INITIALISATION, 1))
-        model = adapters.add_adapter(model, config, new)
-    return model
-
-
-def prepare_model(model: Any, config: RunConfig) -> Any:
-    """Applies the settings that every model takes."""
-    if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
-    return model
-
-
-def _quiet_transformers() -> None:
-    # Its report of missing and unused weights is replaced by one line of `load_model`.
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
 
 
 def _lock_output_dir(config: RunConfig) -> None:
@@ -235,7 +171,7 @@ def _accelerator(config: RunConfig) -> Accelerator:
             project_dir=config.output_dir,
         )
     except ValueError as error:
-        raise UserError(f"--mixed_precision {config.mixed_precision}: {_first_line(error)}") from error
+        raise UserError(f"--mixed_precision {config.mixed_precision}: {first_line(error)}") from error
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1 and accelerator.num_processes == 1:
         # Accelerate says nothing where it finds no GPU, and each process would train alone into the same folder.
@@ -248,10 +184,6 @@ def _accelerator(config: RunConfig) -> Accelerator:
     if tracked:
         accelerator.init_trackers("bert_repro")
     return accelerator
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def read_results(folder: Path) -> dict[str, Any]:

@@ -9,13 +9,12 @@ import pyarrow.parquet
 import pytest
 import torch
 from running import recipe
-from safetensors import safe_open
 from transformers import AutoModel, AutoTokenizer
 
 from bert_repro import BertReproConfig, BertReproForPreTraining, BertReproModel
 from bert_repro.errors import UserError
-from bert_repro.inference import feature_writers
-from bert_repro.inference.feature_extraction import read_texts, resolve_layers
+from bert_repro.inference import feature_extraction
+from bert_repro.inference.feature_extraction import EncodedText, feature_writer, read_texts, resolve_layers
 
 TEXTS = ["the river runs slowly", "", "a bright stone", "green " * 40, "never under the glass"]
 LENGTH = 24
@@ -78,30 +77,11 @@ def test_parquet_has_a_row_for_each_text(
     assert facts["combine"] == combine and facts["model"] == str(model)
 
 
-def test_safetensors_lays_texts_end_to_end(model: Path, texts: Path, tmp_path: Path) -> None:
-    assert extract(model, texts, tmp_path / "f.safetensors", "--layers -3 -2 -1") == 0
-    with safe_open(tmp_path / "f.safetensors", "pt") as file:
-        features, lengths, ids = (file.get_tensor(name) for name in ("features", "lengths", "input_ids"))
-        assert json.loads(file.metadata()["bert_repro"])["layers"] == [1, 2, 3]
-    assert features.shape == (int(lengths.sum()), 48) and len(ids) == len(features)
-    for found, states in zip(features.split(lengths.tolist()), expected(model), strict=True):
-        assert close(found, torch.cat(states[1:], dim=-1))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["f.safetensors"]
-
-
-@pytest.mark.parametrize("suffix", ["parquet", "safetensors"])
 @pytest.mark.parametrize(("pooling", "wanted"), [("cls", lambda s: s[0]), ("mean", lambda s: s.mean(dim=0))])
-def test_one_vector_for_a_text(
-    model: Path, texts: Path, tmp_path: Path, suffix: str, pooling: str, wanted: Any
-) -> None:
-    path = tmp_path / f"f.{suffix}"
+def test_one_vector_for_a_text(model: Path, texts: Path, tmp_path: Path, pooling: str, wanted: Any) -> None:
+    path = tmp_path / "f.parquet"
     assert extract(model, texts, path, "--pooling", pooling) == 0
-    if suffix == "parquet":
-        found = pyarrow.parquet.read_table(path)["features"].to_pylist()
-    else:
-        with safe_open(path, "pt") as file:
-            assert list(file.keys()) == ["features"]
-            found = file.get_tensor("features")
+    found = pyarrow.parquet.read_table(path)["features"].to_pylist()
     assert len(found) == len(TEXTS)
     assert all(close(row, wanted(states[3])) for row, states in zip(found, expected(model), strict=True))
 
@@ -143,21 +123,23 @@ def test_texts_are_read_one_at_a_time(tmp_path: Path) -> None:
 def test_nothing_half_written_is_left(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = tmp_path / "texts.jsonl"
     lines.write_text('{"text": "a"}\n{"text": "b"}\n{"text": 1}\n')
-    for name in ("f.parquet", "f.safetensors"):
-        assert extract(model, lines, tmp_path / name) == 2
-        assert "line 3: no text in field 'text'" in capsys.readouterr().err
+    assert extract(model, lines, tmp_path / "f.parquet") == 2
+    assert "line 3: no text in field 'text'" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.jsonl"]
 
 
 def test_bad_input(model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty, half = tmp_path / "empty.jsonl", tmp_path / "half.jsonl"
     empty.write_text("\n \n")
+    there, folder = tmp_path / "there.parquet", tmp_path / "folder.parquet"
+    there.touch()
+    folder.mkdir()
     half.write_text('{"text": "a \\ud83d"}\n')
     for source, target, told in (
         (tmp_path / "no.txt", tmp_path / "f.parquet", "no.txt: no such file"),
-        (texts, tmp_path / "f.npy", "name a file that ends in .parquet or .safetensors"),
-        (texts, texts, "exists; name another or give --overwrite_output_file"),
-        (texts, tmp_path, "is a folder; name a file"),
+        (texts, tmp_path / "f.npy", "features are written as Parquet; name it .parquet"),
+        (texts, there, "exists; name another or give --overwrite_output_file"),
+        (texts, folder, "is a folder; name a file"),
         (empty, tmp_path / "f.parquet", "no texts; name a file with at least one"),
         (half, tmp_path / "f.parquet", "line 1: field 'text' has half a surrogate pair at character 3; repair it"),
     ):
@@ -184,9 +166,9 @@ def test_a_tokenizer_of_more_words_than_the_model_is_refused(
 
 
 def test_a_parquet_files_groups_hold_many_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_writers, "_ROW_GROUP", 10_000)
-    text = feature_writers.EncodedText(np.arange(5, dtype=np.int32), list("abcde"), np.ones((5, 8), dtype=np.float32))
-    with feature_writers.writer_for(tmp_path / "f.parquet", 8, "none", {}) as write:
+    monkeypatch.setattr(feature_extraction, "_ROW_GROUP", 10_000)
+    text = EncodedText(list("abcde"), np.ones((5, 8), dtype=np.float32))
+    with feature_writer(tmp_path / "f.parquet", 8, "none", {}) as write:
         for _ in range(301):
             write([text, text])
     groups = pyarrow.parquet.ParquetFile(tmp_path / "f.parquet").metadata
