@@ -71,7 +71,7 @@ def finetune(
         results |= {"primary_metric": task.primary_metric, "collapsed": split["collapsed"]}
     if config.do_predict:
         results["splits"] |= bench.predict_all()
-    results |= {"deviations": bench.deviations(), "data": bench.task.data_record()}
+    results |= {"deviations": bench.deviations(), "data": bench.task.data_description()}
     return begun.finish(bench.model, bench.tokenizer, results, save_model=config.do_train, last=last)
 
 
@@ -177,7 +177,7 @@ class _Bench:
         if self.config.do_train:
             self.model.config.update(self.task.model_settings())
         scores = self._score(name, dataset, predictions)
-        scores["collapsed"] = self.task.is_collapsed(predictions, dataset)
+        scores["collapsed"] = self.task.is_degenerate(predictions, dataset)
         if scores["collapsed"]:
             logger.warning(
                 "%s %s: collapsed, the model says the same of every row; try another --seed, a lower --learning_rate "

@@ -82,7 +82,7 @@ def _known_data(task: Task, record: Mapping[str, Any]) -> dict[str, Any]:
         return dict(told)
     if any(record.get("settings", {}).get(name) for name in _OWN_FILES):
         return {"dataset": None}
-    return {**task.data_record(), **told}
+    return {**task.data_description(), **told}
 
 
 def _data(record: Mapping[str, Any], dataset: str | None) -> dict[str, Any]:

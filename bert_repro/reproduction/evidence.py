@@ -5,7 +5,7 @@ from typing import Any
 
 from bert_repro.configs import FinetuningConfig, PretrainingConfig
 from bert_repro.corpus.tokenizer import load_tokenizer
-from bert_repro.reproduction.per_example_scores import CURVE_FILE, EXAMPLES_FILE, example_scores, loss_curve
+from bert_repro.reproduction.per_example_scores import CURVE_FILE, EXAMPLES_FILE, loss_curve
 from bert_repro.tasks import configured_task
 from bert_repro.training.run import read_results
 
@@ -26,4 +26,4 @@ def evidence(config: PretrainingConfig | FinetuningConfig) -> dict[str, Any]:
     splits = [name for name, scored in read_results(folder)["splits"].items() if scored.get("metrics")]
     task = configured_task(config).prepared(config, load_tokenizer(config.model_name_or_path))
     data = task.load(config.data_dir, splits)
-    return {EXAMPLES_FILE: {split: example_scores(task, split, data[split], folder) for split in splits}}
+    return {EXAMPLES_FILE: {split: task.example_scores(split, data[split], folder) for split in splits}}

@@ -1,11 +1,9 @@
 """What the report needs of a run beside results.json: two small files that hold no text of any data set.
 
-`examples.json` holds a score for every example of each scored split, in the split's order, for paired statistics:
+`examples.json` holds a score for every example of each scored split, in the split's order, for paired statistics; see
+`Task.example_scores`:
 
     {"validation": {"accuracy": [1, 0, ...]}}
-
-A score is 0 or 1 for `accuracy` and `exact_match`, a fraction for SQuAD's `f1`, and for `entity_f1`, which is no mean
-over sentences, what it counts in each: [right entities, predicted entities, entities].
 
 `curve.json` holds the losses along a pre-training run, at most `CURVE_POINTS` of each:
 
@@ -14,60 +12,19 @@ over sentences, what it counts in each: [right entities, predicted entities, ent
 A left-to-right model has `lm_loss` instead of `mlm_loss`.
 """
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bert_repro.errors import UserError
-from bert_repro.tasks.base import Task
-from bert_repro.tasks.classification import ClassificationTask
-from bert_repro.tasks.multiple_choice import SwagTask
-from bert_repro.tasks.squad.questions import read_json
-from bert_repro.tasks.squad.scoring import answer_texts, score_questions
-from bert_repro.tasks.squad.squad_task import SquadTask
-from bert_repro.tasks.tagging.tag_files import read_tagged_text
-from bert_repro.tasks.tagging.tagging_task import TaggingTask
 from bert_repro.training import training_log
-
-if TYPE_CHECKING:
-    import datasets
 
 EXAMPLES_FILE = "examples.json"
 CURVE_FILE = "curve.json"
 CURVE_POINTS = 200
-_DIGITS = 5  # of a score or a loss; what is drawn or resampled needs no more
+_DIGITS = 5  # of a loss; what is drawn needs no more
 _CURVES = ("mlm_loss", "nsp_loss", "lm_loss")
-
-Scores = dict[str, list[float] | list[list[int]]]
-
-
-def example_scores(task: Task, split: str, dataset: "datasets.Dataset", run_folder: Path) -> Scores:
-    """The score of every example of a split, by metric.
-
-    Args:
-        task: what was learnt.
-        split: the split's name.
-        dataset: the split as `Task.load` gives it. Of a run that was scored on the first rows, those rows are taken.
-        run_folder: the run's output folder with its predictions.
-
-    Raises:
-        UserError: the predictions are missing or are not those of the split, or the task's score is no sum over
-            examples (correlations).
-    """
-    match task:
-        case SquadTask():
-            return _answer_scores(task, split, dataset, run_folder)
-        case TaggingTask():
-            return {"entity_f1": _entity_counts(task, dataset, run_folder / f"predictions.{split}.txt")}
-        case ClassificationTask() if task.number_range is None:
-            return {"accuracy": _right_labels(task, dataset, run_folder / f"predictions.{split}.tsv")}
-        case SwagTask():
-            return {"accuracy": _right_labels(task, dataset, run_folder / f"predictions.{split}.csv")}
-        case _:
-            raise UserError(f"task {task.name}: its score is no sum over examples, so there are none to resample")
 
 
 def loss_curve(run_folder: Path) -> dict[str, dict[str, list[float]]]:
@@ -100,56 +57,3 @@ def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
         if all(name in row for row in rows):
             columns[name] = [round(float(np.mean([rows[place][name] for place in group])), _DIGITS) for group in groups]
     return columns
-
-
-def _right_labels(task: Task, dataset: "datasets.Dataset", path: Path) -> list[float]:
-    """1 where the predicted label is right, 0 elsewhere."""
-    rows = _read_rows(path)
-    _check_rows(path, [row["index"] for row in rows], [str(index) for index in dataset["idx"]])
-    # SWAG's file has the label's number, GLUE's its name.
-    names = task.label_names if isinstance(task, ClassificationTask) else tuple(map(str, range(len(rows[0]) - 2)))
-    labels = dataset["label"][: len(rows)]
-    return [int(row["prediction"] == names[label]) for row, label in zip(rows, labels, strict=True)]
-
-
-def _answer_scores(task: SquadTask, split: str, dataset: "datasets.Dataset", run_folder: Path) -> Scores:
-    path = run_folder / ("predictions.json" if split == "validation" else f"predictions.{split}.json")
-    texts = read_json(path)
-    _check_rows(path, list(texts), list(dataset["id"]))
-    kept = dataset.select(range(len(texts)))
-    found = score_questions([texts[name] for name in kept["id"]], answer_texts(kept), unanswerable=task.unanswerable)
-    return {"exact_match": found.exact_match.astype(int).tolist(), "f1": found.f1.round(_DIGITS).tolist()}
-
-
-def _entity_counts(task: TaggingTask, dataset: "datasets.Dataset", path: Path) -> list[list[int]]:
-    """Right, predicted and true entities of every sentence."""
-    from seqeval.metrics.sequence_labeling import get_entities
-
-    sentences = read_tagged_text(path)
-    words = dataset["words"][: len(sentences.words)]
-    _check_rows(path, [" ".join(sentence) for sentence in sentences.words], [" ".join(sentence) for sentence in words])
-    counts = []
-    for predicted, tags in zip(sentences.tags or [], dataset["tags"][: len(words)], strict=True):
-        ours = set(get_entities(predicted))
-        true = set(get_entities([task.label_names[tag] for tag in tags]))
-        counts.append([len(ours & true), len(ours), len(true)])
-    return counts
-
-
-def _read_rows(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; name the output folder of a run with --do_eval")
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",", quoting=csv.QUOTE_NONE))
-
-
-def _check_rows(path: Path, found: Sequence[str], wanted: Sequence[str]) -> None:
-    """The predictions are of the split's first rows, all of them or fewer."""
-    if not found or list(found) != list(wanted[: len(found)]):
-        row = next(
-            (row for row, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), len(wanted)
-        )
-        raise UserError(
-            f"{path}: row {row} of {len(found)} is not that of the data set's {len(wanted)}; name the data the "
-            "predictions were made for"
-        )

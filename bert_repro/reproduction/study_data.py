@@ -7,10 +7,7 @@ from pathlib import Path
 from bert_repro.corpus.prepared_corpus import TokenizedCorpus
 from bert_repro.errors import UserError
 from bert_repro.reproduction.size_presets import TASK_RECIPES
-from bert_repro.tasks import Task, get_task, multiple_choice
-from bert_repro.tasks.glue.glue_tasks import GlueTask
-from bert_repro.tasks.squad.squad_task import SquadTask
-from bert_repro.tasks.tagging import conll2003
+from bert_repro.tasks import get_task
 
 DATA_DIRS = {"run_glue": "glue_dir", "run_squad": "squad_dir", "run_swag": "swag_dir", "run_ner": "conll_dir"}
 """Recipe -> the setting of a study that names the folder of its official files."""
@@ -40,9 +37,9 @@ def task_fingerprint(name: str, data_dir: str | None) -> str:
     """
     task = get_task("conll2003" if name == "features" else name)
     if data_dir is None:
-        record = task.data_record()
+        record = task.data_description()
         return f"Hub {record.get('dataset', '')} {record.get('config', task.name)}"
-    paths = task_files(task, Path(data_dir))
+    paths = task.data_files(Path(data_dir))
     digest = hashlib.sha256()
     for path in filter(Path.is_file, paths):
         with path.open("rb") as file:
@@ -51,22 +48,3 @@ def task_fingerprint(name: str, data_dir: str | None) -> str:
         flag, names = DATA_DIRS[TASK_RECIPES[name]], ", ".join(str(path) for path in paths)
         raise UserError(f"--{flag} {data_dir}: holds none of {names}; name the folder of {task.title}'s official files")
     return digest.hexdigest()[:16]
-
-
-def task_files(task: Task, data_dir: Path) -> list[Path]:
-    """The official files that a study's runs read of a task, whether or not they are there.
-
-    Test sets without labels are not among them: no run of a study reads them.
-    """
-    splits = ["train", *task.eval_splits]
-    match task:
-        case GlueTask():
-            folders = [data_dir / name for name in (task.title, *task.other_folders)]
-            folder = next(filter(Path.is_dir, folders), folders[0])
-            return [folder / task.files[split].name for split in splits]
-        case SquadTask():
-            return [data_dir / task.files[split] for split in splits]
-        case multiple_choice.SwagTask():
-            return [data_dir / multiple_choice.FILES[split] for split in splits]
-        case _:
-            return [data_dir / name for name in conll2003.FILES.values()]  # its test set is labelled

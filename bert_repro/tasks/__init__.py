@@ -6,7 +6,7 @@ from dataclasses import fields
 from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.base import Task
-from bert_repro.tasks.custom_data import own_classification, own_tagging
+from bert_repro.tasks.custom_data import custom_classification, custom_tagging
 from bert_repro.tasks.glue.glue_tasks import GLUE_TASKS
 from bert_repro.tasks.multiple_choice import SWAG
 from bert_repro.tasks.squad.squad_task import SQUAD_TASKS
@@ -34,9 +34,9 @@ def configured_task(config: FinetuningConfig) -> Task:
     """
     match config:
         case GlueConfig() if config.own_files:
-            return own_classification(config)
+            return custom_classification(config)
         case NerConfig() if config.own_files:
-            return own_tagging(config)
+            return custom_tagging(config)
         case _ if not config.task_name:
             (choices,) = (item.metadata["choices"] for item in fields(config) if item.name == "task_name")
             own = ", or name files of your own with --train_file" if isinstance(config, GlueConfig) else ""

@@ -44,6 +44,8 @@ Batch = dict[str, Any]
 Predictions = dict[str, Any]
 """Columns with one value per example: `prediction` always, others (probabilities ...) as the task has them."""
 FloatArray = npt.NDArray[np.float32]
+ExampleScores = dict[str, list[int] | list[float] | list[list[int]]]
+"""Metric -> a score for each example, or what a score that is no mean over examples counts in each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,9 @@ class Task(ABC):
         paper_batch: sequences per optimiser step, where the user gives none.
         paper_epochs: passes over the training set, where the configuration leaves it to the task.
         data_license: of the published data, for the card; None: not known.
+
+    Attributes:
+        sequences_per_example: how many sequences the encoder reads for one row of a batch.
     """
 
     name: str
@@ -80,6 +85,7 @@ class Task(ABC):
     paper_epochs: float = 3.0
     data_license: str | None = None
     encodes_at_once: ClassVar[bool] = False  # or a thousand examples at a time
+    sequences_per_example: ClassVar[int] = 1
 
     def prepared(self, config: "FinetuningConfig", tokenizer: "PreTrainedTokenizerBase") -> "Task":
         """The task with a run's settings and tokenizer, where it needs them; called once, before the model loads."""
@@ -131,6 +137,14 @@ class Task(ABC):
         Raises:
             UserError: none of the splits is there, or a file is not as the task's official files are.
         """
+
+    def data_files(self, data_dir: Path) -> list[Path]:
+        """Lists the official files of the training set and of the labelled splits, whether or not they are there.
+
+        Args:
+            data_dir: folder of the official files, as for `load`.
+        """
+        return []
 
     @abstractmethod
     def is_labelled(self, dataset: "datasets.Dataset") -> bool:
@@ -262,7 +276,7 @@ class Task(ABC):
             dataset: the split.
         """
 
-    def is_collapsed(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
+    def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
         """Whether a fine-tuned model says the same whatever it reads, the known failure of BERT on small sets (4.1).
 
         Args:
@@ -273,6 +287,24 @@ class Task(ABC):
             True if all predictions are equal; one prediction alone shows nothing.
         """
         return len(dataset) > 1 and metrics.is_constant(predictions["prediction"])
+
+    def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
+        """Scores every example of a split from the predictions that a run wrote, for paired statistics.
+
+        Args:
+            split: its name.
+            dataset: the split from `load`; of a run that was scored on the first rows, those rows are taken.
+            run_folder: the run's output folder.
+
+        Returns:
+            0 or 1 for `accuracy` and `exact_match`, a fraction for SQuAD's `f1`, and for `entity_f1`, which is no mean
+            over sentences, [correct, predicted, true entities] of each.
+
+        Raises:
+            UserError: the predictions are missing or are those of other data, or the task's score is no sum over
+                examples (correlations).
+        """
+        raise UserError(f"task {self.name}: its score is no sum over examples, so there are none to resample")
 
     @abstractmethod
     def write_predictions(
@@ -290,7 +322,7 @@ class Task(ABC):
             The files written.
         """
 
-    def data_record(self) -> dict[str, Any]:
+    def data_description(self) -> dict[str, Any]:
         """What results and the card say about the data: `dataset` (its id on the Hub; None: it has none there, as
         one's own files), `config`, `language`, `text_columns`, `license`."""
         return {"dataset": None}

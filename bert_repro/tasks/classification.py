@@ -11,14 +11,15 @@ import numpy.typing as npt
 
 from bert_repro.errors import NonFiniteError
 from bert_repro.tasks import metrics
-from bert_repro.tasks.base import FloatArray, Predictions, Task
+from bert_repro.tasks.base import ExampleScores, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
+from bert_repro.tasks.prediction_files import read_prediction_rows, require_first_rows
 
 if TYPE_CHECKING:
     import datasets
     from transformers import EvalPrediction, PreTrainedTokenizerBase
 
-COLLAPSED_SPREAD = 0.01
+DEGENERATE_SPREAD = 0.01
 """Numbers whose standard deviation is below this share of the labels' count as constant (our choice)."""
 
 
@@ -79,8 +80,8 @@ class ClassificationTask(Task):
         """All `metrics` of the split."""
         return metrics.compute(self.metrics, predictions["prediction"], np.asarray(dataset["label"][:]))
 
-    def is_collapsed(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
-        """See `Task.is_collapsed`. Numbers are never quite equal: theirs spread less than 1% of what the labels do.
+    def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
+        """See `Task.is_degenerate`. Numbers are never quite equal: theirs spread less than 1% of what the labels do.
 
         Spread is the standard deviation. Labels that are all equal ask for a constant.
         """
@@ -88,8 +89,18 @@ class ClassificationTask(Task):
         if metrics.is_constant(labels):
             return False
         if self.number_range is None:
-            return super().is_collapsed(predictions, dataset)
-        return bool(np.std(predictions["prediction"]) < COLLAPSED_SPREAD * np.std(labels))
+            return super().is_degenerate(predictions, dataset)
+        return bool(np.std(predictions["prediction"]) < DEGENERATE_SPREAD * np.std(labels))
+
+    def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
+        """See `Task.example_scores`; whether each label is correct."""
+        if self.number_range is not None:
+            return super().example_scores(split, dataset, run_folder)
+        path = run_folder / f"predictions.{split}.tsv"
+        rows = read_prediction_rows(path)
+        require_first_rows(path, [row["index"] for row in rows], [str(index) for index in dataset["idx"]])
+        expected = [self.label_names[label] for label in dataset["label"][: len(rows)]]
+        return {"accuracy": [int(row["prediction"] == name) for row, name in zip(rows, expected, strict=True)]}
 
     def compute_metrics(self, prediction: "EvalPrediction") -> dict[str, float]:
         """The same scores for `Trainer(compute_metrics=task.compute_metrics)`, through `evaluate`."""
@@ -116,9 +127,9 @@ class ClassificationTask(Task):
                 file.write("\t".join([str(index), shown, *(f"{share:.6f}" for share in shares)]) + "\n")
         return [path]
 
-    def data_record(self) -> dict[str, Any]:
-        """See `Task.data_record`."""
-        return {**super().data_record(), "text_columns": list(self.text_columns)}
+    def data_description(self) -> dict[str, Any]:
+        """See `Task.data_description`."""
+        return {**super().data_description(), "text_columns": list(self.text_columns)}
 
     def model_settings(self) -> dict[str, Any]:
         """Labels, and whether the loss is cross-entropy or squared error."""

@@ -33,7 +33,7 @@ ANY_NUMBER = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnClassificationTask(ClassificationTask):
+class CustomClassificationTask(ClassificationTask):
     """A label or a number for each row of one's own files.
 
     Args:
@@ -80,7 +80,7 @@ class OwnClassificationTask(ClassificationTask):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnTaggingTask(TaggingTask):
+class CustomTaggingTask(TaggingTask):
     """A tag for every word of one's own files.
 
     Args:
@@ -101,7 +101,7 @@ class OwnTaggingTask(TaggingTask):
         }
 
 
-def own_classification(config: GlueConfig) -> OwnClassificationTask:
+def custom_classification(config: GlueConfig) -> CustomClassificationTask:
     """The task of `--train_file` and its kin.
 
     Args:
@@ -116,8 +116,8 @@ def own_classification(config: GlueConfig) -> OwnClassificationTask:
     _check_names(text_columns, config.label_column)
     numbers = config.regression if config.do_train else _model_predicts_numbers(config)
     metrics = ("pearson", "spearmanr") if numbers else ("accuracy", "matthews_correlation")
-    return OwnClassificationTask(
-        name="own",
+    return CustomClassificationTask(
+        name="custom",
         title=_title(files),
         metrics=metrics,
         primary_metric=metrics[0],
@@ -130,7 +130,7 @@ def own_classification(config: GlueConfig) -> OwnClassificationTask:
     )
 
 
-def own_tagging(config: NerConfig) -> OwnTaggingTask:
+def custom_tagging(config: NerConfig) -> CustomTaggingTask:
     """The task of `--train_file` and its kin, for tagged text.
 
     Tags that mark entities (B-, I- and a type) are scored by entity F1, others by the share of words that are right.
@@ -139,8 +139,8 @@ def own_tagging(config: NerConfig) -> OwnTaggingTask:
     tags = _tag_names(config)
     metric = "entity_f1" if are_entity_tags(tags) else "accuracy"
     logger.info("%d tags, scored by %s: %s", len(tags), metric, ", ".join(tags))
-    return OwnTaggingTask(
-        name="own",
+    return CustomTaggingTask(
+        name="custom",
         title=_title(files),
         metrics=(metric,),
         primary_metric=metric,

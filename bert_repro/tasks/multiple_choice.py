@@ -9,17 +9,18 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from bert_repro.configs import FinetuningConfig, SwagConfig
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks import metrics
-from bert_repro.tasks.base import Batch, Feature, FloatArray, Predictions, Task
+from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.custom_data import files_of
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
 from bert_repro.tasks.hub_datasets import load_from_hub
+from bert_repro.tasks.prediction_files import read_prediction_rows, require_first_rows
 from bert_repro.utils.tables import read_table
 from bert_repro.utils.tsv import Table
 
@@ -52,6 +53,7 @@ class SwagTask(Task):
     start_segment: str = "B"
     data_license: str | None = "unknown, as its card on the Hub says"
     files: Mapping[str, Path] = field(default_factory=dict)
+    sequences_per_example: ClassVar[int] = len(ENDINGS)
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SwagTask":
         """The task with the configuration's `start_segment` and files."""
@@ -69,6 +71,10 @@ class SwagTask(Task):
             if split not in found:
                 logger.warning("%s: split %s is missing", self.name, split)
         return found
+
+    def data_files(self, data_dir: Path) -> list[Path]:
+        """See `Task.data_files`."""
+        return [data_dir / FILES[split] for split in ("train", *self.eval_splits)]
 
     def is_labelled(self, dataset: "datasets.Dataset") -> bool:
         """Whether there is a column `label`."""
@@ -152,6 +158,14 @@ class SwagTask(Task):
         """Accuracy."""
         return metrics.compute(self.metrics, predictions["prediction"], np.asarray(dataset["label"][:]))
 
+    def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
+        """See `Task.example_scores`; whether each ending is correct."""
+        path = run_folder / f"predictions.{split}.csv"
+        rows = read_prediction_rows(path)
+        require_first_rows(path, [row["index"] for row in rows], [str(index) for index in dataset["idx"]])
+        expected = dataset["label"][: len(rows)]
+        return {"accuracy": [int(row["prediction"] == str(label)) for row, label in zip(rows, expected, strict=True)]}
+
     def write_predictions(
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
     ) -> list[Path]:
@@ -164,10 +178,10 @@ class SwagTask(Task):
                 file.write(",".join([str(index), str(ending), *(f"{share:.6f}" for share in shares)]) + "\n")
         return [path]
 
-    def data_record(self) -> dict[str, Any]:
-        """See `Task.data_record`; nothing is known of one's own files."""
+    def data_description(self) -> dict[str, Any]:
+        """See `Task.data_description`; nothing is known of one's own files."""
         if self.files:
-            return super().data_record()
+            return super().data_description()
         return {"dataset": HUB_DATASET, "config": HUB_CONFIG, "language": "en", "license": self.data_license}
 
     def _segments(self, examples: Mapping[str, list[str]]) -> tuple[list[str], list[list[str]]]:

@@ -24,7 +24,7 @@ def record_of(task: Task) -> dict:
         "rows_scored": 10,
         "primary_metric": task.primary_metric,
         "seed": 1,
-        "data": task.data_record(),
+        "data": task.data_description(),
         "base_model": "org/bert-mini",
         "settings": {"model_name_or_path": "org/bert-mini"},
         "model": {"class": task.head},

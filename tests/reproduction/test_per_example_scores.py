@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_repro.errors import UserError
-from bert_repro.reproduction.per_example_scores import CURVE_POINTS, example_scores, loss_curve
+from bert_repro.reproduction.per_example_scores import CURVE_POINTS, loss_curve
 from bert_repro.tasks import get_task
 
 ROWS = 40
@@ -70,7 +70,7 @@ def test_the_scores_of_examples_give_the_score_of_the_split(tmp_path, name):
     task, split, data, predictions = made_up(name)
     task.write_predictions(tmp_path, split, data, predictions)
     expected = task.score(predictions, data)
-    for metric, scores in example_scores(task, split, data, tmp_path).items():
+    for metric, scores in task.example_scores(split, data, tmp_path).items():
         assert len(scores) == ROWS
         values = np.array(scores)
         found = 2 * values[:, 0].sum() / values[:, 1:].sum() if metric == "entity_f1" else values.mean()
@@ -83,7 +83,7 @@ def test_a_run_scored_on_the_first_rows_takes_those(tmp_path, name):
     task, split, data, predictions = made_up(name)
     first = {column: values[:11] for column, values in predictions.items()}
     task.write_predictions(tmp_path, split, data.select(range(11)), first)
-    assert {len(scores) for scores in example_scores(task, split, data, tmp_path).values()} == {11}
+    assert {len(scores) for scores in task.example_scores(split, data, tmp_path).values()} == {11}
 
 
 @pytest.mark.parametrize("name", ["mnli", "swag", "squad", "conll2003"])
@@ -91,12 +91,12 @@ def test_predictions_of_other_data_are_refused(tmp_path, name):
     task, split, data, predictions = made_up(name)
     task.write_predictions(tmp_path, split, data, predictions)
     with pytest.raises(UserError, match=r"^[^\n]*row 0 of 40 is not that of the data set's 39[^\n]*$"):
-        example_scores(task, split, data.select(range(1, ROWS)), tmp_path)
+        task.example_scores(split, data.select(range(1, ROWS)), tmp_path)
 
 
 def test_a_correlation_has_no_scores_of_examples(tmp_path):
     with pytest.raises(UserError, match="stsb"):
-        example_scores(get_task("stsb"), "validation", None, tmp_path)
+        get_task("stsb").example_scores("validation", None, tmp_path)
 
 
 def log(folder, rows):

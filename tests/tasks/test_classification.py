@@ -201,7 +201,7 @@ def test_stock_trainer_face_gives_the_same_scores(task):
 
 
 def test_a_task_of_ones_own_is_data_too():
-    own = dataclasses.replace(RTE, name="own", label_names=("a", "b", "c"))
+    own = dataclasses.replace(RTE, name="custom", label_names=("a", "b", "c"))
     assert own.parse_label("c", own.label_names) == 2
     with pytest.raises(ValueError, match="label 'd' is not known; it must be one of: a, b, c"):
         own.parse_label("d", own.label_names)

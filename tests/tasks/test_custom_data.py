@@ -268,7 +268,7 @@ def test_labels_that_differ_in_case_alone_are_two_labels(tmp_path):
     task = configured_task(config(train_file=write_csv(tmp_path / "x.csv", [("a", "US"), ("b", "us"), ("c", "We")])))
     assert task.label_names == ("US", "We", "us")
     assert task.label_columns({0: "us", 1: "US", 2: "We"}) == [1, 2, 0]
-    with pytest.raises(UserError, match="the model tells apart us, Us, We, but task own needs US, We, us"):
+    with pytest.raises(UserError, match="the model tells apart us, Us, We, but task custom needs US, We, us"):
         task.label_columns({0: "us", 1: "Us", 2: "We"})
     assert replace(task, label_names=("Yes", "no")).label_columns({0: "NO", 1: "yes"}) == [1, 0]
 

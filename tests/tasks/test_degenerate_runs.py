@@ -24,7 +24,7 @@ def split(**columns):
     ],
 )
 def test_one_label_for_all(predictions, labels, collapsed):
-    found = get_task("rte").is_collapsed({"prediction": np.array(predictions)}, split(label=labels))
+    found = get_task("rte").is_degenerate({"prediction": np.array(predictions)}, split(label=labels))
     assert found is collapsed
 
 
@@ -33,26 +33,26 @@ def test_numbers_that_hardly_differ(spread, collapsed):
     labels = np.linspace(0, 5, 101)
     assert np.std(labels) == pytest.approx(1.458, abs=1e-3)
     noise = np.random.default_rng(0).normal(scale=spread, size=101)
-    assert get_task("stsb").is_collapsed({"prediction": 2.6 + noise}, split(label=labels)) is collapsed
+    assert get_task("stsb").is_degenerate({"prediction": 2.6 + noise}, split(label=labels)) is collapsed
 
 
 def test_one_ending_for_all():
     swag = get_task("swag")
-    assert swag.is_collapsed({"prediction": np.array([3, 3, 3])}, split(label=[0, 1, 2]))
-    assert not swag.is_collapsed({"prediction": np.array([3, 3, 2])}, split(label=[0, 1, 2]))
+    assert swag.is_degenerate({"prediction": np.array([3, 3, 3])}, split(label=[0, 1, 2]))
+    assert not swag.is_degenerate({"prediction": np.array([3, 3, 2])}, split(label=[0, 1, 2]))
 
 
 def test_one_tag_for_all_words():
     task, data = get_task("conll2003"), split(words=[["a", "b"], ["c"]], tags=[[0, 1], [0]])
-    assert task.is_collapsed({"prediction": [["O", "O"], ["O"]]}, data)
-    assert not task.is_collapsed({"prediction": [["O", "B-PER"], ["O"]]}, data)
+    assert task.is_degenerate({"prediction": [["O", "O"], ["O"]]}, data)
+    assert not task.is_degenerate({"prediction": [["O", "B-PER"], ["O"]]}, data)
 
 
 def test_one_answer_or_none_for_all_questions():
     data = split(id=["a", "b"])
     same, odds = {"prediction": ["it", "it"], "null_odds": [-1.0, 3.0]}, {"prediction": ["it", "he"]}
-    assert get_task("squad").is_collapsed(same, data)
-    assert not get_task("squad").is_collapsed(odds, data)
+    assert get_task("squad").is_degenerate(same, data)
+    assert not get_task("squad").is_degenerate(odds, data)
     squad_v2 = get_task("squad_v2")
-    assert not squad_v2.is_collapsed(same, data)  # one is answered, one is not
-    assert replace(squad_v2, null_score_diff_threshold=-2.0).is_collapsed(odds | {"null_odds": [-1.0, 3.0]}, data)
+    assert not squad_v2.is_degenerate(same, data)  # one is answered, one is not
+    assert replace(squad_v2, null_score_diff_threshold=-2.0).is_degenerate(odds | {"null_odds": [-1.0, 3.0]}, data)

@@ -161,7 +161,7 @@ def test_ones_own_rows_in_any_table(tmp_path):
     task = SWAG.prepared(own, None)
     found = task.load(None, ["train"]) | task.load(None, ["validation"])
     assert found["train"]["label"][:] == [3, 0] and found["validation"]["sent2"][:] == ["He"]
-    assert task.data_record() == {"dataset": None} and SWAG.data_record()["dataset"] == "allenai/swag"
+    assert task.data_description() == {"dataset": None} and SWAG.data_description()["dataset"] == "allenai/swag"
     three = {name: value for name, value in row.items() if name != "ending3"}
     (tmp_path / "own.jsonl").write_text(json.dumps(three) + "\n")
     with pytest.raises(UserError, match="row 1: no field 'ending3'"):

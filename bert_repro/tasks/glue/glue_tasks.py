@@ -82,10 +82,15 @@ class GlueTask(ClassificationTask):
                 logger.warning("%s: split %s is missing", self.name, split)
         return found
 
-    def data_record(self) -> dict[str, Any]:
-        """See `Task.data_record`."""
+    def data_files(self, data_dir: Path) -> list[Path]:
+        """See `Task.data_files`."""
+        folder = self._folder(data_dir)
+        return [folder / self.files[split].name for split in ("train", *self.eval_splits)]
+
+    def data_description(self) -> dict[str, Any]:
+        """See `Task.data_description`."""
         return {
-            **super().data_record(),
+            **super().data_description(),
             "dataset": HUB_DATASET,
             "config": self.name,
             "language": "en",
@@ -97,8 +102,7 @@ class GlueTask(ClassificationTask):
         return {split: _without_placeholders(dataset) for split, dataset in found.items()}
 
     def _load_from_files(self, data_dir: Path, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        folders = [data_dir / name for name in (self.title, *self.other_folders)]
-        folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+        folder = self._folder(data_dir)
         paths = {split: folder / self.files[split].name for split in splits}
         present = [split for split, path in paths.items() if path.is_file()]
         if not present:
@@ -107,6 +111,10 @@ class GlueTask(ClassificationTask):
                 f"holds the official {self.title}/"
             )
         return {split: self._read(paths[split], self.files[split]) for split in present}
+
+    def _folder(self, data_dir: Path) -> Path:
+        folders = [data_dir / name for name in (self.title, *self.other_folders)]
+        return next((folder for folder in folders if folder.is_dir()), folders[0])
 
     def _read(self, path: Path, file: GlueFile) -> "datasets.Dataset":
         import datasets

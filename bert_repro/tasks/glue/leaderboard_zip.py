@@ -19,6 +19,7 @@ from typing import Any
 
 from bert_repro.configs import GlueZipCheckConfig, GlueZipConfig
 from bert_repro.errors import UserError
+from bert_repro.paper_results import SPLIT_ROWS
 from bert_repro.tasks.glue import glue_tasks
 from bert_repro.utils.tsv import read_tsv
 
@@ -37,14 +38,17 @@ class LeaderboardFile:
     Args:
         name: its name.
         task: whose predictions it holds.
-        rows: how many rows the official test set has.
         split: the task's name for that set.
     """
 
     name: str
     task: glue_tasks.GlueTask
-    rows: int
     split: str = "test"
+
+    @property
+    def rows(self) -> int:
+        """How many rows the official test set has."""
+        return SPLIT_ROWS[self.task.name, self.split]
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -71,17 +75,17 @@ class LeaderboardFile:
 
 
 FILES = (
-    LeaderboardFile("AX.tsv", glue_tasks.AX, 1104),
-    LeaderboardFile("CoLA.tsv", glue_tasks.COLA, 1063),
-    LeaderboardFile("MNLI-m.tsv", glue_tasks.MNLI, 9796, "test_matched"),
-    LeaderboardFile("MNLI-mm.tsv", glue_tasks.MNLI, 9847, "test_mismatched"),
-    LeaderboardFile("MRPC.tsv", glue_tasks.MRPC, 1725),
-    LeaderboardFile("QNLI.tsv", glue_tasks.QNLI, 5463),
-    LeaderboardFile("QQP.tsv", glue_tasks.QQP, 390965),
-    LeaderboardFile("RTE.tsv", glue_tasks.RTE, 3000),
-    LeaderboardFile("SST-2.tsv", glue_tasks.SST2, 1821),
-    LeaderboardFile("STS-B.tsv", glue_tasks.STSB, 1379),
-    LeaderboardFile("WNLI.tsv", glue_tasks.WNLI, 146),
+    LeaderboardFile("AX.tsv", glue_tasks.AX),
+    LeaderboardFile("CoLA.tsv", glue_tasks.COLA),
+    LeaderboardFile("MNLI-m.tsv", glue_tasks.MNLI, "test_matched"),
+    LeaderboardFile("MNLI-mm.tsv", glue_tasks.MNLI, "test_mismatched"),
+    LeaderboardFile("MRPC.tsv", glue_tasks.MRPC),
+    LeaderboardFile("QNLI.tsv", glue_tasks.QNLI),
+    LeaderboardFile("QQP.tsv", glue_tasks.QQP),
+    LeaderboardFile("RTE.tsv", glue_tasks.RTE),
+    LeaderboardFile("SST-2.tsv", glue_tasks.SST2),
+    LeaderboardFile("STS-B.tsv", glue_tasks.STSB),
+    LeaderboardFile("WNLI.tsv", glue_tasks.WNLI),
 )
 
 

@@ -4,12 +4,14 @@ Three ways to count a place: characters of the context, whitespace words of it, 
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from bert_repro.tasks.encoding import token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -67,6 +69,13 @@ def tokenize_passages(tokenizer: "PreTrainedTokenizerBase", contexts: Sequence[s
         word_of = np.searchsorted(words[:, 0], offsets[:, 0], side="right") - 1
         ids = np.array(encoding.ids, dtype=np.int64)
         yield Passage(context, ids, encoding.tokens, offsets[:, 0], offsets[:, 1], words, word_of)
+
+
+def shared_passages(tokenizer: "PreTrainedTokenizerBase", contexts: Sequence[str]) -> list[Passage]:
+    """Returns a passage for each context, tokenised once where several questions share it."""
+    different = list(dict.fromkeys(contexts))
+    passages = dict(zip(different, tokenize_passages(tokenizer, different), strict=True))
+    return [passages[context] for context in contexts]
 
 
 def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
@@ -136,6 +145,26 @@ def answer_span(passage: Passage, answer: str, start: int, answer_ids: Sequence[
         if ids[place : place + size] == wanted:
             return first + place, first + place + size - 1
     return first, last
+
+
+def first_answer_spans(
+    answers: Sequence[Mapping[str, Any]], tokenizer: "PreTrainedTokenizerBase", passages: Sequence[Passage]
+) -> list[tuple[int, int] | None]:
+    """Returns the pieces of each question's first answer; None without an answer, `UNFOUND` where it is not in place.
+
+    Args:
+        answers: `text` and `answer_start` of each question.
+        tokenizer: a fast tokenizer of transformers.
+        passages: the passage of each question.
+    """
+    texts = [next(iter(answer["text"]), "") for answer in answers]
+    spans: list[tuple[int, int] | None] = []
+    for answer, passage, text, ids in zip(answers, passages, texts, token_ids(tokenizer, texts), strict=True):
+        found = None
+        if answer["text"]:
+            found = answer_span(passage, text, answer["answer_start"][0], ids) or UNFOUND
+        spans.append(found)
+    return spans
 
 
 def target(span: tuple[int, int] | None, window: tuple[int, int], offset: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """SQuAD v1.1 and v2.0: the answer to a question is a span of a passage (paper 4.2, 4.3; released run_squad.py).
 
-A question over a long passage is one example with several features, one for each window. `squad_windows` makes
-windows, `squad_decoding` turns scores into answers, `squad_scoring` scores them, `squad_files` reads the files.
+A question over a long passage is one example with several features, one for each window. `questions` reads the files,
+`passage_windows` makes windows, `decoding` turns scores into answers, `scoring` scores them.
 """
 
 import logging
@@ -17,21 +17,22 @@ import numpy.typing as npt
 from bert_repro.configs import FinetuningConfig, SquadConfig
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks import metrics
-from bert_repro.tasks.base import Batch, Feature, FloatArray, Predictions, Task
+from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids
 from bert_repro.tasks.hub_datasets import load_from_hub
-from bert_repro.tasks.squad import scoring as scoring
+from bert_repro.tasks.prediction_files import require_first_rows
+from bert_repro.tasks.squad import scoring
 from bert_repro.tasks.squad.decoding import Decoder, ReleasedText, text_by_offsets
 from bert_repro.tasks.squad.passage_windows import (
     NO_ANSWER,
     UNFOUND,
     Passage,
-    answer_span,
+    first_answer_spans,
+    shared_passages,
     target,
-    tokenize_passages,
     window_spans,
 )
-from bert_repro.tasks.squad.questions import ListsOnDisk, read_questions, write_by_id
+from bert_repro.tasks.squad.questions import ListsOnDisk, read_json, read_questions, write_by_id
 
 if TYPE_CHECKING:
     import datasets
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 _ROWS_AT_ONCE = 1000
+_F1_DIGITS = 5  # of an example's F1; what is resampled needs no more
 _DEFAULTS = SquadConfig(model_name_or_path="-", do_eval=True)
 
 
@@ -142,6 +144,10 @@ class SquadTask(Task):
                 logger.warning("%s: split %s is missing", self.name, split)
         return found
 
+    def data_files(self, data_dir: Path) -> list[Path]:
+        """See `Task.data_files`."""
+        return [data_dir / self.files[split] for split in ("train", *self.eval_splits)]
+
     def is_labelled(self, dataset: "datasets.Dataset") -> bool:
         """Whether there is a column `answers`."""
         return "answers" in dataset.column_names
@@ -156,8 +162,8 @@ class SquadTask(Task):
         """[CLS] question [SEP] window [SEP] for every window of every question."""
         cls, sep = special_ids(tokenizer)
         questions = token_ids(tokenizer, examples["question"])
-        passages = _passages(tokenizer, examples["context"])
-        spans = self._answer_spans(examples, tokenizer, passages) if "answers" in examples else None
+        passages = shared_passages(tokenizer, examples["context"])
+        spans = first_answer_spans(examples["answers"], tokenizer, passages) if "answers" in examples else None
         columns = ("input_ids", "token_type_ids", "length", "truncated", "window", "window_start", "passage_at")
         features: dict[str, list[Any]] = {name: [] for name in columns}
         if spans is not None:
@@ -176,20 +182,6 @@ class SquadTask(Task):
                     span = spans[row]
                     features["labels"].append(UNFOUND if span == UNFOUND else target(span, (start, size), passage_at))
         return features
-
-    def _answer_spans(
-        self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", passages: Sequence[Passage]
-    ) -> list[tuple[int, int] | None]:
-        """The pieces of each question's first answer; None without an answer, `UNFOUND` where it cannot be found."""
-        texts = [next(iter(answers["text"]), "") for answers in examples["answers"]]
-        answer_ids = token_ids(tokenizer, texts)
-        spans: list[tuple[int, int] | None] = []
-        for answers, passage, text, ids in zip(examples["answers"], passages, texts, answer_ids, strict=True):
-            found = None
-            if answers["text"]:
-                found = answer_span(passage, text, answers["answer_start"][0], ids) or UNFOUND
-            spans.append(found)
-        return spans
 
     def training_features(self, features: "datasets.Dataset") -> "datasets.Dataset":
         """Leaves out questions whose answer is not where they say, and windows without a target.
@@ -302,9 +294,19 @@ class SquadTask(Task):
             **scoring.threshold_report(questions, odds),
         }
 
-    def is_collapsed(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
-        """See `Task.is_collapsed`; by the answers after the threshold, so that none at all (v2.0) counts."""
+    def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
+        """See `Task.is_degenerate`; by the answers after the threshold, so that none at all (v2.0) counts."""
         return len(dataset) > 1 and len(set(self.answers(predictions))) == 1
+
+    def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
+        """See `Task.example_scores`; exact match and F1 of every question."""
+        path = run_folder / _file_name("predictions", split)
+        texts = read_json(path)
+        require_first_rows(path, list(texts), list(dataset["id"]))
+        kept = dataset.select(range(len(texts)))
+        right = scoring.answer_texts(kept)
+        found = scoring.score_questions([texts[name] for name in kept["id"]], right, unanswerable=self.unanswerable)
+        return {"exact_match": found.exact_match.astype(int).tolist(), "f1": found.f1.round(_F1_DIGITS).tolist()}
 
     def write_predictions(
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
@@ -316,14 +318,14 @@ class SquadTask(Task):
             contents["null_odds"] = predictions["null_odds"]
         paths = []
         for name, values in contents.items():
-            paths.append(Path(directory) / (f"{name}.json" if split == "validation" else f"{name}.{split}.json"))
+            paths.append(Path(directory) / _file_name(name, split))
             write_by_id(paths[-1], dataset["id"], values)
         return paths
 
-    def data_record(self) -> dict[str, Any]:
-        """See `Task.data_record`; nothing is known of one's own files."""
+    def data_description(self) -> dict[str, Any]:
+        """See `Task.data_description`; nothing is known of one's own files."""
         if self.settings.train_file or self.settings.validation_file:
-            return super().data_record()
+            return super().data_description()
         return {"dataset": self.hub_dataset, "language": "en", "license": self.data_license}
 
     def evaluate_metric(self) -> "evaluate.Metric":
@@ -349,14 +351,11 @@ class SquadTask(Task):
 
     def _dataset_passages(self, dataset: "datasets.Dataset") -> Iterator[Passage]:
         for start in range(0, len(dataset), _ROWS_AT_ONCE):
-            yield from _passages(self.tokenizer, dataset[start : start + _ROWS_AT_ONCE]["context"])
+            yield from shared_passages(self.tokenizer, dataset[start : start + _ROWS_AT_ONCE]["context"])
 
 
-def _passages(tokenizer: "PreTrainedTokenizerBase", contexts: Sequence[str]) -> list[Passage]:
-    """A passage for each context, tokenised once where several questions share it."""
-    different = list(dict.fromkeys(contexts))
-    passages = dict(zip(different, tokenize_passages(tokenizer, different), strict=True))
-    return [passages[context] for context in contexts]
+def _file_name(name: str, split: str) -> str:
+    return f"{name}.json" if split == "validation" else f"{name}.{split}.json"
 
 
 SQUAD = SquadTask(

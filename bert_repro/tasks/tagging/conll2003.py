@@ -37,6 +37,10 @@ class Conll2003Task(TaggingTask):
                 logger.warning("%s: split %s is missing", self.name, split)
         return found
 
+    def data_files(self, data_dir: Path) -> list[Path]:
+        """See `Task.data_files`; the test set is labelled and scored too."""
+        return [data_dir / name for name in FILES.values()]
+
     def deviations(
         self, tokenizer: "PreTrainedTokenizerBase", splits: "Mapping[str, datasets.Dataset]"
     ) -> dict[str, str]:
@@ -48,8 +52,8 @@ class Conll2003Task(TaggingTask):
             )
         return found
 
-    def data_record(self) -> dict[str, Any]:
-        """See `Task.data_record`."""
+    def data_description(self) -> dict[str, Any]:
+        """See `Task.data_description`."""
         return {"dataset": HUB_DATASET, "language": "en", "license": self.data_license}
 
     def _from_hub(self, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":

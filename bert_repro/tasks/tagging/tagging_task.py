@@ -18,10 +18,11 @@ import numpy.typing as npt
 from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks import metrics
-from bert_repro.tasks.base import Batch, Feature, FloatArray, Predictions, Task
+from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import special_ids, token_ids
+from bert_repro.tasks.prediction_files import require_first_rows
 from bert_repro.tasks.tagging.document_windows import TokenisedDocument, windows
-from bert_repro.tasks.tagging.tag_files import ENTITY_TAG, TaggedSentences, to_bio
+from bert_repro.tasks.tagging.tag_files import ENTITY_TAG, TaggedSentences, read_tagged_text, to_bio
 from bert_repro.training.collation import IGNORE_INDEX
 
 if TYPE_CHECKING:
@@ -167,10 +168,25 @@ class TaggingTask(Task):
             return metrics.compute(self.metrics, *words)
         return metrics.compute(self.metrics, predictions["prediction"], references)
 
-    def is_collapsed(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
-        """See `Task.is_collapsed`; whether every word has the same tag."""
+    def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
+        """See `Task.is_degenerate`; whether every word has the same tag."""
         tags = list(chain.from_iterable(predictions["prediction"]))
         return len(tags) > 1 and len(set(tags)) == 1
+
+    def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
+        """See `Task.example_scores`; the entities of every sentence."""
+        from seqeval.metrics.sequence_labeling import get_entities
+
+        path = run_folder / f"predictions.{split}.txt"
+        found = read_tagged_text(path)
+        words = dataset["words"][: len(found.words)]
+        require_first_rows(path, [" ".join(sentence) for sentence in found.words], list(map(" ".join, words)))
+        counts = []
+        for predicted, tags in zip(found.tags or [], dataset["tags"][: len(words)], strict=True):
+            ours = set(get_entities(predicted))
+            true = set(get_entities([self.label_names[tag] for tag in tags]))
+            counts.append([len(ours & true), len(ours), len(true)])
+        return {"entity_f1": counts}
 
     def write_predictions(
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
