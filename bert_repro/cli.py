@@ -46,7 +46,7 @@ class Recipe:
 
 
 RECIPES = {
-    "train_tokenizer": Recipe(configs.TokenizerConfig, "bert_repro.corpus.prepare:train_tokenizer_from_corpus"),
+    "train_tokenizer": Recipe(configs.TokenizerConfig, "bert_repro.corpus.tokenizer:train_tokenizer"),
     "prepare_corpus": Recipe(configs.CorpusConfig, "bert_repro.corpus.prepare:prepare_corpus"),
     "audit_pretraining_data": Recipe(configs.AuditConfig, "bert_repro.pretraining.audit.run:audit_pretraining_data"),
     "run_pretraining": Recipe(configs.PretrainingConfig, "bert_repro.pretraining.run:run_pretraining"),

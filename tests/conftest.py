@@ -71,12 +71,13 @@ def write_glue(folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     from bert_repro.configs import CorpusConfig, TokenizerConfig
-    from bert_repro.corpus.prepare import prepare_corpus, train_tokenizer_from_corpus
+    from bert_repro.corpus.prepare import prepare_corpus
+    from bert_repro.corpus.tokenizer import train_tokenizer
 
     root = tmp_path_factory.mktemp("world")
     text = write_text(root / "text.txt", documents=60)
     tokenizer, corpus = root / "tokenizer", root / "corpus"
-    train_tokenizer_from_corpus(TokenizerConfig(input_files=(str(text),), output_dir=str(tokenizer), vocab_size=150))
+    train_tokenizer(TokenizerConfig(input_files=(str(text),), output_dir=str(tokenizer), vocab_size=150))
     prepare_corpus(CorpusConfig(input_files=(str(text),), tokenizer=str(tokenizer), output_dir=str(corpus)))
     return World(root, text, tokenizer, corpus, write_glue(root / "glue"))
 

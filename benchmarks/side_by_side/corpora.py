@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.corpus.prepared_corpus import TokenizedCorpus
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.utils.randomness import draw, fraction
 
@@ -98,6 +98,6 @@ def load(folder: str | None, documents: int = 1000) -> tuple[Any, npt.NDArray[np
     """
     if folder is None:
         return made_up(documents), np.arange(documents), made_up_tokenizer(), f"made up, {documents} documents"
-    corpus = TokenizedCorpus.load(folder)
+    corpus = PreparedCorpus.load(folder)
     name = f"prepared, {corpus.num_documents} documents, {corpus.num_tokens} tokens"
     return corpus, np.arange(corpus.num_documents), load_tokenizer(f"{folder}/tokenizer"), name

@@ -1,7 +1,7 @@
-"""Text passages of a document: what the paper keeps of Wikipedia ("only the text passages", 3.1), by plain rules.
+"""Extracts the text passages of a document, as the paper does with Wikipedia ("only the text passages", 3.1).
 
-The paper does not publish its rules; these are our choice. They were set by reading what they keep and drop on
-Wikipedia extracts and on novels. A document goes through three steps:
+The paper does not publish its rules; these are our choice, made by reading what they keep and drop on Wikipedia
+extracts and on novels. A document goes through three steps:
 
 1. Hard-wrapped lines (about equally long, most of them ending inside a sentence) are joined to paragraphs.
 2. Each line is repaired: tags, templates, wiki links, placeholders of formulas, footnote marks, empty and unpaired
@@ -15,7 +15,7 @@ Wikipedia extracts and on novels. A document goes through three steps:
 - `heading`: a chapter line; a line in capitals; a line under 10 words that does not end as text does; in an
   article any line under 10 words, because there headings end in a full stop.
 
-A document with fewer than 20 words left is dropped whole (`short_document`, all its kept lines).
+A document with fewer than 20 words left is dropped completely (`short_document`, all its kept lines).
 """
 
 import html
@@ -27,7 +27,7 @@ SHORT_LINE_WORDS = 10
 SHORT_DOCUMENT_WORDS = 20
 CHAPTER_LINE_WORDS = 30
 RULES_VERSION = 1
-"""Raised with every change of what the rules keep, drop or repair: parts made by other rules are never mixed."""
+"""Raised with every change of what the rules keep, drop or repair: parts made by different rules are never mixed."""
 RULES = ("title", "markup", "symbols", "list", "heading", "short_document")
 
 # A document counts as hard-wrapped when 95% of its lines have at most WRAPPED_WIDTH characters, half of them at least
@@ -75,7 +75,7 @@ _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u
 
 @dataclass
 class Passages:
-    """What is left of a document, and what is not.
+    """What is kept of a document, and counts of what is not.
 
     Args:
         kept: paragraphs, one string each, without line breaks.
@@ -89,7 +89,7 @@ class Passages:
 
 
 def passages(text: str, title: str | None = None, *, unwrap: bool = True) -> list[str]:
-    """The text passages of a document, one string per paragraph.
+    """Returns the text passages of a document, one string per paragraph.
 
     Args:
         text: the document.
@@ -103,7 +103,7 @@ def passages(text: str, title: str | None = None, *, unwrap: bool = True) -> lis
 
 
 def find_passages(text: str, title: str | None = None, *, unwrap: bool = True) -> Passages:
-    """As `passages`, with counts of what each rule dropped."""
+    """Returns what `passages` returns, with counts of what each rule dropped."""
     lines = [" ".join(line.split()) for line in text.splitlines()]
     found = Passages()
     first = next((index for index, line in enumerate(lines) if line), len(lines))
@@ -127,13 +127,13 @@ def find_passages(text: str, title: str | None = None, *, unwrap: bool = True) -
 
 
 def count_words(line: str) -> int:
-    """Words of a line; in scripts without spaces two characters count as a word."""
+    """Counts the words of a line; in scripts without spaces two characters count as a word."""
     words = len(line.split())
     return words if line.isascii() else words + len(_UNSPACED.findall(line)) // 2
 
 
 def repair(line: str) -> str:
-    """Takes the debris out of a line: see step 2 above."""
+    """Removes debris from a line: see step 2 above."""
     if "&" in line:
         line = html.unescape(line)
     if "<" in line:
@@ -154,7 +154,7 @@ def repair(line: str) -> str:
 
 
 def _drop_rule(line: str, is_article: bool) -> str | None:
-    """The first rule that drops a repaired line, or None."""
+    """Returns the first rule that drops a repaired line, or None."""
     if not line or _MARKUP.search(line):
         return "markup"
     letters = len(line) - len(_PUNCTUATION.findall(line))
@@ -204,7 +204,7 @@ def _percentile(ordered: list[int], share: float) -> int:
 
 def _join(lines: list[str], width: int | None) -> list[str]:
     """Joins wrapped lines. Blank lines end a paragraph; without blank lines (width given) a line does that ends a
-    sentence and had room for the next line's first word. Headings always stand alone."""
+    sentence and had room for the next line's first word. Headings always stay alone."""
     paragraphs: list[str] = []
     open_paragraph = after_heading = False
     for line, following in zip(lines, [*lines[1:], ""], strict=True):

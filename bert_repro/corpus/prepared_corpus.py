@@ -1,10 +1,10 @@
-"""A prepared corpus on disk, read through memory maps: what pre-training draws its pairs from.
+"""Reads a prepared corpus through memory maps; pre-training draws its pairs from it.
 
 The folder is a `datasets` folder (`load_from_disk` opens it, one row per document) with index arrays beside it:
 
     part-00000.arrow ...      rows: input_ids, sentence_lengths (tokens), key
     dataset_info.json  state.json
-    document_starts.npy       int64 [D+1]  first token of each document, counted over the whole corpus
+    document_starts.npy       int64 [D+1]  first token of each document, counted over the complete corpus
     sentence_starts.npy       int64 [N+1]  first token of each sentence, counted the same way
     document_sentences.npy    int64 [D+1]  first sentence of each document
     document_keys.npy         uint64 [D]   hash of each document's text
@@ -37,39 +37,37 @@ TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.int32]
 
 
 def token_dtype(vocab_size: int) -> npt.DTypeLike:
-    """The smallest type for token ids: uint16 when the vocabulary fits, else int32."""
+    """Returns the smallest type for token ids: uint16 when the vocabulary fits, else int32."""
     return np.uint16 if vocab_size <= 1 << 16 else np.int32
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a prepared corpus.
+    """Returns the manifest of a prepared corpus.
 
     Raises:
         UserError: the folder holds none, or one of another format version.
     """
     path = folder / MANIFEST
     if not path.is_file():
-        raise UserError(
-            f"{folder} is no prepared corpus: it has no {MANIFEST}; make one with recipes/prepare_corpus.py"
-        )
+        raise UserError(f"{folder}: not a prepared corpus ({MANIFEST} is missing); run recipes/prepare_corpus.py first")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         version = manifest["format_version"]
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged or not the manifest of a corpus: prepare the corpus again") from error
+        raise UserError(f"{path} is damaged or not the manifest of a corpus; prepare the corpus again") from error
     if version != FORMAT_VERSION:
         raise UserError(
-            f"{path}: format_version {version}, this package reads {FORMAT_VERSION}: prepare the corpus again"
+            f"{path}: format_version {version}, this package reads {FORMAT_VERSION}; prepare the corpus again"
         )
     return dict(manifest)
 
 
 @dataclass
-class TokenizedCorpus:
+class PreparedCorpus:
     """A prepared corpus. Cheap to open and to pickle: a copy in another process maps the same files again.
 
     Args:
-        folder: where it lies.
+        folder: its folder.
         manifest: as read from `manifest.json`.
         document_starts: int64 [D+1], in tokens.
         sentence_starts: int64 [N+1], in tokens.
@@ -87,11 +85,11 @@ class TokenizedCorpus:
     _parts: list[TokenArray] = field(repr=False)
 
     @classmethod
-    def load(cls, folder: str | Path) -> "TokenizedCorpus":
+    def load(cls, folder: str | Path) -> "PreparedCorpus":
         """Opens a prepared corpus.
 
         Raises:
-            UserError: it is none, or a file is missing, truncated, or disagrees with the manifest.
+            UserError: the folder is not a prepared corpus, or a file is missing, truncated, or unlike the manifest.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
@@ -108,21 +106,21 @@ class TokenizedCorpus:
         return corpus
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TokenizedCorpus.load, (self.folder,)
+        return PreparedCorpus.load, (self.folder,)
 
     @property
     def num_documents(self) -> int:
-        """D."""
+        """Number of documents, D."""
         return len(self.document_keys)
 
     @property
     def num_sentences(self) -> int:
-        """N."""
+        """Number of sentences, N."""
         return len(self.sentence_starts) - 1
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the whole corpus, without special tokens."""
+        """Tokens of the complete corpus, without special tokens."""
         return int(self.document_starts[-1])
 
     @property
@@ -132,10 +130,10 @@ class TokenizedCorpus:
         return dtype
 
     def gather(self, starts: npt.ArrayLike, lengths: npt.ArrayLike) -> TokenArray:
-        """Copies slices of tokens, one behind the other.
+        """Copies slices of tokens, one after the other.
 
         Args:
-            starts: [n] first token of each slice, counted over the whole corpus.
+            starts: [n] first token of each slice, counted over the complete corpus.
             lengths: [n] tokens of each slice. A slice must not leave its document.
 
         Returns:
@@ -153,7 +151,7 @@ class TokenizedCorpus:
         return tokens
 
     def token_counts(self) -> Int64Array:
-        """How often each token occurs, int64 [V]; one reading of all tokens."""
+        """Returns how often each token occurs, int64 [V]; reads all tokens once."""
         size = self.manifest["vocab_size"]
         counts = np.zeros(size, dtype=np.int64)
         for part in self._parts:
@@ -179,7 +177,7 @@ class TokenizedCorpus:
         """
         if not 0.0 < heldout_fraction < 1.0:
             raise UserError(
-                f"heldout_fraction={heldout_fraction} is out of range: choose it between 0 and 1, exclusive"
+                f"heldout_fraction={heldout_fraction} is out of range; choose it between 0 and 1, exclusive"
             )
         draws = fraction(draw(_HELDOUT_DRAW, np.asarray(self.document_keys)))
         lowest = np.partition(draws, min(at_least, len(draws)) - 1)[: min(at_least, len(draws))]
@@ -205,13 +203,13 @@ class TokenizedCorpus:
 
 
 def _map_tokens(path: Path) -> TokenArray:
-    """All tokens of a part as one array over the mapped file."""
+    """Returns all tokens of a part as one array over the mapped file."""
     import pyarrow as pa
 
     try:
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
             batch = reader.read_next_batch()
     except (pa.ArrowInvalid, OSError, StopIteration) as error:
-        raise UserError(f"{path} is damaged ({' '.join(str(error).split())}): prepare the corpus again") from error
+        raise UserError(f"{path} is damaged ({' '.join(str(error).split())}); prepare the corpus again") from error
     tokens: TokenArray = batch.column("input_ids").values.to_numpy(zero_copy_only=True)
     return tokens

@@ -1,8 +1,8 @@
-"""Raw text in, documents out: text files, JSON lines, Parquet (see `SUFFIXES`) and datasets of the Hugging Face Hub.
+"""Reads documents from text files, JSON lines, Parquet (see `SUFFIXES`) and datasets of the Hugging Face Hub.
 
-Only text and JSON lines may be packed (.gz, .xz); Parquet has its own compression. Documents come in input order, one
-at a time: memory holds one document (for Parquet one batch of rows), never a file.
-Every complaint about the input is a `UserError` that names the file and the place in it.
+Only text and JSON lines may be compressed (.gz, .xz); Parquet has its own compression. Documents come in input order,
+one at a time: memory holds one document (for Parquet one batch of rows), never a file.
+Bad input is a `UserError` that names the file and the line, row or byte.
 """
 
 import glob
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from bert_repro.configs import TextConfig
 from bert_repro.errors import UserError
 from bert_repro.utils.unicode import half_surrogate
 
@@ -28,7 +29,7 @@ class Document(NamedTuple):
     """One document of the input.
 
     Args:
-        text: as it stands in the source, line breaks included.
+        text: as in the source, line breaks included.
         title: where the source has one, else None.
         position: bytes of its source read so far, for progress bars; 0 where unknown.
     """
@@ -54,22 +55,22 @@ class Source:
 
 
 def find_sources(input_files: Sequence[str]) -> list[Source]:
-    """Resolves what the user named to files and Hub datasets, in a defined order.
+    """Resolves the names the user gave to files and Hub datasets, in a defined order.
 
     Args:
         input_files: files, folders (searched with their subfolders), glob patterns, or ids of Hub datasets. The order
             given is kept; the files of a folder or pattern are sorted by name.
 
     Raises:
-        UserError: nothing is named, a name leads nowhere, a format is unknown, or a file is named twice.
+        UserError: nothing is named, a name does not exist, a format is unknown, or a file is named twice.
     """
     if not input_files:
-        raise UserError("input_files is empty: name at least one file, folder, pattern or Hub dataset")
+        raise UserError("input_files is empty; name at least one file, folder, pattern or Hub dataset")
     sources = [source for name in input_files for source in _resolve(name)]
     seen: set[str] = set()
     for source in sources:
         if source.name in seen:
-            raise UserError(f"{source.name} is named twice by input_files: name it once")
+            raise UserError(f"{source.name} is named twice by input_files; name it once")
         seen.add(source.name)
     return sources
 
@@ -84,8 +85,8 @@ def read_documents(
 ) -> Iterator[Document]:
     """Reads the documents of one source in order.
 
-    In `.txt` a blank line ends a document, as in the input of the released generator. In the other formats a row is a
-    document. Documents without text are skipped.
+    In `.txt` a blank line ends a document, as in the input of the original implementation. In the other formats a row
+    is a document. Documents without text are skipped.
 
     Args:
         source: from `find_sources`.
@@ -108,6 +109,30 @@ def read_documents(
     return (document for document in documents if not document.text.isspace() and document.text)
 
 
+def read_all(config: TextConfig, sources: Sequence[Source]) -> Iterator[Document]:
+    """Reads the documents of all sources in order, up to `max_documents`, with a progress bar over their bytes."""
+    from tqdm import tqdm
+
+    total = sum(source.size for source in sources)
+    number = finished = 0
+    with tqdm(total=total or None, unit="B", unit_scale=True, desc="reading", disable=None) as bar:
+        for source in sources:
+            for document in read_documents(
+                source,
+                text_column=config.text_column,
+                title_column=config.title_column,
+                hub_config=config.hub_config,
+                hub_split=config.hub_split,
+            ):
+                if number == config.max_documents:
+                    return
+                number += 1
+                yield document
+                bar.update(finished + document.position - bar.n)
+            finished += source.size
+            bar.update(finished - bar.n)
+
+
 def _resolve(name: str) -> list[Source]:
     path = Path(name)
     if path.is_file():
@@ -115,7 +140,7 @@ def _resolve(name: str) -> list[Source]:
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(SUFFIXES))
         if not files:
-            raise UserError(f"folder {name} holds no corpus file: expected one of {', '.join(SUFFIXES)}")
+            raise UserError(f"folder {name} holds no corpus file; expected one of {', '.join(SUFFIXES)}")
         return [_file_source(file) for file in files]
     if glob.has_magic(name):
         files = sorted(Path(match) for match in glob.glob(name, recursive=True) if Path(match).is_file())
@@ -123,13 +148,13 @@ def _resolve(name: str) -> list[Source]:
             raise UserError(f"no file matches the pattern {name!r}")
         return [_file_source(file) for file in files]
     if name.endswith(SUFFIXES) or not HUB_ID.fullmatch(name):
-        raise UserError(f"input file {name} does not exist: check the path")
+        raise UserError(f"input file {name} does not exist; check the path")
     return [_hub_source(name)]
 
 
 def _file_source(path: Path) -> Source:
     if path.name.endswith((".parquet.gz", ".parquet.xz")):
-        raise UserError(f"{path}: Parquet has its own compression; unpack the file and name the .parquet file")
+        raise UserError(f"{path}: Parquet has its own compression; decompress the file and name the .parquet file")
     if not path.name.endswith(SUFFIXES):
         raise UserError(f"{path}: unknown corpus format; expected one of {', '.join(SUFFIXES)}")
     return Source(str(path), path.stat().st_size)
@@ -142,9 +167,7 @@ def _hub_source(name: str) -> Source:
         revision = HfApi().dataset_info(name).sha
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(
-            f"{name!r} is neither a file or folder here nor a dataset that the Hub gives: {reason}"
-        ) from error
+        raise UserError(f"{name!r} is neither a local file or folder nor a dataset on the Hub: {reason}") from error
     return Source(name, 0, str(revision))
 
 
@@ -193,7 +216,7 @@ def _read_parquet(path: Path, text_column: str, title_column: str) -> Iterator[D
                     row += 1
                     yield _row_document(values, f"{path}, row {row}", text_column, title_column, size * row // rows)
     except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f"{path}: damaged or no Parquet file after row {row} ({_one_line(error)})") from error
+        raise UserError(f"{path}: damaged or not a Parquet file, after row {row} ({_one_line(error)})") from error
 
 
 def _read_hub(
@@ -211,7 +234,7 @@ def _read_hub(
     except UserError:
         raise
     except Exception as error:  # what can fail depends on the dataset's files and on the network
-        so_far = f"; it broke off after row {number}, start again to go on behind the finished parts" if number else ""
+        so_far = f"; it failed after row {number}; start again to continue after the finished parts" if number else ""
         raise UserError(f"{place}: {_one_line(error)}{so_far}") from error
 
 
@@ -239,7 +262,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, str, int]]:
                 yield number, _decode(data, path, number).rstrip("\r\n"), raw.tell()
         except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
             raise UserError(
-                f"{path}: damaged after line {number} ({_one_line(error)}); fetch or pack it again"
+                f"{path}: damaged after line {number} ({_one_line(error)}); download or compress it again"
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""Documents -> token ids, in blocks, by one or several processes, always in input order."""
+"""Turns documents into token ids, in blocks, in one or several processes, always in input order."""
 
 import os
 import signal
@@ -22,12 +22,12 @@ BLOCKS_PER_PROCESS = 3
 
 
 @dataclass(frozen=True)
-class ProcessingSettings:
+class TokenizeSettings:
     """What decides the tokens of a document.
 
     Args:
         tokenizer_json: the state of a `tokenizers.Tokenizer`.
-        text_passages_only: drop what is not running text (bert_repro/data/passages.py); else each line is a paragraph.
+        text_passages_only: drop what is not running text (cleaning.py); else each line is a paragraph.
         sentence_splitter: `nupunkt`, or `lines` where each line is a sentence.
     """
 
@@ -38,7 +38,7 @@ class ProcessingSettings:
 
 @dataclass(frozen=True)
 class Block:
-    """Tokenised documents, D of them with N sentences and T tokens.
+    """Tokenized documents, D of them with N sentences and T tokens.
 
     Args:
         tokens: [T] token ids.
@@ -55,19 +55,19 @@ class Block:
     counts: Counter[str]
 
 
-class BlockProcessor:
-    """Cleans, splits and tokenises documents.
+class BlockTokenizer:
+    """Cleans, splits and tokenizes documents.
 
     Args:
         settings: what decides the tokens.
     """
 
-    def __init__(self, settings: ProcessingSettings) -> None:
+    def __init__(self, settings: TokenizeSettings) -> None:
         from tokenizers import Tokenizer
 
         self._settings = settings
         self._tokenizer = Tokenizer.from_str(settings.tokenizer_json)
-        # A saved tokenizer may cut or pad, and "[SEP]" written in a text is text, as in the released tokenizer.
+        # A saved tokenizer may cut or pad, and "[SEP]" written in a text is text, as in the original implementation.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
@@ -79,7 +79,7 @@ class BlockProcessor:
             self._splitter = nupunkt.load("default")
 
     def __call__(self, documents: Sequence[Document]) -> Block:
-        """Tokenises documents. A sentence without tokens and a document without sentences is left out."""
+        """Tokenizes documents. A sentence without tokens and a document without sentences is dropped."""
         counts: Counter[str] = Counter()
         sentences: list[str] = []
         document_ends: list[int] = []
@@ -136,10 +136,10 @@ class BlockProcessor:
         return np.concatenate(ids), np.array(lengths, dtype=np.int32)
 
 
-def process_blocks(
-    blocks: Iterator[tuple[int, list[Document]]], settings: ProcessingSettings, num_proc: int
+def tokenize_blocks(
+    blocks: Iterator[tuple[int, list[Document]]], settings: TokenizeSettings, num_proc: int
 ) -> Iterator[tuple[int, Block]]:
-    """Processes blocks of documents; the result and its order are the same for any number of processes.
+    """Tokenizes blocks of documents; the result and its order are the same for any number of processes.
 
     Args:
         blocks: (label, documents). Read only as far ahead as the processes need.
@@ -150,15 +150,15 @@ def process_blocks(
         (label, block) in the order of `blocks`.
     """
     if num_proc == 1:
-        processor = BlockProcessor(settings)
-        yield from ((label, processor(documents)) for label, documents in blocks)
+        tokenizer = BlockTokenizer(settings)
+        yield from ((label, tokenizer(documents)) for label, documents in blocks)
         return
     pending: deque[tuple[int, Future[Block]]] = deque()
     # Workers start from a fresh interpreter: a fork would copy the threads' locks of libraries already in use.
     executor = _executor(settings, num_proc)
     try:
         for label, documents in blocks:
-            pending.append((label, executor.submit(_process_in_worker, documents)))
+            pending.append((label, executor.submit(_tokenize_in_worker, documents)))
             if len(pending) >= BLOCKS_PER_PROCESS * num_proc:
                 label, future = pending.popleft()
                 yield label, future.result()
@@ -169,26 +169,26 @@ def process_blocks(
         executor.shutdown(cancel_futures=True)
 
 
-_worker_processor: BlockProcessor | None = None
+_worker_tokenizer: BlockTokenizer | None = None
 
 
-def _executor(settings: ProcessingSettings, num_proc: int) -> ProcessPoolExecutor:
+def _executor(settings: TokenizeSettings, num_proc: int) -> ProcessPoolExecutor:
     import multiprocessing
 
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(num_proc, mp_context=context, initializer=_start_worker, initargs=(settings,))
 
 
-def _start_worker(settings: ProcessingSettings) -> None:
-    global _worker_processor
+def _start_worker(settings: TokenizeSettings) -> None:
+    global _worker_tokenizer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _worker_processor = BlockProcessor(settings)
+    _worker_tokenizer = BlockTokenizer(settings)
 
 
 def _exit_with_parent() -> None:
-    """A parent that was killed cannot stop its workers; they would wait for work for ever."""
+    """Ends a worker whose parent was killed; it would wait for work for ever."""
     import multiprocessing
 
     parent = multiprocessing.parent_process()
@@ -197,9 +197,9 @@ def _exit_with_parent() -> None:
         os._exit(1)
 
 
-def _process_in_worker(documents: list[Document]) -> Block:
-    assert _worker_processor is not None
-    return _worker_processor(documents)
+def _tokenize_in_worker(documents: list[Document]) -> Block:
+    assert _worker_tokenizer is not None
+    return _worker_tokenizer(documents)
 
 
 def _text_key(sentences: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""WordPiece: training a vocabulary, loading one, and telling two apart. The `tokenizers` library does the work.
+"""Trains, loads and compares WordPiece tokenizers. The `tokenizers` library does the work.
 
 Text -> tokens, as in BERT: control characters removed, spaces around CJK characters, lowercased and accents stripped
 (uncased only), split at whitespace and punctuation, then the greedy longest match, inner pieces marked `##`.
@@ -12,7 +12,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bert_repro.configs import TokenizerConfig
+from bert_repro.corpus.cleaning import passages
+from bert_repro.corpus.readers import find_sources, read_all
 from bert_repro.errors import UserError
+from bert_repro.utils import status
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -24,6 +28,30 @@ MAX_INPUT_CHARS_PER_WORD = 100
 LIMIT_ALPHABET = 1000
 MODEL_MAX_LENGTH = 512
 _REPEATS_PER_TEXT = 1000
+
+
+def train_tokenizer(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
+    """Trains a WordPiece vocabulary on the text of a corpus and saves the tokenizer in `config.output_dir`.
+
+    Raises:
+        UserError: bad input, no text, or an output folder that is not empty.
+    """
+    output_dir = Path(config.output_dir)
+    if not status.is_free(output_dir) and not config.overwrite_output_dir:
+        raise UserError(f"--output_dir {output_dir} is not empty; choose another or give --overwrite_output_dir")
+    tokenizer = train_wordpiece(
+        _texts(config),
+        vocab_size=config.vocab_size,
+        lowercase=config.lowercase,
+        strip_accents=config.strip_accents,
+        handle_chinese_chars=config.handle_chinese_chars,
+        min_frequency=config.min_frequency,
+        limit_alphabet=config.limit_alphabet,
+        max_input_chars_per_word=config.max_input_chars_per_word,
+    )
+    tokenizer.save_pretrained(output_dir)
+    logger.info("Tokenizer with %d entries saved in %s.", len(tokenizer), output_dir)
+    return tokenizer
 
 
 def train_wordpiece(
@@ -55,7 +83,7 @@ def train_wordpiece(
     Raises:
         UserError: no words in the texts, or a vocabulary too small for the characters.
 
-    Source: paper 3 (WordPiece, about 30,000 tokens); its trainer was never released, this one is the library's.
+    Source: paper 3 (WordPiece, about 30,000 tokens); its trainer was never published, this one is the library's.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -91,17 +119,17 @@ def train_wordpiece(
 def load_tokenizer(
     path_or_id: str | Path, *, lowercase: bool | None = None, max_input_chars_per_word: int | None = None
 ) -> "PreTrainedTokenizerFast":
-    """Loads a saved tokenizer, a plain `vocab.txt` (a released vocabulary), or a tokenizer of the Hub.
+    """Loads a saved tokenizer, a plain `vocab.txt` (as the original implementation has it), or a tokenizer of the Hub.
 
     Args:
         path_or_id: a folder, a vocabulary file with one entry per line, or the id of a model on the Hub.
         lowercase: for a plain vocabulary, which says nothing itself: None takes it as cased when any entry has an
             upper-case letter, else as uncased. For a saved tokenizer it must be None or agree.
-        max_input_chars_per_word: None keeps what is saved, 100 for a plain vocabulary (first release, stock
-            tokenizers); the release has 200 since 2018-11-23.
+        max_input_chars_per_word: None keeps what is saved, 100 for a plain vocabulary (the original
+            implementation at first, and transformers; the original has 200 since 2018-11-23).
 
     Raises:
-        UserError: nothing is there, or it is no BERT vocabulary.
+        UserError: nothing is there, or it is not a BERT vocabulary.
     """
     vocab_file = _plain_vocabulary(Path(path_or_id))
     if vocab_file is not None:
@@ -113,7 +141,7 @@ def load_tokenizer(
     normalizer = json.loads(tokenizer.backend_tokenizer.to_str()).get("normalizer") or {}
     if lowercase is not None and normalizer.get("lowercase") not in (None, lowercase):
         raise UserError(
-            f"tokenizer {path_or_id} has lowercase={normalizer['lowercase']}, not {lowercase}: drop lowercase"
+            f"tokenizer {path_or_id} has lowercase={normalizer['lowercase']}, not {lowercase}; leave lowercase out"
         )
     if max_input_chars_per_word is not None:
         tokenizer = _with_max_input_chars(tokenizer, max_input_chars_per_word)
@@ -121,7 +149,7 @@ def load_tokenizer(
 
 
 def tokenizer_fingerprint(tokenizer: "PreTrainedTokenizerFast") -> str:
-    """SHA-256 (hex) of all that decides tokens and their ids: normalisation, splitting, model, special tokens.
+    """Returns the SHA-256 (hex) of all that decides tokens and ids: normalization, splitting, model, special tokens.
 
     Truncation, padding and the template around a sequence do not count.
     """
@@ -130,6 +158,17 @@ def tokenizer_fingerprint(tokenizer: "PreTrainedTokenizerFast") -> str:
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
     text = json.dumps([parts, special], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _texts(config: TokenizerConfig) -> Iterator[str]:
+    words = 0
+    for document in read_all(config, find_sources(config.input_files)):
+        texts = passages(document.text, document.title) if config.text_passages_only else [document.text]
+        for text in texts:
+            yield text
+            words += len(text.split())
+            if config.max_words is not None and words >= config.max_words:
+                return
 
 
 def _count_words(
@@ -153,7 +192,7 @@ def _count_words(
 
 
 def _alphabet(words: Counter[str], limit: int) -> tuple[list[str], list[str]]:
-    """The most frequent characters, and those of them that occur inside words as `##` pieces; both sorted."""
+    """Returns the most frequent characters, and those of them that occur inside words as `##` pieces; both sorted."""
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
@@ -165,7 +204,7 @@ def _alphabet(words: Counter[str], limit: int) -> tuple[list[str], list[str]]:
 
 
 def _repeated(words: Counter[str]) -> Iterator[str]:
-    """The trainer takes no counts, so each word comes as often as it was counted."""
+    """Yields each word as often as it was counted, because the trainer takes no counts."""
     for word, count in words.items():
         for start in range(0, count, _REPEATS_PER_TEXT):
             yield " ".join([word] * min(_REPEATS_PER_TEXT, count - start))
@@ -222,11 +261,11 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     vocab: dict[str, int] = {}
     for line, token in enumerate((token.rstrip("\r") for token in tokens), start=1):
         if token in vocab:
-            raise UserError(f"{path}, line {line}: {token!r} stands on line {vocab[token] + 1} already; remove one")
+            raise UserError(f"{path}, line {line}: {token!r} is already on line {vocab[token] + 1}; remove one")
         vocab[token] = line - 1
     missing = [token for token in SPECIAL_TOKENS if token not in vocab]
     if missing:
-        raise UserError(f"{path}: no entry {', '.join(missing)}; this is no BERT vocabulary with one entry per line")
+        raise UserError(f"{path}: no entry {', '.join(missing)}; this is not a BERT vocabulary with one entry per line")
     return vocab
 
 
@@ -234,20 +273,20 @@ def _load_saved(path_or_id: str) -> "PreTrainedTokenizerFast":
     from transformers import AutoTokenizer
 
     if Path(path_or_id).is_dir() and not _plain_or_saved(Path(path_or_id)):
-        raise UserError(f"folder {path_or_id} holds no tokenizer: expected tokenizer.json or vocab.txt")
+        raise UserError(f"folder {path_or_id} holds no tokenizer; expected tokenizer.json or vocab.txt")
     try:
         tokenizer = AutoTokenizer.from_pretrained(path_or_id)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
-            f"tokenizer {path_or_id!r} is neither a folder or file here nor on the Hub: {reason}"
+            f"tokenizer {path_or_id!r} is neither a local folder or file nor on the Hub: {reason}"
         ) from error
     missing = [name for name in ("pad", "unk", "cls", "sep", "mask") if getattr(tokenizer, f"{name}_token") is None]
     if missing or not getattr(tokenizer, "is_fast", False):
         lack = f"no {missing[0]} token" if missing else "no fast implementation"
-        raise UserError(f"tokenizer {path_or_id} has {lack}: expected a WordPiece tokenizer of BERT")
+        raise UserError(f"tokenizer {path_or_id} has {lack}; expected a WordPiece tokenizer of BERT")
     if json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"] != "WordPiece":
-        raise UserError(f"tokenizer {path_or_id} is no WordPiece tokenizer: expected one of BERT")
+        raise UserError(f"tokenizer {path_or_id} is not a WordPiece tokenizer; expected one of BERT")
     return tokenizer  # type: ignore[no-any-return]
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from bert_repro.configs import Phase, PretrainingConfig
-from bert_repro.corpus.prepared_corpus import TokenizedCorpus
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
 from bert_repro.models.modeling_bert_repro import next_token_labels
 from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, FixedShape
@@ -113,7 +113,7 @@ class PretrainingSource:
         self,
         config: PretrainingConfig,
         phases: tuple[Phase, ...],
-        corpus: TokenizedCorpus,
+        corpus: PreparedCorpus,
         documents: npt.NDArray[np.int64],
         tokenizer: Any,
         model_config: Any,
@@ -219,7 +219,7 @@ class PretrainingSource:
 def example_stream(
     config: PretrainingConfig,
     phase: Phase,
-    corpus: TokenizedCorpus,
+    corpus: PreparedCorpus,
     documents: npt.NDArray[np.int64],
     tokenizer: Any,
     *,

@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 
 from bert_repro.configs import Phase, PretrainingConfig
-from bert_repro.corpus.prepared_corpus import TokenizedCorpus
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.models.modeling_bert_repro import next_token_labels
 from bert_repro.pretraining.batch_source import collator, count_right, example_stream
 from bert_repro.pretraining.collator import FixedShape
@@ -30,7 +30,7 @@ class HeldOut:
         self,
         config: PretrainingConfig,
         phase: Phase,
-        corpus: TokenizedCorpus,
+        corpus: PreparedCorpus,
         documents: npt.NDArray[np.int64],
         tokenizer: Any,
         *,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from bert_repro.configs import Phase, PretrainingConfig
-from bert_repro.corpus.prepared_corpus import TokenizedCorpus
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.errors import UserError
 from bert_repro.hub.revisions import RevisionUploads
@@ -40,7 +40,7 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
         UserError: the corpus, the checkpoint and the settings do not fit together.
         NonFiniteError, StopRequested: see `bert_repro.training.trainer.Trainer.train`.
     """
-    corpus = TokenizedCorpus.load(config.corpus)
+    corpus = PreparedCorpus.load(config.corpus)
     tokenizer = load_tokenizer(str(Path(config.corpus) / "tokenizer"))
     # Segment B of a NotNext pair comes from another document of the same side.
     draws_pairs = config.next_sentence_prediction or config.no_nsp_input == "pairs"
@@ -146,7 +146,7 @@ def new_model_config(config: PretrainingConfig, vocab_size: int, pad_token_id: i
 
 
 def _print_plan(
-    config: PretrainingConfig, corpus: TokenizedCorpus, documents: npt.NDArray[np.int64], tokenizer: Any
+    config: PretrainingConfig, corpus: PreparedCorpus, documents: npt.NDArray[np.int64], tokenizer: Any
 ) -> dict[str, Any]:
     devices = int(os.environ.get("WORLD_SIZE", "1"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -159,7 +159,7 @@ def _print_plan(
     return {}
 
 
-def _data_record(corpus: TokenizedCorpus, documents: int, heldout: int) -> dict[str, Any]:
+def _data_record(corpus: PreparedCorpus, documents: int, heldout: int) -> dict[str, Any]:
     manifest = corpus.manifest
     return {
         "sources": [Path(source[0]).name for source in manifest["settings"]["sources"]],

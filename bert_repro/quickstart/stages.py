@@ -119,9 +119,9 @@ def gather_texts(folders: Folders, packages: Sequence[str] = docstrings.PACKAGES
 
 def train_vocabulary(folders: Folders) -> "PreTrainedTokenizerFast":
     """Trains the WordPiece vocabulary on the corpus."""
-    from bert_repro.corpus.prepare import train_tokenizer_from_corpus
+    from bert_repro.corpus.tokenizer import train_tokenizer
 
-    return train_tokenizer_from_corpus(
+    return train_tokenizer(
         TokenizerConfig(input_files=(str(folders.text),), output_dir=str(folders.tokenizer), vocab_size=VOCAB_SIZE)
     )
 
@@ -227,12 +227,12 @@ def pretrain(config: PretrainingConfig) -> dict[str, float]:
 
 def heldout_examples(config: PretrainingConfig) -> dict[str, Any]:
     """The very examples and masks that the run's held-out figures are taken on, as one padded or packed batch."""
-    from bert_repro.corpus.prepared_corpus import TokenizedCorpus
+    from bert_repro.corpus.prepared_corpus import PreparedCorpus
     from bert_repro.corpus.tokenizer import load_tokenizer
     from bert_repro.pretraining.batch_source import resolve_phases
     from bert_repro.pretraining.evaluation import HeldOut
 
-    corpus = TokenizedCorpus.load(config.corpus)
+    corpus = PreparedCorpus.load(config.corpus)
     _, heldout = corpus.split(config.heldout_fraction, at_least=2)
     tokenizer = load_tokenizer(str(Path(config.corpus) / "tokenizer"))
     evaluation = HeldOut(config, resolve_phases(config, processes=1)[-1], corpus, heldout, tokenizer)

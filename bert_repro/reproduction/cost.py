@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from bert_repro.cli import RECIPES
-from bert_repro.corpus.prepared_corpus import TokenizedCorpus
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.presets import RELEASED_VOCAB_SIZES, positions
 from bert_repro.pretraining.batch_source import resolve_phases
 from bert_repro.pretraining.cost_estimate import model_flops
@@ -48,7 +48,7 @@ def describe(runs: Sequence[Run], store: Store, corpus: str) -> str:
         corpus: the prepared corpus, for its vocabulary; empty: the released uncased vocabulary's size, and what is
             done is not known.
     """
-    vocab_size = TokenizedCorpus.load(corpus).manifest["vocab_size"] if corpus else RELEASED_VOCAB_SIZES["uncased"]
+    vocab_size = PreparedCorpus.load(corpus).manifest["vocab_size"] if corpus else RELEASED_VOCAB_SIZES["uncased"]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = str(runs[0].settings.get("mixed_precision", "no"))
     speed = _USUAL_SHARE * measured_peak(device, precision)

@@ -4,7 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from bert_repro.corpus.prepared_corpus import TokenizedCorpus
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
 from bert_repro.reproduction.size_presets import TASK_RECIPES
 from bert_repro.tasks import get_task
@@ -19,7 +19,7 @@ def corpus_fingerprint(corpus: str) -> str:
     Raises:
         UserError: there is no prepared corpus.
     """
-    manifest = TokenizedCorpus.load(corpus).manifest
+    manifest = PreparedCorpus.load(corpus).manifest
     known = [Path(source[0]).name for source in manifest["settings"]["sources"]], manifest["counts"]
     text = json.dumps([*known, manifest["tokenizer_fingerprint"]], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_repro.corpus.prepare import TokenizedCorpus
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import train_wordpiece
 
 WORDS = [f"{first}{middle}{last}" for first in "bdfgklmnprst" for middle in "aeiou" for last in ("na", "ren", "lim")]
@@ -71,7 +71,7 @@ def test_memory_is_flat_in_the_size_of_the_corpus(tmp_path, megabytes):
         series.append(anonymous_bytes(process.pid))
         time.sleep(0.2)
     assert process.returncode == 0
-    assert TokenizedCorpus.load(tmp_path / "corpus").num_documents == documents
+    assert PreparedCorpus.load(tmp_path / "corpus").num_documents == documents
     assert max(series) < LIMIT
     early, late = series[len(series) // 4 : len(series) // 2], series[len(series) // 2 :]
     assert max(late) < 1.1 * max(early)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bert_repro.configs import CorpusConfig, TokenizerConfig
-from bert_repro.corpus import prepare as corpus_module
-from bert_repro.corpus import shards, writer
-from bert_repro.corpus.prepare import TokenizedCorpus, prepare_corpus, train_tokenizer_from_corpus
-from bert_repro.corpus.tokenizer import load_tokenizer, train_wordpiece
+from bert_repro.corpus import prepare, writer
+from bert_repro.corpus.prepare import prepare_corpus
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
+from bert_repro.corpus.tokenizer import load_tokenizer, train_tokenizer, train_wordpiece
 from bert_repro.errors import UserError
 from bert_repro.utils import status
 
@@ -56,8 +56,8 @@ def make_config(tmp_path, tokenizer_dir):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(corpus_module, "PART_CHARACTERS", 2000)
-    monkeypatch.setattr(corpus_module, "BLOCK_CHARACTERS", 700)
+    monkeypatch.setattr(prepare, "PART_CHARACTERS", 2000)
+    monkeypatch.setattr(prepare, "BLOCK_CHARACTERS", 700)
 
 
 def contents(folder):
@@ -72,7 +72,7 @@ def sentence_texts(corpus, tokenizer, number):
 
 def test_text_goes_in_and_the_same_sentences_come_out(make_config, tokenizer_dir, small_parts):
     manifest = prepare_corpus(make_config())
-    corpus, tokenizer = TokenizedCorpus.load(make_config().output_dir), load_tokenizer(tokenizer_dir)
+    corpus, tokenizer = PreparedCorpus.load(make_config().output_dir), load_tokenizer(tokenizer_dir)
     assert corpus.num_documents == manifest["counts"]["documents"] == 40
     assert len(manifest["parts"]) > 3
     for number in (0, 17, 39):
@@ -100,7 +100,7 @@ def test_datasets_opens_the_folder(make_config, small_parts):
     from datasets import load_from_disk
 
     prepare_corpus(make_config())
-    corpus = TokenizedCorpus.load(make_config().output_dir)
+    corpus = PreparedCorpus.load(make_config().output_dir)
     rows = load_from_disk(make_config().output_dir)
     assert rows.column_names == ["input_ids", "sentence_lengths", "key"] and len(rows) == 40
     assert str(rows.features["input_ids"].feature.dtype) == "uint16"
@@ -114,7 +114,7 @@ def test_datasets_opens_the_folder(make_config, small_parts):
 
 def test_gather_copies_slices_in_the_order_asked_for(make_config, small_parts):
     prepare_corpus(make_config())
-    corpus = TokenizedCorpus.load(make_config().output_dir)
+    corpus = PreparedCorpus.load(make_config().output_dir)
     every = corpus.gather(corpus.document_starts[:-1], np.diff(corpus.document_starts))
     assert len(every) == corpus.num_tokens and every.dtype == corpus.token_dtype == np.uint16
     starts = corpus.sentence_starts[[70, 3, 119, 3]]
@@ -155,21 +155,21 @@ def test_a_part_cut_short_is_made_again(make_config, small_parts, tmp_path, monk
     prepare_corpus(make_config())
     whole = contents(make_config().output_dir)
     config = make_config(output_dir=str(tmp_path / "again"))
-    monkeypatch.setattr(writer, "write_index", lambda *_: 1 / 0)
+    monkeypatch.setattr(writer, "_write_index", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         prepare_corpus(config)
     part = Path(config.output_dir + ".preparing") / "part-00001.arrow"
     part.write_bytes(part.read_bytes()[:-1])
     monkeypatch.undo()
-    monkeypatch.setattr(corpus_module, "PART_CHARACTERS", 2000)
-    monkeypatch.setattr(corpus_module, "BLOCK_CHARACTERS", 700)
+    monkeypatch.setattr(prepare, "PART_CHARACTERS", 2000)
+    monkeypatch.setattr(prepare, "BLOCK_CHARACTERS", 700)
     prepare_corpus(config)
     assert contents(config.output_dir) == whole
 
 
 def test_shards_in_any_order_make_the_corpus_of_one_run(make_config, small_parts, tmp_path):
     prepare_corpus(make_config())
-    num_parts = len(TokenizedCorpus.load(make_config().output_dir).manifest["parts"])
+    num_parts = len(PreparedCorpus.load(make_config().output_dir).manifest["parts"])
     shared = {"output_dir": str(tmp_path / "shared")}
     for shard in ("3/3", "1/3", "2/3"):
         assert not Path(shared["output_dir"]).exists()
@@ -191,10 +191,10 @@ def test_more_shards_than_parts_and_a_run_without_shards_afterwards(make_config,
 
 def test_missing_and_unlike_shards_are_named(make_config, small_parts):
     folder = Path(make_config().output_dir + ".preparing")
-    with pytest.raises(UserError, match=r"no shard has finished in .*\.preparing; prepare them with --shard"):
+    with pytest.raises(UserError, match=r"no shard has finished in .*\.preparing; run them with --shard"):
         prepare_corpus(make_config(join=True))
     prepare_corpus(make_config(shard="2/4"))
-    with pytest.raises(UserError, match=r"parts are missing or damaged in .*: prepare shard 1/4, 3/4, 4/4 first"):
+    with pytest.raises(UserError, match=r"parts are missing or damaged in .*; prepare shard 1/4, 3/4, 4/4 first"):
         prepare_corpus(make_config(join=True))
     with pytest.raises(UserError, match=r"max_documents differs \(None there, 5 asked for\)"):
         prepare_corpus(make_config(shard="1/4", max_documents=5))
@@ -203,7 +203,7 @@ def test_missing_and_unlike_shards_are_named(make_config, small_parts):
     part, record = folder / "part-00002.arrow", folder / "shard-4-of-4.json"
     whole, recorded = part.read_bytes(), json.loads(record.read_text())
     part.write_bytes(whole[:-1])
-    with pytest.raises(UserError, match=r"1 of .* parts are missing or damaged .*: prepare shard 3/4 first"):
+    with pytest.raises(UserError, match=r"1 of .* parts are missing or damaged .*; prepare shard 3/4 first"):
         prepare_corpus(make_config(join=True))
     part.write_bytes(whole)
     for field, value, complaint in (
@@ -236,9 +236,9 @@ def test_a_kill_between_join_and_rename_loses_nothing(make_config, small_parts, 
     prepare_corpus(make_config())
     config = make_config(output_dir=str(tmp_path / "killed"))
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-        patch.setattr(shards, "put_in_place", lambda *_: 1 / 0)
+        patch.setattr(writer, "put_in_place", lambda *_: 1 / 0)
         prepare_corpus(config)
-    monkeypatch.setattr(corpus_module, "_write_parts", None)
+    monkeypatch.setattr(prepare, "_write_parts", None)
     prepare_corpus(config)
     assert contents(config.output_dir) == contents(make_config().output_dir)
 
@@ -247,7 +247,7 @@ def test_a_folder_that_is_no_preparation_is_left_alone(make_config):
     folder = Path(make_config().output_dir + ".preparing")
     folder.mkdir()
     (folder / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="is no corpus in preparation"):
+    with pytest.raises(UserError, match="is not a corpus in preparation"):
         prepare_corpus(make_config())
     assert (folder / "thesis.tex").exists()
 
@@ -260,12 +260,12 @@ def test_the_record_of_a_failed_run_is_no_obstacle(make_config):
 def test_finished_corpus_is_reused_refused_or_replaced(make_config, monkeypatch):
     first = prepare_corpus(make_config())
     with monkeypatch.context() as patch:
-        patch.setattr(corpus_module, "_write_parts", None)
+        patch.setattr(prepare, "_write_parts", None)
         assert prepare_corpus(make_config()) == first
     with pytest.raises(UserError, match=r"max_documents differs \(None there, 5 asked for\).*--overwrite_output_dir"):
         prepare_corpus(make_config(max_documents=5))
     assert prepare_corpus(make_config(max_documents=5, overwrite_output_dir=True))["counts"]["documents"] == 5
-    assert TokenizedCorpus.load(make_config().output_dir).num_documents == 5
+    assert PreparedCorpus.load(make_config().output_dir).num_documents == 5
 
 
 def test_a_folder_with_something_else_is_never_replaced(make_config):
@@ -273,7 +273,7 @@ def test_a_folder_with_something_else_is_never_replaced(make_config):
     folder.mkdir()
     (folder / "thesis.tex").write_text("years of work")
     for overwrite in (False, True):
-        with pytest.raises(UserError, match="exists and is no prepared corpus"):
+        with pytest.raises(UserError, match="exists and is not a prepared corpus"):
             prepare_corpus(make_config(overwrite_output_dir=overwrite))
     assert (folder / "thesis.tex").exists()
 
@@ -297,7 +297,7 @@ def test_special_tokens_in_a_text_are_text_and_truncation_is_off(make_config, tm
     path.write_text("The garden and the [SEP] and the [MASK] and the [PAD] were there.\n")
     options = {"text_passages_only": False, "tokenizer": str(tmp_path / "cutting"), "input_files": (str(path),)}
     prepare_corpus(make_config(**options))
-    corpus = TokenizedCorpus.load(make_config().output_dir)
+    corpus = PreparedCorpus.load(make_config().output_dir)
     ids = corpus.gather([0], [corpus.num_tokens])
     assert len(ids) > 12 and not set(ids.tolist()) & {0, 2, 3, 4}
 
@@ -314,14 +314,14 @@ def test_an_empty_corpus_is_a_user_error(make_config, tmp_path):
 
 def test_split_follows_the_text_alone(make_config, tmp_path):
     prepare_corpus(make_config())
-    corpus = TokenizedCorpus.load(make_config().output_dir)
+    corpus = PreparedCorpus.load(make_config().output_dir)
     train, heldout = corpus.split(0.2)
     assert sorted([*train, *heldout]) == list(range(40)) and 2 <= len(heldout) <= 16
     twice = tmp_path / "twice.jsonl"
     rows = [json.dumps({"title": str(n), "text": document(n % 40)}) + "\n" for n in range(79, -1, -1)]
     twice.write_text("".join(rows))
     prepare_corpus(make_config(input_files=(str(twice),), output_dir=str(tmp_path / "other")))
-    other = TokenizedCorpus.load(tmp_path / "other")
+    other = PreparedCorpus.load(tmp_path / "other")
     held_keys = set(corpus.document_keys[heldout].tolist())
     assert set(other.document_keys[other.split(0.2)[1]].tolist()) == held_keys
     assert len(other.split(0.2)[1]) == 2 * len(heldout)
@@ -330,7 +330,7 @@ def test_split_follows_the_text_alone(make_config, tmp_path):
 
 def test_split_needs_both_sides(make_config):
     prepare_corpus(make_config(max_documents=1))
-    corpus = TokenizedCorpus.load(make_config().output_dir)
+    corpus = PreparedCorpus.load(make_config().output_dir)
     with pytest.raises(UserError, match=r"1 document\(s\), too few to hold some out"):
         corpus.split(0.5)
     with pytest.raises(UserError, match=r"heldout_fraction=1\.5 is out of range"):
@@ -344,21 +344,21 @@ def test_damage_is_found_on_loading(make_config, name):
     data = path.read_bytes()
     path.write_bytes(data[:-7])
     with pytest.raises(UserError, match=f"is damaged: {name} has {len(data) - 7} bytes, not {len(data)}"):
-        TokenizedCorpus.load(make_config().output_dir)
+        PreparedCorpus.load(make_config().output_dir)
     path.unlink()
     with pytest.raises(UserError, match=f"{name} is missing"):
-        TokenizedCorpus.load(make_config().output_dir)
+        PreparedCorpus.load(make_config().output_dir)
 
 
 def test_loading_something_else_is_a_user_error(tmp_path):
-    with pytest.raises(UserError, match=r"is no prepared corpus: it has no manifest\.json"):
-        TokenizedCorpus.load(tmp_path)
+    with pytest.raises(UserError, match=r"not a prepared corpus \(manifest\.json is missing\); run"):
+        PreparedCorpus.load(tmp_path)
     (tmp_path / "manifest.json").write_text('{"format_version": 99}')
     with pytest.raises(UserError, match="format_version 99, this package reads 1"):
-        TokenizedCorpus.load(tmp_path)
+        PreparedCorpus.load(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(UserError, match="is damaged"):
-        TokenizedCorpus.load(tmp_path)
+        PreparedCorpus.load(tmp_path)
 
 
 def test_large_vocabularies_use_int32(make_config, tmp_path):
@@ -367,20 +367,20 @@ def test_large_vocabularies_use_int32(make_config, tmp_path):
     (tmp_path / "raw.txt").write_text("w69999 w0\n")
     options = {"tokenizer": str(tmp_path / "vocab.txt"), "input_files": (str(tmp_path / "raw.txt"),)}
     prepare_corpus(make_config(**options, text_passages_only=False))
-    corpus = TokenizedCorpus.load(make_config().output_dir)
+    corpus = PreparedCorpus.load(make_config().output_dir)
     assert corpus.gather([0], [2]).tolist() == [70004, 5] and corpus.token_dtype == np.int32
 
 
 def test_tokenizer_from_a_corpus_sees_passages_only(make_config, tmp_path):
     options = {"input_files": make_config().input_files, "vocab_size": 150, "lowercase": False}
     config = TokenizerConfig(output_dir=str(tmp_path / "trained"), **options)
-    tokenizer = train_tokenizer_from_corpus(config)
+    tokenizer = train_tokenizer(config)
     assert tokenizer.get_vocab() == load_tokenizer(tmp_path / "trained").get_vocab()
     assert "Nobody" in tokenizer.get_vocab() and "R" not in tokenizer.get_vocab()  # River heads no passage
     with pytest.raises(UserError, match="is not empty"):
-        train_tokenizer_from_corpus(config)
+        train_tokenizer(config)
     few = TokenizerConfig(output_dir=str(tmp_path / "few"), max_words=10, **options)
-    assert len(train_tokenizer_from_corpus(few)) < len(tokenizer)
+    assert len(train_tokenizer(few)) < len(tokenizer)
 
 
 @pytest.mark.slow
@@ -391,7 +391,7 @@ def test_real_shards(name, tmp_path):
     vocabulary = str(DATA / "vocab" / "bert-base-uncased" / "vocab.txt")
     config = CorpusConfig(input_files=(raw,), tokenizer=vocabulary, output_dir=str(tmp_path / "corpus"), num_proc=2)
     counts = prepare_corpus(config)["counts"]
-    corpus = TokenizedCorpus.load(config.output_dir)
+    corpus = PreparedCorpus.load(config.output_dir)
     assert counts["bytes"] > 0.95 * counts["bytes_read"]
     assert counts["documents"] > 0.85 * counts["documents_read"]
     lengths = np.diff(corpus.sentence_starts)

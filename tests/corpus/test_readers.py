@@ -77,7 +77,7 @@ def test_folders_and_patterns_come_sorted_and_names_as_given(tmp_path):
         ("a.jsonl", b'{"text": "fine"}\n{"body": "x"}\n', r"line 2: no field 'text'; it has body. Set text_column"),
         ("a.jsonl", b'{"text": null}\n', r"line 1: field 'text' is NoneType"),
         ("a.jsonl", b'{"text": "a\\ud800"}\n', r"line 1: field 'text' has half a surrogate pair at character 2"),
-        ("a.parquet", b"PAR1 no", r"a\.parquet: damaged or no Parquet file"),
+        ("a.parquet", b"PAR1 no", r"a\.parquet: damaged or not a Parquet file"),
         ("a.txt.gz", gzip.compress(b"text\n" * 99)[:-12], r"a\.txt\.gz: damaged after line"),
         ("a.txt.gz", b"plain text", r"a\.txt\.gz: damaged after line 0"),
         ("a.txt.xz", lzma.compress(b"text\n" * 99)[:-12], r"a\.txt\.xz: damaged after line"),
@@ -127,7 +127,7 @@ def test_hub_dataset_is_read_as_a_stream_of_one_revision(monkeypatch):
     assert calls == [(("wikimedia/wikipedia", "20231101.en"), options)]
 
 
-@pytest.mark.parametrize(("rows", "place"), [(0, r"\): 503 again$"), (2, "503 again; it broke off after row 2, start")])
+@pytest.mark.parametrize(("rows", "place"), [(0, r"\): 503 again$"), (2, "503 again; it failed after row 2; start")])
 def test_a_stream_that_breaks_off_is_a_user_error(monkeypatch, rows, place):
     import datasets
     import huggingface_hub
@@ -149,5 +149,5 @@ def test_unknown_hub_dataset_is_a_user_error(monkeypatch):
         raise OSError("404\nnot found")
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
-    with pytest.raises(UserError, match=r"'data/corpus' is neither a file or folder here nor a dataset .*: 404"):
+    with pytest.raises(UserError, match=r"'data/corpus' is neither a local file or folder nor a dataset .*: 404"):
         find_sources(["data/corpus"])

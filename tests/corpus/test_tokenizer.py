@@ -180,7 +180,7 @@ def test_loading_errors_are_user_errors(uncased, tmp_path, monkeypatch):
         load_tokenizer(tmp_path / "nowhere")
     with pytest.raises(UserError, match="holds no tokenizer"):
         load_tokenizer(tmp_path)
-    with pytest.raises(UserError, match=r"line 8.*stands on line 7"):
+    with pytest.raises(UserError, match=r"line 8.*is already on line 7"):
         load_tokenizer(write_vocabulary(tmp_path / "twice.txt", ["the", "the"]))
     (tmp_path / "other.txt").write_text("the\nof\n")
     with pytest.raises(UserError, match=r"no entry \[PAD\]"):

@@ -159,11 +159,11 @@ def test_what_cannot_be_an_ensemble(
     world: Any, answering: list[Path], questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from bert_repro.configs import TokenizerConfig
-    from bert_repro.corpus.prepare import train_tokenizer_from_corpus
+    from bert_repro.corpus.tokenizer import train_tokenizer
 
     other = save_model(world, tmp_path / "other", BertReproForQuestionAnswering, 5)
     settings = TokenizerConfig(input_files=(str(world.text),), output_dir=str(tmp_path / "cased"), vocab_size=140)
-    train_tokenizer_from_corpus(settings)
+    train_tokenizer(settings)
     AutoTokenizer.from_pretrained(tmp_path / "cased").save_pretrained(other)
     short = save_model(world, tmp_path / "short", BertReproForQuestionAnswering, 6, max_position_embeddings=32)
     headless = save_model(world, tmp_path / "headless", BertReproForMaskedLM, 7)

@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from running import TINY, recipe, results
 
-from bert_repro.corpus.prepared_corpus import TokenizedCorpus
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.pretraining.mlm_breakdown import Probe
 
 MASK, IGNORE = 4, -100
@@ -75,7 +75,7 @@ def test_a_left_to_right_model_has_no_masks_to_tell_apart(world: Any, tmp_path: 
 
 
 def test_token_counts_are_those_of_the_corpus(world: Any) -> None:
-    corpus = TokenizedCorpus.load(world.corpus)
+    corpus = PreparedCorpus.load(world.corpus)
     tokens = corpus.gather(corpus.document_starts[:-1], np.diff(corpus.document_starts))
     counts = corpus.token_counts()
     assert counts.sum() == corpus.num_tokens

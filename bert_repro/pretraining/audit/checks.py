@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.corpus.prepared_corpus import TokenizedCorpus
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.pretraining.audit.tally import LENGTH_BINS, Tally
 
 CONFIDENCE = 0.999
@@ -59,7 +59,7 @@ class Check(NamedTuple):
         return {**self._asdict(), "high": None if self.high == float("inf") else self.high, "passed": self.passed}
 
 
-def corpus_checks(corpus: TokenizedCorpus) -> Iterator[Check]:
+def corpus_checks(corpus: PreparedCorpus) -> Iterator[Check]:
     """What must hold before any example is drawn."""
     repeated = 1 - len(np.unique(corpus.document_keys)) / corpus.num_documents
     yield Check("repeated documents, share", repeated, 0, REPEATED_DOCUMENTS, "take the copies out of the input")
@@ -84,7 +84,7 @@ def example_checks(tally: Tally) -> Iterator[Check]:
     yield from _replacement_checks(tally)
 
 
-def corpus_figures(corpus: TokenizedCorpus, max_seq_length: int) -> dict[str, Any]:
+def corpus_figures(corpus: PreparedCorpus, max_seq_length: int) -> dict[str, Any]:
     """Sizes of a corpus and its short documents."""
     tokens, sentences = np.diff(corpus.document_starts), np.diff(corpus.document_sentences)
     return {

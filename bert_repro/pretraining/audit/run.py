@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bert_repro.configs import AuditConfig
-from bert_repro.corpus.prepared_corpus import TokenizedCorpus
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.pretraining.audit.checks import corpus_checks, corpus_figures, example_checks, example_figures
@@ -41,7 +41,7 @@ def audit_pretraining_data(config: AuditConfig) -> dict[str, Any]:
     output_dir = Path(config.output_dir)
     if not status.is_free(output_dir) and not config.overwrite_output_dir:
         raise UserError(f"output_dir {output_dir} is not empty; choose another or give --overwrite_output_dir")
-    corpus = TokenizedCorpus.load(config.corpus)
+    corpus = PreparedCorpus.load(config.corpus)
     status.claim(output_dir)
     tokenizer = load_tokenizer(Path(config.corpus) / "tokenizer")
     tally = Tally(
@@ -70,7 +70,7 @@ def audit_pretraining_data(config: AuditConfig) -> dict[str, Any]:
     return report
 
 
-def _samples(config: AuditConfig, corpus: TokenizedCorpus, tokenizer: Any, plans: Path) -> Iterator[Sample]:
+def _samples(config: AuditConfig, corpus: PreparedCorpus, tokenizer: Any, plans: Path) -> Iterator[Sample]:
     """The first sequences of the first epoch, in the order of training."""
     stream = ExampleStream(
         corpus,
