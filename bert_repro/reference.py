@@ -22,7 +22,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 _SOURCES = {
     "paper": "the paper",
-    "released": "the released code",
+    "original implementation": "the original implementation",
     "transformers": "transformers' users",
     "ours": "this project",
 }

@@ -23,7 +23,7 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
-from bert_repro.configs import SEARCHED, AdapterConfig, FinetuningConfig
+from bert_repro.configs import SEARCHED, AdapterConfig, FinetuningConfig, current_names
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.finetuning.run import ReadSplits, finetune
@@ -46,7 +46,7 @@ _ADAPTER = "adapter"  # folder of a model that was trained through one
 _ONLY_TRAINING = {"bilstm_size", "feature_based", *(item.name for item in fields(AdapterConfig))}
 # Settings that are in a run's place, or that change no result: a search may go on with others.
 _FREE = {
-    *SEARCHED, *SEARCHED.values(), "seed", "num_restarts", "max_steps", "search_keep_models", "output_dir",
+    *SEARCHED, *SEARCHED.values(), "seed", "num_restarts", "max_steps", "sweep_keep_models", "output_dir",
     "overwrite_output_dir", "resume_from_checkpoint", "do_predict", "push_to_hub", "hub_model_id", "report_to",
     "logging_steps", "eval_steps", "save_steps", "save_total_limit", "dataloader_num_workers",
     "dataloader_prefetch_factor", "dataloader_pin_memory", "hub_private_repo", "per_device_train_batch_size",
@@ -192,7 +192,7 @@ class _Search:
         for other in self.plan:
             if self._state(other) == "done":
                 shutil.rmtree(other.path / checkpoint.FOLDER, ignore_errors=True)
-                if best is not None and other.folder != best.folder and not self.config.search_keep_models:
+                if best is not None and other.folder != best.folder and not self.config.sweep_keep_models:
                     _remove_model(other.path)
         if outcomes:
             _write(self.config, self.record())
@@ -269,9 +269,9 @@ def _plan(config: FinetuningConfig, task: Task, processes: int, *, each_predicts
     """All runs, cell by cell."""
     once: dict[str, Any] = {**dict.fromkeys(SEARCHED, ()), "num_restarts": 1, "do_predict": each_predicts}
     once |= {"resume_from_checkpoint": None, "push_to_hub": False, "hub_model_id": None}
-    rates = config.search_learning_rates or (config.learning_rate,)
-    batches = config.search_batch_sizes or (config.train_batch_size,)
-    lengths = config.search_num_train_epochs or (config.num_train_epochs,)
+    rates = config.sweep_learning_rates or (config.learning_rate,)
+    batches = config.sweep_batch_sizes or (config.train_batch_size,)
+    lengths = config.sweep_num_train_epochs or (config.num_train_epochs,)
     for rate, batch, epochs in product(rates, batches, lengths):
         chosen = replace(config, learning_rate=rate, train_batch_size=batch, num_train_epochs=epochs, **once)
         sequences = batch_sizes(chosen, processes, task.paper_batch).batch
@@ -308,7 +308,7 @@ def _remove_model(path: Path) -> None:
 
 def _require_same_settings(config: FinetuningConfig) -> None:
     path = _folder(config) / FILE_NAME
-    before = json.loads(path.read_text(encoding="utf-8"))["settings"]
+    before = current_names(json.loads(path.read_text(encoding="utf-8"))["settings"])
     for name, value in _settings(config).items():
         if before.get(name, value) != value:
             raise UserError(

@@ -1,4 +1,4 @@
-"""What --plan says, and the warnings that a run gives."""
+"""What --dry_run says, and the warnings that a run gives."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def test_plan_of_the_paper() -> None:
 
 
 def test_plan_prints_and_starts_nothing(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 7 --plan"]
+    arguments = ["--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 7 --dry_run"]
     assert recipe("run_pretraining", TINY, *arguments) == 0
     assert "7 steps of 16 sequences of 64 tokens" in capsys.readouterr().out
     assert not (tmp_path / "run" / "results.json").exists()
@@ -68,7 +68,7 @@ def test_warnings_say_what_is_wrong_once(
 def test_warnings_about_the_data(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="bert_repro"):
         Watch(PretrainingConfig()).corpus(not_next_share=0.5, unknown_share=0.0)
-        Watch(PretrainingConfig(nsp_sampling="released")).corpus(not_next_share=0.57, unknown_share=0.0)
+        Watch(PretrainingConfig(nsp_sampling="original")).corpus(not_next_share=0.57, unknown_share=0.0)
         assert not caplog.records
         Watch(PretrainingConfig()).corpus(not_next_share=0.57, unknown_share=0.05)
     assert len(caplog.records) == 2

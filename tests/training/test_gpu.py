@@ -26,7 +26,7 @@ def test_training_is_finite_and_compiles_one_graph(world: Any, tmp_path: Path, p
     rows = train(world, tmp_path / "run", "--mixed_precision", precision)
     assert len(rows) == STEPS
     record = results(tmp_path / "run")
-    assert record["settings"]["torch_compile"] and record["settings"]["fixed_shapes"]
+    assert record["settings"]["torch_compile"] and record["settings"]["static_shapes"]
     assert record["train"]["compiled_graphs"] == 1
     weights = safetensors.torch.load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.isfinite(value).all() for value in weights.values())
