@@ -31,7 +31,7 @@ from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZE
 from bert_repro.training.collation import collate_features
 from bert_repro.training.micro_batches import to_device
-from bert_repro.utils import status
+from bert_repro.utils.locks import lock, unlock
 
 if TYPE_CHECKING:
     import datasets
@@ -144,9 +144,9 @@ class FeatureCache:
         """Computes states, or waits for the process that is at it."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if not status.lock(folder):
+            if not lock(folder):
                 logger.info("waiting for another run to compute the frozen encoder's states")
-                while not status.lock(folder):
+                while not lock(folder):
                     time.sleep(_PATIENCE)
             if not (folder / STATES).exists():
                 self._compute(features, starts, folder)
@@ -154,7 +154,7 @@ class FeatureCache:
             reason = error.strerror or str(error)
             raise UserError(f"--feature_cache_dir {self.folder} cannot be written ({reason})") from error
         finally:
-            status.unlock(folder)
+            unlock(folder)
 
     def _compute(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], folder: Path) -> None:
         """Computes states into a file beside their own and moves it there, so that half is never taken for whole."""

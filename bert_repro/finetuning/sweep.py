@@ -36,6 +36,8 @@ from bert_repro.tasks.base import Task
 from bert_repro.training import checkpoint, run
 from bert_repro.training.trainer import batch_sizes
 from bert_repro.utils import status
+from bert_repro.utils.files import write_json
+from bert_repro.utils.output_files import STATUS
 
 logger = logging.getLogger("bert_repro")
 
@@ -221,8 +223,8 @@ class _Search:
         if (path / _RESULTS).exists():
             splits = run.read_results(path)["splits"]
             return "done" if not predicts or any(name in splits for name in self.task.predict_splits) else "new"
-        if (path / status.FILE_NAME).exists():
-            code = json.loads((path / status.FILE_NAME).read_text(encoding="utf-8"))["code"]
+        if (path / STATUS).exists():
+            code = json.loads((path / STATUS).read_text(encoding="utf-8"))["code"]
             if code == NonFiniteError.exit_code:
                 return "not finite"
         try:
@@ -325,7 +327,7 @@ def _settings(config: FinetuningConfig) -> dict[str, Any]:
 
 def _write(config: FinetuningConfig, record: dict[str, Any] | None) -> None:
     """Writes what has been found so far."""
-    status.write_json(_folder(config) / FILE_NAME, {"settings": _settings(config), "found": record})
+    write_json(_folder(config) / FILE_NAME, {"settings": _settings(config), "found": record})
     if record is not None:
         (_folder(config) / TABLE).write_text(text_table(record), encoding="utf-8")
 

@@ -21,6 +21,7 @@ from bert_repro.pretraining.dataset import Position
 from bert_repro.pretraining.health_checks import Watch
 from bert_repro.training import training_log
 from bert_repro.training.cpu_performance import measured_peak
+from bert_repro.utils.output_files import TRAIN_LOG
 
 
 def test_plan_of_the_paper() -> None:
@@ -124,6 +125,6 @@ def test_a_gradient_that_is_not_finite_leaves_the_log_json(tmp_path: Path) -> No
     with training_log.TrainingLog(Accelerator(cpu=True), config, 0, 4) as log:
         for step, norm in enumerate((math.inf, 3.0, math.nan, math.inf), start=1):
             log.step(step, {**given, "grad_norm": norm})
-    text = (tmp_path / training_log.FILE_NAME).read_text()
+    text = (tmp_path / TRAIN_LOG).read_text()
     rows = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
     assert [row["grad_norm"] for row in rows] == [3.0, None]

@@ -10,6 +10,7 @@ import torch
 from running import TINY, recipe, results
 
 from bert_repro.training import training_log
+from bert_repro.utils.output_files import TRAIN_LOG
 
 pytestmark = pytest.mark.gpu
 STEPS = 20
@@ -18,7 +19,7 @@ STEPS = 20
 def train(world: Any, folder: Path, *arguments: object) -> list[dict[str, Any]]:
     given = [TINY, "--corpus", world.corpus, "--output_dir", folder, "--max_steps", STEPS, "--save_steps 10"]
     assert recipe("run_pretraining", *given, *arguments) == 0
-    return [row for row in training_log.read(folder / training_log.FILE_NAME) if "loss" in row]
+    return [row for row in training_log.read(folder / TRAIN_LOG) if "loss" in row]
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
