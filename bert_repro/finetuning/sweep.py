@@ -26,15 +26,15 @@ from accelerate.utils import broadcast_object_list
 from bert_repro.configs import SEARCHED, AdapterConfig, FinetuningConfig, current_names
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
-from bert_repro.finetuning.run import ReadSplits, finetune
+from bert_repro.finetuning.data import SplitCache
+from bert_repro.finetuning.run import finetune
 from bert_repro.finetuning.sweep_table import Cell, Outcome, best_run, search_record, text_table
 from bert_repro.hub.export import republish
 from bert_repro.hub.push import push_folder
 from bert_repro.hub.redaction import redacted
-from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import Task
 from bert_repro.training import checkpoint, run
-from bert_repro.training.trainer import batch_sizes
+from bert_repro.training.micro_batches import batch_sizes
 from bert_repro.utils import status
 from bert_repro.utils.files import write_json
 from bert_repro.utils.output_files import STATUS
@@ -56,13 +56,7 @@ _FREE = {
 }  # fmt: skip
 
 
-def run_finetuning(config: FinetuningConfig) -> dict[str, Any]:
-    """Fine-tunes, scores and predicts once, or searches for the best of several runs, as the configuration says."""
-    task = configured_task(config)
-    return search(config, task) if config.searches else finetune(config, task)
-
-
-def search(config: FinetuningConfig, task: Task) -> dict[str, Any]:
+def run_sweep(config: FinetuningConfig, task: Task) -> dict[str, Any]:
     """Makes every run of a search that is not there yet and publishes the model that is best on dev.
 
     Dev is the task's first dev split and best is the highest of its main metric. A run whose loss is not finite is
@@ -115,7 +109,7 @@ class _Search:
 
     def __init__(self, config: FinetuningConfig, task: Task, accelerator: Accelerator, plan: list[_Planned]) -> None:
         self.config, self.task, self.accelerator, self.plan = config, task, accelerator, plan
-        self._read: ReadSplits = {}
+        self._cache: SplitCache = {}
 
     def settle(self, planned: _Planned, *, with_model: bool = False) -> None:
         """Makes a run unless it is done.
@@ -133,7 +127,7 @@ class _Search:
         resume = "latest" if state == "begun" else None
         config = replace(planned.config, resume_from_checkpoint=resume, overwrite_output_dir=resume is None)
         try:
-            finetune(config, self.task, last=False, read=self._read)
+            finetune(config, self.task, last=False, cache=self._cache)
             self._close(planned, 0, "done")
         except NonFiniteError as error:
             logger.warning("%s, seed %d: %s", planned.cell.name, planned.config.seed, error)
@@ -167,7 +161,7 @@ class _Search:
         # The finished model holds these by itself; a run that does not train refuses them.
         only |= {item.name: item.default for item in fields(best.config) if item.name in _ONLY_TRAINING}
         config = replace(best.config, model_name_or_path=str(best.path), overwrite_output_dir=True, **only)
-        finetune(config, self.task, last=False, read=self._read)
+        finetune(config, self.task, last=False, cache=self._cache)
 
     def publish(self, best: _Planned) -> dict[str, Any]:
         """Publishes the best run's model in the output folder, with the search in its record; returns that."""
