@@ -32,11 +32,9 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         source="paper",
         deviation="The paper picks the best of 5e-5, 4e-5, 3e-5 and 2e-5 on dev (4.1); a single run needs one value.",
     )
-    warmup_ratio: float = setting(
-        0.1, "Warm-up as a share of all steps.", source="original implementation", unit="fraction"
-    )
+    warmup_ratio: float = setting(0.1, "Warm-up as a share of all steps.", source="released", unit="fraction")
     max_seq_length: int = setting(
-        128, "Tokens per sequence; longer ones are truncated.", source="original implementation", unit="tokens"
+        128, "Tokens per sequence; longer ones are truncated.", source="released", unit="tokens"
     )
     bilstm_size: int | None = setting(
         None,
@@ -54,18 +52,13 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
     max_eval_samples: int | None = setting(
         None, "Score the first so many examples.", source="transformers", unit="examples"
     )
-    sweep_learning_rates: tuple[float, ...] = setting(
+    search_learning_rates: tuple[float, ...] = setting(
         (),
-        "Train with each of these rates, each batch size and each number of epochs of the sweep, and keep the model "
-        "that is best on dev. The paper's two sweeps are the presets glue-sweep and finetuning-grid.",
-        aliases=("search_learning_rates",),
+        "Train with each of these rates, each batch size and each number of epochs of the search, and keep the model "
+        "that is best on dev. The paper's two searches are the presets glue-search and finetuning-grid.",
     )
-    sweep_batch_sizes: tuple[int, ...] = setting(
-        (), "Batch sizes of the sweep.", unit="sequences", aliases=("search_batch_sizes",)
-    )
-    sweep_num_train_epochs: tuple[float, ...] = setting(
-        (), "Numbers of epochs of the sweep.", unit="epochs", aliases=("search_num_train_epochs",)
-    )
+    search_batch_sizes: tuple[int, ...] = setting((), "Batch sizes of the search.", unit="sequences")
+    search_num_train_epochs: tuple[float, ...] = setting((), "Numbers of epochs of the search.", unit="epochs")
     num_restarts: int = setting(
         1,
         "Train so many times, with the seeds seed, seed + 1 ...: another order of the data, another new head, the same "
@@ -74,10 +67,8 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         deviation="The paper restarts BERT-large on small sets and takes the best run on dev (4.1), without saying how "
         "many; Tables 6 and 7 give means of 5. Ours is one run; of several, mean and deviation stand beside the best.",
     )
-    sweep_keep_models: bool = setting(
-        False,
-        "Keep the weights of every run of a sweep; otherwise those of the best run only.",
-        aliases=("search_keep_models",),
+    search_keep_models: bool = setting(
+        False, "Keep the weights of every run of a search; otherwise those of the best run only."
     )
 
     @property
@@ -129,8 +120,8 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
                 f"--{single} {own} and --{name} {_listed(values)} exclude each other; leave one out",
             )
         require(
-            self.max_steps is None or not self.sweep_num_train_epochs,
-            f"--max_steps {self.max_steps} and --sweep_num_train_epochs exclude each other; leave one out",
+            self.max_steps is None or not self.search_num_train_epochs,
+            f"--max_steps {self.max_steps} and --search_num_train_epochs exclude each other; leave one out",
         )
         require(
             self.resume_from_checkpoint in (None, "latest"),
@@ -140,9 +131,9 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
 
 
 SEARCHED = {
-    "sweep_learning_rates": "learning_rate",
-    "sweep_batch_sizes": "train_batch_size",
-    "sweep_num_train_epochs": "num_train_epochs",
+    "search_learning_rates": "learning_rate",
+    "search_batch_sizes": "train_batch_size",
+    "search_num_train_epochs": "num_train_epochs",
 }
 """What a search goes over: the setting that lists the values, and the setting of a run that takes one of them."""
 
@@ -152,7 +143,7 @@ def _listed(values: tuple[float, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class CustomDataConfig(FinetuningConfig):
+class OwnFilesConfig(FinetuningConfig):
     """A task, or one's own files in its place."""
 
     train_file: str | None = setting(None, "File to train on.", source="transformers")
@@ -160,7 +151,7 @@ class CustomDataConfig(FinetuningConfig):
     test_file: str | None = setting(None, "File to predict; may lack labels.", source="transformers")
 
     @property
-    def data_files(self) -> dict[str, Path]:
+    def own_files(self) -> dict[str, Path]:
         """The files given, by split."""
         named = {"train": self.train_file, "validation": self.validation_file, "test": self.test_file}
         return {split: Path(name) for split, name in named.items() if name is not None}
@@ -168,11 +159,11 @@ class CustomDataConfig(FinetuningConfig):
     def validate(self) -> None:
         """Own files stand in place of published data, and every part of the run has one."""
         super().validate()
-        if not self.data_files:
+        if not self.own_files:
             return
         require(self.data_dir is None, f"--data_dir {self.data_dir} and own files exclude each other; leave one out")
         for doing, split in (("do_train", "train"), ("do_eval", "validation"), ("do_predict", "test")):
             require(
-                not getattr(self, doing) or split in self.data_files,
+                not getattr(self, doing) or split in self.own_files,
                 f"--{doing} needs --{split}_file",
             )

@@ -44,6 +44,46 @@ class ExtractionConfig(Config):
 
 
 @dataclass(frozen=True)
+class SentenceScoringConfig(Config):
+    """Pseudo-log-likelihoods of sentences, and minimal pairs (recipes/score_sentences.py)."""
+
+    model_name_or_path: str = setting(
+        "", "A BERT checkpoint with its masked language model: a folder or a Hub id.", source="transformers"
+    )
+    tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.", source="transformers")
+    input_file: str | None = setting(
+        None, "A text on each line, or .jsonl (.json) with an object on each line that holds one."
+    )
+    text_column: str = setting("text", "Field of a JSON line that holds the text.")
+    minimal_pairs: tuple[str, ...] = setting(
+        (), "In place of --input_file: files or folders of minimal pairs in BLiMP's form (.jsonl, also .gz and .xz)."
+    )
+    output_dir: str = setting(
+        "", "Folder for scores.jsonl, or of pairs results.json and minimal_pairs.txt.", source="transformers"
+    )
+    overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.", source="transformers")
+    method: str = setting(
+        "within_word_l2r",
+        "within_word_l2r masks a token and the later pieces of its word (Kauf and Ivanova, 2023); original masks the "
+        "token alone (Salazar et al., 2020).",
+        choices=("within_word_l2r", "original"),
+    )
+    batch_tokens: int = setting(8192, "Most tokens of a forward pass.", unit="tokens")
+    mixed_precision: str = setting("no", "Autocast precision.", source="transformers", choices=("no", "bf16"))
+
+    def validate(self) -> None:
+        """A model, one input, an output folder."""
+        super().validate()
+        for name in ("model_name_or_path", "output_dir"):
+            require(bool(getattr(self, name)), f"--{name} is missing")
+        require(
+            bool(self.input_file) != bool(self.minimal_pairs),
+            "give --input_file or --minimal_pairs: a file of texts, or pairs of sentences to compare",
+        )
+        require(self.batch_tokens > 0, f"--batch_tokens is {self.batch_tokens}; it must be positive")
+
+
+@dataclass(frozen=True)
 class CardConfig(Config):
     """Makes the card of a finished run anew, with facts that its record cannot know (recipes/make_card.py)."""
 

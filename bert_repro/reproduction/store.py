@@ -20,9 +20,6 @@ from bert_repro.reproduction.suite import Run
 from bert_repro.training import checkpoint
 from bert_repro.training.run import SEARCH, read_results
 from bert_repro.utils import status
-from bert_repro.utils.files import write_json, write_text
-from bert_repro.utils.locks import lock, unlock
-from bert_repro.utils.output_files import STATUS
 
 RESULTS = "results.json"
 _WEIGHTS = "*.safetensors*"
@@ -65,11 +62,11 @@ class Store:
         """Takes the run for this process, until `release` or the process's end; False if another one has it."""
         folder = self.folder(run)
         folder.mkdir(parents=True, exist_ok=True)
-        return lock(folder)
+        return status.lock(folder)
 
     def let_go(self, run: Run) -> None:
         """Gives the run back as it was."""
-        unlock(self.folder(run))
+        status.unlock(self.folder(run))
 
     def release(self, run: Run, code: int, reason: str) -> None:
         """Gives the run back and writes how it ended."""
@@ -110,8 +107,8 @@ class Store:
         shutil.rmtree(stage, ignore_errors=True)
         stage.mkdir(parents=True)
         for name, content in files.items():
-            write_text(stage / name, json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n")
-        write_json(stage / RESULTS, results)
+            status.write_text(stage / name, json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n")
+        status.write_json(stage / RESULTS, results)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(stage, target)
 
@@ -123,7 +120,7 @@ class Store:
         missing = [cell for cell in cells if cell not in results["study"]["cells"]]
         if missing:
             results["study"]["cells"] += missing
-            write_json(path, results)
+            status.write_json(path, results)
 
     def drop_weights(self, run: Run) -> None:
         """Removes the weights of a fine-tuned model and its checkpoints."""
@@ -133,7 +130,7 @@ class Store:
         shutil.rmtree(self.folder(run) / checkpoint.FOLDER, ignore_errors=True)
 
     def _exit_code(self, run: Run) -> int | None:
-        path = self.folder(run) / STATUS
+        path = self.folder(run) / status.FILE_NAME
         code: int | None = json.loads(path.read_text(encoding="utf-8"))["code"] if path.exists() else None
         return code
 

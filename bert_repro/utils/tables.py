@@ -1,9 +1,12 @@
 """Strict readers of CSV and JSON lines files, beside `files.read_tsv` for tab-separated ones."""
 
 import csv
+import gzip
 import json
+import lzma
 import sys
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,18 +76,23 @@ def read_csv(path: Path, required: Sequence[str], *, optional: Sequence[str] = (
 
 
 def read_json_lines(path: Path, required: Sequence[str], *, optional: Sequence[str] = ()) -> Table:
-    """Reads fields of a file with one JSON object per line; numbers become text; see `read_table`."""
-    records: list[tuple[int, dict[str, Any]]] = []
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                records.append((number, _json_object(path, number, line)))
+    """Reads fields of a file with one JSON object per line, also .gz or .xz; numbers become text; see `read_table`."""
+    records = [(number, _json_object(path, number, line)) for number, line in _lines(path) if line.strip()]
     table = Table(path, {}, [number for number, _ in records])
     _filled(table)
     present = [name for name in optional if name in records[0][1]]
     for name in (*required, *present):
         table.columns[name] = [_text_field(table, row, record, name) for row, (_, record) in enumerate(records)]
     return table
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    opened = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+    try:
+        with opened(path, "rb") as file:
+            yield from enumerate(file, start=1)
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: is damaged or no {path.suffix} file ({error}); get it again") from None
 
 
 def _json_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
