@@ -36,7 +36,7 @@ FEATURE_ROWS: Mapping[str, tuple[str, slice]] = {
 }
 """Table 7's rows of features: how they combine which of the L + 1 hidden states, the embeddings first."""
 
-_CORRELATIONS = ("matthews_correlation", "pearsonr", "spearmanr")
+_CORRELATIONS = ("matthews_correlation", "pearson", "spearmanr")
 _OTHER_SYSTEMS: Mapping[str, tuple[str, ...]] = {"7": ("ELMo", "CVT", "CSE")}
 
 

@@ -56,7 +56,8 @@ class Task(ABC):
         name: what `--task_name` says.
         title: the name that people write, for reports and cards.
         head: name of the class in `bert_repro.models` that is fine-tuned.
-        metrics: keys of `bert_repro.tasks.metrics.METRICS` or `ANSWER_METRICS`, all reported on every labelled split.
+        metrics: keys of `bert_repro.tasks.metrics.METRICS`, or what the task's own `load_metric` computes; all are
+            reported on every labelled split.
         primary_metric: the metric that chooses among runs on dev.
         paper_metrics: the metrics that a table of the paper prints for this task; keys such as `table_1`.
         label_names: the model's `id2label` in order; empty for heads without labels.
@@ -268,6 +269,9 @@ class Task(ABC):
         """
 
     @abstractmethod
+    def references(self, dataset: "datasets.Dataset") -> Sequence[Any]:
+        """Returns what the predictions of a labelled split are compared with, in the form that `load_metric` takes."""
+
     def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
         """Scores the predictions of a labelled split; fractions, see `bert_repro.tasks.metrics`.
 
@@ -275,6 +279,20 @@ class Task(ABC):
             predictions: what `postprocess` returned.
             dataset: the split.
         """
+        scores: dict[str, float] = self.load_metric().compute(
+            predictions=predictions["prediction"], references=self.references(dataset)
+        )
+        return scores
+
+    def load_metric(self, **options: Any) -> "evaluate.Metric":
+        """Makes the object of the `evaluate` library that scores the task.
+
+        Args:
+            options: of `evaluate.Metric`; see `bert_repro.tasks.metrics.load_metric`.
+        """
+        from bert_repro.tasks.metric_objects import Scores  # `evaluate` takes seconds to import
+
+        return Scores(self.metrics, **options)
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
         """Whether a fine-tuned model says the same whatever it reads, the known failure of BERT on small sets (4.1).
@@ -355,7 +373,3 @@ class Task(ABC):
         if sorted(found) != sorted(wanted) or len(set(found)) < len(found):
             raise UserError(f"--model_name_or_path: {told}; name a model fine-tuned for it, or add --do_train")
         return [found.index(name) for name in wanted]
-
-    def evaluate_metric(self) -> "evaluate.Metric":
-        """The task's metrics as one object of the `evaluate` library (its import takes seconds)."""
-        return metrics.evaluate_metric(self.metrics)

@@ -76,9 +76,10 @@ class ClassificationTask(Task):
         """The likeliest label of each example with the `probabilities` of all (N, labels), or its number."""
         return self._predict(np.stack(list(outputs)).astype(np.float64))
 
-    def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
-        """All `metrics` of the split."""
-        return metrics.compute(self.metrics, predictions["prediction"], np.asarray(dataset["label"][:]))
+    def references(self, dataset: "datasets.Dataset") -> Sequence[int | float]:
+        """See `Task.references`."""
+        labels: list[int | float] = dataset["label"][:]
+        return labels
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
         """See `Task.is_degenerate`. Numbers are never quite equal: theirs spread less than 1% of what the labels do.
@@ -105,9 +106,7 @@ class ClassificationTask(Task):
     def compute_metrics(self, prediction: "EvalPrediction") -> dict[str, float]:
         """The same scores for `Trainer(compute_metrics=task.compute_metrics)`, through `evaluate`."""
         predicted = self._predict(np.asarray(prediction.predictions, dtype=np.float64))["prediction"]
-        scores: dict[str, float] = self.evaluate_metric().compute(
-            predictions=predicted, references=prediction.label_ids
-        )
+        scores: dict[str, float] = self.load_metric().compute(predictions=predicted, references=prediction.label_ids)
         return scores
 
     def write_predictions(

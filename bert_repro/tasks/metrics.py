@@ -1,4 +1,4 @@
-"""Scores of the paper's tasks as plain functions, and the same functions as `evaluate.Metric` objects.
+"""Scores of the paper's tasks as plain functions, and `load_metric`, which gives them as `evaluate.Metric` objects.
 
 Every score is a plain Python float and a fraction: accuracy, F1 and entity F1 lie in [0, 1], correlations in [-1, 1].
 The paper prints them times 100. No score is ever NaN: what a degenerate input gives is said at each function.
@@ -6,9 +6,6 @@ The paper prints them times 100. No score is ever NaN: what a degenerate input g
 The keys of `METRICS` are the Hub's metric ids, so they can stand in a model card as they are.
 """
 
-import re
-import string
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,8 +19,6 @@ if TYPE_CHECKING:
     import evaluate
 
 Tags = Sequence[Sequence[str]]
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def accuracy(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
@@ -140,7 +135,7 @@ def entity_f1(predictions: Tags, references: Tags) -> float:
 
 
 def is_constant(values: npt.ArrayLike) -> bool:
-    """Whether all values are equal: the mark of a collapsed run when they are predictions."""
+    """Whether all values are equal: the mark of a degenerate run when they are predictions."""
     array = np.asarray(values)
     return bool((array == array[:1]).all())
 
@@ -168,6 +163,10 @@ METRICS: Mapping[str, Metric] = {
 }
 
 
+_HUB_NAMES = {"mnli_matched": "mnli", "mnli_mismatched": "mnli", "seqeval": "conll2003"}
+"""Names that the Hub has for the metrics of our tasks."""
+
+
 def compute(names: Sequence[str], predictions: Any, references: Any) -> dict[str, float]:
     """Several scores of the same predictions.
 
@@ -182,43 +181,34 @@ def compute(names: Sequence[str], predictions: Any, references: Any) -> dict[str
     return {name: METRICS[name].function(predictions, references) for name in names}
 
 
-def evaluate_metric(names: Sequence[str]) -> "evaluate.Metric":
-    """The scores as one object of the `evaluate` library: `.add_batch(...)`, `.compute(predictions=, references=)`.
+def load_metric(name: str, **options: Any) -> "evaluate.Metric":
+    """Makes the metric of a task, or a single score, as an object of the `evaluate` library.
 
-    It computes in memory and needs no network. Importing `evaluate` takes about five seconds, hence the function.
+    The numbers are those of the Hub's metrics of the same name, as fractions; nothing is read from the Hub.
+
+        >>> metric = load_metric("mrpc")
+        >>> metric.compute(predictions=[0, 1, 1], references=[0, 1, 0])
+        {'accuracy': 0.6666666666666666, 'f1': 0.6666666666666666}
 
     Args:
-        names: keys of `METRICS` that compare the same kind of values.
+        name: a task (`mrpc`, `squad_v2`, `conll2003` ...), `mnli_matched`, `mnli_mismatched`, `seqeval`, or a key of
+            `METRICS`.
+        options: of `evaluate.Metric`, such as `num_process`, `process_id` and `experiment_id` where several processes
+            add batches.
 
     Raises:
-        ValueError: the metrics compare different kinds of values.
+        ValueError: there is no such metric.
     """
-    import datasets
-    import evaluate
+    from bert_repro.tasks import TASKS
+    from bert_repro.tasks.metric_objects import Scores
 
-    kinds = {METRICS[name].compares for name in names}
-    if len(kinds) != 1:
-        raise ValueError(f"metrics {', '.join(names)} do not compare one kind of values")
-    value = {
-        "labels": datasets.Value("int64"),
-        "numbers": datasets.Value("float64"),
-        "tags": datasets.List(datasets.Value("string")),
-    }[kinds.pop()]
-
-    class BertReproMetric(evaluate.Metric):  # type: ignore[misc]
-        """Adapter over `compute`."""
-
-        def _info(self) -> Any:
-            return evaluate.MetricInfo(
-                description=f"bert_repro: {', '.join(names)}",
-                citation="",
-                features=datasets.Features({"predictions": value, "references": value}),
-            )
-
-        def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-            return compute(names, predictions, references)
-
-    return BertReproMetric(keep_in_memory=True)
+    task = TASKS.get(_HUB_NAMES.get(name, name))
+    if task is not None:
+        return task.load_metric(**options)
+    if name not in METRICS:
+        known = ", ".join([*TASKS, *_HUB_NAMES, *METRICS])
+        raise ValueError(f"metric {name!r} is not known; it must be one of: {known}")
+    return Scores([name], **options)
 
 
 def _arrays(predictions: npt.ArrayLike, references: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -236,110 +226,3 @@ def _correlation(function: Callable[..., Any], predictions: npt.ArrayLike, refer
     if is_constant(predicted) or is_constant(expected):
         return 0.0
     return float(function(predicted, expected)[0])
-
-
-# ------------------------------------------------------------------------------------------------------ answers as text
-
-
-def normalize_answer(text: str) -> str:
-    """An answer as SQuAD's scripts compare it: lower case, no ASCII punctuation, no articles, single spaces."""
-    kept = text.lower().translate(_NO_PUNCTUATION)
-    return " ".join(_ARTICLES.sub(" ", kept).split())
-
-
-def answer_scores(prediction: str, references: Sequence[str], *, empty_is_answer: bool = False) -> tuple[float, float]:
-    """Exact match and F1 of one answer, each the best over its references, as SQuAD's scripts count them.
-
-    F1 is that of the bags of words of the normalised texts.
-
-    Args:
-        prediction: the answer; "" for no answer.
-        references: the right answers, at least one.
-        empty_is_answer: two texts without words have F1 1 (the v2.0 script, where "" is the right answer of an
-            unanswerable question), not 0 (the v1.1 script).
-
-    Returns:
-        Exact match (0 or 1) and F1.
-
-    Raises:
-        ValueError: there is no reference.
-    """
-    if not references:
-        raise ValueError("an answer needs at least one reference; without one give the empty text")
-    predicted = normalize_answer(prediction)
-    expected = [normalize_answer(reference) for reference in references]
-    overlaps = [_overlap(predicted.split(), words.split(), empty_is_answer) for words in expected]
-    return float(predicted in expected), max(overlaps)
-
-
-def _overlap(predicted: list[str], expected: list[str], empty_is_answer: bool) -> float:
-    if not predicted and not expected:
-        return float(empty_is_answer)
-    common = sum((Counter(predicted) & Counter(expected)).values())
-    if not common:
-        return 0.0
-    # In this form, as the scripts compute it, so that not even the last digit differs.
-    precision, recall = common / len(predicted), common / len(expected)
-    return 2 * precision * recall / (precision + recall)
-
-
-def answer_exact_match(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Share of answers that equal one of their references after `normalize_answer` (SQuAD v1.1).
-
-    Args:
-        predictions: N answers.
-        references: the right answers of each.
-
-    Raises:
-        ValueError: the lengths differ, or there is nothing to score.
-    """
-    return _mean_answer_score(predictions, references, 0)
-
-
-def answer_f1(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Mean over the answers of their best word F1 (SQuAD v1.1).
-
-    Args:
-        predictions: N answers.
-        references: the right answers of each.
-
-    Raises:
-        ValueError: the lengths differ, or there is nothing to score.
-    """
-    return _mean_answer_score(predictions, references, 1)
-
-
-ANSWER_METRICS: Mapping[str, Callable[[Sequence[str], Sequence[Sequence[str]]], float]] = {
-    "exact_match": answer_exact_match,
-    "f1": answer_f1,
-}
-"""Scores of answers in words, each beside several right ones; names as in the paper's tables."""
-
-
-def answer_evaluate_metric() -> "evaluate.Metric":
-    """`ANSWER_METRICS` as one object of the `evaluate` library; see `evaluate_metric`."""
-    import datasets
-    import evaluate
-
-    class BertReproAnswerMetric(evaluate.Metric):  # type: ignore[misc]
-        """Adapter over `ANSWER_METRICS`."""
-
-        def _info(self) -> Any:
-            text = datasets.Value("string")
-            return evaluate.MetricInfo(
-                description="bert_repro: exact_match, f1",
-                citation="",
-                features=datasets.Features({"predictions": text, "references": datasets.List(text)}),
-            )
-
-        def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-            return {name: function(predictions, references) for name, function in ANSWER_METRICS.items()}
-
-    return BertReproAnswerMetric(keep_in_memory=True)
-
-
-def _mean_answer_score(predictions: Sequence[str], references: Sequence[Sequence[str]], which: int) -> float:
-    if not predictions or len(predictions) != len(references):
-        raise ValueError(f"{len(predictions)} answers and {len(references)} references; need as many, not 0")
-    scores = [answer_scores(*pair)[which] for pair in zip(predictions, references, strict=True)]
-    return sum(scores) / len(scores)

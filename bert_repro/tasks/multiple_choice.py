@@ -15,7 +15,6 @@ import numpy as np
 
 from bert_repro.configs import FinetuningConfig, SwagConfig
 from bert_repro.errors import NonFiniteError, UserError
-from bert_repro.tasks import metrics
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.custom_data import files_of
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
@@ -154,9 +153,10 @@ class SwagTask(Task):
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         return {"prediction": logits.argmax(axis=1), "probabilities": weights / weights.sum(axis=1, keepdims=True)}
 
-    def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
-        """Accuracy."""
-        return metrics.compute(self.metrics, predictions["prediction"], np.asarray(dataset["label"][:]))
+    def references(self, dataset: "datasets.Dataset") -> Sequence[int]:
+        """See `Task.references`."""
+        labels: list[int] = dataset["label"][:]
+        return labels
 
     def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
         """See `Task.example_scores`; whether each ending is correct."""

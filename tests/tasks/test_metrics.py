@@ -1,12 +1,15 @@
 import json
 import math
+import multiprocessing
 from pathlib import Path
 
+import evaluate
 import numpy as np
 import pytest
 
 from bert_repro.errors import NonFiniteError
-from bert_repro.tasks import metrics
+from bert_repro.tasks import TASKS, metrics
+from bert_repro.tasks.metric_objects import Scores
 
 
 def test_accuracy_is_the_share_of_equal_labels():
@@ -135,24 +138,78 @@ def test_scores_are_plain_floats(name):
     assert json.loads(json.dumps(score)) == {name: pytest.approx(1.0)}
 
 
-@pytest.mark.parametrize(
-    ("names", "predictions", "references"),
-    [
-        (("accuracy", "f1", "matthews_correlation"), [1, 0, 1, 1], [1, 1, 1, 0]),
-        (("pearson", "spearmanr"), [0.1, 2.5, 3.0], [1.0, 4.75, 4.0]),
-        (("entity_f1",), [["B-PER", "O"], ["O"]], [["B-PER", "O"], ["B-LOC"]]),
-    ],
-)
-def test_evaluate_gives_the_same_numbers(names, predictions, references):
-    metric = metrics.evaluate_metric(names)
-    assert metric.compute(predictions=predictions, references=references) == metrics.compute(
-        names, predictions, references
-    )
-    for prediction, reference in zip(predictions, references, strict=True):
+def add_from_process(rank, folder, results):
+    metric = metrics.load_metric("mrpc", num_process=2, process_id=rank, experiment_id="two", cache_dir=str(folder))
+    for prediction, reference in ((1, 1), (0, 1), (1, 1), (0, 0))[2 * rank : 2 * rank + 2]:
         metric.add_batch(predictions=[prediction], references=[reference])
-    assert metric.compute() == metrics.compute(names, predictions, references)
+    results.put((rank, metric.compute()))
 
 
-def test_evaluate_refuses_metrics_of_different_kinds():
-    with pytest.raises(ValueError, match="one kind"):
-        metrics.evaluate_metric(["accuracy", "pearson"])
+class TestLoadMetric:
+    """Objects of the `evaluate` library that score as the functions do."""
+
+    @pytest.mark.parametrize(
+        ("name", "predictions", "references"),
+        [
+            *[(name, [1, 0, 1, 1], [1, 1, 1, 0]) for name in ("cola", "mrpc", "qqp", "mnli", "swag", "accuracy")],
+            ("stsb", [0.1, 2.5, 3.0], [1.0, 4.75, 4.0]),
+            ("seqeval", [["B-PER", "O"], ["O"]], [["B-PER", "O"], ["B-LOC"]]),
+        ],
+    )
+    def test_it_scores_as_the_functions_whether_given_at_once_or_row_by_row(self, name, predictions, references):
+        metric = metrics.load_metric(name)
+        expected = metrics.compute(metric.names, predictions, references)
+        assert metric.compute(predictions=predictions, references=references) == expected
+        for prediction, reference in zip(predictions, references, strict=True):
+            metric.add(prediction=prediction, reference=reference)
+        assert metric.compute() == expected
+
+    def test_every_task_and_the_hubs_names_have_one(self):
+        for name in (*TASKS, "mnli_matched", "mnli_mismatched", "seqeval"):
+            assert isinstance(metrics.load_metric(name), evaluate.Metric)
+        with pytest.raises(ValueError, match="metric 'bleu' is not known; it must be one of: cola, "):
+            metrics.load_metric("bleu")
+
+    def test_squad_takes_what_the_hubs_metric_takes(self):
+        answers = [{"text": ["cat"], "answer_start": [0]}, {"text": ["a bird", "dog house"], "answer_start": [0, 9]}]
+        references = [{"id": str(row), "answers": answer} for row, answer in enumerate(answers)]
+        predictions = [{"id": "1", "prediction_text": "dog"}, {"id": "0", "prediction_text": "the cat"}]
+        scores = metrics.load_metric("squad").compute(predictions=predictions, references=references)
+        assert scores == {"exact_match": 0.5, "f1": (1 + 2 * 1 * 0.5 / 1.5) / 2}
+        with pytest.raises(ValueError, match="question '0' has no prediction"):
+            metrics.load_metric("squad").compute(predictions=predictions[:1] * 2, references=references)
+
+    def test_squad_v2_leaves_a_question_unanswered_above_the_threshold(self):
+        references = [
+            {"id": "a", "answers": {"text": ["cat"], "answer_start": [0]}},
+            {"id": "b", "answers": {"text": [], "answer_start": []}},
+        ]
+        predictions = [
+            {"id": "a", "prediction_text": "cat", "no_answer_probability": 0.1},
+            {"id": "b", "prediction_text": "dog", "no_answer_probability": 0.9},
+        ]
+        metric = metrics.load_metric("squad_v2")
+        assert metric.compute(predictions=predictions, references=references)["exact_match"] == 0.5
+        scores = metric.compute(predictions=predictions, references=references, no_answer_threshold=0.5)
+        assert (scores["exact_match"], scores["no_answer_accuracy"], scores["best_f1"]) == (1.0, 1.0, 1.0)
+
+    def test_several_can_be_combined(self):
+        both = evaluate.combine([metrics.load_metric("accuracy"), metrics.load_metric("matthews_correlation")])
+        predictions, references = [1, 0, 1, 1], [1, 1, 1, 0]
+        scores = both.compute(predictions=predictions, references=references)
+        assert scores == metrics.compute(["accuracy", "matthews_correlation"], predictions, references)
+
+    def test_several_processes_add_to_one_score(self, tmp_path):
+        context = multiprocessing.get_context("fork")
+        results = context.Queue()
+        processes = [context.Process(target=add_from_process, args=(rank, tmp_path, results)) for rank in range(2)]
+        for process in processes:
+            process.start()
+        found = dict(results.get(timeout=60) for _ in processes)
+        for process in processes:
+            process.join()
+        assert found == {0: metrics.compute(["accuracy", "f1"], [1, 0, 1, 0], [1, 1, 1, 0]), 1: None}
+
+    def test_scores_of_different_values_are_refused(self):
+        with pytest.raises(ValueError, match="one kind"):
+            Scores(["accuracy", "pearson"])

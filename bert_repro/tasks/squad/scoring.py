@@ -1,7 +1,10 @@
 """Scores of SQuAD v1.1 and v2.0, number by number those of the official scripts, as fractions."""
 
 import logging
+import re
+import string
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +15,6 @@ import numpy.typing as npt
 
 from bert_repro.configs import SquadScoringConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks import metrics
 from bert_repro.tasks.squad.questions import read_json, read_questions
 
 if TYPE_CHECKING:
@@ -21,6 +23,50 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 FloatArray = npt.NDArray[np.float64]
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+def normalize_answer(text: str) -> str:
+    """An answer as SQuAD's scripts compare it: lower case, no ASCII punctuation, no articles, single spaces."""
+    kept = text.lower().translate(_NO_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", kept).split())
+
+
+def answer_scores(prediction: str, references: Sequence[str], *, empty_is_answer: bool = False) -> tuple[float, float]:
+    """Exact match and F1 of one answer, each the best over its references, as SQuAD's scripts count them.
+
+    F1 is that of the bags of words of the normalised texts.
+
+    Args:
+        prediction: the answer; "" for no answer.
+        references: the right answers, at least one.
+        empty_is_answer: two texts without words have F1 1 (the v2.0 script, where "" is the right answer of an
+            unanswerable question), not 0 (the v1.1 script).
+
+    Returns:
+        Exact match (0 or 1) and F1.
+
+    Raises:
+        ValueError: there is no reference.
+    """
+    if not references:
+        raise ValueError("an answer needs at least one reference; without one give the empty text")
+    predicted = normalize_answer(prediction)
+    expected = [normalize_answer(reference) for reference in references]
+    overlaps = [_overlap(predicted.split(), words.split(), empty_is_answer) for words in expected]
+    return float(predicted in expected), max(overlaps)
+
+
+def _overlap(predicted: list[str], expected: list[str], empty_is_answer: bool) -> float:
+    if not predicted and not expected:
+        return float(empty_is_answer)
+    common = sum((Counter(predicted) & Counter(expected)).values())
+    if not common:
+        return 0.0
+    # In this form, as the scripts compute it, so that not even the last digit differs.
+    precision, recall = common / len(predicted), common / len(expected)
+    return 2 * precision * recall / (precision + recall)
 
 
 @dataclass(frozen=True)
@@ -71,8 +117,8 @@ def score_questions(texts: Sequence[str], answers: Sequence[Sequence[str]], *, u
     rows = []
     for text, right in zip(texts, answers, strict=True):
         # The v2.0 script leaves out references without a word and takes "" where none is left.
-        references = [one for one in right if metrics.normalize_answer(one)] or [""] if unanswerable else right
-        rows.append(metrics.answer_scores(text, references, empty_is_answer=unanswerable))
+        references = [one for one in right if normalize_answer(one)] or [""] if unanswerable else right
+        rows.append(answer_scores(text, references, empty_is_answer=unanswerable))
     exact, f1 = np.array(rows, dtype=np.float64).reshape(-1, 2).T
     has_answer = np.array([bool(right) for right in answers])
     return QuestionScores(exact, f1, has_answer, np.array([bool(text) for text in texts]))
@@ -110,6 +156,24 @@ def threshold_report(questions: QuestionScores, null_odds: FloatArray) -> dict[s
         "best_exact_match_threshold": exact_at,
         "best_f1": best_f1,
         "best_f1_threshold": f1_at,
+    }
+
+
+def scores_at_threshold(questions: QuestionScores, null_odds: FloatArray, threshold: float) -> dict[str, float]:
+    """Returns the scores of v2.0 at a threshold, at 0 and at the best thresholds.
+
+    Args:
+        questions: the scores of every question's text.
+        null_odds: a question is left unanswered where these exceed the threshold, (N,).
+        threshold: `null_score_diff_threshold`.
+    """
+    at_zero = questions.at(null_odds, 0.0).summary()
+    return {
+        **questions.at(null_odds, threshold).summary(),
+        "null_score_diff_threshold": threshold,
+        "exact_match_at_0": at_zero["exact_match"],
+        "f1_at_0": at_zero["f1"],
+        **threshold_report(questions, null_odds),
     }
 
 

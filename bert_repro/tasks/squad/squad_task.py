@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from bert_repro.configs import FinetuningConfig, SquadConfig
 from bert_repro.errors import NonFiniteError, UserError
-from bert_repro.tasks import metrics
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids
 from bert_repro.tasks.hub_datasets import load_from_hub
@@ -279,20 +278,30 @@ class SquadTask(Task):
         pairs = zip(predictions["prediction"], predictions["null_odds"], strict=True)
         return ["" if odds > (self.null_score_diff_threshold or 0.0) else text for text, odds in pairs]
 
+    def references(self, dataset: "datasets.Dataset") -> list[dict[str, Any]]:
+        """See `Task.references`."""
+        return [
+            dict(zip(("id", "answers"), row, strict=True))
+            for row in zip(dataset["id"], dataset["answers"], strict=True)
+        ]
+
     def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
         """`exact_match` and `f1`; for v2.0 those at the threshold, at 0 and at the best thresholds."""
-        questions, odds = self._questions(predictions, dataset)
-        if not self.unanswerable:
-            return questions.summary()
-        threshold = self.null_score_diff_threshold or 0.0
-        at_zero = questions.at(odds, 0.0).summary()
-        return {
-            **questions.at(odds, threshold).summary(),
-            "null_score_diff_threshold": threshold,
-            "exact_match_at_0": at_zero["exact_match"],
-            "f1_at_0": at_zero["f1"],
-            **scoring.threshold_report(questions, odds),
-        }
+        columns = {"id": dataset["id"], "prediction_text": predictions["prediction"]}
+        options = {}
+        if self.unanswerable:
+            columns["no_answer_probability"] = predictions["null_odds"]
+            options["no_answer_threshold"] = self.null_score_diff_threshold or 0.0
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        references = self.references(dataset)
+        scores: dict[str, float] = self.load_metric().compute(predictions=rows, references=references, **options)
+        return scores
+
+    def load_metric(self, **options: Any) -> "evaluate.Metric":
+        """See `Task.load_metric`; the inputs are those of the Hub's `squad` and `squad_v2`."""
+        from bert_repro.tasks.metric_objects import Squad, SquadV2
+
+        return SquadV2(**options) if self.unanswerable else Squad(**options)
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
         """See `Task.is_degenerate`; by the answers after the threshold, so that none at all (v2.0) counts."""
@@ -327,10 +336,6 @@ class SquadTask(Task):
         if self.settings.train_file or self.settings.validation_file:
             return super().data_description()
         return {"dataset": self.hub_dataset, "language": "en", "license": self.data_license}
-
-    def evaluate_metric(self) -> "evaluate.Metric":
-        """Exact match and F1 as one object of the `evaluate` library; references are lists of right answers."""
-        return metrics.answer_evaluate_metric()
 
     def _questions(
         self, predictions: Predictions, dataset: "datasets.Dataset"

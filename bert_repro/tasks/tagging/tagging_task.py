@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.errors import NonFiniteError, UserError
-from bert_repro.tasks import metrics
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import special_ids, token_ids
 from bert_repro.tasks.prediction_files import require_first_rows
@@ -160,13 +159,20 @@ class TaggingTask(Task):
         ends = np.cumsum([len(words) for words in dataset["words"]])
         return {"prediction": [predicted[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]}
 
+    def references(self, dataset: "datasets.Dataset") -> list[list[str]]:
+        """See `Task.references`; the tags of every sentence."""
+        return [[self.label_names[tag] for tag in tags] for tags in dataset["tags"]]
+
     def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
-        """Entity F1 over sentences, or the share of words that are right."""
-        references = self._names(dataset)
-        if self.metrics == ("accuracy",):
-            words = [list(chain.from_iterable(sentences)) for sentences in (predictions["prediction"], references)]
-            return metrics.compute(self.metrics, *words)
-        return metrics.compute(self.metrics, predictions["prediction"], references)
+        """See `Task.score`; entity F1 over sentences, or accuracy over words."""
+        if self.metrics != ("accuracy",):
+            return super().score(predictions, dataset)
+        numbers = {name: number for number, name in enumerate(self.label_names)}
+        predicted = [numbers[tag] for tag in chain.from_iterable(predictions["prediction"])]
+        scores: dict[str, float] = self.load_metric().compute(
+            predictions=predicted, references=list(chain.from_iterable(dataset["tags"]))
+        )
+        return scores
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
         """See `Task.is_degenerate`; whether every word has the same tag."""
@@ -194,16 +200,13 @@ class TaggingTask(Task):
         """Writes `predictions.SPLIT.txt` as `conlleval` takes it: word, tag if known, predicted tag; an empty line
         after each sentence."""
         path = Path(directory) / f"predictions.{split}.txt"
-        columns = [dataset["words"], *([self._names(dataset)] if self.is_labelled(dataset) else [])]
+        columns = [dataset["words"], *([self.references(dataset)] if self.is_labelled(dataset) else [])]
         with path.open("w", encoding="utf-8", newline="\n") as file:
             for sentence in zip(*columns, predictions["prediction"], strict=True):
                 for fields in zip(*sentence, strict=True):
                     file.write(" ".join(fields) + "\n")
                 file.write("\n")
         return [path]
-
-    def _names(self, dataset: "datasets.Dataset") -> list[list[str]]:
-        return [[self.label_names[tag] for tag in tags] for tags in dataset["tags"]]
 
 
 def tagged_dataset(sentences: TaggedSentences, label_names: Sequence[str], *, entities: bool) -> "datasets.Dataset":
