@@ -104,7 +104,7 @@ format: $(READY) ## Let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## Write docs/CONFIGURATION.md and docs/DEVIATIONS.md anew from the settings
+docs: $(READY) ## Write docs/CONFIGURATION.md, DEVIATIONS.md and results.schema.json from the sources
 	$(BIN)/python -m bert_repro.reference --write
 
 bench: $(READY) ## The side-by-side measurements, one after another

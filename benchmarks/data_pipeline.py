@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> Path:
         for name in ("masked and packed", "masked and padded", "sliced", "sliced, masked and packed")
     }
     field["transformers' collator, 32 at a time"] = (repeat, {**spec, "work": "transformers", "batch": 32})
-    field |= {f"pairs, {mode}": (pairs, {**spec, "sampling": mode}) for mode in ("paper", "released")}
+    field |= {f"pairs, {mode}": (pairs, {**spec, "sampling": mode}) for mode in ("paper", "original")}
     rates = {name: laps.rates(turns) for name, turns in laps.race(field, options.repeats, threads=1).items()}
     for name, row in rates.items():
         print(f"{name:45} {records.told(row['per_second'], 0)} a second")

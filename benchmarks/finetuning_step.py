@@ -29,7 +29,7 @@ from transformers import BertConfig
 
 import bert_repro
 from bert_repro.configs import FinetuningConfig, SquadConfig
-from bert_repro.finetuning.run import FinetuningSource
+from bert_repro.finetuning.data import FinetuningSource
 from bert_repro.tasks import get_task
 from bert_repro.training.cpu_performance import keep_freed_memory, prepare_cpu, use_fast_float32
 from bert_repro.training.micro_batches import BatchSizes

@@ -16,7 +16,7 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,14 +50,14 @@ RECIPES = {
     "prepare_corpus": Recipe(configs.CorpusConfig, "bert_repro.corpus.prepare:prepare_corpus"),
     "audit_pretraining_data": Recipe(configs.AuditConfig, "bert_repro.pretraining.audit.run:audit_pretraining_data"),
     "run_pretraining": Recipe(configs.PretrainingConfig, "bert_repro.pretraining.run:run_pretraining"),
-    "run_glue": Recipe(configs.GlueConfig, "bert_repro.finetuning.sweep:run_finetuning"),
+    "run_glue": Recipe(configs.GlueConfig, "bert_repro.finetuning.run:run_finetuning"),
     "make_glue_zip": Recipe(configs.GlueZipConfig, "bert_repro.tasks.glue.leaderboard_zip:make_glue_zip"),
     "check_glue_zip": Recipe(configs.GlueZipCheckConfig, "bert_repro.tasks.glue.leaderboard_zip:check_glue_zip"),
-    "run_squad": Recipe(configs.SquadConfig, "bert_repro.finetuning.sweep:run_finetuning"),
+    "run_squad": Recipe(configs.SquadConfig, "bert_repro.finetuning.run:run_finetuning"),
     "score_squad": Recipe(configs.SquadScoringConfig, "bert_repro.tasks.squad.scoring:score_squad"),
     "convert_triviaqa": Recipe(configs.TriviaqaConfig, "bert_repro.tasks.squad.triviaqa:convert_triviaqa"),
-    "run_swag": Recipe(configs.SwagConfig, "bert_repro.finetuning.sweep:run_finetuning"),
-    "run_ner": Recipe(configs.NerConfig, "bert_repro.finetuning.sweep:run_finetuning"),
+    "run_swag": Recipe(configs.SwagConfig, "bert_repro.finetuning.run:run_finetuning"),
+    "run_ner": Recipe(configs.NerConfig, "bert_repro.finetuning.run:run_finetuning"),
     "extract_features": Recipe(configs.ExtractionConfig, "bert_repro.inference.feature_extraction:extract_features"),
     "score_sentences": Recipe(
         configs.SentenceScoringConfig, "bert_repro.inference.sentence_scoring:run_sentence_scoring"
@@ -125,7 +125,8 @@ def parse(
     hints = typing.get_type_hints(config_class)
     for item in dataclasses.fields(config_class):
         _add_flag(parser, item, hints[item.name])
-    given, unknown = parser.parse_known_args([_with_underscores(word, hints) for word in argv])
+    aliases = configs.aliases_of(config_class)
+    given, unknown = parser.parse_known_args([_current_spelling(word, hints, aliases) for word in argv])
     if unknown:
         raise UserError(_unknown_flag(unknown[0], config_class))
     flags = {key: value for key, value in vars(given).items() if value is not None}
@@ -181,9 +182,14 @@ def settings_from(document: dict[str, Any], config_class: type[configs.Config], 
     Raises:
         UserError: an unknown key, or a value of the wrong type.
     """
-    hints = typing.get_type_hints(config_class)
+    hints, aliases = typing.get_type_hints(config_class), configs.aliases_of(config_class)
     values = {}
     for key, value in document.items():
+        if key in aliases:
+            if aliases[key] in document:
+                raise UserError(f"{where}: {key} is the old name of {aliases[key]}; leave one of the two out")
+            _warn_of_alias(f"{where}: {key}", aliases[key])
+            key = aliases[key]
         if key not in hints:
             raise UserError(f"{where}: unknown setting {key!r}{_did_you_mean(str(key), hints)}")
         values[key] = _from_yaml(value, hints[key], f"{where}: {key}")
@@ -262,11 +268,19 @@ def _single_from_yaml(value: Any, base: type, where: str) -> Any:
     raise UserError(f"{where}: {value!r} is not of type {base.__name__}")
 
 
-def _with_underscores(word: str, known: typing.Container[str]) -> str:
-    """A flag spelled with hyphens as it is spelled here, `--dry-run` as `--dry_run`; anything else as it is."""
+def _current_spelling(word: str, known: typing.Container[str], aliases: Mapping[str, str]) -> str:
+    """Returns a flag with hyphens, or under an earlier name, as it is spelled now; anything else unchanged."""
     flag, equals, value = word.partition("=")
     name = flag.removeprefix("--").replace("-", "_")
-    return f"--{name}{equals}{value}" if flag.startswith("--") and name in known else word
+    if not flag.startswith("--") or (name not in known and name not in aliases):
+        return word
+    if name in aliases:
+        _warn_of_alias(f"--{name}", f"--{aliases[name]}")
+    return f"--{aliases.get(name, name)}{equals}{value}"
+
+
+def _warn_of_alias(earlier: str, now: str) -> None:
+    logger.warning("%s is now called %s; the old name works for one more release", earlier, now)
 
 
 def _unknown_flag(flag: str, config_class: type[configs.Config]) -> str:

@@ -4,12 +4,15 @@ The paper: Devlin, Chang, Lee and Toutanova (2019), arXiv:1810.04805v2. What is 
 code its authors published, "ours" a choice of this project. The paper's results are in `bert_repro.paper_results`.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from bert_repro.configs import Config, FinetuningConfig, GlueConfig, Phase, PretrainingConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
+
+logger = logging.getLogger("bert_repro")
 
 # --------------------------------------------------------------------------------------------------------------- sizes
 
@@ -200,11 +203,11 @@ PRESETS: Mapping[str, Preset] = {
         learning_rate=GLUE_LEARNING_RATES[0],
         max_seq_length=128,
     ),
-    "glue-search": Preset(
+    "glue-sweep": Preset(
         "GLUE as the paper searched it: batch 32, 3 epochs, the best of four rates on dev",
         "section 4.1; length: released",
         GlueConfig,
-        {"train_batch_size": 32, "num_train_epochs": 3.0, "search_learning_rates": GLUE_LEARNING_RATES}
+        {"train_batch_size": 32, "num_train_epochs": 3.0, "sweep_learning_rates": GLUE_LEARNING_RATES}
         | {"max_seq_length": 128},
     ),
     "finetuning-grid": Preset(
@@ -212,9 +215,9 @@ PRESETS: Mapping[str, Preset] = {
         "A.3",
         FinetuningConfig,
         {
-            "search_learning_rates": FINETUNING_GRID["learning_rate"],
-            "search_batch_sizes": FINETUNING_GRID["train_batch_size"],
-            "search_num_train_epochs": FINETUNING_GRID["num_train_epochs"],
+            "sweep_learning_rates": FINETUNING_GRID["learning_rate"],
+            "sweep_batch_sizes": FINETUNING_GRID["train_batch_size"],
+            "sweep_num_train_epochs": FINETUNING_GRID["num_train_epochs"],
         },
     ),
     "squad-v1": _finetuning(
@@ -246,6 +249,8 @@ PRESETS: Mapping[str, Preset] = {
     ),
 }
 
+_EARLIER_NAMES = {"glue-search": "glue-sweep"}
+
 
 def preset_values(name: str, config_class: type[Config]) -> dict[str, Any]:
     """The settings of a preset, for one configuration.
@@ -260,6 +265,11 @@ def preset_values(name: str, config_class: type[Config]) -> dict[str, Any]:
     Raises:
         UserError: no such preset, or it is made for another configuration; the message lists those that fit.
     """
+    if name in _EARLIER_NAMES:
+        logger.warning(
+            "--preset %s is now called %s; the old name works for one more release", name, _EARLIER_NAMES[name]
+        )
+        name = _EARLIER_NAMES[name]
     fitting = [key for key, preset in PRESETS.items() if preset.applies_to(config_class)]
     if name not in fitting:
         reason = f"is for {PRESETS[name].config.__name__}" if name in PRESETS else "is unknown"

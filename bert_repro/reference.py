@@ -1,11 +1,13 @@
-"""Writes docs/CONFIGURATION.md and docs/DEVIATIONS.md from the settings, so that neither can fall behind them.
+"""Writes docs/CONFIGURATION.md and docs/DEVIATIONS.md from the settings, and docs/results.schema.json from the types of
+`bert_repro.results`, so that none can fall behind them.
 
-`python -m bert_repro.reference --write` (or `make docs`) writes both, `--check` says whether they are current.
+`python -m bert_repro.reference --write` (or `make docs`) writes them, `--check` says whether they are current.
 """
 
 import argparse
 import dataclasses
 import inspect
+import json
 import sys
 import types
 import typing
@@ -13,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_repro import configs
+from bert_repro import configs, results
 from bert_repro.configs import Config, Phase
 from bert_repro.paper_results import TABLES
 from bert_repro.presets import PAPER_PHASES, PRESETS, positions
@@ -22,7 +24,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 _SOURCES = {
     "paper": "the paper",
-    "released": "the released code",
+    "original implementation": "the original implementation",
     "transformers": "transformers' users",
     "ours": "this project",
 }
@@ -203,7 +205,12 @@ def deviations() -> str:
 
 def documents() -> dict[Path, str]:
     """The generated files and what they must hold."""
-    return {DOCS / "CONFIGURATION.md": configuration_reference(), DOCS / "DEVIATIONS.md": deviations()}
+    schema = json.dumps(results.json_schema(), indent=2) + "\n"
+    return {
+        DOCS / "CONFIGURATION.md": configuration_reference(),
+        DOCS / "DEVIATIONS.md": deviations(),
+        DOCS / results.SCHEMA_FILE: schema,
+    }
 
 
 def stale() -> list[Path]:

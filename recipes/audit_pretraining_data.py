@@ -5,7 +5,7 @@
 Give it the example settings of the pre-training to come: --max_seq_length, --nsp_sampling, --masked_lm_prob,
 --whole_word_masking, --dupe_factor ... It draws the first epoch as training would and checks, among others:
 
-- the share of NotNext (50% with --nsp_sampling paper; with released 0.5 beside those that had no choice), whether B
+- the share of NotNext (50% with --nsp_sampling paper; with original 0.5 beside those that had no choice), whether B
   follows A where it must, and whether the other documents are drawn evenly;
 - the exact count of predictions in every sequence (15%), their places, that labels are the text and [CLS] and [SEP]
   are never predicted;

@@ -8,7 +8,7 @@
 
 `python recipes/run_glue.py ...` does the same on one device. Tasks: cola sst2 mrpc stsb qqp mnli qnli rte wnli ax. The
 data comes from the Hub (`nyu-mll/glue`) or, with `--data_dir`, from the folder that holds the official `CoLA/`,
-`SST-2/`, `MRPC/` ... Batch 32, 3 epochs (the paper's). `--preset glue-search` takes the best on dev of its rates
+`SST-2/`, `MRPC/` ... Batch 32, 3 epochs (the paper's). `--preset glue-sweep` takes the best on dev of its rates
 5e-5, 4e-5, 3e-5 and 2e-5, `--num_restarts 5` of five seeds; typed again, the command goes on where it was interrupted.
 
 Expected, BERT-base on dev (Table 5): accuracy 84.4 MNLI-m, 86.7 MRPC, 92.7 SST-2. On the leaderboard's test sets

@@ -81,7 +81,7 @@ def test_data_pipeline(tmp_path):
         "20",
     )  # fmt: skip
     assert all(row["per_second"]["median"] > 0 for row in record["rates"].values())
-    assert {"masked and packed, 256 at a time", "pairs, paper", "pairs, released"} <= set(record["rates"])
+    assert {"masked and packed, 256 at a time", "pairs, paper", "pairs, original"} <= set(record["rates"])
     small, large = record["memory"]
     assert small["tokens"] < large["tokens"] and small["mebibytes"] >= 0
     assert record["goals"]["masking_and_batching"] == 200_000

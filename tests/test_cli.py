@@ -46,7 +46,7 @@ def test_phases_come_from_yaml(tmp_path: Path) -> None:
         (["--warmup_ratio", "2"], "--warmup_ratio is 2.0; it must lie in [0, 1]"),
         (["--max_steps", "0"], "--max_steps is 0; it must be positive"),
         (["--num_train_epochs", "inf"], "--num_train_epochs is inf; it must be a finite number"),
-        (["--search_num_train_epochs", "3", "inf"], "--search_num_train_epochs is inf; it must be a finite number"),
+        (["--sweep_num_train_epochs", "3", "inf"], "--sweep_num_train_epochs is inf; it must be a finite number"),
         (["--weight_decay", "nan"], "--weight_decay is nan; it must be a finite number"),
         (["--max_grad_norm", "nan"], "--max_grad_norm is nan; it must be a finite number"),
         (["--weight_decay", "-1"], "--weight_decay is -1.0; it must not be negative"),

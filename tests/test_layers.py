@@ -16,6 +16,7 @@ LAYERS = {
     "models": 0,
     "configs": 1,
     "utils": 1,
+    "results": 1,
     "presets": 2,
     "paper_results": 2,
     "corpus": 2,

@@ -159,7 +159,7 @@ def product(
     if spec.device == "cpu":
         prepare_cpu(config)
     source, model = MeasuredSource(spec, config), new_model(spec).to(dtype)
-    options = {"dynamic": False if config.fixed_shapes else None} if config.torch_compile else None
+    options = {"dynamic": False if config.static_shapes else None} if config.torch_compile else None
     return source, Trainer(accelerator, model, source, config, tokenizer=None, compile_options=options, **callbacks)
 
 

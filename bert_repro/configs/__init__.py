@@ -1,14 +1,14 @@
-"""What a run is told: every setting once, with its help text, unit and source.
+"""Settings of every run: each once, with its help text, unit and source.
 
 The field metadata is the single source of three things: the recipes' flags (`bert_repro.cli`), the configuration
-reference (docs/CONFIGURATION.md) and the list of choices where the paper and the released code differ or are silent
-(docs/DEVIATIONS.md). `source` says who decides the default: "paper", "released" (the code the authors released),
-"transformers" (a name and meaning its users know) or "ours".
+reference (docs/CONFIGURATION.md) and the list of choices where the paper and the original implementation differ or are
+silent (docs/DEVIATIONS.md). `source` says who decides the default: "paper", "original implementation"
+(google-research/bert), "transformers" (a name and meaning its users know) or "ours".
 """
 
-from bert_repro.configs.base import Config, Source, require, setting
+from bert_repro.configs.base import Config, Source, aliases_of, current_names, first_names, require, setting
 from bert_repro.configs.corpus import CorpusConfig, TextConfig, TokenizerConfig
-from bert_repro.configs.finetuning import SEARCHED, FinetuningConfig, OwnFilesConfig
+from bert_repro.configs.finetuning import SEARCHED, CustomDataConfig, FinetuningConfig
 from bert_repro.configs.pretraining import AuditConfig, ExampleConfig, Phase, PretrainingConfig
 from bert_repro.configs.publishing import CardConfig, ExtractionConfig, OnnxConfig, PushConfig, SentenceScoringConfig
 from bert_repro.configs.reproduction import QuickstartConfig, ReportConfig, StudyConfig
@@ -29,6 +29,9 @@ __all__ = [  # noqa: RUF022 - the order of the configuration reference
     "setting",
     "Config",
     "require",
+    "aliases_of",
+    "current_names",
+    "first_names",
     "TextConfig",
     "TokenizerConfig",
     "CorpusConfig",
@@ -41,7 +44,7 @@ __all__ = [  # noqa: RUF022 - the order of the configuration reference
     "AuditConfig",
     "FinetuningConfig",
     "SEARCHED",
-    "OwnFilesConfig",
+    "CustomDataConfig",
     "GlueConfig",
     "SwagConfig",
     "NerConfig",

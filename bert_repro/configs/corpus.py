@@ -43,13 +43,15 @@ class TokenizerConfig(TextConfig):
     vocab_size: int = setting(
         30522,
         "Size of the vocabulary, special tokens included.",
-        source="released",
+        source="original implementation",
         unit="tokens",
         deviation="The paper says 30,000; the released vocabularies have 30,522 (uncased) and 28,996 (cased).",
     )
-    lowercase: bool = setting(True, "Lower-case the text (the uncased models).", source="released")
-    strip_accents: bool | None = setting(None, "Strip accents; default: as `lowercase`.", source="released")
-    handle_chinese_chars: bool = setting(True, "Put spaces around CJK characters.", source="released")
+    lowercase: bool = setting(True, "Lower-case the text (the uncased models).", source="original implementation")
+    strip_accents: bool | None = setting(
+        None, "Strip accents; default: as `lowercase`.", source="original implementation"
+    )
+    handle_chinese_chars: bool = setting(True, "Put spaces around CJK characters.", source="original implementation")
     min_frequency: int = setting(2, "Drop pieces seen less often than this.", unit="occurrences")
     limit_alphabet: int = setting(
         1000, "Most frequent characters that get entries; raise it for scripts with many.", unit="characters"

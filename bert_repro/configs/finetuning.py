@@ -32,9 +32,11 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         source="paper",
         deviation="The paper picks the best of 5e-5, 4e-5, 3e-5 and 2e-5 on dev (4.1); a single run needs one value.",
     )
-    warmup_ratio: float = setting(0.1, "Warm-up as a share of all steps.", source="released", unit="fraction")
+    warmup_ratio: float = setting(
+        0.1, "Warm-up as a share of all steps.", source="original implementation", unit="fraction"
+    )
     max_seq_length: int = setting(
-        128, "Tokens per sequence; longer ones are truncated.", source="released", unit="tokens"
+        128, "Tokens per sequence; longer ones are truncated.", source="original implementation", unit="tokens"
     )
     bilstm_size: int | None = setting(
         None,
@@ -52,13 +54,18 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
     max_eval_samples: int | None = setting(
         None, "Score the first so many examples.", source="transformers", unit="examples"
     )
-    search_learning_rates: tuple[float, ...] = setting(
+    sweep_learning_rates: tuple[float, ...] = setting(
         (),
-        "Train with each of these rates, each batch size and each number of epochs of the search, and keep the model "
-        "that is best on dev. The paper's two searches are the presets glue-search and finetuning-grid.",
+        "Train with each of these rates, each batch size and each number of epochs of the sweep, and keep the model "
+        "that is best on dev. The paper's two sweeps are the presets glue-sweep and finetuning-grid.",
+        aliases=("search_learning_rates",),
     )
-    search_batch_sizes: tuple[int, ...] = setting((), "Batch sizes of the search.", unit="sequences")
-    search_num_train_epochs: tuple[float, ...] = setting((), "Numbers of epochs of the search.", unit="epochs")
+    sweep_batch_sizes: tuple[int, ...] = setting(
+        (), "Batch sizes of the sweep.", unit="sequences", aliases=("search_batch_sizes",)
+    )
+    sweep_num_train_epochs: tuple[float, ...] = setting(
+        (), "Numbers of epochs of the sweep.", unit="epochs", aliases=("search_num_train_epochs",)
+    )
     num_restarts: int = setting(
         1,
         "Train so many times, with the seeds seed, seed + 1 ...: another order of the data, another new head, the same "
@@ -67,8 +74,10 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         deviation="The paper restarts BERT-large on small sets and takes the best run on dev (4.1), without saying how "
         "many; Tables 6 and 7 give means of 5. Ours is one run; of several, mean and deviation stand beside the best.",
     )
-    search_keep_models: bool = setting(
-        False, "Keep the weights of every run of a search; otherwise those of the best run only."
+    sweep_keep_models: bool = setting(
+        False,
+        "Keep the weights of every run of a sweep; otherwise those of the best run only.",
+        aliases=("search_keep_models",),
     )
 
     @property
@@ -120,8 +129,8 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
                 f"--{single} {own} and --{name} {_listed(values)} exclude each other; leave one out",
             )
         require(
-            self.max_steps is None or not self.search_num_train_epochs,
-            f"--max_steps {self.max_steps} and --search_num_train_epochs exclude each other; leave one out",
+            self.max_steps is None or not self.sweep_num_train_epochs,
+            f"--max_steps {self.max_steps} and --sweep_num_train_epochs exclude each other; leave one out",
         )
         require(
             self.resume_from_checkpoint in (None, "latest"),
@@ -131,9 +140,9 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
 
 
 SEARCHED = {
-    "search_learning_rates": "learning_rate",
-    "search_batch_sizes": "train_batch_size",
-    "search_num_train_epochs": "num_train_epochs",
+    "sweep_learning_rates": "learning_rate",
+    "sweep_batch_sizes": "train_batch_size",
+    "sweep_num_train_epochs": "num_train_epochs",
 }
 """What a search goes over: the setting that lists the values, and the setting of a run that takes one of them."""
 
@@ -143,7 +152,7 @@ def _listed(values: tuple[float, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class OwnFilesConfig(FinetuningConfig):
+class CustomDataConfig(FinetuningConfig):
     """A task, or one's own files in its place."""
 
     train_file: str | None = setting(None, "File to train on.", source="transformers")
@@ -151,7 +160,7 @@ class OwnFilesConfig(FinetuningConfig):
     test_file: str | None = setting(None, "File to predict; may lack labels.", source="transformers")
 
     @property
-    def own_files(self) -> dict[str, Path]:
+    def data_files(self) -> dict[str, Path]:
         """The files given, by split."""
         named = {"train": self.train_file, "validation": self.validation_file, "test": self.test_file}
         return {split: Path(name) for split, name in named.items() if name is not None}
@@ -159,11 +168,11 @@ class OwnFilesConfig(FinetuningConfig):
     def validate(self) -> None:
         """Own files stand in place of published data, and every part of the run has one."""
         super().validate()
-        if not self.own_files:
+        if not self.data_files:
             return
         require(self.data_dir is None, f"--data_dir {self.data_dir} and own files exclude each other; leave one out")
         for doing, split in (("do_train", "train"), ("do_eval", "validation"), ("do_predict", "test")):
             require(
-                not getattr(self, doing) or split in self.own_files,
+                not getattr(self, doing) or split in self.data_files,
                 f"--{doing} needs --{split}_file",
             )

@@ -41,9 +41,10 @@ class ExampleConfig(Config):
     )
     nsp_sampling: str = setting(
         "paper",
-        "paper: the label is drawn first, 50/50. released: a chunk of one sentence is always NotNext.",
+        "paper: the label is drawn first, 50/50. original: a chunk of one sentence is always NotNext.",
         source="paper",
-        choices=("paper", "released"),
+        choices=("paper", "original"),
+        choice_aliases={"released": "original"},
         deviation="The paper states 50% IsNext; the released generator gives more NotNext (55-60% on usual text) "
         "because a chunk of one sentence can only be NotNext. Where the two disagree about a stated fact, the paper.",
     )
@@ -55,19 +56,23 @@ class ExampleConfig(Config):
     )
     short_seq_prob: float = setting(0.1, "Probability of a shorter target length.", source="paper", unit="fraction")
     masked_lm_prob: float = setting(0.15, "Share of tokens that are predicted.", source="paper", unit="fraction")
-    mask_share: float = setting(0.8, "Of those, replaced by [MASK].", source="paper", unit="fraction")
-    random_share: float = setting(0.1, "Of those, replaced by a random token.", source="paper", unit="fraction")
+    mask_replace_prob: float = setting(
+        0.8, "Of those, replaced by [MASK].", source="paper", unit="fraction", aliases=("mask_share",)
+    )
+    random_replace_prob: float = setting(
+        0.1, "Of those, replaced by a random token.", source="paper", unit="fraction", aliases=("random_share",)
+    )
     random_token_source: str = setting(
         "vocab",
         "Random tokens from the whole vocabulary (vocab), or without special and [unused] tokens (ordinary).",
-        source="released",
+        source="original implementation",
         choices=("vocab", "ordinary"),
         deviation="The paper says a random token; the release draws from all ids, specials included (ours).",
     )
     whole_word_masking: bool = setting(
         False,
         "Mask whole words (the release of 2019-05).",
-        source="released",
+        source="original implementation",
         deviation="Not in the paper. In the release a segment B that starts with ## joins A's last word across "
         "[SEP]; ours starts a new group after [SEP].",
     )
@@ -84,7 +89,7 @@ class ExampleConfig(Config):
     def validate(self) -> None:
         """Shares are fractions."""
         super().validate()
-        for name in ("short_seq_prob", "masked_lm_prob", "mask_share", "random_share"):
+        for name in ("short_seq_prob", "masked_lm_prob", "mask_replace_prob", "random_replace_prob"):
             value = getattr(self, name)
             require(0 <= value <= 1, f"--{name} is {value}; it must lie in [0, 1]")
         require(self.dupe_factor is None or self.dupe_factor > 0, f"--dupe_factor is {self.dupe_factor}; at least 1")
@@ -96,8 +101,8 @@ class ExampleConfig(Config):
             not (self.left_to_right and self.whole_word_masking),
             "--left_to_right and --whole_word_masking exclude each other: nothing is masked",
         )
-        total = self.mask_share + self.random_share
-        require(total <= 1 + 1e-9, f"--mask_share + --random_share is {total}; it must not exceed 1")
+        total = self.mask_replace_prob + self.random_replace_prob
+        require(total <= 1 + 1e-9, f"--mask_replace_prob + --random_replace_prob is {total}; it must not exceed 1")
 
 
 @dataclass(frozen=True)
@@ -114,12 +119,12 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
     hidden_act: str = setting(
         "gelu",
         "gelu (erf) or gelu_new (tanh).",
-        source="released",
+        source="original implementation",
         choices=("gelu", "gelu_new"),
         deviation="The paper says gelu. The release of 2018 computed erf (ours), from 2019-02 the tanh form.",
     )
     initializer_range: float = setting(
-        0.02, "Standard deviation of the first weights, truncated at two of it.", source="released"
+        0.02, "Standard deviation of the first weights, truncated at two of it.", source="original implementation"
     )
     hidden_dropout_prob: float = setting(0.1, "Dropout after every layer.", unit="fraction", source="paper")
     attention_probs_dropout_prob: float = setting(0.1, "Dropout of attention weights.", unit="fraction", source="paper")
@@ -142,13 +147,14 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
     torch_compile: bool | None = setting(
         None, "Compile the model with torch.compile. Default: on a GPU.", source="transformers"
     )
-    fixed_shapes: bool | None = setting(
+    static_shapes: bool | None = setting(
         None,
         "Fill every forward pass of a phase up to one shape with sequences of padding that change no loss, so that one "
         "graph is compiled: as many tokens as nearly every step needs, or with padded batches their full length. "
         "Default: where the model is compiled, and on XLA.",
+        aliases=("fixed_shapes",),
     )
-    plan: bool = setting(False, "Print positions, FLOPs and expected time of the run, and stop.")
+    dry_run: bool = setting(False, "Print tokens, FLOPs and expected time of the run, and stop.", aliases=("plan",))
     hub_strategy: str = setting(
         "end",
         "With push_to_hub: upload the finished model (end), or every checkpoint of save_steps too, as the revision "

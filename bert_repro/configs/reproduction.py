@@ -10,8 +10,10 @@ class StudyConfig(Config):
     """Makes the runs behind a table of the paper (recipes/run_study.py)."""
 
     table: tuple[str, ...] = setting((), "Tables to make: 1 to 8, figure5. Runs that several need are made once.")
-    scale: str = setting(
-        "trial", "How large: trial (two CPU cores), gpu (one modern GPU), paper, or a YAML file of one's own."
+    size_preset: str = setting(
+        "trial",
+        "How large: trial (two CPU cores), gpu (one modern GPU), paper, or a YAML file.",
+        aliases=("scale",),
     )
     corpus: str = setting("", "Prepared corpus for all pre-training runs (recipes/prepare_corpus.py).")
     glue_dir: str | None = setting(None, "Folder of GLUE's official files; default: the Hub.")

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from bert_repro.configs.base import Config, require, setting
-from bert_repro.configs.finetuning import FinetuningConfig, OwnFilesConfig
+from bert_repro.configs.finetuning import CustomDataConfig, FinetuningConfig
 
 GLUE_NAMES = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 
 
 @dataclass(frozen=True)
-class GlueConfig(OwnFilesConfig):
+class GlueConfig(CustomDataConfig):
     """GLUE, or one's own texts and labels in .csv, .tsv or .jsonl files (recipes/run_glue.py)."""
 
     task_name: str = setting("", "Name of the task.", source="transformers", choices=GLUE_NAMES)
@@ -22,13 +22,13 @@ class GlueConfig(OwnFilesConfig):
     def validate(self) -> None:
         """Either a task of GLUE or own files."""
         super().validate()
-        if self.own_files:
+        if self.data_files:
             require(not self.task_name, f"--task_name {self.task_name} and own files exclude each other; leave one out")
         require(len(self.text_columns) <= 2, f"--text_columns names {len(self.text_columns)}; one or two are needed")
 
 
 @dataclass(frozen=True)
-class SwagConfig(OwnFilesConfig):
+class SwagConfig(CustomDataConfig):
     """SWAG, or one's own four-choice rows in .csv, .tsv or .jsonl files (recipes/run_swag.py); batch 16 by default."""
 
     task_name: str = setting("swag", "Name of the task.", source="transformers", choices=("swag",))
@@ -51,7 +51,7 @@ class SwagConfig(OwnFilesConfig):
 
 
 @dataclass(frozen=True)
-class NerConfig(OwnFilesConfig):
+class NerConfig(CustomDataConfig):
     """CoNLL-2003, or one's own tagged text (recipes/run_ner.py)."""
 
     task_name: str = setting("conll2003", "Name of the task.", source="transformers", choices=("conll2003",))
@@ -123,14 +123,16 @@ class SquadConfig(FinetuningConfig):
         None, "Passes over the training set; default: 3 for squad, 2 for squad_v2.", source="paper", unit="epochs"
     )
     max_seq_length: int = setting(
-        384, "Tokens per window: [CLS] question [SEP] passage [SEP].", source="released", unit="tokens"
+        384, "Tokens per window: [CLS] question [SEP] passage [SEP].", source="original implementation", unit="tokens"
     )
-    max_query_length: int = setting(64, "Longer questions are cut to this.", source="released", unit="tokens")
+    max_query_length: int = setting(
+        64, "Longer questions are cut to this.", source="original implementation", unit="tokens"
+    )
     doc_stride: int = setting(
         128,
         "How far the window moves over a passage that does not fit. (`stride` of the tokenizers library is the "
         "overlap, another number.)",
-        source="released",
+        source="original implementation",
         unit="tokens",
         deviation="The paper does not say what it does with long passages. The release slides a window (ours); a "
         "window without the full answer has [CLS] as its target, in v1.1 too.",
@@ -141,7 +143,7 @@ class SquadConfig(FinetuningConfig):
     qa_loss: str = setting(
         "mean",
         "Mean or sum of the cross-entropies of start and end.",
-        source="released",
+        source="original implementation",
         choices=("mean", "sum"),
         deviation="The paper maximises the sum of the two log-likelihoods (4.2); the release and transformers take "
         "their mean (ours).",
@@ -150,7 +152,7 @@ class SquadConfig(FinetuningConfig):
         "sequence",
         "Where start and end may lie in the training loss: all tokens of the window (sequence), those and its padding "
         "up to max_seq_length (padded; needs --packing false), or the passage only, with [CLS] in v2.0 (paragraph).",
-        source="released",
+        source="original implementation",
         choices=("sequence", "padded", "paragraph"),
         deviation="The paper's softmax is over the words of the paragraph, in v2.0 with [CLS]. The release's is over "
         "the whole window, question and padding included: `padded`. Ours leaves only the padding out, so that nothing "
@@ -158,28 +160,32 @@ class SquadConfig(FinetuningConfig):
         "full answer has no target and is not trained on.",
     )
     decoding: str = setting(
-        "released",
-        "released: the n_best_size best starts with as many best ends, then filtered. exact: the best of all spans.",
-        source="released",
-        choices=("released", "exact"),
+        "original",
+        "original: the n_best_size best starts with as many best ends, then filtered. exact: the best of all spans.",
+        source="original implementation",
+        choices=("original", "exact"),
+        choice_aliases={"released": "original"},
         deviation="The paper takes the span with the highest score of all j >= i. The release searches the 20 best "
         "starts and ends only, anywhere in the window, and keeps a span in the window where its start has most context "
         "(ours; `exact` keeps the last rule). Padding, which the release may find among the best, has no scores here.",
     )
-    n_best_size: int = setting(20, "Starts and ends considered, and answers kept.", source="released", unit="answers")
+    n_best_size: int = setting(
+        20, "Starts and ends considered, and answers kept.", source="original implementation", unit="answers"
+    )
     max_answer_length: int = setting(
         30,
         "Longest answer in pieces; 0: no limit.",
-        source="released",
+        source="original implementation",
         unit="tokens",
         deviation="The paper states no limit; the release has 30 (ours).",
     )
     answer_text: str = setting(
-        "released",
-        "released: whole words, trimmed by aligning them with their tokenised form. offsets: the characters of the "
+        "original",
+        "original: whole words, trimmed by aligning them with their tokenised form. offsets: the characters of the "
         "tokens.",
-        source="released",
-        choices=("released", "offsets"),
+        source="original implementation",
+        choices=("original", "offsets"),
+        choice_aliases={"released": "original"},
         deviation="The paper does not say how tokens become text. The release aligns (ours) and keeps whole words "
         "where that fails.",
     )

@@ -12,7 +12,7 @@ class OptimizerConfig(Config):
     learning_rate: float = setting(1e-4, "Peak learning rate.", source="paper")
     adam_beta1: float = setting(0.9, "Adam's beta 1.", source="paper")
     adam_beta2: float = setting(0.999, "Adam's beta 2.", source="paper")
-    adam_epsilon: float = setting(1e-6, "Adam's epsilon.", source="released")
+    adam_epsilon: float = setting(1e-6, "Adam's epsilon.", source="original implementation")
     weight_decay: float = setting(
         0.01,
         "Decoupled weight decay on everything but biases and LayerNorm.",
@@ -22,7 +22,7 @@ class OptimizerConfig(Config):
     bias_correction: bool = setting(
         False,
         "Adam's bias correction.",
-        source="released",
+        source="original implementation",
         deviation="The paper says Adam, whose definition corrects the bias; the released optimiser does not (ours), "
         "which its author called an oversight.",
     )
@@ -30,7 +30,7 @@ class OptimizerConfig(Config):
     max_grad_norm: float = setting(
         1.0,
         "Clip the global gradient norm to this; 0 turns clipping off.",
-        source="released",
+        source="original implementation",
         deviation="Not in the paper. The release clips each core's gradient; ours clips the gradient of the whole "
         "global batch, so the result does not depend on the number of devices.",
     )
@@ -45,7 +45,7 @@ class OptimizerConfig(Config):
     decay_from: str = setting(
         "start",
         "Linear decay to 0 measured from step 0 (start) or from the end of the warm-up (warmup_end).",
-        source="released",
+        source="original implementation",
         choices=("start", "warmup_end"),
         deviation="The paper says linear decay. The release measures it from step 0 (ours), so the rate drops by the "
         "warm-up's share when the warm-up ends.",

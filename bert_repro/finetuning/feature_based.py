@@ -1,15 +1,15 @@
 """The feature-based approach (paper 5.3, Table 7): a tagger on top of a frozen encoder's hidden states.
 
-The states are computed once and kept on disk. Their folder is named by a digest of all that decides them: the encoder's
-weights and how it computes, the very token ids, and the precision. So a changed model, tokenizer, length or context
-never meets stale states, and every row of Table 7 reads the same ones.
+The states are computed once and kept on disk. Their folder is named by a digest of everything that decides them: the
+encoder's weights and configuration, the token ids, and the precision. So a changed model, tokenizer, length or context
+never finds stale states, and every row of Table 7 reads the same ones.
 
     CACHE/DIGEST/states.npy    (L + 1, T, H) float32: the embeddings' output, then every layer's; read through a map
 
-All layers, so that one pass of the encoder serves every row; a row reads its own only. float32, so that training sees
-what the published model computes. CoNLL-2003 with BERT-base takes about 16 GB, with `--ner_context centred` far more.
-The file appears when it is complete. Of several runs that need the same states one computes them, and the others wait;
-what a run leaves that is killed while it computes, the next one removes.
+All layers are stored, so that one pass of the encoder serves every row of the table; a row reads its own layers only.
+float32, so that training sees what the published model computes. CoNLL-2003 with BERT-base takes about 16 GB, with
+`--ner_context centred` far more. The file is renamed into place when it is complete. Of several runs that need the same
+states one computes them, and the others wait; an incomplete file of a killed run is removed by the next one.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZE
 from bert_repro.training.collation import collate_features
 from bert_repro.training.micro_batches import to_device
-from bert_repro.utils import status
+from bert_repro.utils.locks import lock, unlock
 
 if TYPE_CHECKING:
     import datasets
@@ -43,7 +43,7 @@ _PATIENCE = 0.5  # seconds between two looks at what another process computes
 _FIELDS = ("input_ids", "token_type_ids")
 _REPLACED = ("input_ids", "token_type_ids", "position_ids")
 _COMPUTING = ("num_attention_heads", "hidden_act", "layer_norm_eps", "is_decoder", "_attn_implementation")
-"""What decides an encoder's states beside its weights."""
+"""Settings that decide an encoder's states beside its weights."""
 
 
 class States(NamedTuple):
@@ -59,7 +59,7 @@ class States(NamedTuple):
 
 
 def model_changes(config: Any) -> dict[str, Any]:
-    """Settings of the model's configuration that a fine-tuning run's flags ask for, for `from_pretrained`.
+    """Returns the settings of the model's configuration that a fine-tuning run's flags ask for.
 
     Args:
         config: any fine-tuning configuration.
@@ -87,16 +87,16 @@ class FeatureCache:
     def __init__(self, config: NerConfig, encoder: Any, device: torch.device) -> None:
         self.config, self.encoder, self.device = config, encoder, device
         self.folder = Path(config.feature_cache_dir)
-        self.seconds = 0.0  # that the encoder has computed for this run
+        self.seconds = 0.0  # spent by the encoder in this run
         self._encoder_digest = _digest_encoder(encoder)
         self._layers = BertReproTokenFeatures.LAYERS[encoder.config.token_features]
-        self._loaded: dict[str, States] = {}
+        self._loaded: dict[int, tuple[datasets.Dataset, States]] = {}
 
     def batch(self, features: "datasets.Dataset", rows: list[int], inputs: dict[str, Any]) -> dict[str, Any]:
-        """Puts the states of some features in the place of their tokens.
+        """Replaces the tokens of some features by their hidden states.
 
         Args:
-            features: the tokenised split that the rows belong to.
+            features: the tokenized split that the rows belong to.
             rows: which of its rows.
             inputs: what the task collated them to, packed.
 
@@ -110,26 +110,23 @@ class FeatureCache:
         return batch
 
     def record(self) -> dict[str, Any]:
-        """What a run's record says: how long the encoder computed, and whether all its states lay on the disk."""
+        """Returns what the results say: seconds of the encoder, and whether all states were found on disk."""
         return {"encoder_seconds": round(self.seconds, 3), "features_from_cache": self.seconds == 0}
 
     def load(self, features: "datasets.Dataset") -> States:
-        """The states of a split, computed unless they are on disk.
-
-        Args:
-            features: the tokenised split.
+        """Returns the states of a split, computed unless they are on disk.
 
         Raises:
-            UserError: the disk has no room for them, or cannot be written.
+            UserError: the disk has too little room for them, or cannot be written.
         """
-        name = features._fingerprint
-        if name not in self._loaded:
+        if id(features) not in self._loaded:
             starts = np.concatenate([[0], np.cumsum(features["length"][:])]).astype(np.int64)
             folder = self.folder / self._digest(features)
             if not (folder / STATES).exists():
                 self._compute_once(features, starts, folder)
-            self._loaded[name] = States(np.load(folder / STATES, mmap_mode="r"), starts)
-        return self._loaded[name]
+            states = States(np.load(folder / STATES, mmap_mode="r"), starts)
+            self._loaded[id(features)] = features, states  # the split is kept, so that its id stays its own
+        return self._loaded[id(features)][1]
 
     def _digest(self, features: "datasets.Dataset") -> str:
         digest = hashlib.sha256(f"{self._encoder_digest} {self.config.mixed_precision}".encode())
@@ -141,12 +138,12 @@ class FeatureCache:
         return digest.hexdigest()[:24]
 
     def _compute_once(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], folder: Path) -> None:
-        """Computes states, or waits for the process that is at it."""
+        """Computes states, or waits for the process that is computing them."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if not status.lock(folder):
+            if not lock(folder):
                 logger.info("waiting for another run to compute the frozen encoder's states")
-                while not status.lock(folder):
+                while not lock(folder):
                     time.sleep(_PATIENCE)
             if not (folder / STATES).exists():
                 self._compute(features, starts, folder)
@@ -154,10 +151,10 @@ class FeatureCache:
             reason = error.strerror or str(error)
             raise UserError(f"--feature_cache_dir {self.folder} cannot be written ({reason})") from error
         finally:
-            status.unlock(folder)
+            unlock(folder)
 
     def _compute(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], folder: Path) -> None:
-        """Computes states into a file beside their own and moves it there, so that half is never taken for whole."""
+        """Computes states into a temporary file and renames it, so that an incomplete file is never read."""
         began = time.perf_counter()
         for left in folder.glob(f".{STATES}.*"):
             left.unlink()
@@ -169,7 +166,9 @@ class FeatureCache:
             stage.unlink(missing_ok=True)
         seconds = time.perf_counter() - began
         self.seconds += seconds
-        logger.info("the frozen encoder read %d tokens in %.1f s; they will be read from the disk", starts[-1], seconds)
+        logger.info(
+            "the frozen encoder computed %d tokens in %.1f s; later runs read them from disk", starts[-1], seconds
+        )
 
     def _write(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], stage: Path) -> None:
         shape = (self.encoder.config.num_hidden_layers + 1, int(starts[-1]), self.encoder.config.hidden_size)

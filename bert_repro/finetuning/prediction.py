@@ -1,8 +1,8 @@
-"""What a fine-tuned model, or the mean of several, says about a split: a stretch of it at a time."""
+"""Outputs of a fine-tuned model, or the mean of an ensemble, for a split: a chunk of it at a time."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +14,17 @@ from accelerate.utils import gather_object
 from bert_repro.configs import FinetuningConfig
 from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.errors import UserError
+from bert_repro.finetuning.data import Collate, rows_of
 from bert_repro.models import modeling_bert_repro
 from bert_repro.tasks.base import FloatArray, Task
+from bert_repro.training.micro_batches import Ids, to_device
 from bert_repro.training.model_loading import load_model
-from bert_repro.training.trainer import Ids, to_device
 
 if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
 
 FEATURES_AT_ONCE = 8192  # computed between two exchanges of the processes, and held in memory
-
-Collate = Callable[["datasets.Dataset", Ids, list[dict[str, Any]]], dict[str, Any]]
-"""Turns a tokenised split, rows of it by number, and these rows themselves into model inputs."""
 
 
 class Predictor:
@@ -53,19 +51,19 @@ class Predictor:
     ) -> None:
         self.config, self.task, self.accelerator, self.collate = config, task, accelerator, collate
         for name in config.ensemble_with:
-            with _member_is_named(name):
+            with _member_errors(name):
                 self._check_member(name, tokenizer)
 
     def outputs(self, model: Any, features: "datasets.Dataset") -> Iterator[FloatArray]:
-        """The head's output for every feature, in order; of an ensemble the mean of its models' outputs.
+        """Yields the head's output for every feature, in order; for an ensemble the mean of its models' outputs.
 
         Args:
             model: the first model, or the only one.
-            features: a tokenised split.
+            features: a tokenized split.
         """
         lengths = np.asarray(features["length"][:])
         for start in range(0, len(features), FEATURES_AT_ONCE):
-            # Sorted, so that a batch holds inputs of like length.
+            # Sorted by length, so that a batch has little padding.
             rows = start + np.argsort(-lengths[start : start + FEATURES_AT_ONCE], kind="stable")
             yield from self._mean_outputs(model, features, rows)
 
@@ -82,16 +80,16 @@ class Predictor:
         return [(total / (1 + len(self.config.ensemble_with))).astype(np.float32) for total in sums]
 
     def _outputs_of(self, model: Any, features: "datasets.Dataset", rows: Ids) -> list[FloatArray]:
-        """One model's outputs for some features, in the order of the split.
+        """Computes one model's outputs for some features, in the order of the split.
 
-        XLA's processes cannot exchange them, so there each computes all.
+        XLA processes cannot exchange objects, so there each computes all.
         """
         batches = np.array_split(rows, math.ceil(len(rows) / self.config.per_device_eval_batch_size))
         model.eval()
         if self.accelerator.device.type == "xla":
             return _in_order(pair for batch in batches for pair in self._forward(model, features, batch))
         processes = self.accelerator.num_processes
-        # Forward passes of a sharded model pair up over the processes, so some process repeats a batch.
+        # Every process of a sharded model runs as many forward passes, so some process repeats a batch.
         batches += batches[:1] * (-len(batches) % processes)
         mine = batches[self.accelerator.process_index :: processes]
         return _in_order(gather_object([pair for batch in mine for pair in self._forward(model, features, batch)]))
@@ -113,7 +111,7 @@ class Predictor:
         return load_model(model_class, config, may_add_weights=False)
 
     def _check_member(self, name: str, first: "PreTrainedTokenizerBase") -> None:
-        """Whether another model of the ensemble can read the inputs of the first, and tells the same labels apart."""
+        """Checks that another model of the ensemble reads the inputs of the first and has the same labels."""
         config = self.config
         tokenizer = load_tokenizer(config.tokenizer_name or name)
         if tokenizer_fingerprint(tokenizer) != tokenizer_fingerprint(first):
@@ -136,20 +134,14 @@ class Predictor:
             self.task.label_columns(member.id2label)
 
 
-def rows_of(features: "datasets.Dataset", ids: Ids) -> list[dict[str, Any]]:
-    """Some features of a split, by number."""
-    columns = features[ids.tolist()]
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
 def _in_order(pairs: Iterable[tuple[int, FloatArray]]) -> list[FloatArray]:
     by_row = dict(pairs)
     return [by_row[row] for row in sorted(by_row)]
 
 
 @contextmanager
-def _member_is_named(name: str) -> Iterator[None]:
-    """Says of a refusal that it is about a model of `--ensemble_with`, of which none is trained."""
+def _member_errors(name: str) -> Iterator[None]:
+    """Rewords an error so that it names the model of `--ensemble_with`."""
     try:
         yield
     except UserError as error:

@@ -23,19 +23,21 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
-from bert_repro.configs import SEARCHED, AdapterConfig, FinetuningConfig
+from bert_repro.configs import SEARCHED, AdapterConfig, FinetuningConfig, current_names
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
-from bert_repro.finetuning.run import ReadSplits, finetune
+from bert_repro.finetuning.data import SplitCache
+from bert_repro.finetuning.run import finetune
 from bert_repro.finetuning.sweep_table import Cell, Outcome, best_run, search_record, text_table
 from bert_repro.hub.export import republish
 from bert_repro.hub.push import push_folder
 from bert_repro.hub.redaction import redacted
-from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import Task
 from bert_repro.training import checkpoint, run
-from bert_repro.training.trainer import batch_sizes
+from bert_repro.training.micro_batches import batch_sizes
 from bert_repro.utils import status
+from bert_repro.utils.files import write_json
+from bert_repro.utils.output_files import STATUS
 
 logger = logging.getLogger("bert_repro")
 
@@ -46,7 +48,7 @@ _ADAPTER = "adapter"  # folder of a model that was trained through one
 _ONLY_TRAINING = {"bilstm_size", "feature_based", *(item.name for item in fields(AdapterConfig))}
 # Settings that are in a run's place, or that change no result: a search may go on with others.
 _FREE = {
-    *SEARCHED, *SEARCHED.values(), "seed", "num_restarts", "max_steps", "search_keep_models", "output_dir",
+    *SEARCHED, *SEARCHED.values(), "seed", "num_restarts", "max_steps", "sweep_keep_models", "output_dir",
     "overwrite_output_dir", "resume_from_checkpoint", "do_predict", "push_to_hub", "hub_model_id", "report_to",
     "logging_steps", "eval_steps", "save_steps", "save_total_limit", "dataloader_num_workers",
     "dataloader_prefetch_factor", "dataloader_pin_memory", "hub_private_repo", "per_device_train_batch_size",
@@ -54,13 +56,7 @@ _FREE = {
 }  # fmt: skip
 
 
-def run_finetuning(config: FinetuningConfig) -> dict[str, Any]:
-    """Fine-tunes, scores and predicts once, or searches for the best of several runs, as the configuration says."""
-    task = configured_task(config)
-    return search(config, task) if config.searches else finetune(config, task)
-
-
-def search(config: FinetuningConfig, task: Task) -> dict[str, Any]:
+def run_sweep(config: FinetuningConfig, task: Task) -> dict[str, Any]:
     """Makes every run of a search that is not there yet and publishes the model that is best on dev.
 
     Dev is the task's first dev split and best is the highest of its main metric. A run whose loss is not finite is
@@ -113,7 +109,7 @@ class _Search:
 
     def __init__(self, config: FinetuningConfig, task: Task, accelerator: Accelerator, plan: list[_Planned]) -> None:
         self.config, self.task, self.accelerator, self.plan = config, task, accelerator, plan
-        self._read: ReadSplits = {}
+        self._cache: SplitCache = {}
 
     def settle(self, planned: _Planned, *, with_model: bool = False) -> None:
         """Makes a run unless it is done.
@@ -131,7 +127,7 @@ class _Search:
         resume = "latest" if state == "begun" else None
         config = replace(planned.config, resume_from_checkpoint=resume, overwrite_output_dir=resume is None)
         try:
-            finetune(config, self.task, last=False, read=self._read)
+            finetune(config, self.task, last=False, cache=self._cache)
             self._close(planned, 0, "done")
         except NonFiniteError as error:
             logger.warning("%s, seed %d: %s", planned.cell.name, planned.config.seed, error)
@@ -165,7 +161,7 @@ class _Search:
         # The finished model holds these by itself; a run that does not train refuses them.
         only |= {item.name: item.default for item in fields(best.config) if item.name in _ONLY_TRAINING}
         config = replace(best.config, model_name_or_path=str(best.path), overwrite_output_dir=True, **only)
-        finetune(config, self.task, last=False, read=self._read)
+        finetune(config, self.task, last=False, cache=self._cache)
 
     def publish(self, best: _Planned) -> dict[str, Any]:
         """Publishes the best run's model in the output folder, with the search in its record; returns that."""
@@ -192,7 +188,7 @@ class _Search:
         for other in self.plan:
             if self._state(other) == "done":
                 shutil.rmtree(other.path / checkpoint.FOLDER, ignore_errors=True)
-                if best is not None and other.folder != best.folder and not self.config.search_keep_models:
+                if best is not None and other.folder != best.folder and not self.config.sweep_keep_models:
                     _remove_model(other.path)
         if outcomes:
             _write(self.config, self.record())
@@ -221,8 +217,8 @@ class _Search:
         if (path / _RESULTS).exists():
             splits = run.read_results(path)["splits"]
             return "done" if not predicts or any(name in splits for name in self.task.predict_splits) else "new"
-        if (path / status.FILE_NAME).exists():
-            code = json.loads((path / status.FILE_NAME).read_text(encoding="utf-8"))["code"]
+        if (path / STATUS).exists():
+            code = json.loads((path / STATUS).read_text(encoding="utf-8"))["code"]
             if code == NonFiniteError.exit_code:
                 return "not finite"
         try:
@@ -269,9 +265,9 @@ def _plan(config: FinetuningConfig, task: Task, processes: int, *, each_predicts
     """All runs, cell by cell."""
     once: dict[str, Any] = {**dict.fromkeys(SEARCHED, ()), "num_restarts": 1, "do_predict": each_predicts}
     once |= {"resume_from_checkpoint": None, "push_to_hub": False, "hub_model_id": None}
-    rates = config.search_learning_rates or (config.learning_rate,)
-    batches = config.search_batch_sizes or (config.train_batch_size,)
-    lengths = config.search_num_train_epochs or (config.num_train_epochs,)
+    rates = config.sweep_learning_rates or (config.learning_rate,)
+    batches = config.sweep_batch_sizes or (config.train_batch_size,)
+    lengths = config.sweep_num_train_epochs or (config.num_train_epochs,)
     for rate, batch, epochs in product(rates, batches, lengths):
         chosen = replace(config, learning_rate=rate, train_batch_size=batch, num_train_epochs=epochs, **once)
         sequences = batch_sizes(chosen, processes, task.paper_batch).batch
@@ -308,7 +304,7 @@ def _remove_model(path: Path) -> None:
 
 def _require_same_settings(config: FinetuningConfig) -> None:
     path = _folder(config) / FILE_NAME
-    before = json.loads(path.read_text(encoding="utf-8"))["settings"]
+    before = current_names(json.loads(path.read_text(encoding="utf-8"))["settings"])
     for name, value in _settings(config).items():
         if before.get(name, value) != value:
             raise UserError(
@@ -325,7 +321,7 @@ def _settings(config: FinetuningConfig) -> dict[str, Any]:
 
 def _write(config: FinetuningConfig, record: dict[str, Any] | None) -> None:
     """Writes what has been found so far."""
-    status.write_json(_folder(config) / FILE_NAME, {"settings": _settings(config), "found": record})
+    write_json(_folder(config) / FILE_NAME, {"settings": _settings(config), "found": record})
     if record is not None:
         (_folder(config) / TABLE).write_text(text_table(record), encoding="utf-8")
 

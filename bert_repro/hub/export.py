@@ -16,7 +16,7 @@ import yaml
 
 from bert_repro.hub.card import eval_result_entries, make_card
 from bert_repro.hub.redaction import redacted
-from bert_repro.utils import status
+from bert_repro.utils.output_files import STATUS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -89,7 +89,7 @@ def republish(source: Path, output_dir: str | Path, *, results: Mapping[str, Any
     published = [path for path in source.iterdir() if path.is_file() and not path.name.startswith(".")]
     for path in (*published, *files):
         shutil.copytree(path, stage / path.name) if path.is_dir() else shutil.copy2(path, stage / path.name)
-    (stage / status.FILE_NAME).unlink(missing_ok=True)
+    (stage / STATUS).unlink(missing_ok=True)
     return _publish(stage, results, None, with_results=True, stale=(*MADE_FROM_WEIGHTS, *PREDICTIONS, _ADAPTER))
 
 

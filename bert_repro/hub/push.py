@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from bert_repro.errors import UserError
 from bert_repro.hub.card import renamed
 from bert_repro.hub.redaction import redacted, without_machine_paths
-from bert_repro.utils import status
+from bert_repro.utils.output_files import STATUS
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -207,7 +207,7 @@ def contents_for_others(folder: Path, repo_id: str, card: str | None = None) -> 
 def _state(folder: Path) -> dict[str, Any]:
     """What the run in a folder says of its end; nothing where there is none."""
     try:
-        return dict(json.loads((folder / status.FILE_NAME).read_text(encoding="utf-8")))
+        return dict(json.loads((folder / STATUS).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
 

@@ -55,7 +55,7 @@ def _settled(phase: Phase, config: PretrainingConfig, processes: int) -> Phase:
 
 
 def resolve_layout(config: PretrainingConfig, device: torch.device) -> PretrainingConfig:
-    """Settles `torch_compile`, `fixed_shapes` and `packing` for a device.
+    """Settles `torch_compile`, `static_shapes` and `packing` for a device.
 
     A GPU gets a compiled graph, and a compiled graph gets fixed shapes. XLA compiles whatever it sees, so it gets fixed
     shapes too, and padded ones: offsets of packed sequences are data, which no graph of its can depend on.
@@ -66,11 +66,11 @@ def resolve_layout(config: PretrainingConfig, device: torch.device) -> Pretraini
     if device.type == "xla":
         if config.torch_compile:
             raise UserError("--torch_compile: XLA compiles by itself; leave it out")
-        fixed = config.fixed_shapes is not False
-        return replace(config, torch_compile=False, fixed_shapes=fixed, packing=False)
+        fixed = config.static_shapes is not False
+        return replace(config, torch_compile=False, static_shapes=fixed, packing=False)
     compiled = device.type == "cuda" if config.torch_compile is None else config.torch_compile
     return replace(
-        config, torch_compile=compiled, fixed_shapes=compiled if config.fixed_shapes is None else config.fixed_shapes
+        config, torch_compile=compiled, static_shapes=compiled if config.static_shapes is None else config.static_shapes
     )
 
 
@@ -135,7 +135,7 @@ class PretrainingSource:
             for number, phase in enumerate(phases)
         ]
         self.shapes = [
-            fixed_shape(config, phase, stream, processes) if config.fixed_shapes else None
+            fixed_shape(config, phase, stream, processes) if config.static_shapes else None
             for phase, stream in zip(phases, self.streams, strict=True)
         ]
         self.collators = [

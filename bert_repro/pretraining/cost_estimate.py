@@ -1,4 +1,4 @@
-"""What a pre-training run will do and cost, before it starts (`--plan`)."""
+"""What a pre-training run will do and cost, before it starts (`--dry_run`)."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -34,11 +34,11 @@ class HeldOut:
         documents: npt.NDArray[np.int64],
         tokenizer: Any,
         *,
-        fixed_shapes: bool = False,
+        static_shapes: bool = False,
     ) -> None:
         self.batch, self.left_to_right = config.per_device_eval_batch_size, config.left_to_right
         self.stream = example_stream(config, phase, corpus, documents, tokenizer, seed=_SEED, number=_PHASE)
-        shape = FixedShape(self.batch, phase.max_seq_length) if fixed_shapes else None
+        shape = FixedShape(self.batch, phase.max_seq_length) if static_shapes else None
         self.collate = collator(config, phase, tokenizer, shape)
         self.rows = min(config.max_eval_sequences, len(self.stream.plan(0)))
         self.ids, _ = self.stream.take(Position(0, 0), self.rows)

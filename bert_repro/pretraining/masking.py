@@ -140,9 +140,11 @@ class Masker:
         action = fraction(draw(keys, _Choice.ACTION, places))
         drawn = below(len(self._random_tokens), draw(keys, _Choice.RANDOM_TOKEN, places))
         kept_or_random = np.where(
-            action < self._config.mask_share + self._config.random_share, self._random_tokens[drawn], targets
+            action < self._config.mask_replace_prob + self._config.random_replace_prob,
+            self._random_tokens[drawn],
+            targets,
         )
-        return np.where(action < self._config.mask_share, self._mask_token_id, kept_or_random)
+        return np.where(action < self._config.mask_replace_prob, self._mask_token_id, kept_or_random)
 
 
 def sample_without_replacement(available: Int64Array, counts: Int64Array, keys: UInt64Array) -> Int64Array:

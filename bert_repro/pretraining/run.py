@@ -45,7 +45,7 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
     # Segment B of a NotNext pair comes from another document of the same side.
     draws_pairs = config.next_sentence_prediction or config.no_nsp_input == "pairs"
     training, heldout = corpus.split(config.heldout_fraction, at_least=2 if draws_pairs else 1)
-    if config.plan:
+    if config.dry_run:
         return _print_plan(config, corpus, training, tokenizer)
     begun = run.begin(config)
     accelerator, processes = begun.accelerator, begun.accelerator.num_processes
@@ -55,7 +55,7 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
     _check_lengths(phases, model.config.max_position_embeddings)
     begun.clear()  # before the epoch plans, which lie in the folder
     source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
-    evaluation = HeldOut(config, phases[-1], corpus, heldout, tokenizer, fixed_shapes=accelerator.device.type == "xla")
+    evaluation = HeldOut(config, phases[-1], corpus, heldout, tokenizer, static_shapes=accelerator.device.type == "xla")
     watch = Watch(config)
     watch.corpus(*source.sample_shares())
     trainer = Trainer(
@@ -66,7 +66,7 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
         tokenizer=tokenizer,
         evaluate=lambda: evaluation.measure(model, accelerator),
         watch=watch.step,
-        compile_options={"dynamic": False if config.fixed_shapes else None} if config.torch_compile else None,
+        compile_options={"dynamic": False if config.static_shapes else None} if config.torch_compile else None,
         uploads=_uploads(config, begun, model, _data_record(corpus, len(training), len(heldout))),
     )
     trainer.train()

@@ -72,7 +72,7 @@ class PairRules:
     """What decides the examples beside the corpus and the draws.
 
     Args:
-        sampling: "paper", "released" or "contiguous".
+        sampling: "paper", "original" or "contiguous".
         max_tokens: tokens of A and B together, special tokens apart.
         short_seq_prob: probability of a shorter target length.
     """
@@ -224,7 +224,7 @@ class PairGenerator:
         split = draws[_Choice.SPLIT]
         after_a = sentence + 1 + below(np.maximum(after - sentence - 1, 1), split)
         cut = self._bounds[after_a]
-        if self._rules.sampling == "released":
+        if self._rules.sampling == "original":
             return _Chunk(start, cut, end, after_a, after, lone)
         cut = np.where(lone, start + 1 + below(np.maximum(end - start - 1, 0), split), cut)
         return _Chunk(start, cut, end, after_a, after, np.zeros_like(lone))
@@ -239,7 +239,7 @@ class PairGenerator:
     def _other_documents(self, members: Int64Array, draws: UInt64Array) -> Int64Array:
         """A random document for each: never its own in paper mode; in released mode its own after ten equal tries."""
         count = len(self._documents)
-        if self._rules.sampling != "released":
+        if self._rules.sampling != "original":
             others = below(count - 1, draws[_Choice.DOCUMENT])
             return self._documents[others + (others >= members)]
         others, same = members.copy(), np.arange(len(members))

@@ -18,6 +18,8 @@ from bert_repro.quickstart.screen import Screen, heading, percent, say, show
 from bert_repro.quickstart.stages import Folders
 from bert_repro.training import training_log
 from bert_repro.utils import status
+from bert_repro.utils.files import write_json
+from bert_repro.utils.output_files import TRAIN_LOG
 
 logger = logging.getLogger("bert_repro")
 
@@ -64,7 +66,7 @@ def run_quickstart(config: QuickstartConfig) -> dict[str, Any]:
     _quiet_libraries()
     road = Road(folders, config.seed)
     record = road.walk()
-    status.write_json(folders.root / RECORD, record)
+    write_json(folders.root / RECORD, record)
     missed = [Check(**check) for check in record["checks"] if not Check(**check).holds]
     if missed:
         reason = "; ".join(
@@ -90,7 +92,7 @@ def prepare_folder(folder: Path) -> None:
         if folder.exists():
             shutil.rmtree(folder)
         status.claim(folder)
-        status.write_json(folder / RECORD, {"finished": False})
+        write_json(folder / RECORD, {"finished": False})
     except OSError as error:
         raise UserError(f"--output_dir {folder} cannot be written ({error.strerror}); name another folder") from error
 
@@ -186,7 +188,7 @@ class Road:
         say(f"{' '.join(hidden)} -- and: the second piece {follows} the first", label="  It should answer: ")
 
     def _show_progress(self) -> None:
-        rows = [row for row in training_log.read(self.folders.pretrained / training_log.FILE_NAME) if "mlm_loss" in row]
+        rows = [row for row in training_log.read(self.folders.pretrained / TRAIN_LOG) if "mlm_loss" in row]
         wanted = [row for row in rows if row["step"] in (10, 100, 1000) or row is rows[-1] or row["step"] % 1000 == 0]
         lines = [("step", "masked LM loss", "as unsure as among", "next sentence loss", "tokens read")]
         lines += [

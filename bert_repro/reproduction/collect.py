@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_repro.configs import current_names
 from bert_repro.errors import UserError
 from bert_repro.paper_results import FIGURE_5, TABLES, Column
 from bert_repro.reproduction.per_example_scores import CURVE_FILE, EXAMPLES_FILE
@@ -134,6 +135,8 @@ def _read_run(folder: Path, path: Path) -> Run:
     record = read_object(path)
     _require(path, record, "task", str)
     _require(path, record, "seed", int)
+    if isinstance(record.get("settings"), dict):
+        record["settings"] = current_names(record["settings"])
     pretrains = record["task"] == "pre-training"
     _require(path, record, "metrics" if pretrains else "splits", dict)
     study = record.get("study", {})

@@ -92,7 +92,7 @@ def run_flops(run: Run, vocab_size: int) -> float:
     per_token = flops_per_token(shape.num_hidden_layers, shape.hidden_size, vocab_size, tokens, predicted_fraction=0.0)
     # The features of a frozen encoder are computed in one forward pass, a third of a training step.
     passes = 1 / 3 if "feature_based" in run.settings else settings.num_train_epochs or 3.0
-    searched = len(settings.search_learning_rates) or 1
+    searched = len(settings.sweep_learning_rates) or 1
     return searched * per_token * tokens * (rows * passes + scored / 3)
 
 

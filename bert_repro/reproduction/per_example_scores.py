@@ -19,6 +19,7 @@ import numpy as np
 
 from bert_repro.errors import UserError
 from bert_repro.training import training_log
+from bert_repro.utils.output_files import TRAIN_LOG
 
 EXAMPLES_FILE = "examples.json"
 CURVE_FILE = "curve.json"
@@ -36,7 +37,7 @@ def loss_curve(run_folder: Path) -> dict[str, dict[str, list[float]]]:
     Raises:
         UserError: the run has logged no loss.
     """
-    path = run_folder / training_log.FILE_NAME
+    path = run_folder / TRAIN_LOG
     rows = training_log.read(path)
     training = [row for row in rows if "learning_rate" in row]
     if not training:

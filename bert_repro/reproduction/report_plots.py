@@ -83,7 +83,7 @@ def _variant(run: Run) -> str:
         return "left-to-right"
     if not settings.get("next_sentence_prediction", True):
         return "no NSP"
-    masks, random = settings.get("mask_share", 0.8), settings.get("random_share", 0.1)
+    masks, random = settings.get("mask_replace_prob", 0.8), settings.get("random_replace_prob", 0.1)
     return "/".join(f"{100 * abs(share):.0f}" for share in (masks, 1 - masks - random, random))
 
 

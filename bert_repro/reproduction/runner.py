@@ -83,7 +83,7 @@ def plan(config: StudyConfig) -> list[Run]:
     def data_of(task: str) -> str:
         return task_fingerprint(task, _data_dir(config, TASK_RECIPES[task]))
 
-    runs = expand(config.table, find_scale(config.scale), corpus, data_of)
+    runs = expand(config.table, find_scale(config.size_preset), corpus, data_of)
     if not config.only:
         return runs
     known = {run.id: run for run in runs}
@@ -145,7 +145,7 @@ class Worker:
         try:
             config = self._configuration(run)
             RECIPES[run.recipe].load()(config)
-            self.store.keep(run, scale_name(self.config.scale), evidence(config))
+            self.store.keep(run, scale_name(self.config.size_preset), evidence(config))
         except NonFiniteError as error:
             logger.warning("%s: %s", run.id, error)
             self.store.release(run, error.exit_code, str(error))

@@ -125,7 +125,7 @@ SCALES: Mapping[str, Scale] = {
         seeds=(1, 2, 3, 4, 5),  # Tables 6 and 7: mean of 5
         bilstm_size=768,
         large="large",
-        table_1=PRESETS["glue-search"].values,
+        table_1=PRESETS["glue-sweep"].values,
     ),
     "gpu": Scale(
         "about a day on one modern GPU: BERT-base for 4% of the paper's steps, full training sets, three seeds",
@@ -186,14 +186,14 @@ def find_scale(name: str) -> Scale:
     if name in SCALES:
         return SCALES[name]
     if not name.endswith((".yaml", ".yml")):
-        raise UserError(f"--scale is {name!r}; choose one of: {', '.join(SCALES)}, or name a YAML file")
+        raise UserError(f"--size_preset is {name!r}; choose one of: {', '.join(SCALES)}, or name a YAML file")
     title = scale_name(name)
     if title in SCALES or not re.fullmatch(r"[\w.-]+", title, re.ASCII):
         raise UserError(
-            f"--scale {name}: the file's name without its ending names the scale in records and report; it must "
+            f"--size_preset {name}: the file's name without its ending names the scale in records and report; it must "
             f"consist of letters, digits, - _ . and differ from {', '.join(SCALES)}"
         )
-    document, where = read_yaml_mapping(Path(name), "--scale"), f"--scale {name}"
+    document, where = read_yaml_mapping(Path(name), "--size_preset"), f"--size_preset {name}"
     known = [item.name for item in fields(Scale)]
     for key in [*document, *known]:
         if key not in known:

@@ -20,6 +20,9 @@ from bert_repro.reproduction.suite import Run
 from bert_repro.training import checkpoint
 from bert_repro.training.run import SEARCH, read_results
 from bert_repro.utils import status
+from bert_repro.utils.files import write_json, write_text
+from bert_repro.utils.locks import lock, unlock
+from bert_repro.utils.output_files import STATUS
 
 RESULTS = "results.json"
 _WEIGHTS = "*.safetensors*"
@@ -62,11 +65,11 @@ class Store:
         """Takes the run for this process, until `release` or the process's end; False if another one has it."""
         folder = self.folder(run)
         folder.mkdir(parents=True, exist_ok=True)
-        return status.lock(folder)
+        return lock(folder)
 
     def let_go(self, run: Run) -> None:
         """Gives the run back as it was."""
-        status.unlock(self.folder(run))
+        unlock(self.folder(run))
 
     def release(self, run: Run, code: int, reason: str) -> None:
         """Gives the run back and writes how it ended."""
@@ -107,8 +110,8 @@ class Store:
         shutil.rmtree(stage, ignore_errors=True)
         stage.mkdir(parents=True)
         for name, content in files.items():
-            status.write_text(stage / name, json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n")
-        status.write_json(stage / RESULTS, results)
+            write_text(stage / name, json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n")
+        write_json(stage / RESULTS, results)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(stage, target)
 
@@ -120,7 +123,7 @@ class Store:
         missing = [cell for cell in cells if cell not in results["study"]["cells"]]
         if missing:
             results["study"]["cells"] += missing
-            status.write_json(path, results)
+            write_json(path, results)
 
     def drop_weights(self, run: Run) -> None:
         """Removes the weights of a fine-tuned model and its checkpoints."""
@@ -130,7 +133,7 @@ class Store:
         shutil.rmtree(self.folder(run) / checkpoint.FOLDER, ignore_errors=True)
 
     def _exit_code(self, run: Run) -> int | None:
-        path = self.folder(run) / status.FILE_NAME
+        path = self.folder(run) / STATUS
         code: int | None = json.loads(path.read_text(encoding="utf-8"))["code"] if path.exists() else None
         return code
 

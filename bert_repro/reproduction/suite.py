@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from bert_repro.configs import PretrainingConfig
+from bert_repro.configs import PretrainingConfig, first_names
 from bert_repro.errors import UserError
 from bert_repro.paper_results import TABLES, Column
 from bert_repro.presets import MASKING_MIXES
@@ -87,7 +87,7 @@ class Run:
         """Name and a digest of all that decides the result: the same settings are the same run."""
         identity = {
             "recipe": self.recipe,
-            "settings": as_settings(self.settings),
+            "settings": as_settings(first_names(self.settings)),  # so that renamed settings make no other run
             "data": self.data,
             "start": self.start.digest if self.start else None,
             "step": self.step,
@@ -191,7 +191,7 @@ class _Rows:
     def _table_8(self) -> Iterator[Run]:
         mnli, finetuned, features = TABLES[8].columns
         for row, (mask, _, random) in zip(TABLES[8].rows, MASKING_MIXES, strict=True):
-            start = self._pretraining({"mask_share": mask, "random_share": random})
+            start = self._pretraining({"mask_replace_prob": mask, "random_replace_prob": random})
             yield from self._finetuning(start, "mnli", [Cell("8", row, mnli.name)])
             yield from self._finetuning(start, "conll2003", [Cell("8", row, finetuned.name)])
             cell = Cell("8", row, features.name)
@@ -245,7 +245,7 @@ def _name(kind: str, size: str, changes: Mapping[str, Any]) -> str:
         return f"{kind}-{size}-no-nsp"
     if changes:
         defaults = {item.name: item.default for item in fields(PretrainingConfig)}
-        mask, random = (changes.get(name, defaults[name]) for name in ("mask_share", "random_share"))
+        mask, random = (changes.get(name, defaults[name]) for name in ("mask_replace_prob", "random_replace_prob"))
         percent = round(100 * mask), round(100 * (1 - mask - random)), round(100 * random)
         return f"{kind}-{size}-masks-" + "-".join(map(str, percent))
     return f"{kind}-{size}"

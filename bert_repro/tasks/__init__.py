@@ -33,9 +33,9 @@ def configured_task(config: FinetuningConfig) -> Task:
         UserError: there is no such task, or the files are not as its family needs them.
     """
     match config:
-        case GlueConfig() if config.own_files:
+        case GlueConfig() if config.data_files:
             return custom_classification(config)
-        case NerConfig() if config.own_files:
+        case NerConfig() if config.data_files:
             return custom_tagging(config)
         case _ if not config.task_name:
             (choices,) = (item.metadata["choices"] for item in fields(config) if item.name == "task_name")

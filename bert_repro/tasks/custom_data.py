@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_repro.configs import GlueConfig, NerConfig, OwnFilesConfig
+from bert_repro.configs import CustomDataConfig, GlueConfig, NerConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.classification import ClassificationTask
 from bert_repro.tasks.tagging.tag_files import are_entity_tags, read_tagged_text, to_bio
@@ -111,7 +111,7 @@ def custom_classification(config: GlueConfig) -> CustomClassificationTask:
         UserError: a column is missing or cannot be text, the training file lacks a label or has fewer than two
             different ones, or the finished model predicts something else.
     """
-    files = config.own_files
+    files = config.data_files
     text_columns = config.text_columns or _found_text_columns(next(iter(files.values())))
     _check_names(text_columns, config.label_column)
     numbers = config.regression if config.do_train else _model_predicts_numbers(config)
@@ -135,7 +135,7 @@ def custom_tagging(config: NerConfig) -> CustomTaggingTask:
 
     Tags that mark entities (B-, I- and a type) are scored by entity F1, others by the share of words that are right.
     """
-    files = config.own_files
+    files = config.data_files
     tags = _tag_names(config)
     metric = "entity_f1" if are_entity_tags(tags) else "accuracy"
     logger.info("%d tags, scored by %s: %s", len(tags), metric, ", ".join(tags))
@@ -174,7 +174,7 @@ def _check_names(text_columns: Sequence[str], label_column: str) -> None:
 def _label_names(config: GlueConfig, text_columns: Sequence[str]) -> tuple[str, ...]:
     if not config.do_train:
         return _names_of_the_model(config)
-    path = config.own_files["train"]
+    path = config.data_files["train"]
     table = read_table(path, (*text_columns, config.label_column))
     labels = table.columns[config.label_column]
     for row, label in enumerate(labels):
@@ -194,7 +194,7 @@ def _label_names(config: GlueConfig, text_columns: Sequence[str]) -> tuple[str, 
 def _tag_names(config: NerConfig) -> tuple[str, ...]:
     if not config.do_train:
         return _names_of_the_model(config)
-    sentences = read_tagged_text(config.own_files["train"]).tags or []
+    sentences = read_tagged_text(config.data_files["train"]).tags or []
     if not are_entity_tags(list(chain.from_iterable(sentences))):
         return tuple(sorted(set(chain.from_iterable(sentences))))
     # Both tags of every type, so that a dev set may hold the one that training lacks.
@@ -217,12 +217,12 @@ def _model_predicts_numbers(config: GlueConfig) -> bool:
     return numbers
 
 
-def _names_of_the_model(config: OwnFilesConfig) -> tuple[str, ...]:
+def _names_of_the_model(config: CustomDataConfig) -> tuple[str, ...]:
     id2label = _config_of_the_model(config).id2label
     return tuple(id2label[index] for index in sorted(id2label))
 
 
-def _config_of_the_model(config: OwnFilesConfig) -> Any:
+def _config_of_the_model(config: CustomDataConfig) -> Any:
     from transformers import AutoConfig
 
     try:

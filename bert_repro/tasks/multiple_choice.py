@@ -58,7 +58,7 @@ class SwagTask(Task):
         """The task with the configuration's `start_segment` and files."""
         if not isinstance(config, SwagConfig):
             return self
-        return dataclasses.replace(self, start_segment=config.start_segment, files=config.own_files)
+        return dataclasses.replace(self, start_segment=config.start_segment, files=config.data_files)
 
     def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
         """See `Task.load`; an unlabelled split has no column `label`."""

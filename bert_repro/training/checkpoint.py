@@ -29,7 +29,7 @@ from torch import nn
 from bert_repro.errors import UserError
 from bert_repro.training import adapters
 from bert_repro.training.parallelism import placed_like
-from bert_repro.utils.status import write_json
+from bert_repro.utils.files import write_json
 
 logger = logging.getLogger("bert_repro")
 

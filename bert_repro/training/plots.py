@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro.training import training_log
+from bert_repro.utils.output_files import TRAIN_LOG
 
 
 def plot_training(output_dir: Path) -> Path:
@@ -14,7 +15,7 @@ def plot_training(output_dir: Path) -> Path:
     """
     from matplotlib.figure import Figure
 
-    rows = training_log.read(output_dir / training_log.FILE_NAME)
+    rows = training_log.read(output_dir / TRAIN_LOG)
     figure = Figure(figsize=(8, 6), layout="constrained")
     losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     training = [row for row in rows if "learning_rate" in row]

@@ -20,19 +20,22 @@ from bert_repro.errors import UserError
 from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpoint, remove
 from bert_repro.hub.push import prepare_repository, push_folder
 from bert_repro.hub.redaction import redacted
-from bert_repro.training import adapters, checkpoint, plots, training_log
+from bert_repro.training import adapters, checkpoint, plots
 from bert_repro.training.cpu_performance import prepare_cpu
 from bert_repro.training.model_loading import first_line, quiet_transformers
 from bert_repro.training.parallelism import launched_with_fsdp, saveable
 from bert_repro.training.results import run_record
 from bert_repro.training.totals import training_totals
 from bert_repro.utils import status
+from bert_repro.utils.files import write_json
+from bert_repro.utils.locks import lock
+from bert_repro.utils.output_files import STATUS, TRAIN_LOG
 
 logger = logging.getLogger("bert_repro")
 
 SEARCH = "search"  # folder of a search's runs in its output folder
 _PRODUCTS = (
-    checkpoint.FOLDER, training_log.FILE_NAME, status.FILE_NAME, "results.json", "training.png", "README.md", "plans",
+    checkpoint.FOLDER, TRAIN_LOG, STATUS, "results.json", "training.png", "README.md", "plans",
     SEARCH,
     adapters.FOLDER, *MADE_FROM_WEIGHTS, *PREDICTIONS,
 )  # fmt: skip
@@ -90,13 +93,13 @@ class Run:
         if "train" in complete:
             complete["train"] |= training_totals(self.output_dir, complete)
         if self.accelerator.is_main_process:
-            if (self.output_dir / training_log.FILE_NAME).exists():
+            if (self.output_dir / TRAIN_LOG).exists():
                 plots.plot_training(self.output_dir)
             if save_model:
                 export_checkpoint(saveable(model), tokenizer, self.output_dir, results=complete)
                 adapters.complete(model, self.output_dir)
             else:
-                status.write_json(self.output_dir / "results.json", complete)
+                write_json(self.output_dir / "results.json", complete)
         self.accelerator.wait_for_everyone()
         if self.config.push_to_hub and self.accelerator.is_main_process:
             # After the last barrier: nobody waits for the upload, and nobody hangs when it fails.
@@ -141,7 +144,7 @@ def _lock_output_dir(config: RunConfig) -> None:
         raise UserError(f"--output_dir {folder} is a file; name a folder")
     with _told_of_the_folder(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if not status.lock(folder):
+        if not lock(folder):
             raise UserError(f"--output_dir {folder} is written by a run that is still going; stop it or name another")
         status.try_writing(folder)
         if not (status.is_free(folder) or config.resume_from_checkpoint or config.overwrite_output_dir):

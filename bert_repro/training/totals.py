@@ -6,6 +6,7 @@ from typing import Any
 
 from bert_repro.training import training_log
 from bert_repro.training.flops import flops_per_token
+from bert_repro.utils.output_files import TRAIN_LOG
 
 _SEQUENCES_PER_EXAMPLE = {
     "ForSequenceClassification": 1, "ForTokenClassification": 1, "ForQuestionAnswering": 1,
@@ -28,7 +29,7 @@ def training_totals(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
         no others were trained, `flops` to three digits: those of `bert_repro.training.flops`, with the mean length of a
         sequence as the number of tokens that each attends to in fine-tuning. Empty without a log.
     """
-    rows = [row for row in training_log.read(folder / training_log.FILE_NAME) if "tokens" in row]
+    rows = [row for row in training_log.read(folder / TRAIN_LOG) if "tokens" in row]
     if not rows:
         return {}
     totals: dict[str, Any] = {"tokens": rows[-1]["tokens"], "seconds": round(rows[-1]["seconds"], 1)}

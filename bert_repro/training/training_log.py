@@ -14,10 +14,10 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from bert_repro.configs import RunConfig
 from bert_repro.training.cpu_performance import measured_peak
+from bert_repro.utils.output_files import TRAIN_LOG
 
 logger = logging.getLogger("bert_repro")
 
-FILE_NAME = "train_log.jsonl"
 _SHOWN = ("loss", "mlm_loss", "nsp_loss")
 
 
@@ -43,7 +43,7 @@ class TrainingLog:
     ) -> None:
         self.accelerator, self.every, self.watch = accelerator, config.logging_steps, watch
         self.precision = config.mixed_precision
-        self.path = Path(config.output_dir) / FILE_NAME
+        self.path = Path(config.output_dir) / TRAIN_LOG
         self.start, self.total = start, total
         self.active = accelerator.is_main_process
         self._window: list[dict[str, float]] = []

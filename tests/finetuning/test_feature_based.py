@@ -118,7 +118,7 @@ def test_restarts_read_the_encoder_once(
     start: Path, flags: tuple[object, ...], tmp_path: Path, encoder_calls: list[int]
 ) -> None:
     arguments = ["--feature_cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "run", "--max_steps 3"]
-    row = "--feature_based last --num_restarts 2 --search_learning_rates 1e-2 1e-3"
+    row = "--feature_based last --num_restarts 2 --sweep_learning_rates 1e-2 1e-3"
     train = TRAIN.replace("--learning_rate 1e-2 ", "")
     assert recipe("run_ner", *flags, *arguments, row, train, "--model_name_or_path", start) == 0
     assert len(encoder_calls) == 2  # the training set and the dev set, each in one batch

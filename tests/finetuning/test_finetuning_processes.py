@@ -16,6 +16,7 @@ from families import NAMES, Family, families, save_start
 from running import recipe, results
 
 from bert_repro.training import training_log
+from bert_repro.utils.output_files import TRAIN_LOG
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 TORCHRUN = "torch.distributed.run --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint localhost:0"
@@ -98,7 +99,7 @@ def test_two_processes_score_as_one(
         assert results(folder)["rows_scored"] == family.written(folder) == family.rows
     assert results(two)["metrics"] == pytest.approx(results(one)["metrics"], abs=1e-6)
     # Not the weights: where a gradient is zero but for rounding (biases before a softmax), Adam enlarges the rounding.
-    losses = [[row["loss"] for row in training_log.read(folder / training_log.FILE_NAME)] for folder in (one, two)]
+    losses = [[row["loss"] for row in training_log.read(folder / TRAIN_LOG)] for folder in (one, two)]
     assert len(losses[0]) == 5
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 
@@ -145,7 +146,7 @@ def test_what_two_processes_began_any_launcher_ends_with_the_same_scores(
     for folder in (begun, tmp_path / "python", tmp_path / "accelerate"):
         assert results(folder)["rows_scored"] == family.written(folder) == family.rows
         assert results(folder)["metrics"] == pytest.approx(results(whole)["metrics"], abs=1e-6)
-        assert training_log.read(folder / training_log.FILE_NAME)[-1]["step"] == 5
+        assert training_log.read(folder / TRAIN_LOG)[-1]["step"] == 5
 
 
 @pytest.mark.slow

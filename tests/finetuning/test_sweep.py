@@ -26,7 +26,7 @@ from bert_repro.tasks.base import Task
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "run_glue.py"
 RUN = "--task_name sst2 --do_train --do_eval --bias_correction true --num_train_epochs 6 --train_batch_size 8"
-GRID = "--search_learning_rates 1e-2 1e-4 --num_restarts 2"
+GRID = "--sweep_learning_rates 1e-2 1e-4 --num_restarts 2"
 CELLS = ("lr0.01-batch8-epochs6", "lr0.0001-batch8-epochs6")
 
 
@@ -97,7 +97,7 @@ def test_a_run_of_a_search_is_the_run_one_would_make_alone(
 def test_a_wider_search_makes_only_what_is_new(world: Any, model: Path, searched: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (searched / "search").glob("*/seed*/results.json")}
     found = scores(searched)
-    wider = "--search_learning_rates 1e-2 1e-4 3e-4 --num_restarts 2"
+    wider = "--sweep_learning_rates 1e-2 1e-4 3e-4 --num_restarts 2"
     assert recipe("run_glue", *arguments(world, model, searched, wider)) == 0
     assert len(scores(searched)) == 6 and found.items() <= scores(searched).items()
     assert all(path.stat().st_mtime_ns == time_before for path, time_before in before.items())
@@ -114,7 +114,7 @@ def test_each_split_is_tokenised_once_for_all_runs(
         return encode(self, dataset, *others)
 
     monkeypatch.setattr(Task, "encode", counted)
-    typed = arguments(world, model, tmp_path / "out", "--max_steps 2 --search_learning_rates 1e-2 1e-3", more)
+    typed = arguments(world, model, tmp_path / "out", "--max_steps 2 --sweep_learning_rates 1e-2 1e-3", more)
     assert recipe("run_glue", *typed, "--num_restarts 2 --max_train_samples 17") == 0
     assert len(scores(tmp_path / "out")) == 4
     assert sizes == [17, 21, *([5] if more else [])]
@@ -145,7 +145,7 @@ def test_killed_in_the_middle_the_same_command_goes_on(
 
 
 def test_a_run_that_is_not_finite_is_counted_and_the_others_go_on(world: Any, model: Path, tmp_path: Path) -> None:
-    typed = arguments(world, model, tmp_path, "--max_steps 4 --search_learning_rates 1e30 1e-2")
+    typed = arguments(world, model, tmp_path, "--max_steps 4 --sweep_learning_rates 1e30 1e-2")
     assert recipe("run_glue", *typed) == 0
     found = results(tmp_path)["search"]
     assert found["not_finite"] == 1 and found["best"]["learning_rate"] == 1e-2
@@ -210,10 +210,10 @@ def test_a_missing_test_set_comes_out_before_the_first_run(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--search_learning_rates 1e-2 0", "--search_learning_rates is 0.01 0; each must be positive"),
-        ("--search_batch_sizes 8 16 8", "--search_batch_sizes is 8 16 8; leave repetitions out"),
-        ("--search_learning_rates 1e-2 --learning_rate 1e-3", "--learning_rate 0.001 and --search_learning_rates 0.01"),
-        ("--search_num_train_epochs 2 3 --max_steps 5", "--max_steps 5 and --search_num_train_epochs exclude"),
+        ("--sweep_learning_rates 1e-2 0", "--sweep_learning_rates is 0.01 0; each must be positive"),
+        ("--sweep_batch_sizes 8 16 8", "--sweep_batch_sizes is 8 16 8; leave repetitions out"),
+        ("--sweep_learning_rates 1e-2 --learning_rate 1e-3", "--learning_rate 0.001 and --sweep_learning_rates 0.01"),
+        ("--sweep_num_train_epochs 2 3 --max_steps 5", "--max_steps 5 and --sweep_num_train_epochs exclude"),
         ("--num_restarts 0", "--num_restarts is 0; it must be positive"),
         ("--num_restarts 2 --do_eval false", "need --do_train and --do_eval"),
         ("--num_restarts 2 --resume_from_checkpoint elsewhere", "a search goes on with the same command"),

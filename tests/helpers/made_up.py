@@ -125,7 +125,12 @@ def pretraining(
             "phases": [{"steps": 2000, "batch": 32, "max_seq_length": 128}],
         },
         "seed": 42,
-        "settings": {"next_sentence_prediction": True, "mask_share": 0.8, "random_share": 0.1, **settings},
+        "settings": {
+            "next_sentence_prediction": True,
+            "mask_replace_prob": 0.8,
+            "random_replace_prob": 0.1,
+            **settings,
+        },
         "hardware": HARDWARE,
         "model": {**SHAPE, "num_hidden_layers": layers},
         "study": {"cells": list(cells), "scale": "trial", "pretraining": name, "checkpoint_step": None},
@@ -180,7 +185,9 @@ def trial(root: Path) -> Path:
         )  # fmt: skip
     for mix in list(TABLES[8].rows)[1:]:
         masks, same, random = (int(share) / 100 for share in mix.split("/"))
-        start = pretraining(root, f"pretraining-{mix.replace('/', '-')}", mask_share=masks, random_share=random)
+        start = pretraining(
+            root, f"pretraining-{mix.replace('/', '-')}", mask_replace_prob=masks, random_replace_prob=random
+        )
         row(root, [cell("8", mix, "MNLI")], 0.6 + 0.02 * same, rows=1000, trained=3000, pretraining=start)
     for number, step in enumerate((400, 800, 1200, 1600, 2000)):
         for name, share in (("MLM", 0.5 + 0.03 * number), ("LTR", 0.5 + 0.015 * number)):

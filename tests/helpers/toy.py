@@ -22,6 +22,7 @@ from bert_repro.configs import OptimizerConfig, RunConfig
 from bert_repro.errors import StopRequested
 from bert_repro.training import training_log
 from bert_repro.training.trainer import Ids, MicroBatch, Step, Trainer, batch_sizes
+from bert_repro.utils.output_files import TRAIN_LOG
 from bert_repro.utils.randomness import draw, fraction
 
 WIDTH = 6
@@ -117,7 +118,7 @@ def make_trainer(config: ToyConfig) -> Trainer:
 
 def losses(config: ToyConfig) -> list[float]:
     """The logged losses of a run."""
-    return [row["loss"] for row in training_log.read(Path(config.output_dir) / training_log.FILE_NAME)]
+    return [row["loss"] for row in training_log.read(Path(config.output_dir) / TRAIN_LOG)]
 
 
 def resume_everywhere(config: ToyConfig) -> None:

@@ -51,7 +51,7 @@ def test_cards_of_all_tasks_are_accepted_by_us_and_by_the_hubs_types(name):
     assert f"Licence of the data: {record['data']['license']}." in card
 
 
-def own_files(root: Path) -> dict[str, FinetuningConfig]:
+def data_files(root: Path) -> dict[str, FinetuningConfig]:
     """A run on one's own files of every family that takes some."""
     (root / "own.csv").write_text("text,label\nA river.,x\nA stone.,y\n")
     (root / "own.txt").write_text("Paris B-LOC\nfalls O\n")
@@ -66,7 +66,7 @@ def own_files(root: Path) -> dict[str, FinetuningConfig]:
 
 @pytest.mark.parametrize("family", ["squad", "squad_v2", "glue", "ner"])
 def test_ones_own_files_are_not_published_as_the_tasks_data(tmp_path, family):
-    config = own_files(tmp_path)[family]
+    config = data_files(tmp_path)[family]
     record = record_of(configured_task(config).prepared(config, None))
     assert record["data"] == {"dataset": None} | ({"text_columns": ["text"]} if family == "glue" else {})
     fields = fields_of(make_card(record, "org/own"))

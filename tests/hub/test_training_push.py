@@ -69,7 +69,7 @@ def test_a_search_tries_the_login_before_its_first_run(hub, world, tmp_path, cap
     bert_repro.BertReproForMaskedLM(bert_repro.BertReproConfig(vocab_size=150, **sizes)).save_pretrained(model)
     transformers.AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(model)
     argv = f"--task_name sst2 --data_dir {world.glue} --model_name_or_path {model} --do_train --do_eval --max_steps 1 "
-    argv += f"--search_learning_rates 1e-3 1e-4 --output_dir {tmp_path / 'run'} --push_to_hub --hub_model_id "
+    argv += f"--sweep_learning_rates 1e-3 1e-4 --output_dir {tmp_path / 'run'} --push_to_hub --hub_model_id "
     with pytest.raises(SystemExit) as raised:
         cli.main("run_glue", argv=[*argv.split(), "others/tiny"])
     assert raised.value.code == 2

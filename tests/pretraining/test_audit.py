@@ -86,14 +86,14 @@ def test_right_examples_pass_and_are_described(audit, tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"nsp_sampling": "released"},
+        {"nsp_sampling": "original"},
         {"next_sentence_prediction": False},
         {"next_sentence_prediction": False, "no_nsp_input": "contiguous"},
         {"whole_word_masking": True},
         {"random_token_source": "ordinary"},
-        {"mask_share": 1.0, "random_share": 0.0},
-        {"mask_share": 0.0, "random_share": 1.0},
-        {"mask_share": 0.0, "random_share": 0.2},
+        {"mask_replace_prob": 1.0, "random_replace_prob": 0.0},
+        {"mask_replace_prob": 0.0, "random_replace_prob": 1.0},
+        {"mask_replace_prob": 0.0, "random_replace_prob": 0.2},
         {"max_predictions_per_seq": 3, "seed": 7},
         {"dupe_factor": 2, "num_sequences": 1000},
     ],
@@ -104,7 +104,7 @@ def test_other_right_settings_pass(audit, no_plot, settings):
     assert report["passed"]
     has_pairs = settings.get("no_nsp_input") != "contiguous"
     assert ("NotNext, share" in by_name(report)) == has_pairs
-    if settings.get("nsp_sampling") == "released":
+    if settings.get("nsp_sampling") == "original":
         assert 0 < report["figures"]["forced_not_next_share"] < report["figures"]["not_next_share"] - 0.3
 
 

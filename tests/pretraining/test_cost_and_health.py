@@ -1,4 +1,4 @@
-"""What --plan says, and the warnings that a run gives."""
+"""What --dry_run says, and the warnings that a run gives."""
 
 import json
 import math
@@ -21,6 +21,7 @@ from bert_repro.pretraining.dataset import Position
 from bert_repro.pretraining.health_checks import Watch
 from bert_repro.training import training_log
 from bert_repro.training.cpu_performance import measured_peak
+from bert_repro.utils.output_files import TRAIN_LOG
 
 
 def test_plan_of_the_paper() -> None:
@@ -30,7 +31,7 @@ def test_plan_of_the_paper() -> None:
 
 
 def test_plan_prints_and_starts_nothing(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 7 --plan"]
+    arguments = ["--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 7 --dry_run"]
     assert recipe("run_pretraining", TINY, *arguments) == 0
     assert "7 steps of 16 sequences of 64 tokens" in capsys.readouterr().out
     assert not (tmp_path / "run" / "results.json").exists()
@@ -68,7 +69,7 @@ def test_warnings_say_what_is_wrong_once(
 def test_warnings_about_the_data(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="bert_repro"):
         Watch(PretrainingConfig()).corpus(not_next_share=0.5, unknown_share=0.0)
-        Watch(PretrainingConfig(nsp_sampling="released")).corpus(not_next_share=0.57, unknown_share=0.0)
+        Watch(PretrainingConfig(nsp_sampling="original")).corpus(not_next_share=0.57, unknown_share=0.0)
         assert not caplog.records
         Watch(PretrainingConfig()).corpus(not_next_share=0.57, unknown_share=0.05)
     assert len(caplog.records) == 2
@@ -124,6 +125,6 @@ def test_a_gradient_that_is_not_finite_leaves_the_log_json(tmp_path: Path) -> No
     with training_log.TrainingLog(Accelerator(cpu=True), config, 0, 4) as log:
         for step, norm in enumerate((math.inf, 3.0, math.nan, math.inf), start=1):
             log.step(step, {**given, "grad_norm": norm})
-    text = (tmp_path / training_log.FILE_NAME).read_text()
+    text = (tmp_path / TRAIN_LOG).read_text()
     rows = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
     assert [row["grad_norm"] for row in rows] == [3.0, None]

@@ -84,7 +84,7 @@ def test_plan_says_what_it_holds(build, tmp_path):
     assert statistics.tokens == (rows["length_a"] + rows["length_b"] + 3).sum() == statistics.mean_length * len(plan)
     assert rows["document_a"].min() >= 2 and rows["document_b"].min() >= 2
     assert [path.suffix for path in tmp_path.iterdir()] == [".plan"]
-    released = build(config=ExampleConfig(nsp_sampling="released")).statistics
+    released = build(config=ExampleConfig(nsp_sampling="original")).statistics
     assert released.not_next_share > 0.5 and 0 < released.forced_share < released.not_next_share
 
 
@@ -93,7 +93,7 @@ def test_plan_is_reused_only_for_the_same_settings(build):
     stamp = path.stat().st_mtime_ns
     assert build().path == path and path.stat().st_mtime_ns == stamp
     others = [{"epoch": 1}, {"phase": 1}, {"seed": 2}, {"max_seq_length": 32}, {"documents": np.arange(79)}]
-    others += [{"config": ExampleConfig(nsp_sampling="released")}, {"config": ExampleConfig(short_seq_prob=0.2)}]
+    others += [{"config": ExampleConfig(nsp_sampling="original")}, {"config": ExampleConfig(short_seq_prob=0.2)}]
     paths = {build(**other).path for other in others}
     assert len(paths) == len(others) and path not in paths
     assert build(config=ExampleConfig(masked_lm_prob=0.3)).path == path

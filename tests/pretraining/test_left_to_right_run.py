@@ -49,8 +49,8 @@ def test_the_held_out_loss_is_that_of_stock_bert_on_the_same_tokens(left_to_righ
     [
         "--packing false",
         "--per_device_train_batch_size 5",
-        "--fixed_shapes true --per_device_train_batch_size 8",
-        "--fixed_shapes true --packing false --per_device_train_batch_size 7",
+        "--static_shapes true --per_device_train_batch_size 8",
+        "--static_shapes true --packing false --per_device_train_batch_size 7",
     ],
 )
 def test_layout_of_the_work_does_not_change_the_losses(world: Any, tmp_path: Path, lever: str) -> None:

@@ -83,19 +83,21 @@ def test_shares_over_a_million_predictions():
     assert stats.chisquare(np.delete(np.bincount(changed, minlength=vocabulary), MASK)).pvalue > 0.001
 
 
-@pytest.mark.parametrize(("mask_share", "random_share"), [(1, 0), (0.8, 0), (0.8, 0.2), (0, 0.2), (0, 1), (0, 0.8)])
-def test_other_shares(mask_share, random_share):
+@pytest.mark.parametrize(
+    ("mask_replace_prob", "random_replace_prob"), [(1, 0), (0.8, 0), (0.8, 0.2), (0, 0.2), (0, 1), (0, 0.8)]
+)
+def test_other_shares(mask_replace_prob, random_replace_prob):
     tokens, lengths, keys = pairs(5000)
-    masked = mask(tokens, lengths, keys, mask_share=mask_share, random_share=random_share)
+    masked = mask(tokens, lengths, keys, mask_replace_prob=mask_replace_prob, random_replace_prob=random_replace_prob)
     seen, trials = masked.tokens[masked.positions], len(masked.positions)
-    assert within((seen == MASK).sum(), trials, mask_share + random_share / len(VOCABULARY))
-    same = 1 - mask_share - random_share + random_share / len(VOCABULARY)
+    assert within((seen == MASK).sum(), trials, mask_replace_prob + random_replace_prob / len(VOCABULARY))
+    same = 1 - mask_replace_prob - random_replace_prob + random_replace_prob / len(VOCABULARY)
     assert within((seen == masked.targets).sum(), trials, min(max(same, 0), 1))
 
 
 def test_ordinary_random_tokens_leave_out_special_and_unused_ones():
     tokens, lengths, keys = pairs(5000)
-    settings = {"mask_share": 0.0, "random_share": 1.0}
+    settings = {"mask_replace_prob": 0.0, "random_replace_prob": 1.0}
     ordinary = mask(tokens, lengths, keys, random_token_source="ordinary", **settings)
     vocab = mask(tokens, lengths, keys, random_token_source="vocab", **settings)
     assert set(np.unique(ordinary.tokens[ordinary.positions])) == set(range(6, 200))

@@ -45,7 +45,8 @@ def test_predictions_are_counted_by_action_frequency_and_label() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", ["", "--fixed_shapes true --packing false", "--next_sentence_prediction false", "--mask_share 0"]
+    "settings",
+    ["", "--static_shapes true --packing false", "--next_sentence_prediction false", "--mask_replace_prob 0"],
 )
 def test_they_add_up_to_the_held_out_figures(world: Any, tmp_path: Any, settings: str) -> None:
     arguments = ("--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 3 --heldout_fraction 0.3")

@@ -57,8 +57,8 @@ def test_resumed_pretraining_is_bit_identical(world: Any, pretrained: Path) -> N
         "--packing false",
         "--per_device_train_batch_size 5",
         "--dataloader_num_workers 2",
-        "--fixed_shapes true --per_device_train_batch_size 8",
-        "--fixed_shapes true --packing false --per_device_train_batch_size 7",
+        "--static_shapes true --per_device_train_batch_size 8",
+        "--static_shapes true --packing false --per_device_train_batch_size 7",
         "--gradient_checkpointing true",
     ],
 )

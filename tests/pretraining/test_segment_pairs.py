@@ -94,7 +94,7 @@ def oracle_example(tokens, ids, position, place, target, example, rules):
         chunk = [chunk[0][:cut], chunk[0][cut:]]
     end_a = 1 + int(below(len(chunk) - 1, choose("split"))) if len(chunk) > 2 else 1
     a, b = list(chain(*chunk[:end_a])), list(chain(*chunk[end_a:]))
-    forced = rules.sampling == "released" and lone
+    forced = rules.sampling == "original" and lone
     not_next = forced or int(below(2, choose("label"))) == 1
     if not_next:
         b = oracle_random_text(tokens, ids, position, target - len(a), choose, rules)
@@ -129,7 +129,7 @@ def flips(key):
         yield int(draw(key, number // 64)) >> (number % 64) & 1
 
 
-@pytest.mark.parametrize("sampling", ["paper", "released"])
+@pytest.mark.parametrize("sampling", ["paper", "original"])
 @pytest.mark.parametrize("max_tokens", [13, 125])
 def test_examples_equal_those_of_a_plain_loop(sampling, max_tokens):
     documents = [*random_documents(60, 12, 9), [1], [1], [2], [40], [300], [1, 1], [400, 3, 2], [30, 1]]
@@ -146,7 +146,7 @@ def test_examples_equal_those_of_a_plain_loop(sampling, max_tokens):
 # ---------------------------------------------------------------------------------------------------------- behaviour
 
 
-@pytest.mark.parametrize("sampling", ["paper", "released", "contiguous"])
+@pytest.mark.parametrize("sampling", ["paper", "original", "contiguous"])
 def test_examples_do_not_depend_on_the_blocks(sampling):
     documents = random_documents(300, 8, 9)
     rules = PairRules(sampling, 29, 0.1)
@@ -210,7 +210,7 @@ def test_paper_sampling_does_not_tell_the_label_through_a():
 def test_released_sampling_forces_not_next_for_chunks_of_one_sentence():
     rng = np.random.default_rng(1)
     documents = [np.maximum(1, rng.lognormal(np.log(22), 0.6, 20)).astype(int).tolist() for _ in range(3000)]
-    rows = generate(documents, PairRules("released", 125, 0.1))
+    rows = generate(documents, PairRules("original", 125, 0.1))
     not_next = (rows["flags"] & NOT_NEXT).mean()
     forced = (rows["flags"] & FORCED).astype(bool)
     assert 0.555 < not_next < 0.58
@@ -220,7 +220,7 @@ def test_released_sampling_forces_not_next_for_chunks_of_one_sentence():
 
 
 def test_released_sampling_keeps_a_same_document_after_ten_tries_still_not_next():
-    rows = generate([[8] * 4000, [8] * 3], PairRules("released", 13, 0.0))
+    rows = generate([[8] * 4000, [8] * 3], PairRules("original", 13, 0.0))
     of_first = rows[(rows["document_a"] == 0) & (rows["flags"] & NOT_NEXT == 1)]
     same = (of_first["document_b"] == 0).mean()
     assert 0 < same < 10 * 0.5**10
@@ -278,8 +278,8 @@ def test_too_few_documents_is_a_user_error():
 
 def test_rules_follow_the_configuration():
     assert PairRules.of(ExampleConfig(), 128) == PairRules("paper", 125, 0.1)
-    released = ExampleConfig(next_sentence_prediction=False, nsp_sampling="released")
-    assert PairRules.of(released, 128).sampling == "released"
+    released = ExampleConfig(next_sentence_prediction=False, nsp_sampling="original")
+    assert PairRules.of(released, 128).sampling == "original"
     contiguous = ExampleConfig(next_sentence_prediction=False, no_nsp_input="contiguous")
     assert PairRules.of(contiguous, 128) == PairRules("contiguous", 126, 0.1)
 

@@ -12,7 +12,7 @@ from bert_repro.errors import UserError
 from bert_repro.quickstart import run, screen, stages
 from bert_repro.quickstart.run import Check, prepare_folder
 from bert_repro.quickstart.screen import Screen
-from bert_repro.utils import status
+from bert_repro.utils.output_files import STATUS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,7 +49,7 @@ def test_an_own_folder_is_emptied_and_claimed(tmp_path):
     prepare_folder(folder)
     (folder / "corpus").mkdir()
     prepare_folder(folder)
-    assert sorted(path.name for path in folder.iterdir()) == [run.RECORD, status.FILE_NAME]
+    assert sorted(path.name for path in folder.iterdir()) == [run.RECORD, STATUS]
     assert json.loads((folder / run.RECORD).read_text()) == {"finished": False}
 
 
@@ -67,7 +67,7 @@ def test_a_promise_that_is_not_kept_ends_with_code_1_and_a_clear_line(tmp_path, 
         run.run_quickstart(QuickstartConfig(output_dir=str(tmp_path / "run")))
     assert stopped.value.code == 1
     assert caplog.messages[-1] == "not as promised: second is 30.0%, promised 45.0%"
-    assert json.loads((tmp_path / "run" / status.FILE_NAME).read_text())["code"] == 1
+    assert json.loads((tmp_path / "run" / STATUS).read_text())["code"] == 1
 
 
 def test_the_stock_process_never_imports_this_package_and_agrees(tmp_path):
@@ -108,4 +108,4 @@ def test_the_whole_road_keeps_its_promises(tmp_path):
     assert all(Check(**check).holds for check in record["checks"])
     assert {"majority", "bag_of_words", "untrained", "pretrained"} == set(record["figures"]["classifier"])
     assert max(record["figures"]["largest_difference"].values()) < 1e-3
-    assert json.loads((tmp_path / "run" / status.FILE_NAME).read_text())["code"] == 0
+    assert json.loads((tmp_path / "run" / STATUS).read_text())["code"] == 0

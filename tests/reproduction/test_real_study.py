@@ -32,7 +32,7 @@ def start(world: Any, conll: object, folder: Path) -> subprocess.Popen[bytes]:
     folder.mkdir(exist_ok=True)
     (folder / "scale.yaml").write_text(SCALE)
     recipe = Path(__file__).parents[2] / "recipes" / "run_study.py"
-    flags = ["--table", "7", "--scale", folder / "scale.yaml", "--corpus", world.corpus, "--conll_dir", conll]
+    flags = ["--table", "7", "--size_preset", folder / "scale.yaml", "--corpus", world.corpus, "--conll_dir", conll]
     return subprocess.Popen(
         [sys.executable, str(recipe), *map(str, flags), "--output_dir", str(folder / "study")],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -67,7 +67,7 @@ def test_every_run_is_made_once_and_recorded_without_machine_paths(log: Path, tm
 def test_a_scale_of_ones_own_reaches_the_report_by_its_files_name(log: Path, tmp_path: Path) -> None:
     scale = tmp_path / "my-scale.yaml"
     scale.write_text(json.dumps(dataclasses.asdict(SCALES["trial"])))
-    flags = ("--table", "8", "figure5", "--corpus", "toy", "--scale", scale, "--output_dir", tmp_path / "study")
+    flags = ("--table", "8", "figure5", "--corpus", "toy", "--size_preset", scale, "--output_dir", tmp_path / "study")
     assert study(*flags) == 0
     found = records(tmp_path / "study" / "records")
     assert {record["study"]["scale"] for record in found.values()} == {"my-scale"}
@@ -81,7 +81,7 @@ def test_a_scale_of_ones_own_reaches_the_report_by_its_files_name(log: Path, tmp
 @pytest.mark.parametrize("name", ["trial.yaml", "my scale.yaml", "a#b.yml"])
 def test_a_scales_file_whose_name_cannot_be_the_scales_is_refused(name: str, log: Path, tmp_path: Path) -> None:
     (tmp_path / name).write_text(json.dumps(dataclasses.asdict(SCALES["trial"])))
-    assert study(*FLAGS, "--scale", tmp_path / name, "--output_dir", tmp_path / "study") == 2
+    assert study(*FLAGS, "--size_preset", tmp_path / name, "--output_dir", tmp_path / "study") == 2
     assert not log.exists()
 
 

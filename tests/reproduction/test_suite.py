@@ -53,7 +53,7 @@ def test_tables_1_to_4_have_the_models_of_the_scale() -> None:
                 assert {run.start.name for run in runs if run.start} == {f"pretraining-{size}"}
         assert len(cells[Cell("4", row, "dev")]) == 5
         assert len(cells[Cell("7", row, "test")]) == 5
-    assert cells[Cell("1", "BERT-base", "CoLA")][0].settings["search_learning_rates"] == (5e-5, 4e-5, 3e-5, 2e-5)
+    assert cells[Cell("1", "BERT-base", "CoLA")][0].settings["sweep_learning_rates"] == (5e-5, 4e-5, 3e-5, 2e-5)
     assert {cell.row for cell in by_cell(expand(["1", "2", "3", "4"], TRIAL, "corpus", str))} == {"BERT-base"}
 
 
@@ -96,8 +96,8 @@ def test_pre_training_comes_first_and_once_for_each_variant() -> None:
     [
         ("5", "No NSP", {"next_sentence_prediction": False}),
         ("5", "LTR & no NSP", {"next_sentence_prediction": False, "left_to_right": True}),
-        ("8", "0/20/80", {"mask_share": 0.0, "random_share": 0.8}),
-        ("8", "80/20/0", {"random_share": 0.0}),
+        ("8", "0/20/80", {"mask_replace_prob": 0.0, "random_replace_prob": 0.8}),
+        ("8", "80/20/0", {"random_replace_prob": 0.0}),
     ],
 )
 def test_a_row_differs_from_the_base_in_what_it_is_about_alone(table: str, row: str, settings: dict[str, Any]) -> None:
@@ -172,5 +172,5 @@ def test_a_wrong_scale_is_refused_in_one_line(tmp_path: Any, old: str, new: str,
 
 
 def test_an_unknown_scale_is_refused() -> None:
-    with pytest.raises(UserError, match="--scale is 'huge'; choose one of: paper, gpu, trial"):
+    with pytest.raises(UserError, match="--size_preset is 'huge'; choose one of: paper, gpu, trial"):
         find_scale("huge")

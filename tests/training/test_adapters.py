@@ -23,6 +23,7 @@ from bert_repro.configs import GlueConfig
 from bert_repro.errors import UserError
 from bert_repro.models import modeling_bert_repro
 from bert_repro.training import adapters, training_log
+from bert_repro.utils.output_files import TRAIN_LOG
 
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 FAST = "--bias_correction true --learning_rate 1e-2 --train_batch_size 16"
@@ -181,7 +182,7 @@ def test_packed_and_padded_runs_of_every_family_learn_the_same(world: Any, tmp_p
         flags = ["--do_train --max_steps 2 --train_batch_size 8 --logging_steps 1 --peft lora --lora_dropout 0"]
         flags += ["--learning_rate 1e-2 --model_name_or_path", start, "--output_dir", tmp_path / packing]
         assert recipe(name, *family.flags, *flags, "--packing", packing) == 0
-        losses.append([row["loss"] for row in training_log.read(tmp_path / packing / training_log.FILE_NAME)])
+        losses.append([row["loss"] for row in training_log.read(tmp_path / packing / TRAIN_LOG)])
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 

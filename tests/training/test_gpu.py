@@ -10,6 +10,7 @@ import torch
 from running import TINY, recipe, results
 
 from bert_repro.training import training_log
+from bert_repro.utils.output_files import TRAIN_LOG
 
 pytestmark = pytest.mark.gpu
 STEPS = 20
@@ -18,7 +19,7 @@ STEPS = 20
 def train(world: Any, folder: Path, *arguments: object) -> list[dict[str, Any]]:
     given = [TINY, "--corpus", world.corpus, "--output_dir", folder, "--max_steps", STEPS, "--save_steps 10"]
     assert recipe("run_pretraining", *given, *arguments) == 0
-    return [row for row in training_log.read(folder / training_log.FILE_NAME) if "loss" in row]
+    return [row for row in training_log.read(folder / TRAIN_LOG) if "loss" in row]
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
@@ -26,7 +27,7 @@ def test_training_is_finite_and_compiles_one_graph(world: Any, tmp_path: Path, p
     rows = train(world, tmp_path / "run", "--mixed_precision", precision)
     assert len(rows) == STEPS
     record = results(tmp_path / "run")
-    assert record["settings"]["torch_compile"] and record["settings"]["fixed_shapes"]
+    assert record["settings"]["torch_compile"] and record["settings"]["static_shapes"]
     assert record["train"]["compiled_graphs"] == 1
     weights = safetensors.torch.load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.isfinite(value).all() for value in weights.values())

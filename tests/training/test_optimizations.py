@@ -10,6 +10,7 @@ from running import TINY, recipe, results
 from bert_repro.models.modeling_bert_repro import use_cpu_kernels
 from bert_repro.pretraining.batch_source import PretrainingSource
 from bert_repro.training import training_log
+from bert_repro.utils.output_files import TRAIN_LOG
 
 FLAGS = "packing decode_predicted_only cpu_kernels fast_float32 keep_freed_memory fused_optimizer".split()
 NO_DROPOUT = "--hidden_dropout_prob 0 --attention_probs_dropout_prob 0 --max_steps 3 --logging_steps 1"
@@ -32,7 +33,7 @@ def test_with_all_levers_off_the_losses_are_the_same(
             folder = tmp_path / name
             given = [TINY, NO_DROPOUT, "--corpus", world.corpus, "--output_dir", folder, *switches]
             assert recipe("run_pretraining", *given) == 0
-            losses[name] = [row["loss"] for row in training_log.read(folder / training_log.FILE_NAME) if "loss" in row]
+            losses[name] = [row["loss"] for row in training_log.read(folder / TRAIN_LOG) if "loss" in row]
     finally:
         use_cpu_kernels(True)
         torch.set_float32_matmul_precision(before)

@@ -17,6 +17,7 @@ from toy import ToyConfig, ToyModel, ToySource, ToyTokenizer, losses
 from bert_repro.errors import NonFiniteError
 from bert_repro.training import training_log
 from bert_repro.training.trainer import Trainer, batch_sizes
+from bert_repro.utils.output_files import TRAIN_LOG
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,7 @@ def test_skipped_steps_change_nothing_and_do_not_advance_the_rate(tmp_path: Path
     trainer.train()
     skipped = trainer.state.skipped
     assert 0 < skipped < 20
-    rows = training_log.read(tmp_path / training_log.FILE_NAME)
+    rows = training_log.read(tmp_path / TRAIN_LOG)
     # One update at rate 0 follows the skipped steps, so weights and rate are those of the beginning until then.
     assert [row["learning_rate"] for row in rows[: skipped + 2]] == [0.0] * (skipped + 1) + [config.learning_rate / 10]
     import safetensors.torch

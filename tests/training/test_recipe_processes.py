@@ -16,7 +16,7 @@ from running import TINY, recipe
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.corpus.tokenizer import load_tokenizer
-from bert_repro.training import training_log
+from bert_repro.utils.output_files import TRAIN_LOG
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "run_pretraining.py"
 TORCHRUN = "-m torch.distributed.run --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint localhost:0 "
@@ -43,7 +43,7 @@ def stop_after(process: subprocess.Popen[bytes], output: Path, step: int) -> Non
 
 def read_log(output: Path) -> list[dict[str, Any]]:
     """The log of a run that may just be writing its last line."""
-    path = output / training_log.FILE_NAME
+    path = output / TRAIN_LOG
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
 

@@ -20,6 +20,7 @@ from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
 from bert_repro.training import training_log
 from bert_repro.training.parallelism import launched_with_fsdp
+from bert_repro.utils.output_files import TRAIN_LOG
 
 HERE = Path(__file__).parent
 TOY = HERE.parent / "helpers" / "toy.py"
@@ -51,7 +52,7 @@ def test_shards_equal_one_process_and_resume_bit_identically(tmp_path: Path) -> 
     )
     assert losses(sharded) == pytest.approx(losses(alone), abs=1e-12)
     norms = [
-        [row["grad_norm"] for row in training_log.read(Path(config.output_dir) / training_log.FILE_NAME)]
+        [row["grad_norm"] for row in training_log.read(Path(config.output_dir) / TRAIN_LOG)]
         for config in (sharded, alone)
     ]
     assert norms[0] == pytest.approx(norms[1], abs=1e-12)
@@ -105,8 +106,7 @@ def test_bert_on_two_processes_is_bert_on_one(world: Any, start: Path, tmp_path:
     torchrun(RECIPES / "run_pretraining.py", *given, *shared, "--output_dir", two)
     for name in ("loss", "grad_norm", "eval_mlm_loss", "eval_nsp_accuracy"):
         one, other = (
-            [row[name] for row in training_log.read(folder / training_log.FILE_NAME) if name in row]
-            for folder in (alone, two)
+            [row[name] for row in training_log.read(folder / TRAIN_LOG) if name in row] for folder in (alone, two)
         )
         assert len(one) == (3 if "eval" in name else 30)
         assert other == pytest.approx(one, abs=1e-5), name
@@ -121,8 +121,8 @@ def test_bert_on_two_processes_is_bert_on_one(world: Any, start: Path, tmp_path:
     assert all(torch.equal(stock[name], value) for name, value in before.items())
 
     assert recipe("run_pretraining", *given, "--output_dir", went_on, "--resume_from_checkpoint", step) == 0
-    rest = [row["loss"] for row in training_log.read(went_on / training_log.FILE_NAME) if "loss" in row]
-    whole = [row["loss"] for row in training_log.read(alone / training_log.FILE_NAME) if "loss" in row]
+    rest = [row["loss"] for row in training_log.read(went_on / TRAIN_LOG) if "loss" in row]
+    whole = [row["loss"] for row in training_log.read(alone / TRAIN_LOG) if "loss" in row]
     assert rest == pytest.approx(whole[20:], abs=1e-5)
 
 

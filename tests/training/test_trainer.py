@@ -19,6 +19,7 @@ from bert_repro.configs import RunConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.training import checkpoint, training_log
 from bert_repro.training.trainer import BatchSizes, Trainer, batch_sizes
+from bert_repro.utils.output_files import TRAIN_LOG
 
 TOY = Path(__file__).parents[1] / "helpers" / "toy.py"
 ENVIRONMENT = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
@@ -155,7 +156,7 @@ def test_signal_saves_and_the_resumed_run_is_identical(tmp_path: Path) -> None:
 def test_log_holds_the_sum_of_the_losses_and_accuracies_apart(tmp_path: Path) -> None:
     config = ToyConfig(output_dir=str(tmp_path), max_steps=4, per_device_train_batch_size=3)
     trained(config)
-    for row in training_log.read(tmp_path / training_log.FILE_NAME):
+    for row in training_log.read(tmp_path / TRAIN_LOG):
         assert row["loss"] == pytest.approx(row["token_loss"] + row["row_loss"])
         assert row["row_accuracy"] * 8 == pytest.approx(round(row["row_accuracy"] * 8), abs=1e-5)
 
@@ -164,7 +165,7 @@ def test_log_counts_tokens_on_after_a_resume(tmp_path: Path) -> None:
     config = ToyConfig(output_dir=str(tmp_path), max_steps=6, save_steps=3)
     trained(config)
     trained(dataclasses.replace(config, resume_from_checkpoint=str(tmp_path / "checkpoints" / "step-3")))
-    rows = training_log.read(tmp_path / training_log.FILE_NAME)
+    rows = training_log.read(tmp_path / TRAIN_LOG)
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert [row["tokens"] for row in rows] == [8, 16, 24, 32, 40, 48]
     assert all(a["seconds"] < b["seconds"] for a, b in itertools.pairwise(rows))
@@ -219,7 +220,7 @@ def test_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path, kil
         process.kill()
         process.wait()
         found = int(checkpoint.find(tmp_path / "cut", "latest").name.removeprefix("step-"))
-        logged = [row["step"] for row in training_log.read(tmp_path / "cut" / training_log.FILE_NAME)]
+        logged = [row["step"] for row in training_log.read(tmp_path / "cut" / TRAIN_LOG)]
         assert found >= max(logged) - 1
         reached, cut["resume_from_checkpoint"] = found, "latest"
     subprocess.run([sys.executable, str(TOY), json.dumps(cut)], env=ENVIRONMENT, check=True, stderr=subprocess.DEVNULL)

@@ -15,6 +15,7 @@ from running import TINY, results
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.training import training_log
+from bert_repro.utils.output_files import TRAIN_LOG
 
 pytestmark = pytest.mark.xla
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -52,7 +53,7 @@ def run(name: str, device: str, given: list[object]) -> None:
 
 
 def logged_losses(folder: Path) -> list[float]:
-    return [row["loss"] for row in training_log.read(folder / training_log.FILE_NAME) if "loss" in row]
+    return [row["loss"] for row in training_log.read(folder / TRAIN_LOG) if "loss" in row]
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ def test_tied_weights_stay_one_on_the_way_to_the_device() -> None:
 import torch_xla, torch
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.training.placement import to_xla
+from bert_repro.utils.output_files import TRAIN_LOG
 shape = dict(num_hidden_layers=1, hidden_size=32, num_attention_heads=2, intermediate_size=64)
 model = to_xla(BertReproForPreTraining(BertReproConfig(vocab_size=50, **shape)), torch_xla.device())
 words = model.get_input_embeddings().weight

@@ -134,7 +134,7 @@ def _pair_checks(tally: Tally) -> Iterator[Check]:
     )
     if tally.config.nsp_sampling == "paper":
         yield _none("NotNext without a choice", counts["forced"], _NSP_MEND)
-    is_released = tally.config.nsp_sampling == "released"
+    is_released = tally.config.nsp_sampling == "original"
     unlucky = float(tally.num_documents) ** -_RANDOM_DOCUMENT_TRIES if is_released else 0.0
     most = _interval(counts["not_next"], unlucky)[1]
     yield Check("NotNext inside one document", counts["not_next_of_same_document"], 0, most, _NSP_MEND)
@@ -165,9 +165,9 @@ def _prediction_checks(tally: Tally) -> Iterator[Check]:
 def _replacement_checks(tally: Tally) -> Iterator[Check]:
     counts, config, source = tally.counts, tally.config, tally.random_source
     drawable = int(source.sum())
-    chance = config.random_share / (drawable + (config.random_token_source == "vocab"))
-    mask = config.mask_share + (chance if config.random_token_source == "vocab" else 0)
-    same = 1 - config.mask_share - config.random_share + chance
+    chance = config.random_replace_prob / (drawable + (config.random_token_source == "vocab"))
+    mask = config.mask_replace_prob + (chance if config.random_token_source == "vocab" else 0)
+    same = 1 - config.mask_replace_prob - config.random_replace_prob + chance
     for name, key, share in (
         ("replaced by [MASK], share", "masked", mask),
         ("replaced by a random token, share", "random", 1 - mask - same),

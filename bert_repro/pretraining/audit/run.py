@@ -23,6 +23,7 @@ from bert_repro.pretraining.audit.tally import Sample, Tally, Vocabulary
 from bert_repro.pretraining.collator import DataCollatorForBertPreTraining
 from bert_repro.pretraining.dataset import ExampleStream, Position
 from bert_repro.utils import status
+from bert_repro.utils.files import write_json
 
 logger = logging.getLogger("bert_repro")
 
@@ -60,7 +61,7 @@ def audit_pretraining_data(config: AuditConfig) -> dict[str, Any]:
         "settings": asdict(config),
     }
     text = text_report(report)
-    status.write_json(output_dir / "audit.json", report)
+    write_json(output_dir / "audit.json", report)
     (output_dir / "audit.txt").write_text(text, encoding="utf-8")
     plot_audit(report, output_dir / "audit.png")
     logger.info("%s", text)

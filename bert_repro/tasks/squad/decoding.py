@@ -1,6 +1,6 @@
 """From start and end scores to answers: candidates of each window, the n-best list, the null score, the answer's text.
 
-`released` follows the authors' run_squad.py: same candidates, same order among equal scores, same texts. `exact` takes
+`original` follows the authors' run_squad.py: same candidates, same order among equal scores, same texts. `exact` takes
 the best of all spans instead (paper 4.2).
 """
 
@@ -199,7 +199,7 @@ def text_by_offsets(passage: Passage, first: int, last: int) -> str:
 
 @dataclass(frozen=True)
 class ReleasedText:
-    """The text of an answer as the released code recovers it (`answer_text=released`).
+    """The text of an answer as the released code recovers it (`answer_text=original`).
 
     The whole whitespace words of the span, joined by single spaces, are tokenised as BERT's first stage does (cleaned,
     lower-cased, accents stripped, split at punctuation). Where the predicted pieces stand in that and it has as many

@@ -351,7 +351,7 @@ class SquadTask(Task):
             n_best_size=settings.n_best_size,
             max_answer_length=settings.max_answer_length,
             nullable=self.unanswerable,
-            text_of=ReleasedText(self.tokenizer) if settings.answer_text == "released" else text_by_offsets,
+            text_of=ReleasedText(self.tokenizer) if settings.answer_text == "original" else text_by_offsets,
         )
 
     def _dataset_passages(self, dataset: "datasets.Dataset") -> Iterator[Passage]:

@@ -1,0 +1,44 @@
+"""Locks on folders: one process writes in a folder, and every other is told.
+
+The lock is the system's own (`flock`) on the folder itself, so it leaves no file in what is later published and ends
+with its process, however that ends. The `filelock` library keeps a file of its own in or beside the folder, which a
+killed process leaves behind, and which every listing of a run's folder would have to know.
+"""
+
+import os
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows: two runs in one folder are then not noticed
+    fcntl = None  # type: ignore[assignment]
+
+_held: dict[Path, int] = {}
+
+
+def lock(folder: Path) -> bool:
+    """Keeps an existing folder for this process until `unlock` or the process's end, however it ends.
+
+    Returns:
+        False if another process has it. A file system without locks never says so.
+    """
+    if fcntl is None or folder.resolve() in _held:
+        return True
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    except OSError:
+        os.close(descriptor)
+        return True
+    _held[folder.resolve()] = descriptor
+    return True
+
+
+def unlock(folder: Path) -> None:
+    """Gives a folder back that `lock` took."""
+    held = _held.pop(folder.resolve(), None)
+    if held is not None:
+        os.close(held)

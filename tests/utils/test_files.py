@@ -1,0 +1,86 @@
+"""Files appear complete or not at all, and nothing unfinished stays."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import safetensors
+
+from bert_repro.errors import UserError
+from bert_repro.utils.files import atomic_file, atomic_folder, atomic_path, disk_error, write_json
+
+KILLED = """
+import os, pathlib, sys
+from bert_repro.utils.files import {manager}
+with {manager}(pathlib.Path(sys.argv[1])) as unfinished:
+    {begin}
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def old(tmp_path):
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+    return path
+
+
+def test_an_error_leaves_the_old_file_and_nothing_else(old):
+    with pytest.raises(KeyError), atomic_file(old) as file:
+        file.write("new")
+        raise KeyError
+    assert old.read_text() == "old" and list(old.parent.iterdir()) == [old]
+
+
+def test_a_reader_sees_the_old_file_until_the_new_one_is_complete(old):
+    with atomic_file(old) as file:
+        file.write("new")
+        file.flush()
+        assert old.read_text() == "old"
+    assert old.read_text() == "new" and list(old.parent.iterdir()) == [old]
+
+
+@pytest.mark.parametrize(
+    ("manager", "begin"),
+    [("atomic_file", "unfinished.write('new'); unfinished.flush()"), ("atomic_folder", "(unfinished / 'x').touch()")],
+)
+def test_what_a_killed_process_left_goes_with_the_next_writing(tmp_path, manager, begin):
+    path = tmp_path / "target"
+    subprocess.run([sys.executable, "-c", KILLED.format(manager=manager, begin=begin), str(path)], check=False)
+    assert not path.exists() and len(list(tmp_path.iterdir())) == 1
+    with atomic_file(path) as file:
+        file.write("new")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_takes_the_place_of_an_earlier_one(tmp_path):
+    for name in ("a", "b"):
+        with atomic_folder(tmp_path / "made" / "folder") as folder:
+            (folder / name).touch()
+    assert [path.name for path in (tmp_path / "made" / "folder").iterdir()] == ["b"]
+    assert len(list((tmp_path / "made").iterdir())) == 1
+
+
+def test_a_device_is_written_directly():
+    with atomic_file(Path("/dev/null")) as file:
+        file.write("x")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_json_is_strict(tmp_path):
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(tmp_path / "x.json", {"loss": float("nan")})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_of_the_disk_are_told_whichever_library_noticed_them(tmp_path):
+    with (
+        pytest.raises(UserError, match=r"x: cannot be written \(No space left on device\)"),
+        atomic_path(tmp_path / "x"),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    foreign = safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    assert disk_error(foreign) == "No space left on device"
+    assert disk_error(ValueError("something else")) is None
