@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 
 from bert_repro.configs import TextConfig
 from bert_repro.errors import UserError
-from bert_repro.utils.unicode import half_surrogate
+from bert_repro.utils.readers import half_surrogate
 
 SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".jsonl", ".jsonl.gz", ".jsonl.xz", ".parquet")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

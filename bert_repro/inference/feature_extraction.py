@@ -26,7 +26,7 @@ from bert_repro.tasks.encoding import join, require_length, special_ids, token_i
 from bert_repro.training.collation import collate_features
 from bert_repro.training.model_loading import load_pretrained
 from bert_repro.training.trainer import to_device
-from bert_repro.utils.unicode import half_surrogate
+from bert_repro.utils.readers import half_surrogate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -14,6 +14,7 @@ from bert_repro.tasks import metrics
 from bert_repro.tasks.base import ExampleScores, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
 from bert_repro.tasks.prediction_files import read_prediction_rows, require_first_rows
+from bert_repro.utils.readers import shown
 
 if TYPE_CHECKING:
     import datasets
@@ -32,11 +33,13 @@ class ClassificationTask(Task):
 
     Args:
         text_columns: one or two columns that hold the text.
+        file_labels: how files spell `label_names`, in the same order; empty: the same spelling.
         number_range: lowest and highest value of a regression task; None: a classification task.
     """
 
     head: str = "BertReproForSequenceClassification"
     text_columns: tuple[str, ...]
+    file_labels: tuple[str, ...] = ()
     number_range: tuple[float, float] | None = None
 
     def is_labelled(self, dataset: "datasets.Dataset") -> bool:
@@ -135,19 +138,19 @@ class ClassificationTask(Task):
         problem_type = "regression" if self.number_range else "single_label_classification"
         return {**super().model_settings(), "problem_type": problem_type}
 
-    def parse_label(self, text: str, spellings: Sequence[str]) -> int | float:
+    def parse_label(self, text: str) -> int | float:
         """Reads a label of a file.
 
         Args:
-            text: as it stands in the file.
-            spellings: the file's spelling of each of `label_names`, in their order; unused in a regression task.
+            text: as in the file.
 
         Raises:
-            ValueError: it is no label of this task; the message says what would be.
+            ValueError: it is not a label of this task; the message says what would be.
         """
         if self.number_range is None:
+            spellings = self.file_labels or self.label_names
             if text not in spellings:
-                raise ValueError(f"label {text!r} is not known; it must be one of: {', '.join(spellings)}")
+                raise ValueError(f"label {shown(text)} is not known; it must be one of: {', '.join(spellings)}")
             return spellings.index(text)
         low, high = self.number_range
         try:
@@ -155,7 +158,7 @@ class ClassificationTask(Task):
         except ValueError:
             number = math.nan
         if not low <= number <= high:
-            raise ValueError(f"label {text!r} is out of range; it must be a number from {low:g} to {high:g}")
+            raise ValueError(f"label {shown(text)} is out of range; it must be a number from {low:g} to {high:g}")
         return number
 
     def _predict(self, logits: npt.NDArray[np.float64]) -> Predictions:

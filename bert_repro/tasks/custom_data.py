@@ -17,8 +17,7 @@ from bert_repro.errors import UserError
 from bert_repro.tasks.classification import ClassificationTask
 from bert_repro.tasks.tagging.tag_files import are_entity_tags, read_tagged_text, to_bio
 from bert_repro.tasks.tagging.tagging_task import TaggingTask, tagged_dataset
-from bert_repro.utils.tables import read_table
-from bert_repro.utils.tsv import Table
+from bert_repro.utils.readers import read_table, shown
 
 if TYPE_CHECKING:
     import datasets
@@ -48,16 +47,16 @@ class CustomClassificationTask(ClassificationTask):
         """See `Task.load`; `data_dir` plays no part. Only the test file may lack labels."""
         return {split: self._read(path, split) for split, path in files_of(self.files, splits).items()}
 
-    def parse_label(self, text: str, spellings: Sequence[str]) -> int | float:
+    def parse_label(self, text: str) -> int | float:
         """See `ClassificationTask.parse_label`; numbers of any size."""
         if self.number_range is None:
-            return super().parse_label(text, spellings)
+            return super().parse_label(text)
         try:
             number = float(text)
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            raise ValueError(f"label {text!r} is no number; write one, or leave --regression out")
+            raise ValueError(f"label {shown(text)} is not a number; write one, or leave --regression out")
         return number
 
     def _read(self, path: Path, split: str) -> "datasets.Dataset":
@@ -68,15 +67,8 @@ class CustomClassificationTask(ClassificationTask):
         table = read_table(path, required, optional=(self.label_column,) if unlabelled else ())
         columns: dict[str, list[Any]] = {name: table.columns[name] for name in self.text_columns}
         if self.label_column in table.columns:
-            texts = table.columns[self.label_column]
-            columns["label"] = [self._label(table, row, text) for row, text in enumerate(texts)]
+            columns["label"] = table.parsed(self.label_column, self.parse_label)
         return datasets.Dataset.from_dict({**columns, "idx": list(range(len(table.lines)))})
-
-    def _label(self, table: Table, row: int, text: str) -> int | float:
-        try:
-            return self.parse_label(text, self.label_names)
-        except ValueError as error:
-            raise table.error(row, f"column {self.label_column!r}: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)

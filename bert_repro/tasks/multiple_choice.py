@@ -20,8 +20,7 @@ from bert_repro.tasks.custom_data import files_of
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
 from bert_repro.tasks.hub_datasets import load_from_hub
 from bert_repro.tasks.prediction_files import read_prediction_rows, require_first_rows
-from bert_repro.utils.tables import read_table
-from bert_repro.utils.tsv import Table
+from bert_repro.utils.readers import read_table, shown
 
 if TYPE_CHECKING:
     import datasets
@@ -222,13 +221,13 @@ def _read(path: Path, split: str) -> "datasets.Dataset":
                 raise table.error(row, f"column {name!r} is empty; every row needs four endings")
     columns: dict[str, list[Any]] = {name: table.columns[name] for name in texts}
     if "label" in table.columns:
-        columns["label"] = [_label(table, row, text) for row, text in enumerate(table.columns["label"])]
+        columns["label"] = table.parsed("label", _label)
     return datasets.Dataset.from_dict({**columns, "idx": list(range(len(table.lines)))})
 
 
-def _label(table: Table, row: int, text: str) -> int:
+def _label(text: str) -> int:
     if text not in LABELS:
-        raise table.error(row, f"column 'label': label {text!r} is not known; it must be one of: {', '.join(LABELS)}")
+        raise ValueError(f"label {shown(text)} is not known; it must be one of: {', '.join(LABELS)}")
     return LABELS.index(text)
 
 

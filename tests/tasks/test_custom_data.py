@@ -85,7 +85,7 @@ def test_numbers_are_predicted_where_asked(tmp_path):
     assert task.load(None, ["train"])["train"]["label"][:] == [-2.5, 1000.0]
     assert task.model_settings()["problem_type"] == "regression" and task.metrics == ("pearson", "spearmanr")
     write_csv(path, [("a", "-2.5"), ("b", "inf")])
-    with pytest.raises(UserError, match=r"row 3: column 'label': label 'inf' is no number"):
+    with pytest.raises(UserError, match=r"line 3: column 'label': label 'inf' is not a number"):
         task.load(None, ["train"])
 
 
@@ -141,18 +141,18 @@ def test_a_finished_model_that_predicts_something_else_is_refused(tmp_path, csv_
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("x.csv", "text,label\na,yes\nb\n", "row 3: 1 columns, expected 2"),
-        ("x.csv", "text,label\na,yes\nb,never\n", "row 3: column 'label': label 'never' is not known"),
+        ("x.csv", "text,label\na,yes\nb\n", "line 3: 1 columns, expected 2"),
+        ("x.csv", "text,label\na,yes\nb,never\n", "line 3: column 'label': label 'never' is not known"),
         ("x.csv", "text,mark\na,yes\n", "no column 'label'; found text, mark"),
         ("x.csv", "", "no column 'text'"),
         ("x.csv", "text,label\n", "no rows"),
-        ("x.csv", b"text,label\n\xff,yes\n", "byte 0xff is not UTF-8"),
-        ("x.tsv", "text\tlabel\na\tb\tyes\n", "row 2: 3 columns, expected 2"),
-        ("x.jsonl", '{"text": "a", "label": "yes"}\n{"text": "a"}\n', "row 2: no field 'label'; found text"),
-        ("x.jsonl", '{"text": "a", "label": "yes"}\n{"text": null, "label": "yes"}\n', "row 2: field 'text' is null"),
-        ("x.jsonl", '{"text": "a", "label": "yes"}\n{"text": \n', "row 2: is not JSON"),
-        ("x.jsonl", "[1]\n", "row 1: is no JSON object"),
-        ("x.jsonl", '{"text": "a \\ud83d b", "label": "yes"}\n', "row 1: field 'text' has half a surrogate pair at"),
+        ("x.csv", b"text,label\n\xff,yes\n", "line 2: byte 0xff at position 0 is not UTF-8"),
+        ("x.tsv", "text\tlabel\na\tb\tyes\n", "line 2: 3 columns, expected 2"),
+        ("x.jsonl", '{"text": "a", "label": "yes"}\n{"text": "a"}\n', "line 2: no field 'label'; found text"),
+        ("x.jsonl", '{"text": "a", "label": "yes"}\n{"text": null, "label": "yes"}\n', "line 2: field 'text' is null"),
+        ("x.jsonl", '{"text": "a", "label": "yes"}\n{"text": \n', "line 2: is not valid JSON"),
+        ("x.jsonl", "[1]\n", "line 1: is not a JSON object"),
+        ("x.jsonl", '{"text": "a \\ud83d b", "label": "yes"}\n', "line 1: field 'text' has half a surrogate pair at"),
         ("x.jsonl", "", "no rows"),
         ("x.xlsx", "", "unknown format"),
     ],
@@ -183,7 +183,7 @@ def test_text_and_labels_are_columns_of_their_own(tmp_path, columns, told):
 @pytest.mark.parametrize("label", ["", " "])
 def test_a_row_to_train_on_has_a_label(tmp_path, label):
     path = write_csv(tmp_path / "x.csv", [("a", "yes"), ("b", label), ("c", "no")])
-    with pytest.raises(UserError, match=r"x.csv, row 3: column 'label' is empty; give the row a label, or leave it"):
+    with pytest.raises(UserError, match=r"x.csv, line 3: column 'label' is empty; give the row a label, or leave it"):
         configured_task(config(train_file=path))
 
 

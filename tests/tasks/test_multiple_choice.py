@@ -60,11 +60,11 @@ def test_the_test_file_has_no_labels(tmp_path):
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ("1,v,1,x,One.,He,gold,a,b,c,1", "row 3: 11 columns, expected 12"),
-        ("1,v,1,x,One.,He,gold,a,b,c,,1", "row 3: column 'ending3' is empty; every row needs four endings"),
-        ("1,v,1,x,One.,He,gold,a,b,c,d,4", "row 3: column 'label': label '4' is not known"),
-        ("1,v,1,x,One.,He,gold,a,b,c,d,", "row 3: column 'label': label '' is not known"),
-        ('1,v,1,x,"One.,He,gold,a,b,c,d,1', "row 3: unexpected end of data"),
+        ("1,v,1,x,One.,He,gold,a,b,c,1", "line 3: 11 columns, expected 12"),
+        ("1,v,1,x,One.,He,gold,a,b,c,,1", "line 3: column 'ending3' is empty; every row needs four endings"),
+        ("1,v,1,x,One.,He,gold,a,b,c,d,4", "line 3: column 'label': label '4' is not known"),
+        ("1,v,1,x,One.,He,gold,a,b,c,d,", "line 3: column 'label': label '' is not known"),
+        ('1,v,1,x,"One.,He,gold,a,b,c,d,1', "line 3: unexpected end of data"),
     ],
 )
 def test_bad_rows_are_refused_with_their_number(tmp_path, row, told):
@@ -76,7 +76,7 @@ def test_bad_rows_are_refused_with_their_number(tmp_path, row, told):
 
 def test_rows_are_counted_in_lines_of_the_file(tmp_path):
     write(tmp_path, '0,v,1,x,"a\nb\nc",He,gold,a,b,c,d,1', '1,v,1,x,"One\nmore.",He,gold,a,b,c,d,9')
-    with pytest.raises(UserError, match="row 5"):
+    with pytest.raises(UserError, match="line 5"):
         SWAG.load(tmp_path, ["train"])
 
 
@@ -164,5 +164,5 @@ def test_ones_own_rows_in_any_table(tmp_path):
     assert task.data_description() == {"dataset": None} and SWAG.data_description()["dataset"] == "allenai/swag"
     three = {name: value for name, value in row.items() if name != "ending3"}
     (tmp_path / "own.jsonl").write_text(json.dumps(three) + "\n")
-    with pytest.raises(UserError, match="row 1: no field 'ending3'"):
+    with pytest.raises(UserError, match="line 1: no field 'ending3'"):
         task.load(None, ["train"])

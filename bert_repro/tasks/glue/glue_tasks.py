@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bert_repro.errors import UserError
 from bert_repro.tasks.classification import ClassificationTask
 from bert_repro.tasks.hub_datasets import load_from_hub
-from bert_repro.utils.tsv import Table, read_tsv
+from bert_repro.utils.readers import read_tsv, shown
 
 if TYPE_CHECKING:
     import datasets
@@ -59,7 +59,6 @@ class GlueTask(ClassificationTask):
 
     Args:
         files: the official file of each split.
-        file_labels: the files' spelling of `label_names`, in the same order; empty: the same spelling.
         other_folders: what the folder of the files is also called, beside the task's title.
         drop_incomplete_rows: drop rows with missing fields instead of refusing the file.
         in_paper_average: whether Table 1 has it (WNLI and AX are left out there).
@@ -68,7 +67,6 @@ class GlueTask(ClassificationTask):
     primary_metric: str = "accuracy"
     metrics: tuple[str, ...] = ("accuracy",)
     files: Mapping[str, GlueFile]
-    file_labels: tuple[str, ...] = ()
     other_folders: tuple[str, ...] = ()
     drop_incomplete_rows: bool = False
     data_license: str | None = "that of its source; most of GLUE is for research use, or states none"
@@ -130,27 +128,15 @@ class GlueTask(ClassificationTask):
             column: table.columns[name] for column, name in zip(self.text_columns, file.texts, strict=True)
         }
         if file.label in table.columns:
-            columns["label"] = self._labels(table, file.label)
-        columns["idx"] = _indices(table, file.index) if file.index else list(range(len(table.lines)))
+            columns["label"] = table.parsed(file.label, self.parse_label)
+        columns["idx"] = table.parsed(file.index, _index) if file.index else list(range(len(table.lines)))
         return datasets.Dataset.from_dict(columns)
 
-    def _labels(self, table: Table, column: str) -> list[int | float]:
-        labels = []
-        for row, text in enumerate(table.columns[column]):
-            try:
-                labels.append(self.parse_label(text, self.file_labels or self.label_names))
-            except ValueError as error:
-                raise table.error(row, f"column {column!r}: {error}") from None
-        return labels
 
-
-def _indices(table: Table, column: str) -> list[int]:
-    indices = []
-    for row, text in enumerate(table.columns[column]):
-        if not (text.isascii() and text.isdigit()):
-            raise table.error(row, f"column {column!r}: index {text!r} is not a number; take the official file")
-        indices.append(int(text))
-    return indices
+def _index(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"index {shown(text)} is not a number; take the official file")
+    return int(text)
 
 
 def _without_placeholders(dataset: "datasets.Dataset") -> "datasets.Dataset":

@@ -21,7 +21,7 @@ from bert_repro.configs import GlueZipCheckConfig, GlueZipConfig
 from bert_repro.errors import UserError
 from bert_repro.paper_results import SPLIT_ROWS
 from bert_repro.tasks.glue import glue_tasks
-from bert_repro.utils.tsv import read_tsv
+from bert_repro.utils.readers import read_tsv, shown
 
 logger = logging.getLogger("bert_repro")
 
@@ -71,7 +71,7 @@ class LeaderboardFile:
         else:
             low, high = self.task.number_range
             fits, wanted = low <= _number(prediction) <= high, f"a number from {low:g} to {high:g}"
-        return None if fits else f"prediction {prediction!r}; it must be {wanted}"
+        return None if fits else f"prediction {shown(prediction)}; it must be {wanted}"
 
 
 FILES = (
@@ -302,26 +302,27 @@ def find_faults(contents: Mapping[str, bytes]) -> list[str]:
 
 
 def _file_faults(file: LeaderboardFile, content: bytes) -> Iterator[str]:
-    """What is wrong with one file; rows are numbered as an editor numbers them, the header being row 1."""
+    """What is wrong with one file; lines are numbered as an editor numbers them."""
     try:
         lines = content.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         yield f": byte 0x{content[error.start]:02x} is not UTF-8"
         return
     if lines[0] != HEADER:
-        yield f", row 1: {lines[0]!r}; it must be index and prediction with a tab between them"
+        yield f", line 1: {shown(lines[0])}; it must be index and prediction with a tab between them"
     rows = lines[1:]
     if len(rows) != file.rows:
         yield f": {len(rows)} predictions; the official test set has {file.rows} rows"
     for number, row in enumerate(rows):
         fields = row.split("\t")
         if len(fields) != 2:
-            yield f", row {number + 2}: {row!r} has {len(fields)} columns; it must have index and prediction"
+            yield f", line {number + 2}: {shown(row)} has {len(fields)} columns; it must have index and prediction"
             continue
         if fields[0] != str(number):
-            yield f", row {number + 2}: index {fields[0]!r}; it must be {number}, rows are in the order of the test set"
+            must = f"it must be {number}, rows are in the order of the test set"
+            yield f", line {number + 2}: index {shown(fields[0])}; {must}"
         if fault := file.fault(fields[1]):
-            yield f", row {number + 2}: {fault}"
+            yield f", line {number + 2}: {fault}"
 
 
 def _refuse(faults: list[str], what: str, *, hints: Mapping[str, str] | None = None) -> None:

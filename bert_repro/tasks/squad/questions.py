@@ -1,4 +1,4 @@
-"""Files of SQuAD: questions, read strictly (every error names the file, the question and the mend), and answers."""
+"""Files of SQuAD: questions, read strictly (every error names the file, the question and the fix), and answers."""
 
 import json
 import tempfile
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_repro.errors import UserError
-from bert_repro.utils.unicode import half_surrogate
+from bert_repro.utils.readers import half_surrogate, read_json, shown
 
 if TYPE_CHECKING:
     import datasets
@@ -35,7 +35,7 @@ def read_questions(path: Path, *, unanswerable: bool) -> "datasets.Dataset":
     for context, question in _questions(path):
         identity = question["id"]
         if identity in seen:
-            raise UserError(f"{path}, question {identity!r}: this id occurs twice; give every question its own")
+            raise UserError(f"{path}, question {shown(identity)}: this id occurs twice; give every question its own")
         seen.add(identity)
         columns["id"].append(identity)
         columns["question"].append(_text(path, identity, question, "question"))
@@ -54,20 +54,6 @@ def read_questions(path: Path, *, unanswerable: bool) -> "datasets.Dataset":
     else:
         del columns["answers"]
     return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
-
-
-def read_json(path: Path) -> Any:
-    """Reads a JSON file.
-
-    Raises:
-        UserError: it is missing, not UTF-8 or not JSON, or one object has a key twice.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=lambda pairs: _unique(path, pairs))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); name an existing JSON file") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: is not valid JSON ({error}); get or write the file again") from error
 
 
 def write_by_id(path: Path, ids: Iterable[str], values: Iterable[Any]) -> None:
@@ -102,15 +88,6 @@ class ListsOnDisk:
         return map(json.loads, self._file)
 
 
-def _unique(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UserError(f"{path}: key {twice!r} occurs twice in one object; remove one")
-    return content
-
-
 def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every question with its context; the nesting is checked on the way."""
     for number, article in enumerate(_list(path, read_json(path), "data", "the file")):
@@ -119,13 +96,13 @@ def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             questions = _list(path, paragraph, "qas", where)
             context = paragraph.get("context")
             if not isinstance(context, str):
-                raise UserError(f"{path}, {where}: context is {context!r}; it must be a text")
+                raise UserError(f"{path}, {where}: context is {shown(context)}; it must be a text")
             if half := half_surrogate(context):
                 raise UserError(f"{path}, {where}: context has half a surrogate pair at character {half}; repair it")
             for index, question in enumerate(questions):
                 identity = question.get("id") if isinstance(question, dict) else None
                 if not isinstance(identity, str) or not identity or half_surrogate(identity):
-                    raise UserError(f"{path}, {where}.qas[{index}]: id is {identity!r}; give it a text of its own")
+                    raise UserError(f"{path}, {where}.qas[{index}]: id is {shown(identity)}; give it a text of its own")
                 yield context, question
 
 
@@ -139,10 +116,10 @@ def _list(path: Path, holder: Any, key: str, where: str) -> list[Any]:
 def _text(path: Path, identity: str, holder: dict[str, Any], key: str) -> str:
     value = holder.get(key)
     if not isinstance(value, str):
-        raise UserError(f"{path}, question {identity!r}: {key} is {value!r}; it must be a text")
+        raise UserError(f"{path}, question {shown(identity)}: {key} is {shown(value)}; it must be a text")
     if half := half_surrogate(value):
         raise UserError(
-            f"{path}, question {identity!r}: {key} has half a surrogate pair at character {half}; repair it"
+            f"{path}, question {shown(identity)}: {key} has half a surrogate pair at character {half}; repair it"
         )
     return value
 
@@ -153,25 +130,27 @@ def _answers(
     """The answers as columns; None where the question says nothing about them."""
     if "answers" not in question:
         return None
-    where = f"question {identity!r}"
+    where = f"question {shown(identity)}"
     answers = _list(path, question, "answers", where)
     impossible = question.get("is_impossible", not answers)
     if not answers and not unanswerable:
         raise UserError(f"{path}, {where}: answers is empty; give an answer, or use --task_name squad_v2")
     if bool(impossible) == bool(answers):
         raise UserError(
-            f"{path}, {where}: is_impossible is {impossible!r} with {len(answers)} answers; make the two agree"
+            f"{path}, {where}: is_impossible is {shown(impossible)} with {len(answers)} answers; make the two agree"
         )
     columns: dict[str, list[Any]] = {"text": [], "answer_start": []}
     for answer in answers:
         start = answer.get("answer_start") if isinstance(answer, dict) else None
         if type(start) is not int:
-            raise UserError(f"{path}, {where}: answer_start is {start!r}; it must be a place in the context, from 0")
+            raise UserError(
+                f"{path}, {where}: answer_start is {shown(start)}; it must be a place in the context, from 0"
+            )
         text = _text(path, identity, answer, "text")
         if not 0 <= start <= len(context) - len(text):
             raise UserError(
-                f"{path}, {where}: answer {text!r} at {start} lies outside its context of {len(context)} characters; "
-                "mend answer_start"
+                f"{path}, {where}: answer {shown(text)} at {start} lies outside its context of {len(context)} "
+                "characters; correct answer_start"
             )
         columns["text"].append(text)
         columns["answer_start"].append(start)
@@ -183,7 +162,7 @@ def _are_labelled(path: Path, columns: dict[str, list[Any]]) -> bool:
     without = [identity for identity, answers in zip(columns["id"], columns["answers"], strict=True) if answers is None]
     if without and len(without) < len(columns["id"]):
         raise UserError(
-            f"{path}, question {without[0]!r}: no answers, while others have them; give every question a list "
+            f"{path}, question {shown(without[0])}: no answers, while others have them; give every question a list "
             "(empty for no answer, v2.0), or none"
         )
     return not without

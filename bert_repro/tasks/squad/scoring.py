@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from bert_repro.configs import SquadScoringConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks.squad.questions import read_json, read_questions
+from bert_repro.tasks.squad.questions import read_questions
+from bert_repro.utils.readers import read_json, shown
 
 if TYPE_CHECKING:
     import datasets
@@ -221,15 +222,17 @@ def values_by_id(path: Path, dataset: "datasets.Dataset", kind: Any, told: str) 
     missing = [identity for identity in dataset["id"] if identity not in content]
     if missing:
         raise UserError(
-            f"{path}: no entry for question {missing[0]!r} ({len(missing)} of {len(dataset)} are missing); predict "
-            "every question, or name the data file it was made for"
+            f"{path}: no entry for question {shown(missing[0])} ({len(missing)} of {len(dataset)} are missing); "
+            "predict every question, or name the data file it was made for"
         )
     values = [content[identity] for identity in dataset["id"]]
     for identity, value in zip(dataset["id"], values, strict=True):
         # JSON as Python reads it has NaN and infinities, which no order of thresholds has a place for.
         unordered = isinstance(value, int | float) and not abs(value) <= sys.float_info.max
         if not isinstance(value, kind) or isinstance(value, bool) or unordered:
-            raise UserError(f"{path}, question {identity!r}: {value!r} is no {told}; write one {told} for each id")
+            raise UserError(
+                f"{path}, question {shown(identity)}: {shown(value)} is no {told}; write one {told} for each id"
+            )
     if len(content) > len(values):
         logger.warning("%s: %d entries belong to no question and are left out", path, len(content) - len(values))
     return values

@@ -31,7 +31,8 @@ from bert_repro.tasks.squad.passage_windows import (
     target,
     window_spans,
 )
-from bert_repro.tasks.squad.questions import ListsOnDisk, read_json, read_questions, write_by_id
+from bert_repro.tasks.squad.questions import ListsOnDisk, read_questions, write_by_id
+from bert_repro.utils.readers import read_json
 
 if TYPE_CHECKING:
     import datasets

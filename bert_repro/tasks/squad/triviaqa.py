@@ -17,7 +17,7 @@ from typing import Any
 
 from bert_repro.configs import TriviaqaConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks.squad.questions import read_json
+from bert_repro.utils.readers import read_json, shown
 
 logger = logging.getLogger("bert_repro")
 
@@ -188,21 +188,23 @@ def _pages(where: str, question: dict[str, Any]) -> Iterator[tuple[str, dict[str
     for key, folder in PAGES.items():
         for page in _list(where, question, key):
             if not isinstance(page, dict):
-                raise UserError(f"{where}: {key} holds {page!r}; it must hold objects with a Filename")
+                raise UserError(f"{where}: {key} holds {shown(page)}; it must hold objects with a Filename")
             yield folder, page
 
 
 def _list(where: str, holder: dict[str, Any], key: str) -> list[Any]:
     value = holder.get(key, [])
     if not isinstance(value, list):
-        raise UserError(f"{where}: {key} is {value!r}; it must be a list, as in TriviaQA's own files, or be left out")
+        raise UserError(
+            f"{where}: {key} is {shown(value)}; it must be a list, as in TriviaQA's own files, or be left out"
+        )
     return value
 
 
 def _text(where: str, holder: Any, key: str) -> str:
     value = holder.get(key) if isinstance(holder, dict) else None
     if not isinstance(value, str) or not value:
-        raise UserError(f"{where}: {key} is {value!r}; it must be a text, as in TriviaQA's own files")
+        raise UserError(f"{where}: {key} is {shown(value)}; it must be a text, as in TriviaQA's own files")
     return value
 
 
@@ -212,7 +214,7 @@ def _answer_names(where: str, question: dict[str, Any]) -> list[str]:
         raise UserError(f"{where}: has no Answer; name a file with answers, not a test set")
     names = [answer.get("Value"), *_list(where, answer, "Aliases"), *_list(where, answer, "HumanAnswers")]
     if not all(isinstance(name, str) for name in names):
-        raise UserError(f"{where}: Answer is {answer!r}; Value and Aliases must be texts")
+        raise UserError(f"{where}: Answer is {shown(answer)}; Value and Aliases must be texts")
     return names
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_repro.errors import UserError
+from bert_repro.utils.readers import numbered_lines, shown
 
 DOCUMENT_START = "-DOCSTART-"
 ENTITY_TAG = re.compile(r"O|[BIES]-.+")
@@ -99,21 +100,12 @@ def to_bio(tags: Sequence[str]) -> list[str]:
 
 def _said(fields: Sequence[str], width: int) -> str:
     if len(fields) == 1:
-        return f"{fields[0]!r} has no tag"
+        return f"{shown(fields[0])} has no tag"
     return f"{len(fields)} columns, the lines before have {width}"
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Numbered lines as columns; none for an empty line."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip(" \t\r\n")
-            except UnicodeDecodeError as error:
-                byte = line[error.start]
-                raise UserError(
-                    f"{path}, line {number}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8"
-                ) from None
-            yield number, _SEPARATOR.split(text) if text else []
+    """Yields numbered lines as columns; none for an empty line."""
+    for number, line in numbered_lines(path):
+        text = line.strip(" \t\r\n")
+        yield number, _SEPARATOR.split(text) if text else []

@@ -150,14 +150,14 @@ def test_a_test_file_with_labels_is_labelled(official):
     ("task", "name", "rows", "message"),
     [
         (RTE, "RTE/train.tsv", [("index", "sentence1", "sentence2", "label"), ("0", "a", "b", "maybe")],
-         r"train\.tsv, row 2: column 'label': label 'maybe' is not known; it must be one of: entailment, not_entail"),
+         r"train\.tsv, line 2: column 'label': label 'maybe' is not known; it must be one of: entailment, not_entail"),
         (SST2, "SST-2/train.tsv", [("sentence", "label"), ("a", "1"), ("b", "2")],
-         r"train\.tsv, row 3: column 'label': label '2' is not known; it must be one of: 0, 1"),
+         r"train\.tsv, line 3: column 'label': label '2' is not known; it must be one of: 0, 1"),
         (STSB, "STS-B/train.tsv", [("sentence1", "sentence2", "score"), ("a", "b", "5.1")],
-         r"row 2: column 'score': label '5\.1' is out of range; it must be a number from 0 to 5"),
+         r"line 2: column 'score': label '5\.1' is out of range; it must be a number from 0 to 5"),
         (STSB, "STS-B/train.tsv", [("sentence1", "sentence2", "score"), ("a", "b", "nan")], "label 'nan' is out of"),
         (STSB, "STS-B/train.tsv", [("sentence1", "sentence2", "score"), ("a", "b", "")], "label '' is out of range"),
-        (COLA, "CoLA/train.tsv", [("gj04", "1", "", "a"), ("gj04", "1", "a")], "row 2: 3 columns, expected 4"),
+        (COLA, "CoLA/train.tsv", [("gj04", "1", "", "a"), ("gj04", "1", "a")], "line 2: 3 columns, expected 4"),
         (RTE, "RTE/train.tsv", [("index", "sentence1", "label")], "no column 'sentence2'; found index, sentence1, lab"),
         (RTE, "RTE/train.tsv", [("index", "sentence1", "sentence2", "label")], "no rows"),
     ],
@@ -172,7 +172,7 @@ def test_bad_files_give_one_clear_line(official, task, name, rows, message):
     ("header", "row", "message"),
     [
         (("sentence1", "sentence2"), ("a", "b"), "no column 'index'"),
-        (("index", "sentence1", "sentence2"), ("x1", "a", "b"), "row 2: column 'index': index 'x1' is not a number"),
+        (("index", "sentence1", "sentence2"), ("x1", "a", "b"), "line 2: column 'index': index 'x1' is not a number"),
     ],
 )
 def test_a_test_file_needs_its_row_numbers(official, header, row, message):

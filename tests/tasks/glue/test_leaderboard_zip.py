@@ -147,23 +147,23 @@ def edit(line: int, text: str | None) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     ("name", "change", "faults"),
     [
-        ("CoLA.tsv", edit(7, "5\t2"), ["CoLA.tsv, row 7: prediction '2'; it must be one of: 0, 1"]),
-        ("CoLA.tsv", edit(7, "5\tacceptable"), ["CoLA.tsv, row 7: prediction 'acceptable'; it must be one of: 0, 1"]),
+        ("CoLA.tsv", edit(7, "5\t2"), ["CoLA.tsv, line 7: prediction '2'; it must be one of: 0, 1"]),
+        ("CoLA.tsv", edit(7, "5\tacceptable"), ["CoLA.tsv, line 7: prediction 'acceptable'; it must be one of: 0, 1"]),
         ("QNLI.tsv", edit(2, "0\tnot entailment"),
-         ["QNLI.tsv, row 2: prediction 'not entailment'; it must be one of: entailment, not_entailment"]),
+         ["QNLI.tsv, line 2: prediction 'not entailment'; it must be one of: entailment, not_entailment"]),
         ("AX.tsv", edit(3, "1\tnot_entailment"),
-         ["AX.tsv, row 3: prediction 'not_entailment'; it must be one of: entailment, neutral, contradiction"]),
-        ("STS-B.tsv", edit(2, "0\t5.01"), ["STS-B.tsv, row 2: prediction '5.01'; it must be a number from 0 to 5"]),
-        ("STS-B.tsv", edit(2, "0\tnan"), ["STS-B.tsv, row 2: prediction 'nan'; it must be a number from 0 to 5"]),
-        ("STS-B.tsv", edit(2, "0\t-0.1"), ["STS-B.tsv, row 2: prediction '-0.1'; it must be a number from 0 to 5"]),
+         ["AX.tsv, line 3: prediction 'not_entailment'; it must be one of: entailment, neutral, contradiction"]),
+        ("STS-B.tsv", edit(2, "0\t5.01"), ["STS-B.tsv, line 2: prediction '5.01'; it must be a number from 0 to 5"]),
+        ("STS-B.tsv", edit(2, "0\tnan"), ["STS-B.tsv, line 2: prediction 'nan'; it must be a number from 0 to 5"]),
+        ("STS-B.tsv", edit(2, "0\t-0.1"), ["STS-B.tsv, line 2: prediction '-0.1'; it must be a number from 0 to 5"]),
         ("RTE.tsv", edit(3001, None), ["RTE.tsv: 2999 predictions; the official test set has 3000 rows"]),
         ("RTE.tsv", lambda content: content + b"3000\tentailment\n",
          ["RTE.tsv: 3001 predictions; the official test set has 3000 rows"]),
-        ("MRPC.tsv", edit(4, "3\t1"), ["MRPC.tsv, row 4: index '3'; it must be 2, rows are in the order of the test"]),
-        ("MRPC.tsv", edit(4, "2 1"), ["MRPC.tsv, row 4: '2 1' has 1 columns; it must have index and prediction"]),
-        ("SST-2.tsv", edit(1, "id\tlabel"), ["SST-2.tsv, row 1: 'id\\tlabel'; it must be index and prediction"]),
-        ("SST-2.tsv", edit(1, "\ufeffindex\tprediction"), ["SST-2.tsv, row 1: '\\ufeffindex\\tprediction'; it must"]),
-        ("WNLI.tsv", lambda content: b"", ["WNLI.tsv, row 1: ''", "WNLI.tsv: 0 predictions; the official test"]),
+        ("MRPC.tsv", edit(4, "3\t1"), ["MRPC.tsv, line 4: index '3'; it must be 2, rows are in the order of the test"]),
+        ("MRPC.tsv", edit(4, "2 1"), ["MRPC.tsv, line 4: '2 1' has 1 columns; it must have index and prediction"]),
+        ("SST-2.tsv", edit(1, "id\tlabel"), ["SST-2.tsv, line 1: 'id\\tlabel'; it must be index and prediction"]),
+        ("SST-2.tsv", edit(1, "\ufeffindex\tprediction"), ["SST-2.tsv, line 1: '\\ufeffindex\\tprediction'; it must"]),
+        ("WNLI.tsv", lambda content: b"", ["WNLI.tsv, line 1: ''", "WNLI.tsv: 0 predictions; the official test"]),
         ("WNLI.tsv", lambda content: content.replace(b"0\t0", b"0\t\xff", 1), ["WNLI.tsv: byte 0xff is not UTF-8"]),
     ],
 )  # fmt: skip
@@ -237,7 +237,7 @@ def test_predictions_of_another_size_are_refused(runs: Path, tmp_path: Path, cap
     others = [runs / name for name in ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "ax")]
     assert recipe("make_glue_zip", "--runs", *others, short, "--output_file", tmp_path / "a.zip") == 2
     assert "RTE.tsv: 2 predictions; the official test set has 3000 rows" in caplog.text
-    assert "RTE.tsv, row 3: prediction 'maybe'; it must be one of: entailment, not_entailment" in caplog.text
+    assert "RTE.tsv, line 3: prediction 'maybe'; it must be one of: entailment, not_entailment" in caplog.text
 
 
 def test_ax_comes_from_the_mnli_model(runs: Path, tmp_path: Path, caplog: Any) -> None:

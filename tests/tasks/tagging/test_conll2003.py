@@ -109,7 +109,7 @@ def test_tags_become_bio(written, bio):
         ("EU X-PER\n", "line 1: tag 'X-PER' is not known"),
         ("EU O\nParis I-CITY\n", "line 2: tag 'I-CITY' is not known; it must be one of: O, B-PER"),
         ("-DOCSTART- O\n\n", "no words"),
-        (b"EU O\n\xff O\n", "line 2: byte 0xff is not UTF-8"),
+        (b"EU O\n\xff O\n", "line 2: byte 0xff at position 0 is not UTF-8"),
     ],
 )
 def test_bad_files_are_refused_with_their_line(tmp_path, text, told):

@@ -1,0 +1,370 @@
+"""Strict readers of text files: lines, JSON, and tables as CSV, TSV or JSON lines.
+
+Whatever is wrong with a file is a `UserError` of one line that names the file, the line, the value and the fix. Line
+numbers are those of an editor, from 1; a row of CSV that holds line breaks is named by its first line.
+"""
+
+import csv
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert_repro.errors import UserError
+
+logger = logging.getLogger("bert_repro")
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json")
+_OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs"}  # of a .csv file, beside the comma
+_LONGEST_SHOWN, _LONGEST_LIST = 60, 200
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def shown(value: object) -> str:
+    """Spells a value for a message: quoted, control characters escaped, cut to a readable length."""
+    return _cut(repr(value), _LONGEST_SHOWN)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Lists names for a message, separated by commas; as `shown`, without quotes."""
+    return _cut(repr(", ".join(names))[1:-1], _LONGEST_LIST)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def half_surrogate(text: str) -> int | None:
+    """Finds half a surrogate pair, which JSON can spell, no UTF-8 file can hold and no tokenizer accepts.
+
+    Returns:
+        The character's number from 1; None: there is none.
+    """
+    try:
+        text.isascii() or text.encode()
+    except UnicodeEncodeError as error:
+        return error.start + 1
+    return None
+
+
+# --------------------------------------------------------------------------------------------------------------- lines
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Reads lines with their numbers, without line ends and byte-order mark.
+
+    A line ends at a line feed alone, so the other line separators of Unicode stay in the text.
+
+    Raises:
+        UserError: the file is missing, cannot be read or is not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                yield number, decode_line(line, path, number)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def decode_line(line: bytes, path: Path, number: int) -> str:
+    """Decodes one line of a file, and takes its end and, of the first line, the byte-order mark away.
+
+    Raises:
+        UserError: it is not UTF-8.
+    """
+    content = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+    try:
+        return content.rstrip(b"\r\n").decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte = f"byte 0x{content[error.start]:02x} at position {error.start}"
+        raise UserError(f"{path}, line {number}: {byte} is not UTF-8; save the file as UTF-8") from None
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    if isinstance(error, FileNotFoundError):
+        return UserError(f"{path}: no such file")
+    return UserError(f"{path}: cannot be read ({error.strerror}); name a file that can")
+
+
+# ---------------------------------------------------------------------------------------------------------------- JSON
+
+
+def read_json(path: Path) -> Any:
+    """Reads a JSON file.
+
+    Raises:
+        UserError: it is missing, not UTF-8 or not JSON, nests too deep, or one object has a key twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); name an existing JSON file") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not valid JSON ({error}); get or write the file again") from error
+    return parse_json(text, str(path), "get or write the file again")
+
+
+def parse_json(text: str, where: str, fix: str) -> Any:
+    """Parses a JSON text.
+
+    Args:
+        text: the text.
+        where: file and line, for messages.
+        fix: what to do about a text that is not JSON.
+
+    Raises:
+        UserError: it is not JSON, nests too deep, has a number of thousands of digits, or an object a key twice.
+    """
+
+    def without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            twice = _first_repeated([name for name, _ in pairs])
+            raise UserError(f"{where}: key {shown(twice)} occurs twice in one object; remove one")
+        return content
+
+    try:
+        return json.loads(text, object_pairs_hook=without_repeated_keys)
+    except UserError:
+        raise
+    except RecursionError:
+        raise UserError(f"{where}: nests too deep to be read; {fix}") from None
+    except ValueError as error:  # no JSON, or a number too long for an integer
+        raise UserError(f"{where}: is not valid JSON ({error}); {fix}") from None
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+
+
+@dataclass(frozen=True)
+class Table:
+    """Some columns of a file.
+
+    Args:
+        path: the file.
+        columns: the values of each column that was asked for and found.
+        lines: the line of the file on which each row begins, for messages.
+    """
+
+    path: Path
+    columns: dict[str, list[str]]
+    lines: list[int]
+
+    def error(self, row: int, message: str) -> UserError:
+        """Makes an error about a row of the table, with its place in the file."""
+        return UserError(f"{self.path}, line {self.lines[row]}: {message}")
+
+    def parsed(self, column: str, parse: Callable[[str], Any]) -> list[Any]:
+        """Returns the values of a column, each made of its text.
+
+        Args:
+            column: its name.
+            parse: raises `ValueError` for a text that it does not take.
+
+        Raises:
+            UserError: it does not take one; with the line and the column.
+        """
+        values = []
+        for row, text in enumerate(self.columns[column]):
+            try:
+                values.append(parse(text))
+            except ValueError as error:
+                raise self.error(row, f"column {column!r}: {error}") from None
+        return values
+
+
+def read_table(path: Path, required: Sequence[str], *, optional: Sequence[str] = ()) -> Table:
+    """Reads columns of a .csv, .tsv or .jsonl (.json: also one object per line) file as text.
+
+    Args:
+        path: the file; its ending says the format.
+        required: names of columns that must be there.
+        optional: names of columns to read where they are there.
+
+    Returns:
+        The rows in the order of the file.
+
+    Raises:
+        UserError: the file is missing, empty, of another format or not UTF-8, lacks a column or has one twice, or has a
+            bad row.
+    """
+    if path.suffix not in TABLE_SUFFIXES:
+        raise UserError(f"{path}: unknown format; name a file that ends in {', '.join(TABLE_SUFFIXES)}")
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    read = {".tsv": read_tsv, ".csv": read_csv}.get(path.suffix, read_json_lines)
+    return read(path, required, optional=optional)
+
+
+def read_csv(path: Path, required: Sequence[str], *, optional: Sequence[str] = ()) -> Table:
+    """Reads columns of a file with quotes (RFC 4180) and a first row of names; see `read_table`.
+
+    Columns are separated by commas or, where the first line has none, by semicolons or tabs.
+    """
+    csv.field_size_limit(sys.maxsize)  # the default refuses long texts
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            delimiter = _delimiter(path, file)
+            rows = csv.reader(file, strict=True, delimiter=delimiter)
+            return _selected(path, _csv_rows(rows), None, required, optional, "quote texts that hold commas")
+    except UnicodeDecodeError:
+        for _ in numbered_lines(path):
+            pass  # finds the line and says so
+        raise
+    except csv.Error as error:
+        raise UserError(f"{path}, line {rows.line_num}: {error}; quote texts as CSV does") from None
+
+
+def _delimiter(path: Path, file: Any) -> str:
+    first = file.readline()
+    file.seek(0)
+    for delimiter, name in _OTHER_DELIMITERS.items():
+        if "," not in first and delimiter in first:
+            logger.info("%s: its columns are separated by %s", path, name)
+            return delimiter
+    return ","
+
+
+def _csv_rows(rows: Any) -> Iterator[tuple[int, list[str]]]:
+    end = 0
+    for fields in rows:
+        # A row begins on the line after the one before it; its own texts may hold line breaks.
+        start, end = end + 1, rows.line_num
+        if fields:
+            yield start, fields
+
+
+def read_tsv(
+    path: Path,
+    required: Sequence[str],
+    *,
+    optional: Sequence[str] = (),
+    header: Sequence[str] | None = None,
+    drop_incomplete_rows: bool = False,
+) -> Table:
+    """Reads columns of a tab-separated file as GLUE publishes them: quotes have no meaning, a row is a line.
+
+    Args:
+        path: the file; empty lines at its end are ignored.
+        required: names of columns that must be there.
+        optional: names of columns to read where they are there.
+        header: names of all columns, for a file whose first line is a row already.
+        drop_incomplete_rows: drop rows with too few fields, and log how many, instead of refusing the file.
+
+    Raises:
+        UserError: see `read_table`.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; put the official file there under this name")
+    fix = "put one tab between columns and neither tabs nor line breaks into a text"
+    return _selected(path, _tsv_rows(path), header, required, optional, fix, drop_incomplete_rows=drop_incomplete_rows)
+
+
+def _tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields numbered rows as fields; empty lines only count where text follows them."""
+    empty: list[int] = []
+    for number, line in numbered_lines(path):
+        if not line:
+            empty.append(number)
+            continue
+        yield from ((earlier, [""]) for earlier in empty)
+        empty.clear()
+        yield number, line.split("\t")
+
+
+def read_json_lines(path: Path, required: Sequence[str], *, optional: Sequence[str] = ()) -> Table:
+    """Reads fields of a file with one JSON object per line; numbers become text; see `read_table`."""
+    records: list[dict[str, Any]] = []
+    lines: list[int] = []
+    for number, line in numbered_lines(path):
+        if line.strip():
+            records.append(_json_object(path, number, line))
+            lines.append(number)
+    table = _with_rows(Table(path, {}, lines))
+    present = [name for name in optional if name in records[0]]
+    for name in (*required, *present):
+        table.columns[name] = [_text_field(table, row, record, name) for row, record in enumerate(records)]
+    return table
+
+
+def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
+    where = f"{path}, line {number}"
+    value = parse_json(line, where, "write one object per line")
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: is not a JSON object; write one object per line")
+    return value
+
+
+def _text_field(table: Table, row: int, record: dict[str, Any], name: str) -> str:
+    if name not in record:
+        raise table.error(row, f"no field {name!r}; found {listed(record)}")
+    value = record[name]
+    if isinstance(value, str):
+        if half := half_surrogate(value):
+            raise table.error(row, f"field {name!r} has half a surrogate pair at character {half}; repair it")
+        return value
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    raise table.error(
+        row, f"field {name!r} is {_cut(json.dumps(value), _LONGEST_SHOWN)}; it must be a text or a number"
+    )
+
+
+def _selected(
+    path: Path,
+    rows: Iterable[tuple[int, list[str]]],
+    header: Sequence[str] | None,
+    required: Sequence[str],
+    optional: Sequence[str],
+    fix: str,
+    *,
+    drop_incomplete_rows: bool = False,
+) -> Table:
+    """Takes the wanted columns out of numbered rows, the first of which names them unless `header` does."""
+    rows = iter(rows)
+    names = list(header) if header is not None else next(rows, (0, []))[1]
+    places = _column_places(path, names, required, optional)
+    table = Table(path, {name: [] for name in places}, [])
+    dropped = 0
+    for number, fields in rows:
+        if drop_incomplete_rows and len(fields) < len(names):
+            dropped += 1
+            continue
+        if len(fields) != len(names):
+            raise UserError(
+                f"{path}, line {number}: {len(fields)} columns, expected {len(names)}; {fix}, and give every row all "
+                "columns"
+            )
+        table.lines.append(number)
+        for name, place in places.items():
+            table.columns[name].append(fields[place])
+    if dropped:
+        logger.warning("%s: dropped %d rows with missing fields, kept %d", path, dropped, len(table.lines))
+    return _with_rows(table)
+
+
+def _column_places(
+    path: Path, names: Sequence[str], required: Sequence[str], optional: Sequence[str]
+) -> dict[str, int]:
+    for name in required:
+        if name not in names:
+            found = listed(names) or "none"
+            raise UserError(f"{path}: no column {name!r}; found {found}; name the columns in the first row")
+    wanted = [name for name in (*required, *optional) if name in names]
+    for name in wanted:
+        if names.count(name) > 1:
+            raise UserError(f"{path}: column {name!r} occurs twice; give every column a name of its own")
+    return {name: names.index(name) for name in wanted}
+
+
+def _with_rows(table: Table) -> Table:
+    if not table.lines:
+        raise UserError(f"{table.path}: no rows; name a file with at least one")
+    return table
+
+
+def _first_repeated(names: Sequence[str]) -> str:
+    return next(name for place, name in enumerate(names) if name in names[:place])

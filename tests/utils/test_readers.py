@@ -1,0 +1,122 @@
+import pytest
+
+from bert_repro.errors import UserError
+from bert_repro.utils.readers import listed, read_csv, read_json, read_json_lines, read_tsv, shown
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(content: bytes):
+        path = tmp_path / "dev.tsv"
+        path.write_bytes(content)
+        return path
+
+    return write_file
+
+
+def test_reads_columns_by_name_whatever_their_order(write):
+    table = read_tsv(write(b"b\tx\ta\n1\t-\t2\n3\t-\t4\n"), ["a", "b"], optional=["c"])
+    assert table.columns == {"a": ["2", "4"], "b": ["1", "3"]}
+    assert table.lines == [2, 3]
+
+
+def test_byte_order_mark_windows_line_ends_and_a_missing_last_line_feed(write):
+    assert read_tsv(write(b"\xef\xbb\xbfa\tb\r\n1\t2\r\n3\t4"), ["a", "b"]).columns == {
+        "a": ["1", "3"],
+        "b": ["2", "4"],
+    }
+
+
+def test_quotes_and_unicode_line_separators_are_text(write):
+    text = 'say "a " b " \u2028\x85\x0b\x1c'
+    assert read_tsv(write(f"a\tb\n1\t{text}\n2\tc\n".encode()), ["b"]).columns["b"] == [text, "c"]
+
+
+def test_empty_fields_and_trailing_empty_lines(write):
+    assert read_tsv(write(b"a\tb\n\tx\ny\t\n\n\n"), ["a", "b"]).columns == {"a": ["", "y"], "b": ["x", ""]}
+
+
+def test_header_given(write):
+    table = read_tsv(write(b"\xef\xbb\xbfgj04\t1\t\tOne .\n"), ["mark", "text"], header=["source", "y", "mark", "text"])
+    assert table.columns == {"mark": [""], "text": ["One ."]}
+    assert table.lines == [1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\tb\n1\t2\n1\t2\t3\n", r"dev\.tsv, line 3: 3 columns, expected 2; "),
+        (b"a\tb\n1\n", r"dev\.tsv, line 2: 1 columns, expected 2; "),
+        (b"a\tb\n\n1\t2\n", r"dev\.tsv, line 2: 1 columns, expected 2; "),
+        (b"x\tb\n1\t2\n", r"dev\.tsv: no column 'a'; found x, b; "),
+        (b"a\tb\n1\tcaf\xe9\n", r"dev\.tsv, line 2: byte 0xe9 at position 5 is not UTF-8; "),
+        (b"a\tb\n", r"dev\.tsv: no rows; "),
+    ],
+)
+def test_a_bad_table_is_refused_with_its_place_and_the_fix(write, content, message):
+    with pytest.raises(UserError, match=message) as caught:
+        read_tsv(write(content), ["a", "b"])
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_file_has_no_rows(write):
+    with pytest.raises(UserError, match="no rows"):
+        read_tsv(write(b""), ["a"], header=["a"])
+    with pytest.raises(UserError, match="no column 'a'"):
+        read_tsv(write(b""), ["a"])
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"none\.tsv: no such file; "):
+        read_tsv(tmp_path / "none.tsv", ["a"])
+
+
+def test_incomplete_rows_are_dropped_only_on_demand_and_counted(write, caplog):
+    path = write(b"a\tb\n1\t2\n3\n4\t5\n")
+    table = read_tsv(path, ["a"], drop_incomplete_rows=True)
+    assert table.columns["a"] == ["1", "4"] and table.lines == [2, 4]
+    assert "dropped 1 rows" in caplog.text
+    with pytest.raises(UserError, match="line 2: 3 columns"):
+        read_tsv(write(b"a\tb\n1\t2\t3\n"), ["a"], drop_incomplete_rows=True)
+
+
+class TestCsv:
+    @pytest.mark.parametrize(("delimiter", "name"), [(";", "semicolons"), ("\t", "tabs")])
+    def test_another_delimiter_is_recognised_and_logged(self, tmp_path, caplog, delimiter, name):
+        path = tmp_path / "x.csv"
+        path.write_text(f'text{delimiter}label\n"gut{delimiter} ja, sehr"{delimiter}1\n', encoding="utf-8")
+        with caplog.at_level("INFO", logger="bert_repro"):
+            assert read_csv(path, ["text", "label"]).columns == {"text": [f"gut{delimiter} ja, sehr"], "label": ["1"]}
+        assert f"x.csv: its columns are separated by {name}" in caplog.text
+
+    def test_a_wanted_column_that_occurs_twice_is_refused_others_are_not_read(self, tmp_path):
+        path = tmp_path / "x.csv"
+        path.write_text("text,text,label,,\na,b,1,,\n")
+        with pytest.raises(UserError, match="column 'text' occurs twice; give every column a name of its own"):
+            read_csv(path, ["text", "label"])
+        assert read_csv(path, ["label"]).columns == {"label": ["1"]}
+
+
+class TestJson:
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("[" * 100_000, "nests too deep to be read"),
+            ('{"a": ' + "7" * 5_000 + "}", "is not valid JSON"),
+            ('{"text": 1, "text": 2}', "key 'text' occurs twice in one object; remove one"),
+            ('{"te\\u0007xt": 1, "te\\u0007xt": 2}', r"key 'te\\x07xt' occurs twice"),
+            ("{", "is not valid JSON"),
+        ],
+    )
+    def test_hostile_json_is_refused_in_one_line(self, tmp_path, text, message):
+        path = tmp_path / "x.json"
+        path.write_text(text)
+        for read in (read_json, lambda path: read_json_lines(path, ["text"])):
+            with pytest.raises(UserError, match=message) as caught:
+                read(path)
+            assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_values_in_messages_are_escaped_and_cut():
+    assert shown("a\x1b[2J\n") == r"'a\x1b[2J\n'" and shown(7) == "7" and listed(["a", "\x07"]) == r"a, \x07"
+    assert len(shown("x" * 10_000)) < 70 and len(listed(["x"] * 10_000)) < 210
