@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 JSON_LINES = (".jsonl", ".json")
-"""Endings of files with one object per line, as in `bert_repro.utils.tables`."""
+"""Endings of files with one object per line, as in `bert_repro.utils.readers`."""
 _ROW_GROUP = 32 << 20  # bytes of features
 
 
