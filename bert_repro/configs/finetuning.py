@@ -81,9 +81,9 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
     )
 
     @property
-    def searches(self) -> bool:
+    def sweeps(self) -> bool:
         """Whether this is a search over several runs."""
-        return self.num_restarts > 1 or any(getattr(self, name) for name in SEARCHED)
+        return self.num_restarts > 1 or any(getattr(self, name) for name in SWEPT)
 
     def validate(self) -> None:
         """A model, something to do, positive lengths, a search that can be one."""
@@ -113,13 +113,13 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         for name in ("num_train_epochs", "max_train_samples", "max_eval_samples", "num_restarts", "bilstm_size"):
             value = getattr(self, name)
             require(value is None or value > 0, f"--{name} is {value}; it must be positive")
-        if self.searches:
+        if self.sweeps:
             self._validate_search()
 
     def _validate_search(self) -> None:
         require(self.do_train and self.do_eval, "a search and restarts need --do_train and --do_eval: dev chooses")
         defaults = {item.name: item.default for item in fields(self)}
-        for name, single in SEARCHED.items():
+        for name, single in SWEPT.items():
             values = getattr(self, name)
             require(all(value > 0 for value in values), f"--{name} is {_listed(values)}; each must be positive")
             require(len(set(values)) == len(values), f"--{name} is {_listed(values)}; leave repetitions out")
@@ -139,7 +139,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         )
 
 
-SEARCHED = {
+SWEPT = {
     "sweep_learning_rates": "learning_rate",
     "sweep_batch_sizes": "train_batch_size",
     "sweep_num_train_epochs": "num_train_epochs",

@@ -30,7 +30,7 @@ logger = logging.getLogger("bert_repro")
 def run_finetuning(config: FinetuningConfig) -> dict[str, Any]:
     """Fine-tunes, scores and predicts once, or sweeps over several runs where the configuration asks for it."""
     task = configured_task(config)
-    if config.searches:
+    if config.sweeps:
         from bert_repro.finetuning.sweep import run_sweep
 
         return run_sweep(config, task)
@@ -74,7 +74,7 @@ def finetune(
         scored = {name: split for name, split in results["splits"].items() if "metrics" in split}
         name, split = next(iter(scored.items()))
         results |= {"split": name, "metrics": split["metrics"], "rows_scored": split["rows_scored"]}
-        results |= {"primary_metric": task.primary_metric, "collapsed": split["collapsed"]}
+        results |= {"primary_metric": task.primary_metric, "degenerate": split["degenerate"]}
     if config.do_predict:
         results["splits"] |= finetuning.predict_all()
     results |= {"deviations": finetuning.deviations(), "data": finetuning.task.data_description()}
@@ -178,8 +178,8 @@ class FinetuningRun:
         if self.config.do_train:
             self.model.config.update(self.task.model_settings())
         scores = self._score(name, split, predictions)
-        scores["collapsed"] = self.task.is_degenerate(predictions, split.examples)
-        if scores["collapsed"]:
+        scores["degenerate"] = self.task.is_degenerate(predictions, split.examples)
+        if scores["degenerate"]:
             logger.warning(
                 "%s %s: degenerate run, the model gives one answer for every row; try another --seed, a lower "
                 "--learning_rate or a longer warm-up",

@@ -222,7 +222,7 @@ def eval_result_entries(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The content of a `.eval_results/*.yaml`: the task's own metric on the first scored split.
 
     A benchmark of the Hub takes one number a task. Nothing is claimed for data that is not on the Hub, for a split that
-    was scored in part, for a run that collapsed, or beside a metric that is not a finite number.
+    was scored in part, for a degenerate run, or beside a metric that is not a finite number.
 
     Args:
         record: see the module's docstring.
@@ -234,7 +234,7 @@ def eval_result_entries(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     data, metric = record.get("data", {}), record.get("primary_metric")
     value = record.get("metrics", {}).get(metric)
-    if not data.get("dataset") or _scored_in_part(record) or record.get("collapsed"):
+    if not data.get("dataset") or _scored_in_part(record) or record.get("degenerate"):
         return []
     if value is None or not math.isfinite(value):
         return []

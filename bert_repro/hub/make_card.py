@@ -12,6 +12,7 @@ from bert_repro.hub.card import make_card
 from bert_repro.hub.export import write_eval_results
 from bert_repro.hub.metadata import find_card_errors
 from bert_repro.hub.push import CARD
+from bert_repro.results import with_current_names
 from bert_repro.tasks import TASKS, Task
 from bert_repro.training.totals import training_totals
 
@@ -129,6 +130,6 @@ def _difference(name: str, mine: Any, yours: Any) -> str:
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads((folder / RESULTS).read_text(encoding="utf-8")))
+        return dict(with_current_names(json.loads((folder / RESULTS).read_text(encoding="utf-8"))))
     except (OSError, ValueError) as error:
         raise UserError(f"{folder / RESULTS}: cannot be read as a record ({error}); name a finished run") from error

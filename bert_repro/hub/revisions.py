@@ -11,6 +11,7 @@ from bert_repro.errors import UserError
 from bert_repro.hub.card import make_card
 from bert_repro.hub.push import MAIN, push_folder
 from bert_repro.models.configuration_bert_repro import HEADS
+from bert_repro.results import with_current_names
 
 logger = logging.getLogger("bert_repro")
 
@@ -71,7 +72,7 @@ def record_of_checkpoint(checkpoint: Path) -> dict[str, Any]:
     """What is known of the run of a checkpoint: its results.json, or else what the checkpoint's manifest says."""
     results = checkpoint.parents[1] / RESULTS
     if results.exists():
-        return dict(json.loads(results.read_text(encoding="utf-8")))
+        return dict(with_current_names(json.loads(results.read_text(encoding="utf-8"))))
     manifest = checkpoint / "manifest.json"
     if not manifest.exists():
         return {}
@@ -121,7 +122,7 @@ class RevisionUploads:
 
 
 _ABOUT_THE_END = (
-    "metrics", "splits", "split", "rows_scored", "wall_time_seconds", "search", "primary_metric", "collapsed",
+    "metrics", "splits", "split", "rows_scored", "wall_time_seconds", "sweep", "primary_metric", "degenerate",
 )  # fmt: skip
 _TOTALS = ("tokens", "seconds", "flops")  # of the whole run
 

@@ -14,6 +14,7 @@ from bert_repro.errors import UserError
 from bert_repro.paper_results import FIGURE_5, TABLES, Column
 from bert_repro.reproduction.per_example_scores import CURVE_FILE, EXAMPLES_FILE
 from bert_repro.reproduction.statistics import FloatArray, total_score
+from bert_repro.results import with_current_names
 
 FIGURE = "figure5"
 FIGURE_ROWS = ("MLM", "LTR")
@@ -132,7 +133,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _read_run(folder: Path, path: Path) -> Run:
-    record = read_object(path)
+    record: Any = with_current_names(read_object(path))
     _require(path, record, "task", str)
     _require(path, record, "seed", int)
     if isinstance(record.get("settings"), dict):

@@ -6,8 +6,8 @@ from typing import Any
 from bert_repro.configs import FinetuningConfig, PretrainingConfig
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.reproduction.per_example_scores import CURVE_FILE, EXAMPLES_FILE, loss_curve
+from bert_repro.results import read_results
 from bert_repro.tasks import configured_task
-from bert_repro.training.run import read_results
 
 
 def evidence(config: PretrainingConfig | FinetuningConfig) -> dict[str, Any]:

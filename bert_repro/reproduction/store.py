@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro.errors import NonFiniteError, UserError
-from bert_repro.finetuning import sweep
 from bert_repro.reproduction.size_presets import as_settings
 from bert_repro.reproduction.suite import Run
+from bert_repro.results import read_results
 from bert_repro.training import checkpoint
-from bert_repro.training.run import SEARCH, read_results
 from bert_repro.utils import status
 from bert_repro.utils.files import write_json, write_text
 from bert_repro.utils.locks import lock, unlock
-from bert_repro.utils.output_files import STATUS
+from bert_repro.utils.output_files import STATUS, SWEEP, SWEEP_STATE
 
 RESULTS = "results.json"
 _WEIGHTS = "*.safetensors*"
@@ -79,8 +78,8 @@ class Store:
         """Whether the run was interrupted and left a checkpoint to go on from."""
         if self._exit_code(run) == 0:
             return False  # it ended, and is made again because something of it is gone
-        if (self.folder(run) / SEARCH / sweep.FILE_NAME).exists():
-            return True  # a search goes on with the first of its runs that is not done
+        if (self.folder(run) / SWEEP / SWEEP_STATE).exists():
+            return True  # a sweep resumes with the first of its runs that is not done
         try:
             checkpoint.find(self.folder(run), "latest")
         except UserError:
@@ -127,7 +126,7 @@ class Store:
 
     def drop_weights(self, run: Run) -> None:
         """Removes the weights of a fine-tuned model and its checkpoints."""
-        for folder in (self.folder(run), *self.folder(run).glob(f"{SEARCH}/*/*")):
+        for folder in (self.folder(run), *self.folder(run).glob(f"{SWEEP}/*/*")):
             for path in folder.glob(_WEIGHTS):
                 path.unlink()
         shutil.rmtree(self.folder(run) / checkpoint.FOLDER, ignore_errors=True)

@@ -76,7 +76,7 @@ class Ours:
     @property
     def collapsed(self) -> int:
         """How many of the runs say the same whatever they read."""
-        return sum(bool(run.split(self.column).get("collapsed")) for run in self.runs)
+        return sum(bool(run.split(self.column).get("degenerate")) for run in self.runs)
 
 
 @dataclass(frozen=True)

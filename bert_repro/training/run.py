@@ -1,7 +1,6 @@
 """What every training run does before its first step and after its last."""
 
 import dataclasses
-import json
 import logging
 import os
 import time
@@ -29,14 +28,14 @@ from bert_repro.training.totals import training_totals
 from bert_repro.utils import status
 from bert_repro.utils.files import write_json
 from bert_repro.utils.locks import lock
-from bert_repro.utils.output_files import STATUS, TRAIN_LOG
+from bert_repro.utils.output_files import STATUS, SWEEP, TRAIN_LOG
 
 logger = logging.getLogger("bert_repro")
 
-SEARCH = "search"  # folder of a search's runs in its output folder
 _PRODUCTS = (
     checkpoint.FOLDER, TRAIN_LOG, STATUS, "results.json", "training.png", "README.md", "plans",
-    SEARCH,
+    SWEEP,
+    "search",  # its name in version 0.1
     adapters.FOLDER, *MADE_FROM_WEIGHTS, *PREDICTIONS,
 )  # fmt: skip
 
@@ -187,9 +186,3 @@ def _accelerator(config: RunConfig) -> Accelerator:
     if tracked:
         accelerator.init_trackers("bert_repro")
     return accelerator
-
-
-def read_results(folder: Path) -> dict[str, Any]:
-    """The record of a finished run."""
-    results: dict[str, Any] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    return results

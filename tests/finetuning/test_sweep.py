@@ -1,4 +1,4 @@
-"""A search over settings and seeds: what it finds, what it keeps, and that it goes on where it was stopped."""
+"""A sweep over settings and seeds: what it finds, what it keeps, and that it resumes where it was stopped."""
 
 import fcntl
 import json
@@ -21,13 +21,13 @@ from bert_repro import BertReproConfig, BertReproForMaskedLM
 from bert_repro.cli import parse
 from bert_repro.configs import GlueConfig
 from bert_repro.errors import UserError
-from bert_repro.finetuning.sweep_table import Cell, Outcome, best_run, search_record, text_table
+from bert_repro.finetuning.sweep_table import Configuration, Outcome, best_run, sweep_results, text_table
 from bert_repro.tasks.base import Task
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "run_glue.py"
 RUN = "--task_name sst2 --do_train --do_eval --bias_correction true --num_train_epochs 6 --train_batch_size 8"
 GRID = "--sweep_learning_rates 1e-2 1e-4 --num_restarts 2"
-CELLS = ("lr0.01-batch8-epochs6", "lr0.0001-batch8-epochs6")
+CONFIGURATIONS = ("lr0.01-batch8-epochs6", "lr0.0001-batch8-epochs6")
 
 
 @pytest.fixture(scope="module")
@@ -46,60 +46,60 @@ def arguments(world: Any, model: Path, output_dir: Path, *more: str) -> list[str
 
 
 @pytest.fixture(scope="module")
-def searched(world: Any, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("searched")
+def swept(world: Any, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("swept")
     assert recipe("run_glue", *arguments(world, model, folder, GRID, "--do_predict")) == 0
     return folder
 
 
 def scores(folder: Path) -> dict[str, Any]:
-    return {run["folder"]: run["splits"]["validation"] for run in results(folder)["search"]["runs"]}
+    return {run["folder"]: run["splits"]["validation"] for run in results(folder)["sweep"]["runs"]}
 
 
-def test_the_best_on_dev_is_published_as_a_single_run_is(searched: Path) -> None:
-    record = results(searched)
-    found = record["search"]
-    assert [run["folder"] for run in found["runs"]] == [f"{cell}/seed{seed}" for cell in CELLS for seed in (42, 43)]
-    best = max(found["runs"], key=lambda run: (run["splits"]["validation"]["accuracy"], not run["collapsed"]))
+def test_the_best_on_dev_is_published_as_a_single_run_is(swept: Path) -> None:
+    record = results(swept)
+    found = record["sweep"]
+    assert [run["folder"] for run in found["runs"]] == [
+        f"{name}/seed{seed}" for name in CONFIGURATIONS for seed in (42, 43)
+    ]
+    best = max(found["runs"], key=lambda run: (run["splits"]["validation"]["accuracy"], not run["degenerate"]))
     assert found["best"] == best
-    own = results(searched / "search" / best["folder"])
+    own = results(swept / "sweep" / best["folder"])
     assert record["metrics"] == own["metrics"] and record["seed"] == best["seed"]
     assert record["settings"]["learning_rate"] == best["learning_rate"]
-    assert record["settings"]["output_dir"] == str(searched)
-    assert record["splits"]["test"]["rows"] == 5 and (searched / "predictions.test.tsv").exists()
-    assert (searched / "predictions.validation.tsv").exists() and (searched / "training.png").exists()
-    weights = [safetensors.torch.load_file(path) for path in searched.rglob("model.safetensors")]
+    assert record["settings"]["output_dir"] == str(swept)
+    assert record["splits"]["test"]["rows"] == 5 and (swept / "predictions.test.tsv").exists()
+    assert (swept / "predictions.validation.tsv").exists() and (swept / "training.png").exists()
+    weights = [safetensors.torch.load_file(path) for path in swept.rglob("model.safetensors")]
     assert len(weights) == 2  # the best run's own and the published one
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    stock = AutoModelForSequenceClassification.from_pretrained(searched)
+    stock = AutoModelForSequenceClassification.from_pretrained(swept)
     assert stock.config.id2label == {0: "negative", 1: "positive"}
-    assert "best on dev of 4 runs" in (searched / "README.md").read_text()
-    assert json.loads((searched / "status.json").read_text()) == {"code": 0, "reason": "done"}
+    assert "best on dev of 4 runs" in (swept / "README.md").read_text()
+    assert json.loads((swept / "status.json").read_text()) == {"code": 0, "reason": "done"}
 
 
-def test_collapsed_runs_are_those_with_one_prediction_for_every_row(searched: Path) -> None:
-    for run in results(searched)["search"]["runs"]:
-        folder = searched / "search" / run["folder"]
+def test_degenerate_runs_are_those_with_one_prediction_for_every_row(swept: Path) -> None:
+    for run in results(swept)["sweep"]["runs"]:
+        folder = swept / "sweep" / run["folder"]
         rows = (folder / "predictions.validation.tsv").read_text().splitlines()[1:]
-        assert run["collapsed"] is (len({row.split("\t")[1] for row in rows}) == 1)
-        assert results(folder)["collapsed"] is run["collapsed"]
-    assert {run["collapsed"] for run in results(searched)["search"]["runs"]} == {True, False}
+        assert run["degenerate"] is (len({row.split("\t")[1] for row in rows}) == 1)
+        assert results(folder)["degenerate"] is run["degenerate"]
+    assert {run["degenerate"] for run in results(swept)["sweep"]["runs"]} == {True, False}
 
 
-def test_a_run_of_a_search_is_the_run_one_would_make_alone(
-    world: Any, model: Path, searched: Path, tmp_path: Path
-) -> None:
+def test_a_run_of_a_sweep_is_the_run_one_would_make_alone(world: Any, model: Path, swept: Path, tmp_path: Path) -> None:
     alone = arguments(world, model, tmp_path / "alone", "--learning_rate 1e-2 --seed 43")
     assert recipe("run_glue", *alone) == 0
-    assert results(tmp_path / "alone")["metrics"] == scores(searched)[f"{CELLS[0]}/seed43"]
+    assert results(tmp_path / "alone")["metrics"] == scores(swept)[f"{CONFIGURATIONS[0]}/seed43"]
 
 
-def test_a_wider_search_makes_only_what_is_new(world: Any, model: Path, searched: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in (searched / "search").glob("*/seed*/results.json")}
-    found = scores(searched)
+def test_a_wider_sweep_makes_only_what_is_new(world: Any, model: Path, swept: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (swept / "sweep").glob("*/seed*/results.json")}
+    found = scores(swept)
     wider = "--sweep_learning_rates 1e-2 1e-4 3e-4 --num_restarts 2"
-    assert recipe("run_glue", *arguments(world, model, searched, wider)) == 0
-    assert len(scores(searched)) == 6 and found.items() <= scores(searched).items()
+    assert recipe("run_glue", *arguments(world, model, swept, wider)) == 0
+    assert len(scores(swept)) == 6 and found.items() <= scores(swept).items()
     assert all(path.stat().st_mtime_ns == time_before for path, time_before in before.items())
 
 
@@ -120,15 +120,15 @@ def test_each_split_is_tokenised_once_for_all_runs(
     assert sizes == [17, 21, *([5] if more else [])]
 
 
-def test_killed_in_the_middle_the_same_command_goes_on(
-    world: Any, model: Path, searched: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_killed_in_the_middle_the_same_command_resumes(
+    world: Any, model: Path, swept: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "killed"
     typed = arguments(world, model, folder, GRID, "--save_steps 10")
     process = subprocess.Popen(
         [sys.executable, str(RECIPE), *typed], env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL
     )
-    done, second = (folder / "search" / CELLS[0] / f"seed{seed}" for seed in (42, 43))
+    done, second = (folder / "sweep" / CONFIGURATIONS[0] / f"seed{seed}" for seed in (42, 43))
     deadline = time.monotonic() + 120
     while not list(second.glob("checkpoints/step-*")):
         assert process.poll() is None and time.monotonic() < deadline
@@ -140,26 +140,26 @@ def test_killed_in_the_middle_the_same_command_goes_on(
     assert recipe("run_glue", *typed) == 0
     assert (done / "results.json").stat().st_mtime_ns == finished
     assert caplog.text.count("resuming from") == 1
-    whole = scores(searched)
+    whole = scores(swept)
     assert scores(folder) == {name: whole[name] for name in scores(folder)} and len(scores(folder)) == 4
 
 
 def test_a_run_that_is_not_finite_is_counted_and_the_others_go_on(world: Any, model: Path, tmp_path: Path) -> None:
     typed = arguments(world, model, tmp_path, "--max_steps 4 --sweep_learning_rates 1e30 1e-2")
     assert recipe("run_glue", *typed) == 0
-    found = results(tmp_path)["search"]
+    found = results(tmp_path)["sweep"]
     assert found["not_finite"] == 1 and found["best"]["learning_rate"] == 1e-2
-    broken, whole = found["cells"]
+    broken, whole = found["configurations"]
     assert (broken["runs"], broken["not_finite"], broken["splits"]) == (1, 1, {})
     accuracy = found["best"]["splits"]["validation"]["accuracy"]
     assert whole["splits"]["validation"]["accuracy"] == {
         "mean": accuracy, "standard_deviation": None, "best": accuracy
     }  # fmt: skip
-    assert json.loads((tmp_path / "search/lr1e+30-batch8-steps4/seed42/status.json").read_text())["code"] == 3
+    assert json.loads((tmp_path / "sweep/lr1e+30-batch8-steps4/seed42/status.json").read_text())["code"] == 3
     assert "| 1e+30 | 8 | 4 | 1 | - | - | - | 0 | 1 |" in (tmp_path / "README.md").read_text()
 
 
-def test_without_any_finite_run_the_search_says_so(
+def test_without_any_finite_run_the_sweep_says_so(
     world: Any, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
@@ -169,20 +169,20 @@ def test_without_any_finite_run_the_search_says_so(
     assert "none of the 2 runs kept a finite loss" in capsys.readouterr().err
 
 
-def test_a_folder_of_another_search_or_run_is_left_alone(
-    world: Any, model: Path, searched: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_a_folder_of_another_sweep_or_run_is_left_alone(
+    world: Any, model: Path, swept: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    before = {path: path.stat().st_mtime_ns for path in searched.rglob("*") if path.is_file()}
-    assert recipe("run_glue", *arguments(world, model, searched, GRID, "--max_seq_length 64")) == 2
-    assert "this search has --max_seq_length 128, not 64" in capsys.readouterr().err
-    assert recipe("run_glue", *arguments(world, model, searched, "--learning_rate 1e-2")) == 2
+    before = {path: path.stat().st_mtime_ns for path in swept.rglob("*") if path.is_file()}
+    assert recipe("run_glue", *arguments(world, model, swept, GRID, "--max_seq_length 64")) == 2
+    assert "this sweep has --max_seq_length 128, not 64" in capsys.readouterr().err
+    assert recipe("run_glue", *arguments(world, model, swept, "--learning_rate 1e-2")) == 2
     assert "is not empty" in capsys.readouterr().err
     (tmp_path / "file").touch()
     assert recipe("run_glue", *arguments(world, model, tmp_path, GRID)) == 2
     assert "is not empty" in capsys.readouterr().err
     assert recipe("run_glue", *arguments(world, model, tmp_path, GRID, "--resume_from_checkpoint latest")) == 2
-    assert "holds no search" in capsys.readouterr().err
-    assert {path: path.stat().st_mtime_ns for path in searched.rglob("*") if path.is_file()} == before
+    assert "holds no sweep" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in swept.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("more", ["--peft lora --lora_r 4", "--bilstm_size 8"])
@@ -216,47 +216,47 @@ def test_a_missing_test_set_comes_out_before_the_first_run(
         ("--sweep_num_train_epochs 2 3 --max_steps 5", "--max_steps 5 and --sweep_num_train_epochs exclude"),
         ("--num_restarts 0", "--num_restarts is 0; it must be positive"),
         ("--num_restarts 2 --do_eval false", "need --do_train and --do_eval"),
-        ("--num_restarts 2 --resume_from_checkpoint elsewhere", "a search goes on with the same command"),
+        ("--num_restarts 2 --resume_from_checkpoint elsewhere", "a sweep resumes with the same command"),
     ],
 )
-def test_a_search_that_cannot_be_one_is_refused(flags: str, message: str) -> None:
+def test_a_sweep_that_cannot_be_one_is_refused(flags: str, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         parse(GlueConfig, f"--task_name sst2 --model_name_or_path x --do_train --do_eval {flags}".split())
 
 
-def outcome(seed: int, collapsed: bool = False, **scores: float) -> Outcome:
-    cell = Cell(2e-5, 32, 3.0)
+def outcome(seed: int, degenerate: bool = False, **scores: float) -> Outcome:
+    varied = Configuration(2e-5, 32, 3.0)
     splits = {name: {"f1": score} for name, score in scores.items()}
-    return Outcome(cell, seed, f"{cell.name}/seed{seed}", splits or None, collapsed)
+    return Outcome(varied, seed, f"{varied.name}/seed{seed}", splits or None, degenerate)
 
 
-def test_collapsed_runs_stay_in_mean_and_deviation() -> None:
-    outcomes = [outcome(0, dev=0.8), outcome(1, dev=0.5, collapsed=True), outcome(2, dev=0.9), outcome(3)]
-    record = search_record(outcomes, split="dev", metric="f1")
-    (found,) = record["cells"]
-    assert (found["runs"], found["collapsed"], found["not_finite"], found["best_seed"]) == (4, 1, 1, 2)
+def test_degenerate_runs_stay_in_mean_and_deviation() -> None:
+    outcomes = [outcome(0, dev=0.8), outcome(1, dev=0.5, degenerate=True), outcome(2, dev=0.9), outcome(3)]
+    record = sweep_results(outcomes, split="dev", metric="f1")
+    (found,) = record["configurations"]
+    assert (found["runs"], found["degenerate"], found["not_finite"], found["best_seed"]) == (4, 1, 1, 2)
     f1 = {"mean": pytest.approx(2.2 / 3), "standard_deviation": pytest.approx(0.2081666), "best": 0.9}
     assert found["splits"] == {"dev": {"f1": f1}}
     f1 = {"mean": pytest.approx(0.85), "standard_deviation": pytest.approx(0.0707107), "best": 0.9}
-    assert found["without_collapsed"] == {"runs": 2, "splits": {"dev": {"f1": f1}}}
+    assert found["without_degenerate"] == {"runs": 2, "splits": {"dev": {"f1": f1}}}
     told, head, row = text_table(record).splitlines()
     assert told == "f1 on dev, 4 runs; best 0.9000: rate 2e-05, batch 32, 3 epochs, seed 2"
     assert row.split() == "2e-05 32 3 4 0.7333 0.2082 0.9000 2 1 0.8500 0.0707 1".split()
-    assert "mean without collapsed" in head and len(head) == len(row)
+    assert "mean without degenerate" in head and len(head) == len(row)
 
 
 def test_a_split_that_was_only_scored_is_summed_up_too() -> None:
-    record = search_record([outcome(0, dev=0.8, test=0.6), outcome(1, dev=0.6, test=0.8)], split="dev", metric="f1")
+    record = sweep_results([outcome(0, dev=0.8, test=0.6), outcome(1, dev=0.6, test=0.8)], split="dev", metric="f1")
     assert record["best"]["seed"] == 0
-    assert record["cells"][0]["splits"]["test"]["f1"]["mean"] == pytest.approx(0.7)
+    assert record["configurations"][0]["splits"]["test"]["f1"]["mean"] == pytest.approx(0.7)
     _, head, row = text_table(record).splitlines()
     assert head.split("  ")[-2:] == ["test mean", "test deviation"]
     assert row.split()[-2:] == ["0.7000", "0.1414"]
-    assert "without collapsed" not in head and "not finite" not in head
+    assert "without degenerate" not in head and "not finite" not in head
 
 
 def test_of_equal_scores_the_run_that_did_not_collapse_is_best() -> None:
-    outcomes = [outcome(0, dev=0.8, collapsed=True), outcome(1, dev=0.8), outcome(2, dev=0.8), outcome(3)]
+    outcomes = [outcome(0, dev=0.8, degenerate=True), outcome(1, dev=0.8), outcome(2, dev=0.8), outcome(3)]
     assert best_run(outcomes, "dev", "f1") == outcomes[1]
     assert best_run(outcomes[3:], "dev", "f1") is None
 
@@ -267,14 +267,14 @@ def test_a_test_set_with_labels_is_scored_by_every_run(model: Path, tmp_path: Pa
     own = " ".join(f"--{name}_file {tmp_path / 'tags.txt'}" for name in ("train", "validation", "test"))
     typed = f"{own} --do_train --do_eval --do_predict --max_steps 2 --num_restarts 2 --max_seq_length 16"
     assert recipe("run_ner", f"{typed} --model_name_or_path {model} --output_dir {tmp_path / 'out'}") == 0
-    found = results(tmp_path / "out")["search"]
+    found = results(tmp_path / "out")["sweep"]
     assert all(set(run["splits"]) == {"validation", "test"} for run in found["runs"])
     assert (tmp_path / "out" / "predictions.test.txt").exists()
     assert results(tmp_path / "out")["splits"]["test"]["metrics"] == found["best"]["splits"]["test"]
 
 
 @pytest.mark.slow
-def test_two_processes_find_the_same(world: Any, model: Path, searched: Path, tmp_path: Path) -> None:
+def test_two_processes_find_the_same(world: Any, model: Path, swept: Path, tmp_path: Path) -> None:
     launcher = "-m torch.distributed.run --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint localhost:0"
     command = [
         sys.executable,
@@ -285,7 +285,7 @@ def test_two_processes_find_the_same(world: Any, model: Path, searched: Path, tm
     environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
-    assert scores(tmp_path / "two").keys() == {f"{cell}/seed{seed}" for cell in CELLS for seed in (42, 43)}
+    assert scores(tmp_path / "two").keys() == {f"{name}/seed{seed}" for name in CONFIGURATIONS for seed in (42, 43)}
     assert results(tmp_path / "two")["hardware"]["processes"] == 2
     assert (tmp_path / "two" / "predictions.test.tsv").exists()
     assert subprocess.run(command, env=environment, capture_output=True, timeout=250).returncode == 0
@@ -296,34 +296,34 @@ def files_of(folder: Path) -> dict[Path, int]:
 
 
 def test_finished_work_is_not_removed_for_a_command_that_cannot_run(
-    world: Any, model: Path, searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: Any, model: Path, swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     single = tmp_path / "single"
     assert recipe("run_glue", *arguments(world, model, single, "--max_steps 2 --save_steps 1")) == 0
-    for folder, grid in ((searched, GRID), (single, "")):
+    for folder, grid in ((swept, GRID), (single, "")):
         before = files_of(folder)
         for wrong in (f"--model_name_or_path {tmp_path / 'nowhere'}", f"--data_dir {tmp_path / 'nowhere'}"):
             typed = arguments(world, model, folder, *([grid] if grid else []), "--overwrite_output_dir", wrong)
             assert recipe("run_glue", *typed) == 2
             assert "nowhere" in capsys.readouterr().err
             assert files_of(folder) == before
-    # A search that another process is still making is not touched either.
-    descriptor = os.open(searched, os.O_RDONLY)
+    # A sweep that another process is still making is not touched either.
+    descriptor = os.open(swept, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    before = files_of(searched)
-    assert recipe("run_glue", *arguments(world, model, searched, GRID, "--overwrite_output_dir")) == 2
+    before = files_of(swept)
+    assert recipe("run_glue", *arguments(world, model, swept, GRID, "--overwrite_output_dir")) == 2
     assert "is written by a run that is still going" in capsys.readouterr().err
     os.close(descriptor)
-    assert files_of(searched) == before
+    assert files_of(swept) == before
 
 
-def test_overwriting_leaves_nothing_of_the_search_before(world: Any, model: Path, tmp_path: Path) -> None:
+def test_overwriting_leaves_nothing_of_the_sweep_before(world: Any, model: Path, tmp_path: Path) -> None:
     for more in ("--num_restarts 2", "--num_restarts 3", ""):
         typed = arguments(
             world, model, tmp_path / "out", "--max_steps 1 --overwrite_output_dir", *([more] if more else [])
         )
         assert recipe("run_glue", *typed) == 0
-        runs = list((tmp_path / "out" / "search").glob("*/seed*"))
+        runs = list((tmp_path / "out" / "sweep").glob("*/seed*"))
         assert len(runs) == {"--num_restarts 2": 2, "--num_restarts 3": 3, "": 0}[more]
 
 
@@ -333,7 +333,7 @@ def own_rows(path: Path, labels: str, times: int = 8) -> Path:
     return path
 
 
-def test_a_run_goes_on_with_the_data_and_settings_it_had(
+def test_a_run_resumes_with_the_data_and_settings_it_had(
     world: Any, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, train = tmp_path / "run", own_rows(tmp_path / "train.csv", "yes no")

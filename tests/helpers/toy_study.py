@@ -54,7 +54,7 @@ def scored(config: Any, score: float) -> dict[str, Any]:
     task = TASKS[config.task_name]
     metrics = dict.fromkeys(task.metrics, score)
     splits = (*task.eval_splits, *(task.predict_splits if config.do_predict else ()))
-    found = {split: {"metrics": metrics, "rows_scored": 8, "collapsed": False} for split in splits}
+    found = {split: {"metrics": metrics, "rows_scored": 8, "degenerate": False} for split in splits}
     return {"task": task.name, "metrics": metrics, "splits": found}
 
 

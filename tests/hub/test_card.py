@@ -109,11 +109,11 @@ def test_another_name_is_the_card_that_it_would_have_made():
     assert renamed(by_hand, "org/x").endswith('\nIt is called "toy" at home.\n')
 
 
-def test_a_collapsed_run_says_so_and_claims_nothing():
+def test_a_degenerate_run_says_so_and_claims_nothing():
     record = {**RECORD, "primary_metric": "accuracy"}
-    assert eval_result_entries(record) and "collapsed" not in make_card(record, "org/x")
-    record["collapsed"] = True
-    assert not eval_result_entries(record) and "**This run collapsed**" in make_card(record, "org/x")
+    assert eval_result_entries(record) and "degenerate" not in make_card(record, "org/x")
+    record["degenerate"] = True
+    assert not eval_result_entries(record) and "**This run is degenerate**" in make_card(record, "org/x")
 
 
 def test_a_threshold_is_no_score_and_is_said_to_be_tuned():

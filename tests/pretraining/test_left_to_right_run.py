@@ -81,7 +81,7 @@ def test_a_classifier_made_of_it_is_causal_and_tells_inputs_apart(world: Any, le
     data = ("--task_name sst2 --data_dir", world.glue, "--output_dir", folder)
     settings = "--do_train --do_eval --max_steps 40 --learning_rate 2e-3 --bias_correction true"
     assert recipe("run_glue", "--model_name_or_path", left_to_right, *data, settings) == 0
-    assert not results(folder)["collapsed"]
+    assert not results(folder)["degenerate"]
     model = BertReproForSequenceClassification.from_pretrained(folder).eval()
     assert (model.config.is_decoder, model.config.pool_token) == (True, "last")
     first, second = torch.tensor([[2, 30, 40, 3]]), torch.tensor([[2, 30, 90, 3]])

@@ -170,11 +170,11 @@ def test_a_dry_run_without_a_corpus_says_that_it_cannot_know_what_is_done(
 def test_an_interrupted_search_goes_on_and_leaves_no_weights(tmp_path: Path) -> None:
     store = Store(str(tmp_path), None)
     run = next(run for run in expand(["1"], SCALES["paper"], "corpus", str) if run.start)
-    weights = store.folder(run) / "search" / "lr5e-05-batch32-epochs3" / "seed1" / "model.safetensors"
+    weights = store.folder(run) / "sweep" / "lr5e-05-batch32-epochs3" / "seed1" / "model.safetensors"
     weights.parent.mkdir(parents=True)
     weights.write_bytes(b"weights")
     assert not store.is_begun(run)
-    (store.folder(run) / "search" / "search.json").write_text("{}")
+    (store.folder(run) / "sweep" / "sweep.json").write_text("{}")
     assert store.is_begun(run)
     store.drop_weights(run)
     assert not weights.exists()
