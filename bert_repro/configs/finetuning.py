@@ -117,7 +117,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
             self._validate_search()
 
     def _validate_search(self) -> None:
-        require(self.do_train and self.do_eval, "a search and restarts need --do_train and --do_eval: dev chooses")
+        require(self.do_train and self.do_eval, "a sweep and restarts need --do_train and --do_eval: dev chooses")
         defaults = {item.name: item.default for item in fields(self)}
         for name, single in SWEPT.items():
             values = getattr(self, name)
@@ -134,7 +134,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         )
         require(
             self.resume_from_checkpoint in (None, "latest"),
-            f"--resume_from_checkpoint {self.resume_from_checkpoint}: a search goes on with the same command; write "
+            f"--resume_from_checkpoint {self.resume_from_checkpoint}: a sweep resumes with the same command; write "
             "`latest` or leave it out",
         )
 

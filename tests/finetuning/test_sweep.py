@@ -240,7 +240,7 @@ def test_degenerate_runs_stay_in_mean_and_deviation() -> None:
     f1 = {"mean": pytest.approx(0.85), "standard_deviation": pytest.approx(0.0707107), "best": 0.9}
     assert found["without_degenerate"] == {"runs": 2, "splits": {"dev": {"f1": f1}}}
     told, head, row = text_table(record).splitlines()
-    assert told == "f1 on dev, 4 runs; best 0.9000: rate 2e-05, batch 32, 3 epochs, seed 2"
+    assert told == "f1 on dev, 4 runs; best 0.9000: learning rate 2e-05, batch 32, 3 epochs, seed 2"
     assert row.split() == "2e-05 32 3 4 0.7333 0.2082 0.9000 2 1 0.8500 0.0707 1".split()
     assert "mean without degenerate" in head and len(head) == len(row)
 
