@@ -1,20 +1,47 @@
-"""The BERT of Devlin et al. (2019) as a Hugging Face plugin. Importing it registers the model type `bert_repro`, and
-pipelines for extractive question answering and next sentence prediction.
+"""The BERT of Devlin et al. (2019) as a Hugging Face plugin.
 
-The model classes bring torch and transformers: seconds and hundreds of megabytes that neither `--help` nor a process
-that only splits text should pay. So they are imported when one of them is named, or as soon as transformers is, which
-is when a registration can be seen.
+Importing it registers the model type `bert_repro` with transformers' Auto classes, and the pipelines of this package.
+Everything in `__all__` is imported when it is first named, so that the import itself is light.
+
+    import bert_repro
+
+    results = bert_repro.finetune(
+        bert_repro.GlueConfig(
+            model_name_or_path="google-bert/bert-base-uncased",
+            train_file="train.csv",
+            validation_file="dev.csv",
+            do_train=True,
+            do_eval=True,
+            output_dir="runs/my-classifier",
+        )
+    )
+    results["metrics"]
 """
 
-import importlib
-import importlib.util
-import sys
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
-if TYPE_CHECKING:
+from . import registration as _registration
+
+if _TYPE_CHECKING:
+    from .api import finetune, pretrain
+    from .configs import (
+        CorpusConfig,
+        GlueConfig,
+        NerConfig,
+        Phase,
+        PretrainingConfig,
+        SquadConfig,
+        SwagConfig,
+        TokenizerConfig,
+    )
+    from .corpus.prepare import prepare_corpus
+    from .corpus.tokenizer import train_tokenizer, train_wordpiece
+    from .hub.export import export_checkpoint
+    from .inference.pipelines.next_sentence import NextSentencePipeline
+    from .inference.pipelines.question_answering import ExtractiveQuestionAnsweringPipeline
+    from .inference.pipelines.sentence_scoring import SentenceScoringPipeline
     from .models import HEADS
     from .models.configuration_bert_repro import BertReproConfig
     from .models.modeling_bert_repro import (
@@ -28,6 +55,9 @@ if TYPE_CHECKING:
         BertReproForTokenClassification,
         BertReproModel,
     )
+    from .pretraining.collator import DataCollatorForBertPreTraining
+    from .results import RunResults, read_results
+    from .tasks.metrics import load_metric
 
 __version__ = "0.1.0"
 
@@ -43,52 +73,69 @@ __all__ = [
     "BertReproForSequenceClassification",
     "BertReproForTokenClassification",
     "BertReproModel",
+    "CorpusConfig",
+    "DataCollatorForBertPreTraining",
+    "ExtractiveQuestionAnsweringPipeline",
+    "GlueConfig",
+    "NerConfig",
+    "NextSentencePipeline",
+    "Phase",
+    "PretrainingConfig",
+    "RunResults",
+    "SentenceScoringPipeline",
+    "SquadConfig",
+    "SwagConfig",
+    "TokenizerConfig",
     "__version__",
+    "export_checkpoint",
+    "finetune",
+    "load_metric",
+    "prepare_corpus",
+    "pretrain",
+    "read_results",
+    "train_tokenizer",
+    "train_wordpiece",
 ]
 
-_MODELS = f"{__name__}.models"
+_HOMES = {
+    "HEADS": "models",
+    "BertReproConfig": "models",
+    "BertRepro": "models.modeling_bert_repro",  # all other classes of this prefix
+    "CorpusConfig": "configs",
+    "GlueConfig": "configs",
+    "NerConfig": "configs",
+    "Phase": "configs",
+    "PretrainingConfig": "configs",
+    "SquadConfig": "configs",
+    "SwagConfig": "configs",
+    "TokenizerConfig": "configs",
+    "DataCollatorForBertPreTraining": "pretraining.collator",
+    "ExtractiveQuestionAnsweringPipeline": "inference.pipelines.question_answering",
+    "NextSentencePipeline": "inference.pipelines.next_sentence",
+    "SentenceScoringPipeline": "inference.pipelines.sentence_scoring",
+    "RunResults": "results",
+    "read_results": "results",
+    "export_checkpoint": "hub.export",
+    "finetune": "api",
+    "pretrain": "api",
+    "load_metric": "tasks.metrics",
+    "prepare_corpus": "corpus.prepare",
+    "train_tokenizer": "corpus.tokenizer",
+    "train_wordpiece": "corpus.tokenizer",
+}
+"""Public name -> the module of this package that defines it."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
+def __getattr__(name: str) -> _Any:
+    home = _HOMES.get(name) or (_HOMES["BertRepro"] if name in __all__ else None)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _MODELS if name in ("HEADS", "BertReproConfig") else f"{_MODELS}.modeling_bert_repro"
-    value = globals()[name] = getattr(importlib.import_module(module), name)
+    value = globals()[name] = getattr(_import_module(f"{__name__}.{home}"), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
-_REGISTERING = {"transformers": _MODELS, "transformers.pipelines": f"{__name__}.inference.pipelines"}
-"""A module of transformers that can show a registration -> the module of ours that registers there."""
-
-
-class _RegisterWithTransformers(MetaPathFinder):
-    """Waits for the first import of a module and registers what is ours with it when it is complete."""
-
-    def __init__(self, awaited: str) -> None:
-        self.awaited = awaited
-
-    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname != self.awaited:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_register(module: ModuleType) -> None:
-                execute(module)
-                importlib.import_module(_REGISTERING[fullname])
-
-            spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
-        return spec
-
-
-for _awaited, _registering in _REGISTERING.items():
-    if _awaited in sys.modules:
-        importlib.import_module(_registering)
-    else:
-        sys.meta_path.insert(0, _RegisterWithTransformers(_awaited))
+_registration.register()

@@ -4,7 +4,7 @@
 class UserError(ValueError):
     """The user's input or arguments are wrong. Exit code 2, printed as one line without a traceback.
 
-    The message names the file, row or field, the value found there, and the mend.
+    The message names the file, row or field, the value found there, and the fix.
     """
 
     exit_code = 2
@@ -17,7 +17,7 @@ class NonFiniteError(ArithmeticError):
 
 
 class StopRequested(BaseException):
-    """The process was told to stop by a signal and has written a valid checkpoint. Exit code 128 + signal.
+    """A signal stopped the process, which has written a valid checkpoint. Exit code 128 + signal.
 
     Args:
         signum: the number of the signal, for example 15 for SIGTERM.
@@ -31,3 +31,16 @@ class StopRequested(BaseException):
     def exit_code(self) -> int:
         """128 + signal, as shells report it."""
         return 128 + self.signum
+
+
+def outcome(error: BaseException) -> tuple[int, str]:
+    """Returns the exit code of the contract and the reason, in one line, of a run that ended with an exception."""
+    match error:
+        case SystemExit():
+            return (int(error.code or 0) if not isinstance(error.code, str) else 1), "exited"
+        case UserError() | NonFiniteError() | StopRequested():
+            return error.exit_code, " ".join(str(error).split())
+        case KeyboardInterrupt():
+            return 130, "interrupted"
+        case _:
+            return 1, " ".join(f"{type(error).__name__}: {error}".split())

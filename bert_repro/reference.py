@@ -19,8 +19,9 @@ from bert_repro import configs, results
 from bert_repro.configs import Config, Phase
 from bert_repro.paper_results import TABLES
 from bert_repro.presets import PAPER_PHASES, PRESETS, positions
+from bert_repro.recipes import RECIPES, help_text
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
 
 _SOURCES = {
     "paper": "the paper",
@@ -205,12 +206,21 @@ def deviations() -> str:
 
 def documents() -> dict[Path, str]:
     """The generated files and what they must hold."""
-    schema = json.dumps(results.json_schema(), indent=2) + "\n"
+    docs, schema = ROOT / "docs", json.dumps(results.json_schema(), indent=2) + "\n"
     return {
-        DOCS / "CONFIGURATION.md": configuration_reference(),
-        DOCS / "DEVIATIONS.md": deviations(),
-        DOCS / results.SCHEMA_FILE: schema,
+        docs / "CONFIGURATION.md": configuration_reference(),
+        docs / "DEVIATIONS.md": deviations(),
+        docs / results.SCHEMA_FILE: schema,
+        **{ROOT / "recipes" / f"{name}.py": recipe_script(name) for name in RECIPES},
     }
+
+
+def recipe_script(name: str) -> str:
+    """Returns the text of recipes/NAME.py: its help text and one call."""
+    return (
+        f'r"""{help_text(name, as_script=True)}"""\n\n'
+        f'from bert_repro.cli import main\n\nif __name__ == "__main__":\n    main("{name}")\n'
+    )
 
 
 def stale() -> list[Path]:
@@ -317,15 +327,15 @@ def main(argv: list[str] | None = None) -> int:
     action.add_argument("--write", action="store_true", help="write the documents")
     action.add_argument("--check", action="store_true", help="exit with 1 and name those that are not current")
     write = parser.parse_args(argv).write
-    if not DOCS.is_dir():
-        sys.stderr.write(f"{DOCS} is no folder; run this in a checkout of the sources\n")
+    if not (ROOT / "recipes").is_dir():
+        sys.stderr.write(f"{ROOT} is not a checkout of the sources; run this in one\n")
         return 2
     if write:
         for path, text in documents().items():
             path.write_text(text, encoding="utf-8")
         return 0
     for path in (out_of_date := stale()):
-        sys.stderr.write(f"{path.relative_to(DOCS.parent)} is not current; run: make docs\n")
+        sys.stderr.write(f"{path.relative_to(ROOT)} is not current; run: make docs\n")
     return 1 if out_of_date else 0
 
 

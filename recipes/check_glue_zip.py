@@ -1,12 +1,14 @@
-"""Hold any zip to the form that GLUE's leaderboard takes, before one of the few submissions is spent on it.
+r"""Checks a zip for the GLUE leaderboard before one of the few submissions is
+spent on it.
 
     python recipes/check_glue_zip.py --zip_file glue.zip
 
-Names every missing or unknown file, wrong header, row count, order, label and number; exit code 2 if there is any, 0 if
-the zip is ready. Cost: seconds.
+Names every missing or unknown file, wrong header, row count, order, label and
+number; exit code 2 if there is any, 0 if the zip is ready.
+Cost: seconds.
 """
 
 from bert_repro.cli import main
 
 if __name__ == "__main__":
-    main("check_glue_zip", __doc__)
+    main("check_glue_zip")

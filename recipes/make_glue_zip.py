@@ -1,19 +1,24 @@
-"""Make the zip that GLUE's leaderboard takes (gluebenchmark.com) out of finished runs.
+r"""Makes the zip that the GLUE leaderboard (gluebenchmark.com) takes from finished
+runs.
 
     python recipes/make_glue_zip.py --runs runs/glue --output_file glue.zip
 
-`--runs` names folders of finished runs, or folders that hold them at any depth: one for each of cola sst2 mrpc stsb qqp
-mnli qnli rte, made with `--do_predict`, and one for ax, predicted by the MNLI model:
+--runs names folders of finished runs, or folders that hold them at any depth:
+one for each of cola sst2 mrpc stsb qqp mnli qnli rte, made with --do_predict,
+and one for ax, predicted by the MNLI model:
 
-    python recipes/run_glue.py --task_name ax --model_name_or_path runs/glue/mnli --do_predict --output_dir runs/glue/ax
+    python recipes/run_glue.py --task_name ax --model_name_or_path runs/glue/mnli \
+      --do_predict --output_dir runs/glue/ax
 
-WNLI is the majority class, as in the paper. A zip is written only if it is complete and right; otherwise every file,
-row and value that is missing or wrong is named. `recipes/check_glue_zip.py` checks a zip that is there.
+WNLI is the majority class, as in the paper. A zip is written only if it is
+complete and right; otherwise every file, row and value that is missing or
+wrong is named. check_glue_zip checks an existing zip.
 
-Expected: eleven files; the paper's scores on the leaderboard are Table 1. Cost: seconds.
+Expected: eleven files; the paper's scores on the leaderboard are Table 1.
+Cost: seconds.
 """
 
 from bert_repro.cli import main
 
 if __name__ == "__main__":
-    main("make_glue_zip", __doc__)
+    main("make_glue_zip")

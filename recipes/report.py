@@ -1,18 +1,23 @@
-"""Write the reproduction report: every table of the paper with our numbers beside its own, and what is uncertain.
+r"""Writes the reproduction report: every table of the paper with our numbers
+beside its own, and how certain they are.
 
-    python recipes/report.py
     python recipes/report.py --runs_dir runs/study/records --report_dir runs/report
 
-It reads every results.json below `--runs_dir`, with the examples.json and curve.json beside it, as `run_study.py`
-leaves them, and writes index.html (one file, no network), report.md, numbers.json and plots/. It begins with which
-orderings of the paper appear in our numbers, which do not, and which were never tried. The same records give the same
-bytes. A results.json of another run is counted and fills no cell; to give it one, add to it
-"study": {"scale": "mine", "cells": [{"table": 2, "row": "BERT-base", "column": "dev F1"}]}.
+Reads every results.json below --runs_dir, with the examples.json and
+curve.json beside it, as run_study leaves them, and writes index.html (one
+file, no network), report.md, numbers.json and plots/. It begins with which
+orderings of the paper appear in our numbers, which do not, and which were
+never tried. The same results give the same bytes. A results.json of another
+run is counted and fills no cell; to give it one, add to it
+"study": {"scale": "mine", "cells": [{"table": 2, "row": "BERT-base",
+"column": "dev F1"}]}.
 
-Expected: docs/report of this repository, byte for byte, from the records in docs/report/runs. Cost: seconds.
+Expected: in a checkout, without flags, docs/report byte for byte from the
+results in docs/report/runs.
+Cost: seconds.
 """
 
 from bert_repro.cli import main
 
 if __name__ == "__main__":
-    main("report", __doc__)
+    main("report")

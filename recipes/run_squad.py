@@ -1,27 +1,35 @@
-"""Fine-tune, score and predict SQuAD v1.1 and v2.0 (paper 4.2 and 4.3, Tables 2 and 3), or one's own questions.
+r"""Fine-tunes a model that answers questions about passages: SQuAD v1.1 and v2.0
+(paper 4.2 and 4.3, Tables 2 and 3), or your own questions in their format.
 
-    accelerate launch recipes/run_squad.py --model_name_or_path google-bert/bert-base-uncased --task_name squad \
+    accelerate launch recipes/run_squad.py \
+      --model_name_or_path google-bert/bert-base-uncased --task_name squad \
       --do_train --do_eval --output_dir runs/squad
 
-    python recipes/run_squad.py --model_name_or_path runs/squad --task_name squad --do_predict \
-      --test_file questions.json --output_dir runs/answers
+    python recipes/run_squad.py --model_name_or_path runs/squad --task_name squad \
+      --do_predict --test_file questions.json --output_dir runs/answers
 
-    python recipes/run_squad.py --model_name_or_path runs/seed1 --ensemble_with runs/seed2 runs/seed3 \
-      --task_name squad --do_eval --output_dir runs/ensemble
+    python recipes/run_squad.py --model_name_or_path runs/seed1 --task_name squad \
+      --ensemble_with runs/seed2 runs/seed3 --do_eval \
+      --output_dir runs/ensemble
 
-`python recipes/run_squad.py ...` does the same on one device. Tasks: squad (batch 32, 3 epochs), squad_v2 (batch 48, 2
-epochs), rate 5e-5, all the paper's. The data comes from the Hub (`rajpurkar/squad`, `rajpurkar/squad_v2`), with
-`--data_dir` from the folder of `train-v1.1.json`, `dev-v1.1.json` ..., or from files of one's own in their format
-(`--train_file`, `--validation_file`, `--test_file`). It writes predictions.json, nbest_predictions.json and, for v2.0,
-null_odds.json, as the official scripts take them. For v2.0 the threshold on the null score is chosen on the dev set,
-as in the paper, and stored in the model; the scores at 0 stand beside it. `--ensemble_with` answers from the mean of
-several finished models' scores (Table 2's ensemble: 7 models).
+Without accelerate launch the same command runs on one device. Tasks: squad
+(batch 32, 3 epochs), squad_v2 (batch 48, 2 epochs), learning rate 5e-5, all
+the paper's. The data comes from the Hub (rajpurkar/squad, rajpurkar/squad_v2),
+with --data_dir from the folder of train-v1.1.json, dev-v1.1.json ..., or from
+--train_file, --validation_file, --test_file. Writes predictions.json,
+nbest_predictions.json and, for v2.0, null_odds.json, as the official scripts
+take them. For v2.0 the threshold on the null score is chosen on the dev set,
+as in the paper, and stored in the model; the scores at 0 are reported too.
+--ensemble_with answers from the mean of the logits of several finished models
+(Table 2's ensemble: 7 models).
 
-Expected on dev: v1.1 EM 80.8 and F1 88.5 (BERT-base), 84.1 and 90.9 (BERT-large); v2.0 78.7 and 81.9 (BERT-large).
-Cost: v1.1 has 88,000 windows of at most 384 tokens; three epochs take about half an hour on one modern GPU (base).
+Expected on dev: v1.1 EM 80.8 and F1 88.5 (BERT-base), 84.1 and 90.9
+(BERT-large); v2.0 78.7 and 81.9 (BERT-large).
+Cost: v1.1 has 88,000 windows of at most 384 tokens; three epochs take about
+half an hour on one modern GPU (base).
 """
 
 from bert_repro.cli import main
 
 if __name__ == "__main__":
-    main("run_squad", __doc__)
+    main("run_squad")

@@ -1,21 +1,28 @@
-"""Make the runs behind the paper's tables: Tables 1 to 8 and Figure 5, at any scale.
+r"""Makes the runs behind the paper's tables: Tables 1 to 8 and Figure 5, at any
+size.
 
-    python recipes/run_study.py --table 5 --size_preset trial --corpus runs/corpus --glue_dir glue --squad_dir squad \
-      --output_dir runs/study
+    python recipes/run_study.py --table 5 --size_preset trial --corpus runs/corpus \
+      --glue_dir glue --squad_dir squad --output_dir runs/study
 
-    python recipes/run_study.py --table 5 6 7 8 figure5 --size_preset gpu --corpus runs/corpus --dry_run
+    python recipes/run_study.py --table 5 6 7 8 figure5 --size_preset gpu \
+      --corpus runs/corpus --dry_run
 
-`--dry_run` lists runs, FLOPs and hours. A run that several tables need is made once; typed again, the command goes on
-where it was interrupted, and typed in several shells it shares the work. `--emit slurm` writes job arrays instead, and
-`--engine ray` uses a Ray cluster. What the report reads lies in OUTPUT/records: `python recipes/report.py --runs_dir
-runs/study/records` shows it beside the paper's numbers.
+--dry_run lists runs, FLOPs and hours. A run that several tables need is made
+once; the same command, repeated, resumes, and in several shells it shares the
+work. --emit slurm writes job arrays instead, and --engine ray uses a Ray
+cluster. Afterwards
 
-Expected at `--size_preset paper`: the paper's tables. At `--size_preset trial` scores are far below; docs/report says
-which of the paper's orderings appear all the same. Cost: trial two hours on two CPU cores, gpu about a day on one
-modern GPU, paper thirteen pre-trainings of a million steps.
+    python recipes/report.py --runs_dir runs/study/records --report_dir runs/report
+
+shows our numbers beside the paper's.
+
+Expected with --size_preset paper: the paper's tables. With trial, scores are
+far below; docs/report says which of the paper's orderings appear all the same.
+Cost: trial two hours on two CPU cores, gpu about a day on one modern GPU,
+paper thirteen pre-trainings of a million steps.
 """
 
 from bert_repro.cli import main
 
 if __name__ == "__main__":
-    main("run_study", __doc__)
+    main("run_study")

@@ -1,13 +1,16 @@
 """Configuration from preset, YAML and flags; exit codes and status.json."""
 
+import ast
 import json
 from pathlib import Path
 
 import pytest
 
+import bert_repro
 from bert_repro import cli
 from bert_repro.configs import GlueConfig, Phase, PretrainingConfig, SquadConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
+from bert_repro.recipes import RECIPES, Recipe, help_text
 
 GLUE = ["--model_name_or_path", "m", "--do_eval"]
 
@@ -96,7 +99,7 @@ def run_main(monkeypatch: pytest.MonkeyPatch, output_dir: Path, error: BaseExcep
         if error:
             raise error
 
-    monkeypatch.setattr(cli.Recipe, "load", lambda self: recipe)
+    monkeypatch.setattr(Recipe, "load", lambda self: recipe)
     with pytest.raises(SystemExit) as raised:
         cli.main("run_glue", argv=[*GLUE, "--output_dir", str(output_dir)])
     return int(raised.value.code or 0)
@@ -131,3 +134,50 @@ def test_user_errors_are_one_line_without_traceback(
 ) -> None:
     run_main(monkeypatch, tmp_path / "run", UserError("the file is\nwrong"))
     assert capsys.readouterr().err == "error: the file is wrong\n"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_can_be_run_and_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module, function = RECIPES[name].function.split(":")
+    tree = ast.parse(Path(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
+    assert function in {item.name for item in tree.body if isinstance(item, ast.FunctionDef)}
+    assert max(map(len, help_text(name).splitlines())) <= 79
+    assert len(RECIPES[name].summary) <= 54, "bert-repro --help is 80 columns wide"
+
+
+def console(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["bert-repro", *arguments])
+    with pytest.raises(SystemExit) as raised:
+        cli.console()
+    return int(raised.value.code or 0)
+
+
+def test_the_console_lists_recipes_and_its_version(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert console(monkeypatch, "--help") == 0
+    listed = capsys.readouterr().out
+    assert all(f"  {name} " in listed for name in RECIPES)
+    assert console(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"bert-repro {bert_repro.__version__}\n"
+
+
+def test_a_mistyped_recipe_gets_a_suggestion(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert console(monkeypatch, "run-gleu") == 2
+    assert capsys.readouterr().err == "error: there is no recipe 'run-gleu'; did you mean run_glue?\n"
+
+
+def test_examples_of_help_are_calls_as_the_user_makes_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert console(monkeypatch, "run_squad", "--help") == 0
+    installed = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli.main("run_squad", ["--help"])
+    script = capsys.readouterr().out
+    assert "\n    bert-repro run_squad --model_name_or_path runs/squad --task_name squad \\\n" in installed
+    assert "\n    python recipes/run_squad.py --model_name_or_path runs/squad" in script
+    assert "accelerate launch -m bert_repro run_squad" in installed
+    assert "accelerate launch recipes/run_squad.py" in script

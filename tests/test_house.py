@@ -178,6 +178,9 @@ def test_the_wheel_holds_what_installed_users_need(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {name_of(path) for path in MODULES}
-    assert modules | {"bert_repro/py.typed", "bert_repro/hub/card_template.md.jinja"} <= names
+    assert (
+        modules | {"bert_repro/py.typed", "bert_repro/recipes/run_glue.txt", "bert_repro/hub/card_template.md.jinja"}
+        <= names
+    )
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"bert_repro"}
     assert any(name.endswith("licenses/NOTICE") for name in names)

@@ -41,4 +41,4 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 
     with pytest.raises(AttributeError, match="no attribute 'BertReproModle'"):
         bert_repro.BertReproModle  # noqa: B018
-    assert set(bert_repro.__all__) <= set(dir(bert_repro))
+    assert dir(bert_repro) == sorted(bert_repro.__all__)

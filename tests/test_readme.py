@@ -13,6 +13,7 @@ import bert_repro
 from bert_repro import cli
 from bert_repro.configs import OnnxConfig
 from bert_repro.inference.onnx import export_onnx
+from bert_repro.recipes import RECIPES
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
@@ -60,7 +61,7 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("command", commands())
 def test_its_commands_are_understood(command: str) -> None:
     script, *arguments = shlex.split(command, comments=True)
-    recipe = cli.RECIPES[script.removesuffix(".py")]
+    recipe = RECIPES[script.removesuffix(".py")]
     flags = [argument for argument in arguments if argument.startswith("--")]
     assert flags, command
     known = {f"--{name}" for name in recipe.config.__dataclass_fields__} | {"--preset", "--config", "--help"}

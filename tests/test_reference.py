@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from bert_repro import cli, configs, reference
+from bert_repro import configs, reference
 from bert_repro.presets import PRESETS
+from bert_repro.recipes import RECIPES
 
 # Choices where the sources differ or are silent that no later change may drop from the list.
 DEVIATING_SETTINGS = (
@@ -21,25 +22,23 @@ def test_documents_are_current():
 
 
 def test_a_changed_document_is_noticed(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(reference, "DOCS", tmp_path)
+    monkeypatch.setattr(reference, "ROOT", tmp_path)
+    assert reference.main(["--write"]) == 2, "outside a checkout nothing is written"
+    assert list(tmp_path.iterdir()) == []
+    for name in ("docs", "recipes"):
+        (tmp_path / name).mkdir()
     assert reference.main(["--check"]) == 1
     assert "make docs" in capsys.readouterr().err
     assert reference.main(["--write"]) == 0
     assert reference.main(["--check"]) == 0
-    (tmp_path / "DEVIATIONS.md").write_text("something else", encoding="utf-8")
+    (tmp_path / "docs" / "DEVIATIONS.md").write_text("something else", encoding="utf-8")
     assert [path.name for path in reference.stale()] == ["DEVIATIONS.md"]
-
-
-def test_outside_a_checkout_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(reference, "DOCS", tmp_path / "docs")
-    assert reference.main(["--write"]) == 2
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_class_of_settings_has_its_place():
     named = {item for item in vars(configs).values() if isinstance(item, type) and issubclass(item, configs.Config)}
     assert set(reference.config_classes()) == named - {configs.Config}
-    assert {recipe.config for recipe in cli.RECIPES.values()} <= named
+    assert {recipe.config for recipe in RECIPES.values()} <= named
 
 
 def test_every_setting_of_every_class_is_in_the_configuration_reference():

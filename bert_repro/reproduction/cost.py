@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
-from bert_repro.cli import RECIPES
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.presets import RELEASED_VOCAB_SIZES, positions
 from bert_repro.pretraining.batch_source import resolve_phases
 from bert_repro.pretraining.cost_estimate import model_flops
 from bert_repro.pretraining.run import new_model_config
+from bert_repro.recipes import RECIPES
 from bert_repro.reproduction.store import Store
 from bert_repro.reproduction.suite import Run
 from bert_repro.training.cpu_performance import measured_peak

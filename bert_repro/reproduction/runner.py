@@ -12,9 +12,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bert_repro.cli import RECIPES
 from bert_repro.configs import StudyConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
+from bert_repro.recipes import RECIPES
 from bert_repro.reproduction.evidence import evidence
 from bert_repro.reproduction.size_presets import TASK_RECIPES, find_scale, scale_name
 from bert_repro.reproduction.slurm import write_jobs

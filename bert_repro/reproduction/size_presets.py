@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from bert_repro.cli import RECIPES, read_yaml_mapping, settings_from
+from bert_repro.cli.arguments import read_yaml_mapping, settings_from
 from bert_repro.configs import Phase
 from bert_repro.errors import UserError
 from bert_repro.presets import MODEL_SIZES, PAPER_LEARNING_RATE, PAPER_PHASES, PAPER_WARMUP_STEPS, PRESETS
+from bert_repro.recipes import RECIPES
 
 TASK_RECIPES: Mapping[str, str] = {
     **dict.fromkeys(("mnli", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte"), "run_glue"),

@@ -64,7 +64,7 @@ class Run:
 
     Args:
         name: what people call it.
-        recipe: key of `cli.RECIPES`.
+        recipe: key of `recipes.RECIPES`.
         settings: settings that decide its result, folders apart.
         data: names what it learns from: the pre-training corpus, or the task's files.
         start: the pre-training run whose model it starts from.

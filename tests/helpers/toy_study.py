@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro import cli
+from bert_repro.recipes import RECIPES, Recipe
 from bert_repro.reproduction import runner
 from bert_repro.tasks import TASKS
 
@@ -19,7 +20,7 @@ from bert_repro.tasks import TASKS
 class ToyRecipe:
     """Stands in for a recipe: writes what a run leaves, with a score that its settings decide, and logs its start."""
 
-    def __init__(self, recipe: cli.Recipe, log: Path, seconds: float) -> None:
+    def __init__(self, recipe: Recipe, log: Path, seconds: float) -> None:
         self.config, self.log, self.seconds = recipe.config, log, seconds
 
     def load(self) -> Any:
@@ -61,7 +62,7 @@ def scored(config: Any, score: float) -> dict[str, Any]:
 def install(log: Path, seconds: float = 0.0) -> None:
     """Makes the engine run toys."""
     for name in ("run_pretraining", "run_glue", "run_squad", "run_swag", "run_ner"):
-        recipe: Any = ToyRecipe(cli.RECIPES[name], log, seconds)
+        recipe: Any = ToyRecipe(RECIPES[name], log, seconds)
         runner.RECIPES = {**runner.RECIPES, name: recipe}
     runner.evidence = lambda config: {"examples.json": {}}
     runner.corpus_fingerprint = lambda corpus: "toy corpus"

@@ -19,6 +19,7 @@ import toy_study
 from bert_repro import cli
 from bert_repro.configs import ReportConfig
 from bert_repro.errors import NonFiniteError
+from bert_repro.recipes import RECIPES
 from bert_repro.reproduction import runner
 from bert_repro.reproduction.page import write_report
 from bert_repro.reproduction.size_presets import SCALES
@@ -190,7 +191,7 @@ def test_the_report_takes_tables_1_to_4(log: Path, tmp_path: Path) -> None:
 
 def test_only_some_runs(log: Path, tmp_path: Path) -> None:
     where = ("--output_dir", tmp_path / "study")
-    plan = runner.plan(cli.parse(cli.RECIPES["run_study"].config, [*FLAGS, *map(str, where)]))
+    plan = runner.plan(cli.parse(RECIPES["run_study"].config, [*FLAGS, *map(str, where)]))
     wanted = next(run for run in plan if run.start)
     assert study(*FLAGS, *where, "--only", wanted.id) == 0
     assert wanted.start is not None

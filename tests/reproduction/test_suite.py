@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from bert_repro.cli import RECIPES
 from bert_repro.errors import UserError
 from bert_repro.paper_results import TABLES
 from bert_repro.presets import PAPER_PHASES
+from bert_repro.recipes import RECIPES
 from bert_repro.reproduction.cost import run_flops
 from bert_repro.reproduction.size_presets import SCALES, find_scale
 from bert_repro.reproduction.suite import STUDIES, Cell, Run, expand

@@ -1,109 +1,23 @@
-"""From the command line to a configuration, and from the end of a run to an exit code.
+"""From `--preset`, `--config FILE.yaml` and flags to a configuration.
 
 Precedence: defaults < --preset < --config FILE.yaml < flags. Unknown flags, YAML keys and values are refused.
 A flag may be spelled with hyphens in place of underscores.
-Every recipe is one row of `RECIPES`; `python recipes/NAME.py`, `accelerate launch recipes/NAME.py` and, where the
-package is installed without its sources, `bert-repro NAME` run the same code.
 """
 
 import argparse
 import dataclasses
 import difflib
-import importlib
 import logging
-import os
-import sys
-import traceback
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from bert_repro import configs
-from bert_repro.errors import NonFiniteError, StopRequested, UserError
-from bert_repro.utils import status
+from bert_repro.errors import UserError
 
 logger = logging.getLogger("bert_repro")
-
-
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """One recipe: its configuration class and the function that runs it.
-
-    Args:
-        config: name of a class in `bert_repro.configs`.
-        run: `module:function`, imported only when the arguments are valid, so `--help` stays quick.
-    """
-
-    config: type[configs.Config]
-    run: str
-
-    def load(self) -> Callable[[Any], object]:
-        """Imports the function that runs the recipe."""
-        module, function = self.run.split(":")
-        return typing.cast(Callable[[Any], object], getattr(importlib.import_module(module), function))
-
-
-RECIPES = {
-    "train_tokenizer": Recipe(configs.TokenizerConfig, "bert_repro.corpus.tokenizer:train_tokenizer"),
-    "prepare_corpus": Recipe(configs.CorpusConfig, "bert_repro.corpus.prepare:prepare_corpus"),
-    "audit_pretraining_data": Recipe(configs.AuditConfig, "bert_repro.pretraining.audit.run:audit_pretraining_data"),
-    "run_pretraining": Recipe(configs.PretrainingConfig, "bert_repro.pretraining.run:run_pretraining"),
-    "run_glue": Recipe(configs.GlueConfig, "bert_repro.finetuning.run:run_finetuning"),
-    "make_glue_zip": Recipe(configs.GlueZipConfig, "bert_repro.tasks.glue.leaderboard_zip:make_glue_zip"),
-    "check_glue_zip": Recipe(configs.GlueZipCheckConfig, "bert_repro.tasks.glue.leaderboard_zip:check_glue_zip"),
-    "run_squad": Recipe(configs.SquadConfig, "bert_repro.finetuning.run:run_finetuning"),
-    "score_squad": Recipe(configs.SquadScoringConfig, "bert_repro.tasks.squad.scoring:score_squad"),
-    "convert_triviaqa": Recipe(configs.TriviaqaConfig, "bert_repro.tasks.squad.triviaqa:convert_triviaqa"),
-    "run_swag": Recipe(configs.SwagConfig, "bert_repro.finetuning.run:run_finetuning"),
-    "run_ner": Recipe(configs.NerConfig, "bert_repro.finetuning.run:run_finetuning"),
-    "extract_features": Recipe(configs.ExtractionConfig, "bert_repro.inference.feature_extraction:extract_features"),
-    "score_sentences": Recipe(
-        configs.SentenceScoringConfig, "bert_repro.inference.sentence_scoring:run_sentence_scoring"
-    ),
-    "make_card": Recipe(configs.CardConfig, "bert_repro.hub.make_card:write_card"),
-    "push_to_hub": Recipe(configs.PushConfig, "bert_repro.hub.push_recipe:push_to_hub"),
-    "export_onnx": Recipe(configs.OnnxConfig, "bert_repro.inference.onnx:export_onnx"),
-    "run_study": Recipe(configs.StudyConfig, "bert_repro.reproduction.runner:run_study"),
-    "report": Recipe(configs.ReportConfig, "bert_repro.reproduction.page:write_report"),
-    "quickstart": Recipe(configs.QuickstartConfig, "bert_repro.quickstart.run:run_quickstart"),
-}
-
-
-def main(recipe: str, description: str | None = None, argv: Sequence[str] | None = None) -> NoReturn:
-    """Runs a recipe and ends the process with the exit code of the contract.
-
-    Args:
-        recipe: a key of `RECIPES`.
-        description: text of `--help`; the recipe's docstring.
-        argv: arguments; default: those of the process.
-    """
-    entry = RECIPES[recipe]
-    _log_on_main_process()
-    output_dir: str | None = None
-    try:
-        config = parse(entry.config, sys.argv[1:] if argv is None else argv, prog=recipe, description=description)
-        output_dir = getattr(config, "output_dir", None) if getattr(config, "makes_runs", True) else None
-        entry.load()(config)
-    except BaseException as error:
-        code = _report(error, output_dir)
-    else:
-        code = 0
-        status.finish(output_dir, 0, "done")
-    _leave_process_group()
-    sys.exit(code)
-
-
-def console() -> NoReturn:
-    """Entry point `bert-repro RECIPE [flags]`."""
-    if len(sys.argv) < 2 or sys.argv[1] not in RECIPES:
-        wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-        known = ", ".join(RECIPES)
-        asks_help = wanted in ("-h", "--help")
-        sys.stderr.write(f"usage: bert-repro RECIPE [flags]\nrecipes: {known}\n")
-        sys.exit(0 if asks_help else 2)
-    main(sys.argv[1], argv=sys.argv[2:])
 
 
 def parse(
@@ -293,39 +207,3 @@ def _unknown_flag(flag: str, config_class: type[configs.Config]) -> str:
 def _did_you_mean(name: str, known: typing.Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else " (see --help)"
-
-
-def _report(error: BaseException, output_dir: str | None) -> int:
-    """Says on stderr how the run ended, records it, and returns the exit code."""
-    match error:
-        case SystemExit():
-            return int(error.code or 0) if not isinstance(error.code, str) else 1
-        case UserError() | NonFiniteError() | StopRequested():
-            code, reason = error.exit_code, " ".join(str(error).split())
-            if _is_main_process():
-                sys.stderr.write(f"{'error: ' if code in (2, 3) else ''}{reason}\n")
-        case KeyboardInterrupt():
-            code, reason = 130, "interrupted"
-        case _:
-            code, reason = 1, f"{type(error).__name__}: {error}"
-            traceback.print_exception(error)
-    status.finish(output_dir, code, reason)
-    return code
-
-
-def _leave_process_group() -> None:
-    # Without it gloo aborts some exits. Only a run that trained has loaded torch's side of it.
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_initialized():
-        distributed.destroy_process_group()
-
-
-def _is_main_process() -> bool:
-    return int(os.environ.get("RANK", "0")) == 0
-
-
-def _log_on_main_process() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    logger.handlers[:] = [handler]
-    logger.setLevel(logging.INFO if _is_main_process() else logging.ERROR)

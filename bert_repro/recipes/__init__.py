@@ -1,0 +1,160 @@
+"""The recipes: what each is for, the configuration it takes and the function that runs it.
+
+`python recipes/NAME.py`, `accelerate launch recipes/NAME.py` and `bert-repro NAME` run the same row of `RECIPES`. The
+help text of a recipe (examples, what to expect, costs) is NAME.txt in this folder, so that installed users see it too;
+the scripts' docstrings are made from it (`make docs`).
+"""
+
+import importlib
+import re
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from bert_repro import configs
+from bert_repro.errors import outcome
+from bert_repro.utils import status
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One recipe.
+
+    Args:
+        config: its settings.
+        function: `module:function` that runs it, imported only when the arguments are valid, so `--help` stays quick.
+        summary: one line for the list of recipes.
+    """
+
+    config: type[configs.Config]
+    function: str
+    summary: str
+
+    def run(self, config: Any) -> Any:
+        """Runs the recipe; where it has an output folder, status.json there says how it ended.
+
+        Returns:
+            What the function returns: of training recipes the results of the run.
+        """
+        output_dir = getattr(config, "output_dir", None) if getattr(config, "makes_runs", True) else None
+        try:
+            result = self.load()(config)
+        except BaseException as error:
+            status.finish(output_dir, *outcome(error))
+            raise
+        status.finish(output_dir, 0, "done")
+        return result
+
+    def load(self) -> Any:
+        """Imports the function that runs the recipe."""
+        module, function = self.function.split(":")
+        return getattr(importlib.import_module(module), function)
+
+
+def help_text(name: str, *, as_script: bool = False) -> str:
+    """Returns the help text of a recipe: a summary, examples, what to expect, costs.
+
+    Args:
+        name: a key of `RECIPES`.
+        as_script: write the examples as calls of the scripts in `recipes/` instead of `bert-repro`.
+    """
+    text = (resources.files(__name__) / f"{name}.txt").read_text(encoding="utf-8")
+    if as_script:
+        text = re.sub(r"(?<=accelerate launch )-m bert_repro (\w+)", r"recipes/\1.py", text)
+        text = re.sub(r"^( +)bert-repro (\w+)", r"\1python recipes/\2.py", text, flags=re.MULTILINE)
+    return text
+
+
+RECIPES = {
+    "quickstart": Recipe(
+        configs.QuickstartConfig,
+        "bert_repro.quickstart.run:run_quickstart",
+        "from text to a published classifier in five minutes",
+    ),
+    "train_tokenizer": Recipe(
+        configs.TokenizerConfig,
+        "bert_repro.corpus.tokenizer:train_tokenizer",
+        "train a WordPiece vocabulary on raw text",
+    ),
+    "prepare_corpus": Recipe(
+        configs.CorpusConfig,
+        "bert_repro.corpus.prepare:prepare_corpus",
+        "turn raw text into a corpus for pre-training",
+    ),
+    "audit_pretraining_data": Recipe(
+        configs.AuditConfig,
+        "bert_repro.pretraining.audit.run:audit_pretraining_data",
+        "check the examples of a pre-training to come",
+    ),
+    "run_pretraining": Recipe(
+        configs.PretrainingConfig,
+        "bert_repro.pretraining.run:run_pretraining",
+        "pre-train BERT, from scratch or from a checkpoint",
+    ),
+    "run_glue": Recipe(
+        configs.GlueConfig,
+        "bert_repro.finetuning.run:run_finetuning",
+        "classify texts: GLUE, or .csv, .tsv, .jsonl files",
+    ),
+    "run_ner": Recipe(
+        configs.NerConfig,
+        "bert_repro.finetuning.run:run_finetuning",
+        "tag words: CoNLL-2003, or files of tagged text",
+    ),
+    "run_squad": Recipe(
+        configs.SquadConfig,
+        "bert_repro.finetuning.run:run_finetuning",
+        "answer questions: SQuAD, or files in its format",
+    ),
+    "run_swag": Recipe(
+        configs.SwagConfig,
+        "bert_repro.finetuning.run:run_finetuning",
+        "choose one of several: SWAG, or files in its columns",
+    ),
+    "extract_features": Recipe(
+        configs.ExtractionConfig,
+        "bert_repro.inference.feature_extraction:extract_features",
+        "write vectors of a frozen BERT for the texts of a file",
+    ),
+    "score_sentences": Recipe(
+        configs.SentenceScoringConfig,
+        "bert_repro.inference.sentence_scoring:run_sentence_scoring",
+        "score sentences by masked LM, compare minimal pairs",
+    ),
+    "export_onnx": Recipe(
+        configs.OnnxConfig, "bert_repro.inference.onnx:export_onnx", "write a finished model as ONNX"
+    ),
+    "make_card": Recipe(
+        configs.CardConfig, "bert_repro.hub.make_card:write_card", "rewrite the model card of a finished run"
+    ),
+    "push_to_hub": Recipe(
+        configs.PushConfig, "bert_repro.hub.push_recipe:push_to_hub", "upload a finished model to the Hugging Face Hub"
+    ),
+    "run_study": Recipe(configs.StudyConfig, "bert_repro.reproduction.runner:run_study", "repeat tables of the paper"),
+    "report": Recipe(
+        configs.ReportConfig,
+        "bert_repro.reproduction.page:write_report",
+        "write the paper's tables with our numbers beside them",
+    ),
+    "make_glue_zip": Recipe(
+        configs.GlueZipConfig,
+        "bert_repro.tasks.glue.leaderboard_zip:make_glue_zip",
+        "gather test predictions for the GLUE leaderboard",
+    ),
+    "check_glue_zip": Recipe(
+        configs.GlueZipCheckConfig,
+        "bert_repro.tasks.glue.leaderboard_zip:check_glue_zip",
+        "check a zip for the GLUE leaderboard",
+    ),
+    "score_squad": Recipe(
+        configs.SquadScoringConfig,
+        "bert_repro.tasks.squad.scoring:score_squad",
+        "score SQuAD predictions as the official scripts do",
+    ),
+    "convert_triviaqa": Recipe(
+        configs.TriviaqaConfig,
+        "bert_repro.tasks.squad.triviaqa:convert_triviaqa",
+        "convert TriviaQA to SQuAD's format",
+    ),
+}
+"""Name -> recipe, in the order in which a newcomer meets them."""

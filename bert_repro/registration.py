@@ -1,0 +1,54 @@
+"""Registers our model type and pipelines with transformers as soon as transformers is imported.
+
+`import bert_repro` must register (as every plugin of the Auto classes does) and must not import torch, or `--help` and
+processes that only split text would take seconds and hundreds of megabytes. transformers has no entry points that it
+would read itself, its Auto classes want the model classes as objects and not by name, and `from transformers import
+AutoConfig` already imports torch. Importing bert_repro last would do, but a plugin that depends on the order of imports
+fails without a word. So an import hook waits for transformers: it fires once, when the first module that could show a
+registration has been executed, and removes itself.
+"""
+
+import importlib
+import importlib.util
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+_REGISTERING = {
+    "transformers": "bert_repro.models",
+    "transformers.pipelines": "bert_repro.inference.pipelines",
+}
+"""A module of transformers that can show a registration -> the module of ours that registers there."""
+
+
+def register() -> None:
+    """Registers now with what has been imported of transformers, and later with what has not."""
+    for awaited, registering in _REGISTERING.items():
+        if awaited in sys.modules:
+            importlib.import_module(registering)
+        else:
+            sys.meta_path.insert(0, _RegisterAfter(awaited))
+
+
+class _RegisterAfter(MetaPathFinder):
+    """Waits for the first import of a module and registers when it has been executed."""
+
+    def __init__(self, awaited: str) -> None:
+        self.awaited = awaited
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname != self.awaited:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_register(module: ModuleType) -> None:
+                execute(module)
+                importlib.import_module(_REGISTERING[fullname])
+
+            spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
+        return spec
