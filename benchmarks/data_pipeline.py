@@ -7,7 +7,7 @@ Masking and batching: sequences of 128 tokens a second, from the unmasked tokens
 beside transformers' MLM collator on the same sequences. Slicing them from the corpus is timed apart, and together.
 Pairs: examples a second drawn from the boundaries of documents and sentences, beside the 12,300 a second that the
 released generator makes of text that is tokenised already (measured once on this kind of machine, one thread).
-Memory: most anonymous memory while an epoch is planned, on corpora eight times as large as each other.
+Memory: most anonymous memory while a sample index is drawn, on corpora eight times as large as each other.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from side_by_side import corpora, laps, records
 from bert_repro.configs import ExampleConfig
 from bert_repro.pretraining.collator import DataCollatorForBertPreTraining
 from bert_repro.pretraining.dataset import ExampleStream, Position
-from bert_repro.pretraining.sample_index import EpochPlan
+from bert_repro.pretraining.sample_index import EpochIndexes
 from bert_repro.pretraining.segment_pairs import PairGenerator, PairRules
 
 LENGTH, MOST_PREDICTIONS, BATCHES = 128, 20, (32, 256)
@@ -56,9 +56,9 @@ def main(arguments: list[str] | None = None) -> Path:
     rates = {name: laps.rates(turns) for name, turns in laps.race(field, options.repeats, threads=1).items()}
     for name, row in rates.items():
         print(f"{name:45} {records.told(row['per_second'], 0)} a second")
-    memory = [memory_of_a_plan(options.memory_documents * factor) for factor in (1, 8)]
+    memory = [memory_of_an_index(options.memory_documents * factor) for factor in (1, 8)]
     for row in memory:
-        print(f"planning an epoch of {row['tokens']:,} tokens: {row['mebibytes']:.0f} MiB, {row['seconds']:.1f} s")
+        print(f"index of {row['tokens']:,} tokens: {row['mebibytes']:.0f} MiB, {row['seconds']:.1f} s")
     content = {
         "rates": rates, "memory": memory, "goals": GOALS, "corpus": corpora.load(options.corpus, 10)[3],
         "released_generator_per_second": RELEASED_EXAMPLES_PER_SECOND,
@@ -121,16 +121,16 @@ def pairs(spec: dict[str, Any], lap: Callable[..., None]) -> None:
         lap(done)
 
 
-def memory_of_a_plan(documents: int) -> dict[str, float]:
-    """Tokens of a corpus, and the anonymous memory that planning its epoch adds at most, in a process of its own."""
+def memory_of_an_index(documents: int) -> dict[str, float]:
+    """Tokens of a corpus, and the anonymous memory that drawing its index adds at most, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         tokens = corpora.write_boundaries(folder, documents)
-        taken = laps.once(plan, folder, threads=1)
+        taken = laps.once(draw_index, folder, threads=1)
     return {"documents": documents, "tokens": tokens, "seconds": taken.seconds, **taken.figures}
 
 
-def plan(folder: str, lap: Callable[..., None]) -> None:
-    """A contender: plans one epoch from boundaries on disk."""
+def draw_index(folder: str, lap: Callable[..., None]) -> None:
+    """Draws the sample index of one epoch from boundaries on disk."""
     arrays = {path.stem: np.load(path, mmap_mode="r") for path in Path(folder).glob("*.npy")}
     before = anonymous_mebibytes()
     most, over = [before], threading.Event()
@@ -142,10 +142,10 @@ def plan(folder: str, lap: Callable[..., None]) -> None:
     watcher = threading.Thread(target=watch)
     watcher.start()
     documents = np.arange(len(arrays["document_starts"]) - 1)
-    made = EpochPlan.build(
+    made = EpochIndexes(
         SimpleNamespace(**arrays), documents, ExampleConfig(),
-        max_seq_length=LENGTH, seed=0, phase=0, epoch=0, folder=folder,
-    )  # fmt: skip
+        max_seq_length=LENGTH, seed=0, phase=0, folder=Path(folder),
+    ).get(0)  # fmt: skip
     over.set()
     watcher.join()
     lap(len(made), mebibytes=max(most) - before)

@@ -21,9 +21,9 @@ from transformers import BertConfig, BertForPreTraining, DataCollatorForLanguage
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.configs import Phase, PretrainingConfig, RunConfig
-from bert_repro.pretraining.batch_source import PretrainingSource, resolve_layout
-from bert_repro.pretraining.collator import DataCollatorForBertPreTraining
-from bert_repro.pretraining.dataset import ExampleBatch, Position
+from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch
+from bert_repro.pretraining.dataset import Position, PretrainingSource
+from bert_repro.pretraining.run import resolve_layout
 from bert_repro.training.cpu_performance import keep_freed_memory, measured_peak, prepare_cpu, use_fast_float32
 from bert_repro.training.optimizer import parameter_groups
 from bert_repro.training.trainer import Step, Trainer

@@ -19,7 +19,7 @@ _START = multiprocessing.get_context("forkserver")
 # The server finds installed modules only, not those beside a script.
 _START.set_forkserver_preload(
     ["torch", "accelerate", "transformers.models.bert.modeling_bert", "bert_repro.training.trainer",
-     "bert_repro.pretraining.batch_source", "bert_repro.corpus.tokenizer"]
+     "bert_repro.pretraining.dataset", "bert_repro.corpus.tokenizer"]
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from bert_repro.corpus.cleaning import RULES
 from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST
 from bert_repro.corpus.tokenize import Block
 from bert_repro.errors import UserError
+from bert_repro.utils.files import atomic_file, write_json
 from bert_repro.utils.ragged import row_starts
 
 if TYPE_CHECKING:
@@ -236,16 +237,6 @@ def put_in_place(folder: Path, output_dir: Path) -> None:
     folder.rename(output_dir)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file so that it is either whole or not there."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1, ensure_ascii=False)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
 def _create(folder: Path, settings: dict[str, Any]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Shards start at the same moment: the folder appears with its settings or not at all.
@@ -284,7 +275,7 @@ def _corpus_files(folder: Path) -> dict[str, int]:
 
 def _is_leftover(path: Path) -> bool:
     counts_or_shard = _SHARD_FILE.fullmatch(path.name) or _PART_COUNTS.fullmatch(path.name)
-    return bool(counts_or_shard) or path.name == SETTINGS_FILE or path.suffix == ".tmp"
+    return bool(counts_or_shard) or path.name == SETTINGS_FILE or path.name.startswith(".writing-")
 
 
 def _write_index(folder: Path, parts: list[dict[str, Any]]) -> None:
@@ -340,13 +331,8 @@ def _features(dtype: np.dtype[Any]) -> Any:
 def _write_batch(path: Path, batch: "pa.RecordBatch") -> None:
     import pyarrow as pa
 
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        with pa.ipc.new_stream(file, batch.schema) as writer:
-            writer.write_batch(batch)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with atomic_file(path, binary=True) as file, pa.ipc.new_stream(file, batch.schema) as writer:
+        writer.write_batch(batch)
 
 
 def _read_parts(

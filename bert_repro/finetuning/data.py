@@ -135,7 +135,7 @@ class FinetuningSource:
         self.sizes, self.collate = sizes, collate
         self._orders: dict[int, Ids] = {}
         epochs = config.num_train_epochs or task.paper_epochs
-        self.plan: dict[str, Any] = {
+        self.data_fingerprint: dict[str, Any] = {
             "seed": config.seed,
             "train_batch_size": sizes.batch,
             "number of training inputs": len(features),

@@ -1,4 +1,4 @@
-"""From examples to the tensors of a forward pass, padded or packed.
+"""Masks examples and lays them out as the tensors of a forward pass, padded or packed.
 
 Shape legend: `B` sequences, `S` columns of a padded batch, `T` tokens of all sequences together, `P` predictions.
 """
@@ -12,7 +12,6 @@ import numpy.typing as npt
 import torch
 
 from bert_repro.configs import ExampleConfig
-from bert_repro.pretraining.dataset import ExampleBatch
 from bert_repro.pretraining.masking import MaskedTokens, Masker, num_predictions
 from bert_repro.training.collation import (
     IGNORE_INDEX,
@@ -34,11 +33,30 @@ _SHORTEST = 3  # tokens: [CLS], one of a text, [SEP]
 
 
 @dataclass(frozen=True)
-class FixedShape:
+class ExampleBatch:
+    """Examples before masking, end to end.
+
+    Args:
+        tokens: [CLS] A [SEP] B [SEP] or [CLS] A [SEP] of each example, int32 [T].
+        lengths: tokens of each example, int64 [B].
+        first_lengths: tokens of [CLS] A [SEP], int64 [B].
+        next_sentence_labels: 0 IsNext, 1 NotNext, int64 [B].
+        keys: names each example for masking, uint64 [B].
+    """
+
+    tokens: npt.NDArray[np.int32]
+    lengths: Int64Array
+    first_lengths: Int64Array
+    next_sentence_labels: Int64Array
+    keys: UInt64Array
+
+
+@dataclass(frozen=True)
+class StaticShape:
     """One shape for every batch, so that a graph is compiled once. What is missing is filled with sequences of padding.
 
-    They are sequences of their own, which predict nothing and which no other sequence sees: losses and gradients stay
-    as they are.
+    These are separate sequences, which predict nothing and which no other sequence sees: losses and gradients do not
+    change.
 
     Args:
         sequences: most sequences of a batch; a padded batch has as many rows.
@@ -52,11 +70,11 @@ class FixedShape:
 
     @property
     def rows(self) -> int:
-        """Sequences of every batch, those of padding included."""
+        """Number of sequences of every batch, those of padding included."""
         return self.sequences + (-(-self.tokens // self.length) if self.tokens is not None else 0)
 
     def predictions(self, masked_lm_prob: float, max_predictions: int | None) -> int:
-        """Most predictions that a batch can have; see `num_predictions`."""
+        """Returns the most predictions that a batch can have; see `num_predictions`."""
         lengths = np.arange(_SHORTEST, self.length + 1)
         counts = num_predictions(lengths, masked_lm_prob, max_predictions)
         most = self.sequences * int(counts.max())
@@ -67,7 +85,7 @@ class FixedShape:
         return min(most, int(masked_lm_prob * self.tokens + self.sequences * max(0.0, above)))
 
     def filling(self, lengths: Int64Array) -> Int64Array:
-        """Lengths of the sequences of padding that complete a batch.
+        """Returns the lengths of the sequences of padding that complete a batch.
 
         Args:
             lengths: tokens of its own sequences, int64 [B].
@@ -87,13 +105,13 @@ class FixedShape:
 
 
 class DataCollatorForBertPreTraining:
-    """Masks pre-training examples and lays them out for `BertReproForPreTraining` or stock `BertForPreTraining`.
+    """Masks pre-training examples and lays them out for `BertReproForPreTraining` or upstream `BertForPreTraining`.
 
-    Takes what `ExampleStream.read` returns, or, as a `data_collator` of the stock Trainer, a list of features:
+    Takes what `ExampleStream.read` returns, or, as a `data_collator` of the upstream Trainer, a list of features:
     `input_ids` with [CLS] and [SEP] in place; `token_type_ids` (else 0 through the first [SEP], 1 after);
     `next_sentence_label` (0 IsNext, 1 NotNext) in all or none; `example_id`, an integer, in all or none. With
     `example_id` the masks are a function of it and `seed` (the Trainer drops it unless `remove_unused_columns=False`);
-    without it they are drawn from torch's global generator, anew every time.
+    without it they are drawn from torch's global generator, differently every time.
 
     Args:
         tokenizer: its special tokens and vocabulary are used.
@@ -120,7 +138,7 @@ class DataCollatorForBertPreTraining:
         pad_to_length: int | None = None,
         pad_to_multiple_of: int | None = None,
         return_prediction_positions: bool = False,
-        shape: FixedShape | None = None,
+        shape: StaticShape | None = None,
         seed: int = 0,
     ) -> None:
         if (packing or shape) and (pad_to_length is not None or pad_to_multiple_of is not None):
@@ -150,7 +168,7 @@ class DataCollatorForBertPreTraining:
             themselves), with `attention_mask`, int64
             (B, S), or packed, int64 (1, T), with `position_ids`, `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q`,
             `max_length_k` as `collate_features` returns them. With NSP `next_sentence_label`, int64 (B). On request
-            `prediction_positions`, int64 (P), flat places of the predicted tokens; batches that are padded or of fixed
+            `prediction_positions`, int64 (P), flat places of the predicted tokens; batches that are padded or of static
             shape have as many as their shape allows, the surplus 0, where [CLS] has no label.
 
         Raises:
@@ -179,11 +197,11 @@ class DataCollatorForBertPreTraining:
         return batch
 
     def _choose(self, tokens: npt.NDArray[np.integer], lengths: Int64Array, keys: UInt64Array) -> MaskedTokens:
-        """What is predicted: masked tokens or, by a left-to-right model, all that follow another."""
+        """Chooses what is predicted: masked tokens or, by a left-to-right model, all that follow another."""
         if not self.config.left_to_right:
             return self._masker(tokens, lengths, keys)
-        whole = tokens.astype(np.int64)
-        return MaskedTokens(whole, np.arange(len(whole)), whole)
+        ids = tokens.astype(np.int64)
+        return MaskedTokens(ids, np.arange(len(ids)), ids)
 
     def _fill_up(self, values: IntArray, count: int, field: str) -> Int64Array:
         return np.concatenate([values, np.full(count, self._fill[field])]).astype(np.int64, copy=False)
@@ -203,7 +221,7 @@ class DataCollatorForBertPreTraining:
     def _prediction_positions(self, positions: Int64Array, lengths: Int64Array) -> Int64Array:
         if not self.packing:
             return self._padded_positions(positions, lengths, self._width(lengths))
-        return positions if self.shape is None else self._fixed_count(positions, self.shape)
+        return positions if self.shape is None else self._static_count(positions, self.shape)
 
     def _width(self, lengths: Int64Array) -> int:
         longest = int(lengths.max())
@@ -216,20 +234,20 @@ class DataCollatorForBertPreTraining:
         return round_up(self.pad_to_length or longest, self.pad_to_multiple_of or 1)
 
     def _padded_positions(self, positions: Int64Array, lengths: Int64Array, width: int) -> Int64Array:
-        """The same places in (B, S), and 0 up to a number that depends on B and S alone, so shapes never change."""
+        """Returns the same places in (B, S), and 0 up to a number that depends on B and S alone."""
         starts = row_starts(lengths)
         row = np.searchsorted(starts, positions, side="right") - 1
-        return self._fixed_count(positions - starts[row] + row * width, FixedShape(len(lengths), width))
+        return self._static_count(positions - starts[row] + row * width, StaticShape(len(lengths), width))
 
-    def _fixed_count(self, positions: Int64Array, shape: FixedShape) -> Int64Array:
-        """Filled with 0, where [CLS] has no label."""
+    def _static_count(self, positions: Int64Array, shape: StaticShape) -> Int64Array:
+        """Fills up with 0, where [CLS] has no label."""
         most = shape.predictions(self.config.masked_lm_prob, self.max_predictions_per_seq)
         padded = np.zeros(most, dtype=np.int64)
         padded[: len(positions)] = positions
         return padded
 
     def _segments(self, features: Sequence[Mapping[str, Any]], tokens: Int64Array, lengths: Int64Array) -> Int64Array:
-        """0 through a sequence's first [SEP], 1 after, where the features do not say."""
+        """Returns the segments of the features, else 0 through a sequence's first [SEP] and 1 after."""
         if "token_type_ids" in features[0]:
             return flatten_field(features, "token_type_ids")
         separators = np.cumsum(tokens == self._sep_token_id)

@@ -1,4 +1,4 @@
-"""What a pre-training run will do and cost, before it starts (`--dry_run`)."""
+"""Estimates what a pre-training run will do and cost, before it starts (`--dry_run`)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ PAPER_LENGTH = 512
 
 
 def model_flops(model_config: Any, config: PretrainingConfig, length: int) -> float:
-    """Useful operations per token of a model at a sequence length; see `bert_repro.training.flops`."""
+    """Returns the useful FLOPs per token of a model at a sequence length; see `bert_repro.training.flops`."""
     return flops_per_token(
         model_config.num_hidden_layers,
         model_config.hidden_size,
@@ -30,14 +30,14 @@ def describe(
     peak: float,
     devices: int,
 ) -> str:
-    """A text for people: phases, positions, passes over the corpus, operations, expected time.
+    """Describes a run in text: phases, tokens, passes over the corpus, FLOPs, expected time.
 
     Args:
         config: how examples are masked.
         model_config: shape of the model.
-        phases: settled phases.
+        phases: as `resolve_phases` returns them.
         training_tokens: tokens of the documents to train on.
-        peak: measured operations per second of one device on a large product.
+        peak: measured FLOP/s of one device on a large matrix product.
         devices: how many share the work.
     """
     lines = [
@@ -53,11 +53,11 @@ def describe(
     seen, as_in_paper = positions(phases), positions(phases, max_seq_length=PAPER_LENGTH)
     flops = sum(positions([phase]) * model_flops(model_config, config, phase.max_seq_length) for phase in phases)
     lines += [
-        f"positions {seen:,} ({as_in_paper:,} when every sequence counts as {PAPER_LENGTH}, as the paper counts)",
+        f"tokens    {seen:,} with padding ({as_in_paper:,} with every sequence as {PAPER_LENGTH}, as in the paper)",
         f"passes    about {seen / training_tokens:.1f} over the {training_tokens:,} tokens of the training documents",
-        f"compute   {flops:.2e} floating-point operations",
+        f"compute   {flops:.2e} FLOPs",
         f"time      {_hours(flops, peak, devices, 0.3)} to {_hours(flops, peak, devices, 0.6)} at 30% to 60% of the "
-        f"{peak / 1e12:.2f} TFLOP/s that a large product reaches here",
+        f"{peak / 1e12:.2f} TFLOP/s that a large matrix product reaches here",
     ]
     return "\n".join(lines)
 

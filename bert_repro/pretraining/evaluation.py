@@ -1,4 +1,4 @@
-"""Figures on documents that training never sees."""
+"""Evaluates on documents that training never sees."""
 
 import math
 from typing import Any
@@ -11,10 +11,9 @@ from accelerate import Accelerator
 from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.models.modeling_bert_repro import next_token_labels
-from bert_repro.pretraining.batch_source import collator, count_right, example_stream
-from bert_repro.pretraining.collator import FixedShape
-from bert_repro.pretraining.dataset import Position
-from bert_repro.pretraining.mlm_breakdown import Probe
+from bert_repro.pretraining.collator import StaticShape
+from bert_repro.pretraining.dataset import Position, collator, count_right, example_stream
+from bert_repro.pretraining.mlm_breakdown import MlmBreakdown
 from bert_repro.training.collation import IGNORE_INDEX
 from bert_repro.training.micro_batches import to_device
 
@@ -23,8 +22,8 @@ _SEED = 0
 _PHASE = 1000
 
 
-class HeldOut:
-    """The same held-out examples and masks at every evaluation, so figures compare along a run and between runs."""
+class HeldOutEvaluation:
+    """Uses the same examples and masks at every evaluation, so metrics compare along a run and between runs."""
 
     def __init__(
         self,
@@ -38,32 +37,32 @@ class HeldOut:
     ) -> None:
         self.batch, self.left_to_right = config.per_device_eval_batch_size, config.left_to_right
         self.stream = example_stream(config, phase, corpus, documents, tokenizer, seed=_SEED, number=_PHASE)
-        shape = FixedShape(self.batch, phase.max_seq_length) if static_shapes else None
+        shape = StaticShape(self.batch, phase.max_seq_length) if static_shapes else None
         self.collate = collator(config, phase, tokenizer, shape)
-        self.rows = min(config.max_eval_sequences, len(self.stream.plan(0)))
+        self.rows = min(config.max_eval_sequences, len(self.stream.indexes.get(0)))
         self.ids, _ = self.stream.take(Position(0, 0), self.rows)
 
-    def measure(self, model: Any, accelerator: Accelerator, probe: Probe | None = None) -> dict[str, float]:
-        """Held-out loss and accuracy of each task, and the perplexity (Table 6's "LM ppl" is the masked one).
+    def measure(self, model: Any, accelerator: Accelerator, breakdown: MlmBreakdown | None = None) -> dict[str, float]:
+        """Measures loss and accuracy of each task, and the perplexity (Table 6's "LM ppl" is the masked one).
 
         Every sequence is counted exactly once, however many processes share them.
 
         Args:
-            model: the model, as the loop runs it.
+            model: the model, as the trainer runs it.
             accelerator: devices and precision.
-            probe: counts the same forward passes.
+            breakdown: counts the same forward passes.
 
         Returns:
-            Figures named `mlm_` and `nsp_`, of a left-to-right model `lm_`.
+            Metrics named `mlm_` and `nsp_`, of a left-to-right model `lm_`.
         """
         sums = torch.zeros(6, dtype=torch.float64)
-        own = self.ids[accelerator.process_index :: accelerator.num_processes]
+        local = self.ids[accelerator.process_index :: accelerator.num_processes]
         passes = math.ceil(self.rows / accelerator.num_processes / self.batch)
         model.eval()
-        for ids in np.array_split(own, passes):
+        for ids in np.array_split(local, passes):
             # Forward passes of a sharded model pair up over the processes, so one without sequences computes as well.
             batch = self.collate(self.stream.read(ids if len(ids) else self.ids[:1]))
-            scored = _score(model, batch, accelerator, probe if len(ids) else None)
+            scored = _score(model, batch, accelerator, breakdown if len(ids) else None)
             sums += scored if len(ids) else 0
         model.train()
         total = accelerator.reduce(sums.to(accelerator.device, torch.float32), "sum").tolist()
@@ -80,14 +79,14 @@ class HeldOut:
 
 
 @torch.no_grad()
-def _score(model: Any, batch: dict[str, Any], accelerator: Accelerator, probe: Probe | None) -> torch.Tensor:
-    """Sums over a batch: LM loss, right and predicted tokens; NSP loss, right and scored sequences."""
+def _score(model: Any, batch: dict[str, Any], accelerator: Accelerator, breakdown: MlmBreakdown | None) -> torch.Tensor:
+    """Returns sums over a batch: LM loss, correct and all predictions; NSP loss, correct and all sequences."""
     inputs = to_device(batch, accelerator.device)
     with accelerator.autocast():
         output = model(**inputs)
     right = count_right(output, inputs)
-    if probe is not None:
-        probe.take(output, inputs)
+    if breakdown is not None:
+        breakdown.add(output, inputs)
     if "loss" in right:
         next_tokens = next_token_labels(batch["labels"], batch.get("cu_seq_lens_q"))
         predictions = int((next_tokens != IGNORE_INDEX).sum())

@@ -1,4 +1,4 @@
-"""Warnings while pre-training: what looks wrong, and what to try. Each is given once."""
+"""Warns while pre-training of what looks wrong, and says what to try. Each warning is given once."""
 
 import logging
 from collections.abc import Mapping
@@ -13,22 +13,18 @@ _UNKNOWN_SHARE = 0.01
 _EXPECTED_NOT_NEXT = {"paper": (0.48, 0.52), "original": (0.50, 0.65)}
 
 
-class Watch:
-    """Looks at the logged figures of a run.
-
-    Args:
-        config: what the run was asked to do.
-    """
+class HealthChecks:
+    """Checks the data and the logged metrics of a run."""
 
     def __init__(self, config: PretrainingConfig) -> None:
         self.config = config
         self._given: set[str] = set()
 
-    def corpus(self, not_next_share: float, unknown_share: float) -> None:
-        """Checks the epoch plan and the tokens once, before the first step.
+    def check_data(self, not_next_share: float, unknown_share: float) -> None:
+        """Checks the examples and their tokens once, before the first step.
 
         Args:
-            not_next_share: NotNext among the planned examples.
+            not_next_share: NotNext among the examples of the first epoch.
             unknown_share: [UNK] among the tokens of a sample of examples.
         """
         low, high = _EXPECTED_NOT_NEXT[self.config.nsp_sampling]
@@ -46,25 +42,25 @@ class Watch:
                 "alphabet); train one on it with recipes/train_tokenizer.py",
             )
 
-    def step(self, figures: Mapping[str, float]) -> None:
+    def check_row(self, row: Mapping[str, float]) -> None:
         """Checks a row of the training log.
 
         Args:
-            figures: means over the logging window, with `tokens` since the beginning.
+            row: means over the logging window, with `tokens` since the beginning.
         """
-        if figures["tokens"] < _PATIENCE:
+        if row["tokens"] < _PATIENCE:
             return
-        if figures.get("mlm_loss", 0.0) > _PLATEAU:
+        if row.get("mlm_loss", 0.0) > _PLATEAU:
             self._warn(
                 "plateau",
-                f"the MLM loss is {figures['mlm_loss']:.2f} after {figures['tokens']:,.0f} tokens: the model still "
+                f"the MLM loss is {row['mlm_loss']:.2f} after {row['tokens']:,.0f} tokens: the model still "
                 "guesses by token frequency. Try a higher learning rate or a longer warm-up; small models need 5 "
                 "to 20 million tokens to leave this plateau",
             )
-        accuracy = figures.get("nsp_accuracy")
+        accuracy = row.get("nsp_accuracy")
         if accuracy is not None and accuracy > 0.999:
-            self._warn("leak", "NSP accuracy is 1.0: something beside the text gives the label away; audit the data")
-        if accuracy is not None and abs(accuracy - 0.5) < 0.02 and figures["tokens"] > 10 * _PATIENCE:
+            self._warn("leak", "NSP accuracy is 1.0: something other than the text reveals the label; audit the data")
+        if accuracy is not None and abs(accuracy - 0.5) < 0.02 and row["tokens"] > 10 * _PATIENCE:
             self._warn(
                 "chance", "NSP accuracy is still 0.5: check that documents hold consecutive sentences (audit the data)"
             )

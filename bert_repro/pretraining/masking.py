@@ -1,4 +1,4 @@
-"""The masked language model's task (paper 3.1, A.1; released generator): which tokens are predicted, what stands there.
+"""Masks tokens (paper 3.1, A.1; original implementation): which are predicted, and what the model reads there.
 
 Each sequence gets an exact count of predictions, drawn without replacement; it is not a coin flip per token. Every
 choice is a hash of the sequence's key, so the masks do not depend on how sequences are batched.
@@ -32,12 +32,12 @@ class _Choice(IntEnum):
 
 
 class MaskedTokens(NamedTuple):
-    """Sequences made ready for prediction.
+    """Sequences with their predictions.
 
     Args:
         tokens: what the model reads, int64 [T].
         positions: flat places in [0, T) of the predicted tokens, ascending, int64 [P].
-        targets: the tokens that stood there, int64 [P].
+        targets: the original tokens at these places, int64 [P].
     """
 
     tokens: Int64Array
@@ -46,7 +46,7 @@ class MaskedTokens(NamedTuple):
 
 
 def num_predictions(lengths: Int64Array, masked_lm_prob: float, max_predictions: int | None) -> Int64Array:
-    """How many tokens of a sequence are predicted: a function of its length alone.
+    """Returns how many tokens of each sequence are predicted: a function of its length alone.
 
     Exact for every sequence that has so many candidates. A pair of segments always has when `masked_lm_prob` is at most
     0.5. With whole-word masking it is the most that can be.
@@ -57,7 +57,7 @@ def num_predictions(lengths: Int64Array, masked_lm_prob: float, max_predictions:
         max_predictions: upper limit, None for none.
 
     Returns:
-        int64 [B]. Halves are rounded to even, as in the released generator.
+        int64 [B]. Halves are rounded to even, as in the original implementation.
     """
     counts: Int64Array = np.maximum(np.rint(masked_lm_prob * lengths).astype(np.int64), 1)
     return counts if max_predictions is None else np.minimum(counts, max_predictions)
@@ -90,7 +90,7 @@ class Masker:
             self._random_tokens = np.setdiff1d(self._random_tokens, sorted(unused | set(tokenizer.all_special_ids)))
 
     def __call__(self, tokens: npt.NDArray[np.integer], lengths: Int64Array, keys: UInt64Array) -> MaskedTokens:
-        """Masks a batch of sequences that lie end to end.
+        """Masks a batch of sequences laid end to end.
 
         Args:
             tokens: ids with [CLS] and [SEP] in place, [T].
@@ -176,7 +176,8 @@ def sample_without_replacement(available: Int64Array, counts: Int64Array, keys: 
 
 
 def fill_without_overflow(sizes: Int64Array, groups: Int64Array, limits: Int64Array, keys: UInt64Array) -> BoolArray:
-    """Takes groups in random order, skipping those that would go over the row's limit (released whole-word masking).
+    """Takes groups in random order, skipping those that would go over the row's limit (whole-word masking of the
+    original implementation).
 
     Args:
         sizes: pieces of each group, row by row, int64 [G].

@@ -1,4 +1,4 @@
-"""What a pre-trained model predicts of held-out text: by masking action, by token frequency, and which segments follow.
+"""Breaks held-out accuracy down by masking action and token frequency, and NSP into a confusion matrix.
 
 Accuracy over all predicted tokens hides what the masking is for (A.1): a token left as it is can be copied, one
 replaced at random must be doubted, and [MASK] says nothing. Frequent tokens are learnt first.
@@ -20,8 +20,8 @@ ACTIONS = ("mask", "same", "random")
 NSP_LABELS = ("is_next", "not_next")
 
 
-class Probe:
-    """Counts right predictions over batches; nothing is computed twice.
+class MlmBreakdown:
+    """Counts correct predictions over batches; nothing is computed twice.
 
     Args:
         token_counts: how often each token occurs in the corpus, int64 [V].
@@ -39,7 +39,7 @@ class Probe:
         self.confusion = torch.zeros(len(NSP_LABELS), len(NSP_LABELS))
 
     @torch.no_grad()
-    def take(self, output: Any, inputs: dict[str, Any]) -> None:
+    def add(self, output: Any, inputs: dict[str, Any]) -> None:
         """Counts a forward pass.
 
         Args:
@@ -63,13 +63,13 @@ class Probe:
             places = rows[known] * len(NSP_LABELS) + columns[known]
             self.confusion += torch.bincount(places, minlength=self.confusion.numel()).view_as(self.confusion)
 
-    def record(self, accelerator: Accelerator) -> dict[str, Any]:
-        """The counts of all processes for results.json.
+    def results(self, accelerator: Accelerator) -> dict[str, Any]:
+        """Returns the counts of all processes for results.json.
 
         Returns:
-            `by_action` (what stood at the predicted place: [MASK], the token itself, a random one), `by_frequency`
-            (tokens by their count in the corpus; special tokens are in no bin) and `nsp_confusion` (label -> prediction
-            -> sequences), each only where the model has that task.
+            `by_action` (what the model read at the predicted place: [MASK], the token itself, a random one),
+            `by_frequency` (tokens by their count in the corpus; special tokens are in no bin) and `nsp_confusion`
+            (label -> prediction -> sequences), each only where the model has that task.
         """
         parts = (self.actions, self.frequencies, self.confusion)
         sums = [accelerator.reduce(part.to(accelerator.device), "sum").tolist() for part in parts]
@@ -79,16 +79,16 @@ class Probe:
             for decade, pair in enumerate(frequencies)
             if pair[1]
         ]
-        record: dict[str, Any] = {"by_frequency": bins}
+        results: dict[str, Any] = {"by_frequency": bins}
         if any(total for _, total in actions):
             named = zip(ACTIONS, actions, strict=True)
-            record["by_action"] = {name: _accuracy(*pair) for name, pair in named if pair[1]}
+            results["by_action"] = {name: _accuracy(*pair) for name, pair in named if pair[1]}
         if any(map(any, confusion)):
             named_rows = zip(NSP_LABELS, confusion, strict=True)
-            record["nsp_confusion"] = {
+            results["nsp_confusion"] = {
                 label: dict(zip(NSP_LABELS, map(int, row), strict=True)) for label, row in named_rows
             }
-        return record
+        return results
 
 
 def _count(table: torch.Tensor, rows: torch.Tensor, right: torch.Tensor, counted: torch.Tensor) -> None:

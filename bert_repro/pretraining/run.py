@@ -1,8 +1,10 @@
-"""Pre-training: documents in, a published BERT with its MLM and NSP heads out (paper 3.1, A.2)."""
+"""Pre-trains a BERT with its MLM and NSP heads on a prepared corpus and publishes it (paper 3.1, A.2)."""
 
 import logging
 import os
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +20,27 @@ from bert_repro.hub.revisions import RevisionUploads
 from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.models.modeling_bert_repro import BertReproForCausalLM, BertReproForPreTraining
 from bert_repro.pretraining import cost_estimate
-from bert_repro.pretraining.batch_source import PretrainingSource, resolve_layout, resolve_phases
-from bert_repro.pretraining.evaluation import HeldOut
-from bert_repro.pretraining.health_checks import Watch
-from bert_repro.pretraining.mlm_breakdown import Probe
+from bert_repro.pretraining.dataset import PretrainingSource
+from bert_repro.pretraining.evaluation import HeldOutEvaluation
+from bert_repro.pretraining.health_checks import HealthChecks
+from bert_repro.pretraining.mlm_breakdown import MlmBreakdown
 from bert_repro.training import adapters, model_loading, results, run
 from bert_repro.training.cpu_performance import measured_peak
+from bert_repro.training.micro_batches import batch_sizes
 from bert_repro.training.trainer import Trainer
+from bert_repro.utils.output_files import SAMPLE_INDEX
 from bert_repro.utils.randomness import torch_seed
 
 logger = logging.getLogger("bert_repro")
+
+PAPER_BATCH = 256
 
 
 def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
     """Pre-trains a model and publishes it in `config.output_dir`.
 
     Returns:
-        The record that results.json holds.
+        The results that results.json holds.
 
     Raises:
         UserError: the corpus, the checkpoint and the settings do not fit together.
@@ -46,18 +52,20 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
     draws_pairs = config.next_sentence_prediction or config.no_nsp_input == "pairs"
     training, heldout = corpus.split(config.heldout_fraction, at_least=2 if draws_pairs else 1)
     if config.dry_run:
-        return _print_plan(config, corpus, training, tokenizer)
+        return _dry_run(config, corpus, training, tokenizer)
     begun = run.begin(config)
     accelerator, processes = begun.accelerator, begun.accelerator.num_processes
     config = resolve_layout(begun.config, accelerator.device)
     model = build_model(config, tokenizer)
     phases = resolve_phases(config, processes)
     _check_lengths(phases, model.config.max_position_embeddings)
-    begun.clear()  # before the epoch plans, which lie in the folder
+    begun.clear()  # before the sample indexes, which are in the folder
     source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
-    evaluation = HeldOut(config, phases[-1], corpus, heldout, tokenizer, static_shapes=accelerator.device.type == "xla")
-    watch = Watch(config)
-    watch.corpus(*source.sample_shares())
+    on_xla = accelerator.device.type == "xla"
+    evaluation = HeldOutEvaluation(config, phases[-1], corpus, heldout, tokenizer, static_shapes=on_xla)
+    health = HealthChecks(config)
+    health.check_data(*source.sample_shares())
+    data = _data_description(corpus, len(training), len(heldout))
     trainer = Trainer(
         accelerator,
         model,
@@ -65,37 +73,67 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
         config,
         tokenizer=tokenizer,
         evaluate=lambda: evaluation.measure(model, accelerator),
-        watch=watch.step,
+        watch=health.check_row,
         compile_options={"dynamic": False if config.static_shapes else None} if config.torch_compile else None,
-        uploads=_uploads(config, begun, model, _data_record(corpus, len(training), len(heldout))),
+        uploads=_uploads(config, begun, model, data),
     )
     trainer.train()
     model, adapter = adapters.settle(trainer.model, tokenizer, begun.output_dir, write=accelerator.is_main_process)
-    probe = Probe(corpus.token_counts(), tokenizer.mask_token_id)
-    metrics = evaluation.measure(model, accelerator, probe)
-    logger.info("held-out: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+    train = {"steps": trainer.state.step, "compiled_graphs": trainer.compiled_graphs}
+    measured = _measure(evaluation, model, accelerator, MlmBreakdown(corpus.token_counts(), tokenizer.mask_token_id))
+    if accelerator.is_local_main_process:  # every process has read its last example
+        shutil.rmtree(begun.output_dir / SAMPLE_INDEX, ignore_errors=True)
     return begun.finish(
         model,
         tokenizer,
         {
             "task": "pre-training",
             "split": f"held-out documents ({config.heldout_fraction:.2%} of the corpus, by content)",
-            "metrics": metrics,
-            "probes": probe.record(accelerator),
-            "rows_scored": evaluation.rows,
-            "data": _data_record(corpus, len(training), len(heldout)),
-            "train": {
-                **adapter,
-                "steps": trainer.state.step,
-                "compiled_graphs": trainer.compiled_graphs,
-                "phases": [vars(phase) for phase in phases],
-            },
+            **measured,
+            "data": data,
+            "train": {**adapter, **train, "phases": [vars(phase) for phase in phases]},
         },
     )
 
 
+def resolve_phases(config: PretrainingConfig, processes: int) -> tuple[Phase, ...]:
+    """Returns the phases of the run with their `per_device_batch`: those given, or one of `max_steps`.
+
+    Raises:
+        UserError: neither phases nor max_steps are given, or both, or a batch cannot be shared by the processes.
+    """
+    if config.phases:
+        if config.max_steps is not None:
+            raise UserError("--max_steps and phases are both given; each phase states its own steps")
+        return tuple(_with_device_batch(phase, config, processes) for phase in config.phases)
+    if config.max_steps is None:
+        raise UserError("--max_steps is missing; give it, or phases through --preset or --config")
+    sizes = batch_sizes(config, processes, PAPER_BATCH)
+    limit = config.max_predictions_per_seq
+    return (Phase(config.max_seq_length, config.max_steps, sizes.batch, limit, sizes.micro),)
+
+
+def resolve_layout(config: PretrainingConfig, device: torch.device) -> PretrainingConfig:
+    """Returns the configuration with `torch_compile`, `static_shapes` and `packing` resolved for a device.
+
+    A GPU gets a compiled graph, and a compiled graph gets static shapes. XLA compiles whatever it sees, so it gets
+    static shapes too, and padded ones: offsets of packed sequences are data, on which its graphs cannot depend.
+
+    Raises:
+        UserError: `torch_compile` on XLA.
+    """
+    if device.type == "xla":
+        if config.torch_compile:
+            raise UserError("--torch_compile: XLA compiles by itself; leave it out")
+        static = config.static_shapes is not False
+        return replace(config, torch_compile=False, static_shapes=static, packing=False)
+    compiled = device.type == "cuda" if config.torch_compile is None else config.torch_compile
+    static = compiled if config.static_shapes is None else config.static_shapes
+    return replace(config, torch_compile=compiled, static_shapes=static)
+
+
 def _uploads(config: PretrainingConfig, begun: run.Run, model: Any, data: dict[str, Any]) -> RevisionUploads | None:
-    """What takes checkpoints to the Hub as they are written, where the run does that; on the main process."""
+    """Returns what uploads checkpoints as they are written, where the run does that; on the main process."""
     accelerator = begun.accelerator
     if not config.push_to_hub or config.hub_strategy != "every_save" or not accelerator.is_main_process:
         return None
@@ -105,7 +143,7 @@ def _uploads(config: PretrainingConfig, begun: run.Run, model: Any, data: dict[s
 
 
 def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:
-    """A new model of the configured size, or the checkpoint to go on from, with its pre-training heads.
+    """Returns a new model of the configured size, or the checkpoint to continue from, with its pre-training heads.
 
     Without NSP the pooler and the NSP head take no part in the loss and are frozen; a left-to-right model has neither.
 
@@ -128,7 +166,7 @@ def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:
 
 
 def new_model_config(config: PretrainingConfig, vocab_size: int, pad_token_id: int = 0) -> BertReproConfig:
-    """The shape of a model trained from scratch."""
+    """Returns the configuration of a model trained from scratch."""
     return BertReproConfig(
         vocab_size=vocab_size,
         num_hidden_layers=config.num_hidden_layers,
@@ -145,7 +183,7 @@ def new_model_config(config: PretrainingConfig, vocab_size: int, pad_token_id: i
     )
 
 
-def _print_plan(
+def _dry_run(
     config: PretrainingConfig, corpus: PreparedCorpus, documents: npt.NDArray[np.int64], tokenizer: Any
 ) -> dict[str, Any]:
     devices = int(os.environ.get("WORLD_SIZE", "1"))
@@ -159,7 +197,7 @@ def _print_plan(
     return {}
 
 
-def _data_record(corpus: PreparedCorpus, documents: int, heldout: int) -> dict[str, Any]:
+def _data_description(corpus: PreparedCorpus, documents: int, heldout: int) -> dict[str, Any]:
     manifest = corpus.manifest
     return {
         "sources": [Path(source[0]).name for source in manifest["settings"]["sources"]],
@@ -173,6 +211,18 @@ def _data_record(corpus: PreparedCorpus, documents: int, heldout: int) -> dict[s
     }
 
 
+def _measure(evaluation: HeldOutEvaluation, model: Any, accelerator: Any, breakdown: MlmBreakdown) -> dict[str, Any]:
+    metrics = evaluation.measure(model, accelerator, breakdown)
+    logger.info("held-out: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+    return {"metrics": metrics, "probes": breakdown.results(accelerator), "rows_scored": evaluation.rows}
+
+
+def _with_device_batch(phase: Phase, config: PretrainingConfig, processes: int) -> Phase:
+    per_device = phase.per_device_batch or config.per_device_train_batch_size
+    sizes = batch_sizes(replace(config, per_device_train_batch_size=per_device), processes, 0, fixed=phase.batch)
+    return replace(phase, per_device_batch=sizes.micro)
+
+
 def _check_lengths(phases: tuple[Phase, ...], positions: int) -> None:
     for phase in phases:
         if phase.max_seq_length > positions:
@@ -182,8 +232,8 @@ def _check_lengths(phases: tuple[Phase, ...], positions: int) -> None:
 def _check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
     if model.config.vocab_size < len(tokenizer):
         raise UserError(
-            f"--model_name_or_path {name}: its vocabulary of {model.config.vocab_size} is smaller than the corpus's "
-            f"{len(tokenizer)} ids; prepare the corpus with that checkpoint's tokenizer"
+            f"--model_name_or_path {name}: its vocabulary of {model.config.vocab_size} is smaller than the "
+            f"{len(tokenizer)} ids of the corpus; prepare the corpus with that checkpoint's tokenizer"
         )
     if (Path(name) / "tokenizer.json").exists():
         own = tokenizer_fingerprint(load_tokenizer(name))

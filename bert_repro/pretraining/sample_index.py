@@ -1,12 +1,22 @@
-"""The plan of an epoch: its pre-training pairs, drawn once from the documents, as a table on disk."""
+"""Sample index: which spans of text make up the examples of an epoch, drawn once and kept as a table on disk.
+
+An epoch is one pass over the documents (static examples, `dupe_factor`: several passes, read again and again). Its
+examples are the rows of a `SampleIndex`, 28 bytes each; `EpochIndexes` draws the indexes of all epochs of a phase;
+`permute` is the order in which the rows are read.
+"""
 
 import json
 import logging
 import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
+from math import isqrt
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 from zlib import crc32
 
@@ -23,23 +33,34 @@ from bert_repro.pretraining.segment_pairs import (
     RowArray,
     SentenceBoundaries,
 )
+from bert_repro.utils.files import atomic_path
 from bert_repro.utils.ragged import Int64Array
+from bert_repro.utils.randomness import draw
 
 logger = logging.getLogger("bert_repro")
 
 _FORMAT_VERSION = 1
 _HEADER_BYTES = 4096
 _CHECKSUM_BYTES = 1 << 24
+_OPEN_INDEXES = 4  # a map holds a file open; a batch of a tiny corpus may reach over dozens of epochs
+_WORTH_A_PROCESS = 200_000  # examples, about a second's work
+_DRAW = """
+import os, pickle, sys
+os.nice(10)
+indexes, epoch = pickle.load(sys.stdin.buffer)
+indexes.get(epoch)
+"""
+_PERMUTATION_ROUNDS = 8
 
 
 @dataclass(frozen=True)
-class PlanStatistics:
-    """What an epoch plan holds.
+class IndexStatistics:
+    """What a sample index holds.
 
     Args:
         rows: examples.
         not_next: examples labelled NotNext.
-        forced: of those, where the released sampling left no choice.
+        forced: of those, where the sampling of the original implementation left no choice.
         tokens: tokens of all examples, [CLS] and [SEP] included.
     """
 
@@ -48,24 +69,9 @@ class PlanStatistics:
     forced: int
     tokens: int
 
-    @property
-    def not_next_share(self) -> float:
-        """Share of NotNext: 0.5 in paper mode, more in released mode."""
-        return self.not_next / self.rows
 
-    @property
-    def forced_share(self) -> float:
-        """Share of examples that could only be NotNext."""
-        return self.forced / self.rows
-
-    @property
-    def mean_length(self) -> float:
-        """Tokens per example."""
-        return self.tokens / self.rows
-
-
-class EpochPlan:
-    """The examples of one epoch: a memory-mapped table on disk, 28 bytes a row.
+class SampleIndex:
+    """The examples of one epoch: a memory-mapped table on disk.
 
     The file is a JSON header of fixed size (what the rows were made from, their statistics, a checksum) and the rows.
 
@@ -76,7 +82,7 @@ class EpochPlan:
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.path = path
-        self.statistics = PlanStatistics(**header["statistics"])
+        self.statistics = IndexStatistics(**header["statistics"])
         self._header = header
         self.rows: RowArray = np.memmap(path, ROW, mode="r", offset=_HEADER_BYTES, shape=(self.statistics.rows,))
 
@@ -84,75 +90,26 @@ class EpochPlan:
         return self.statistics.rows
 
     @classmethod
-    def build(
-        cls,
-        corpus: SentenceBoundaries,
-        documents: Int64Array,
-        config: ExampleConfig,
-        *,
-        max_seq_length: int,
-        seed: int,
-        phase: int,
-        epoch: int,
-        folder: str | Path,
-    ) -> "EpochPlan":
-        """Draws an epoch's examples, or opens the plan that an earlier call left in `folder`.
-
-        Args:
-            corpus: boundaries of documents and sentences.
-            documents: ids of the documents to use, int64.
-            config: how pairs are made.
-            max_seq_length: tokens of an example at most, [CLS] and [SEP] included.
-            seed: the run's seed.
-            phase: number of the phase.
-            epoch: number of the pass over the documents; with static examples, of so many passes as `dupe_factor` says.
-            folder: where plans are kept.
+    def open(cls, path: Path) -> "SampleIndex":
+        """Opens an index without reading its rows.
 
         Raises:
-            UserError: too few documents for pairs, or no document that makes an example.
+            UserError: the file is not an index, is truncated, or its header is damaged.
         """
-        rules = PairRules.of(config, max_seq_length)
-        passes = config.dupe_factor or 1
-        made_from = _made_from(corpus, documents, rules, passes, (seed, phase, epoch))
-        path = _plan_path(folder, made_from)
-        if path.exists():
-            try:
-                plan = cls.open(path)
-                plan.verify()
-                return plan
-            except UserError as error:
-                logger.warning("%s; drawing the examples again", error)
-        blocks = (
-            block
-            for number in range(epoch * passes, (epoch + 1) * passes)
-            for block in PairGenerator(corpus, documents, rules, seed, phase, number).blocks()
-        )
-        return _write_plan(path, made_from, blocks)
-
-    @classmethod
-    def open(cls, path: str | Path) -> "EpochPlan":
-        """Opens a plan without reading its rows.
-
-        Raises:
-            UserError: the file is no plan, is truncated, or its header is damaged.
-        """
-        path = Path(path)
         try:
             with path.open("rb") as file:
                 header = json.loads(file.read(_HEADER_BYTES))
-            plan_bytes = _HEADER_BYTES + header["statistics"]["rows"] * ROW.itemsize
+            size = _HEADER_BYTES + header["statistics"]["rows"] * ROW.itemsize
             version = header["made_from"]["format_version"]
             if version != _FORMAT_VERSION:
                 raise UserError(f"{path}: format_version {version}, this package reads {_FORMAT_VERSION}; remove it")
-            if path.stat().st_size != plan_bytes:
-                raise UserError(f"{path}: has {path.stat().st_size} bytes, not {plan_bytes}: it is damaged; remove it")
+            if path.stat().st_size != size:
+                raise UserError(f"{path}: has {path.stat().st_size} bytes, not {size}: it is damaged; remove it")
             return cls(path, header)
-        except FileNotFoundError as error:
-            raise UserError(f"{path}: no such file; build the epoch plan first") from error
         except UserError:
             raise
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: not an epoch plan, or its header is damaged; remove it") from error
+            raise UserError(f"{path}: not a sample index, or its header is damaged; remove it") from error
 
     def verify(self) -> None:
         """Reads all rows and compares their checksum with the header's.
@@ -167,39 +124,175 @@ class EpochPlan:
         if _seal(self._header, checksum) != self._header["checksum"]:
             raise UserError(f"{self.path}: checksum does not match: it is damaged; remove it")
 
-    def remove_earlier(self, epoch: int) -> None:
-        """Removes the files of plans that differ from this one in the epoch alone and come before `epoch`."""
-        series = self.path.name[: self.path.name.rindex("-epoch")]
-        for path in self.path.parent.glob(f"{series}-epoch*.plan"):
-            if int(path.stem.removeprefix(f"{series}-epoch")) < epoch:
-                path.unlink(missing_ok=True)
+
+class EpochIndexes:
+    """The sample indexes of a phase, one per epoch: drawn when needed, or before that by a process of their own.
+
+    Pickled, it carries no open files.
+
+    Args:
+        corpus: boundaries of documents and sentences.
+        documents: ids of the documents to use, int64.
+        config: how pairs are made.
+        max_seq_length: tokens of an example at most, [CLS] and [SEP] included.
+        seed: the run's seed.
+        phase: number of the phase.
+        folder: where the indexes are kept.
+    """
+
+    def __init__(
+        self,
+        corpus: SentenceBoundaries,
+        documents: Int64Array,
+        config: ExampleConfig,
+        *,
+        max_seq_length: int,
+        seed: int,
+        phase: int,
+        folder: Path,
+    ) -> None:
+        self._corpus = corpus
+        self._documents = np.asarray(documents, dtype=np.int64)
+        self._rules = PairRules.of(config, max_seq_length)
+        self._static_passes = config.dupe_factor
+        self._seed, self._phase, self._folder = seed, phase, folder
+        self._made_from = {
+            "format_version": _FORMAT_VERSION,
+            **asdict(self._rules),
+            "passes": config.dupe_factor or 1,
+            "seed": seed,
+            "phase": phase,
+            "boundaries": _digest(corpus.sentence_starts, corpus.document_sentences),
+            "documents": _digest(self._documents),
+        }
+        name = blake2b(json.dumps(self._made_from, sort_keys=True).encode(), digest_size=8).hexdigest()
+        self._series = f"phase{phase}-{name}"
+        self._open: dict[int, SampleIndex] = {}
+        self._drawing: dict[int, subprocess.Popen[bytes]] = {}
+        self._first_kept = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}, "_drawing": {}}
+
+    def drawn_in(self, epoch: int) -> int:
+        """Returns the epoch whose index an epoch reads: itself; with static examples, epoch 0."""
+        return epoch if self._static_passes is None else 0
+
+    def get(self, epoch: int, *, verify: bool = True) -> SampleIndex:
+        """Returns the index that an epoch reads, drawn when it is not there.
+
+        Args:
+            epoch: number of the pass over the documents.
+            verify: compare the checksum of an index that is already on disk. Loader processes leave it out: the ids
+                they read come from an index that the training process has verified.
+
+        Raises:
+            UserError: too few documents for pairs, or no document that makes an example.
+        """
+        epoch = self.drawn_in(epoch)
+        if epoch not in self._open:
+            if process := self._drawing.pop(epoch, None):
+                process.wait()  # if it failed, the index is drawn here
+            index = self._find(epoch, verify=verify) or self._draw(epoch)
+            if len(self._open) == _OPEN_INDEXES:
+                del self._open[next(iter(self._open))]
+            self._open[epoch] = index
+        return self._open[epoch]
+
+    def draw_ahead(self, epoch: int) -> None:
+        """Draws an epoch's index in a process of its own, so that training does not wait when the epoch begins.
+
+        Small indexes are drawn faster than a process starts; nothing happens for them.
+        """
+        epoch = self.drawn_in(epoch)
+        if epoch in self._open or epoch in self._drawing or len(self.get(max(0, epoch - 1))) < _WORTH_A_PROCESS:
+            return
+        with TemporaryFile() as work:
+            pickle.dump((self, epoch), work)
+            work.seek(0)
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            self._drawing[epoch] = subprocess.Popen([sys.executable, "-c", _DRAW], stdin=work, env=environment)
+
+    def stop_drawing(self) -> None:
+        """Ends what `draw_ahead` began; called when no more examples are read."""
+        for process in self._drawing.values():
+            process.kill()
+            process.wait()
+        self._drawing.clear()
+
+    def discard_before(self, epoch: int) -> None:
+        """Removes the indexes of earlier epochs from disk; they would be drawn again if they were read."""
+        if self._static_passes is None and epoch > self._first_kept:
+            self._first_kept = epoch
+            for path in self._folder.glob(f"{self._series}-epoch*.index"):
+                if int(path.stem.removeprefix(f"{self._series}-epoch")) < epoch:
+                    path.unlink(missing_ok=True)
+
+    def _find(self, epoch: int, *, verify: bool) -> SampleIndex | None:
+        try:
+            index = SampleIndex.open(self._path(epoch))
+            if verify:
+                index.verify()
+            return index
+        except FileNotFoundError:
+            return None
+        except UserError as error:
+            logger.warning("%s; drawing the examples again", error)
+            return None
+
+    def _draw(self, epoch: int) -> SampleIndex:
+        passes = self._static_passes or 1
+        blocks = (
+            block
+            for number in range(epoch * passes, (epoch + 1) * passes)
+            for block in PairGenerator(
+                self._corpus, self._documents, self._rules, self._seed, self._phase, number
+            ).blocks()
+        )
+        return _write_index(self._path(epoch), {**self._made_from, "epoch": epoch}, blocks)
+
+    def _path(self, epoch: int) -> Path:
+        return self._folder / f"{self._series}-epoch{epoch}.index"
 
 
 def sequence_lengths(rows: RowArray) -> Int64Array:
-    """Tokens of each example, [CLS] and [SEP] included.
-
-    Args:
-        rows: rows of a plan, [B].
-
-    Returns:
-        int64 [B].
-    """
+    """Returns the tokens of each example, [CLS] and [SEP] included, int64 [B], from rows of an index, [B]."""
     lengths: Int64Array = rows["length_a"].astype(np.int64) + rows["length_b"] + np.where(rows["length_b"] > 0, 3, 2)
     return lengths
 
 
-def _made_from(
-    corpus: SentenceBoundaries, documents: Int64Array, rules: PairRules, passes: int, names: tuple[int, int, int]
-) -> dict[str, Any]:
-    """Everything that decides a plan's rows, in a form that JSON keeps."""
-    return {
-        "format_version": _FORMAT_VERSION,
-        **asdict(rules),
-        "passes": passes,
-        **dict(zip(("seed", "phase", "epoch"), names, strict=True)),
-        "boundaries": _digest(corpus.sentence_starts, corpus.document_sentences),
-        "documents": _digest(documents),
-    }
+def permute(places: Int64Array, size: int, *names: int) -> Int64Array:
+    """Returns the rows at the given places of a shuffled order, computed without an array of that order.
+
+    Rows are written as places in a rectangle of about sqrt(size) by sqrt(size). A round shifts the row of each place by
+    a hash of its column, or its column by a hash of its row; each such shift can be undone, so every round permutes the
+    rectangle (a Feistel network with modular sums). A place beyond the last row is sent through again until it falls on
+    a row, which keeps the result a permutation of the rows (cycle walking; Black and Rogaway, 2002).
+
+    Args:
+        places: integers in [0, size), [N].
+        size: rows in all.
+        names: integers that name the order, as for `bert_repro.utils.randomness.draw`.
+
+    Returns:
+        int64 [N], distinct for distinct places; over all places, every row exactly once.
+    """
+    height = isqrt(max(size - 1, 0)) + 1
+    width = -(-size // height)
+    rows = _shuffle(places, height, width, *names)
+    outside = np.flatnonzero(rows >= size)
+    while outside.size:
+        rows[outside] = _shuffle(rows[outside], height, width, *names)
+        outside = outside[rows[outside] >= size]
+    return rows
+
+
+def _shuffle(places: Int64Array, height: int, width: int, *names: int) -> Int64Array:
+    row, column = np.divmod(places.astype(np.uint64), np.uint64(width))
+    for number in range(0, _PERMUTATION_ROUNDS, 2):
+        row = (row + draw(*names, number, column) % np.uint64(height)) % np.uint64(height)
+        column = (column + draw(*names, number + 1, row) % np.uint64(width)) % np.uint64(width)
+    return (row * np.uint64(width) + column).astype(np.int64)
 
 
 def _digest(*arrays: Int64Array) -> str:
@@ -209,22 +302,15 @@ def _digest(*arrays: Int64Array) -> str:
     return digest.hexdigest()
 
 
-def _plan_path(folder: str | Path, made_from: dict[str, Any]) -> Path:
-    series = {name: value for name, value in made_from.items() if name != "epoch"}
-    digest = blake2b(json.dumps(series, sort_keys=True).encode(), digest_size=8).hexdigest()
-    return Path(folder) / f"phase{made_from['phase']}-{digest}-epoch{made_from['epoch']}.plan"
-
-
 def _seal(header: dict[str, Any], checksum: int) -> int:
-    """Goes on with the checksum of the rows over what the header says of them."""
+    """Continues the checksum of the rows over what the header says of them."""
     return crc32(json.dumps([header["made_from"], header["statistics"]], sort_keys=True).encode(), checksum)
 
 
-def _write_plan(path: Path, made_from: dict[str, Any], blocks: Iterator[RowArray]) -> EpochPlan:
+def _write_index(path: Path, made_from: dict[str, Any], blocks: Iterator[RowArray]) -> SampleIndex:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Several processes may draw the same plan at once; each writes its own file, and the last rename wins.
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
+    # Several processes may draw the same index at once; each writes its own file, and the last rename wins.
+    with atomic_path(path) as temporary:
         with temporary.open("wb") as file:
             file.write(b" " * _HEADER_BYTES)
             statistics, checksum = _write_rows(file, blocks)
@@ -232,18 +318,13 @@ def _write_plan(path: Path, made_from: dict[str, Any], blocks: Iterator[RowArray
             header["checksum"] = _seal(header, checksum)
             file.seek(0)
             file.write(json.dumps(header).encode())
-            file.flush()
-            os.fsync(file.fileno())
         # Mapped before it gets its name, after which another process may discard it.
-        plan = EpochPlan.open(temporary)
-        os.replace(temporary, path)
-        plan.path = path
-        return plan
-    finally:
-        temporary.unlink(missing_ok=True)
+        index = SampleIndex.open(temporary)
+    index.path = path
+    return index
 
 
-def _write_rows(file: BinaryIO, blocks: Iterator[RowArray]) -> tuple[PlanStatistics, int]:
+def _write_rows(file: BinaryIO, blocks: Iterator[RowArray]) -> tuple[IndexStatistics, int]:
     rows = not_next = forced = tokens = checksum = 0
     for block in blocks:
         data = block.view(np.uint8).data
@@ -255,4 +336,4 @@ def _write_rows(file: BinaryIO, blocks: Iterator[RowArray]) -> tuple[PlanStatist
         tokens += int(sequence_lengths(block).sum())
     if not rows:
         raise UserError("no document makes a pre-training example: each has one token; give longer documents")
-    return PlanStatistics(rows, not_next, forced, tokens), checksum
+    return IndexStatistics(rows, not_next, forced, tokens), checksum

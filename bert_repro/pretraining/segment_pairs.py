@@ -1,11 +1,11 @@
-"""Segment pairs A, B for pre-training, drawn from documents (paper 3.1, A.2; released generator).
+"""Draws segment pairs A, B from documents (paper 3.1, A.2; create_pretraining_data.py of the original implementation).
 
-All documents of a block advance in lock step: an iteration makes one example of every document that has text left, by
-a few operations on whole arrays. Every choice is a hash of (seed, phase, epoch, document, example, what is chosen), so
+The documents of a block are processed together: an iteration makes one example of every document that has text left,
+by a few vectorised operations. Every choice is a hash of (seed, phase, epoch, document, example, what is chosen), so
 the examples do not depend on the blocks.
 
 Shape legend: `D` documents of the corpus, `N` sentences of the corpus, `E` documents that make an example now.
-Sentences are counted over the whole corpus; a boundary is a token's place in the whole corpus.
+Sentences are counted over the complete corpus; a boundary is a token's index in the complete corpus.
 """
 
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ FORCED = 2
 ROW = np.dtype([(name, "<i4") for name in ("document_a", "start_a", "length_a",
                                            "document_b", "start_b", "length_b", "flags")])  # fmt: skip
 """An example: two spans of tokens, each a document, a start inside it and a length; no B: document -1, length 0.
-`flags` holds NOT_NEXT, and FORCED where the released sampling left no choice of the label."""
+`flags` holds NOT_NEXT, and FORCED where the original sampling left no choice of the label."""
 
 RowArray = npt.NDArray[np.void]
 
-_WHOLE_PASS = -1  # stands for the example in draws that concern all of a document's examples
-_RANDOM_DOCUMENT_TRIES = 10  # released generator
+_ALL_EXAMPLES = -1  # stands for the example in draws that concern all of a document's examples
+_RANDOM_DOCUMENT_TRIES = 10  # original implementation
 _BLOCK_TOKENS = 1 << 25
 _TOKENS_PER_DOCUMENT = 1 << 10  # what a document adds to its block beside its tokens: bounds the documents of a block
 _CHUNK_DOCUMENTS = 1 << 16  # sorted by length together: bounds what is held for each document
@@ -83,7 +83,7 @@ class PairRules:
 
     @classmethod
     def of(cls, config: ExampleConfig, max_seq_length: int) -> "PairRules":
-        """The rules that a configuration asks for at a sequence length (special tokens included)."""
+        """Returns the rules of a configuration at a sequence length (special tokens included)."""
         contiguous = not config.next_sentence_prediction and config.no_nsp_input == "contiguous"
         sampling = "contiguous" if contiguous else config.nsp_sampling
         return cls(sampling, max_seq_length - (2 if contiguous else 3), config.short_seq_prob)
@@ -91,9 +91,9 @@ class PairRules:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """One lock step, [E] each: A is the tokens [start, cut), the text that follows it in the chunk is [cut, end).
+    """One iteration, [E] each: A is the tokens [start, cut), the text that follows it in the chunk is [cut, end).
 
-    `after_a` and `after_chunk` are the sentences where the document goes on.
+    `after_a` and `after_chunk` are the sentences where the document continues.
     """
 
     start: Int64Array
@@ -108,7 +108,7 @@ class PairGenerator:
     """Draws the examples of one epoch.
 
     Args:
-        corpus: the boundaries of the whole corpus.
+        corpus: the boundaries of the complete corpus.
         documents: ids of the documents to use, int64; segment B of a NotNext pair comes from these too.
         rules: sampling mode and lengths.
         names: integers that name the pass: (seed, phase, epoch).
@@ -132,7 +132,7 @@ class PairGenerator:
         self._names = names
 
     def blocks(self, block_tokens: int = _BLOCK_TOKENS, chunk_documents: int = _CHUNK_DOCUMENTS) -> Iterator[RowArray]:
-        """All examples, some at a time; their order does not depend on the size of the blocks.
+        """Yields all examples, some at a time; their order does not depend on the size of the blocks.
 
         The memory that this takes does not grow with the corpus beyond a chunk.
 
@@ -143,7 +143,7 @@ class PairGenerator:
         for first in range(0, len(self._documents), chunk_documents):
             documents = self._documents[first : first + chunk_documents]
             lengths = self._document_starts[documents + 1] - self._document_starts[documents]
-            # Documents of like length finish together: a lone long one would go on in steps of one example.
+            # Documents of similar length finish together: a long one alone would take iterations of one example.
             order = np.argsort(-lengths, kind="stable")
             ends = np.cumsum(lengths[order] + _TOKENS_PER_DOCUMENT)
             start = 0
@@ -154,14 +154,14 @@ class PairGenerator:
                 start = stop
 
     def _block(self, members: Int64Array) -> Iterator[RowArray]:
-        """The examples of some documents, document after document; made in lock step, sorted when all are there."""
-        owners, rows = self._lock_step(members)
+        """Yields the examples of some documents, document after document; made together, then sorted."""
+        owners, rows = self._all_examples(members)
         places = np.argsort(owners, kind="stable")
         for start in range(0, len(places), _ROWS_AT_A_TIME):
             yield rows[places[start : start + _ROWS_AT_A_TIME]]
 
-    def _lock_step(self, members: Int64Array) -> tuple[npt.NDArray[np.int32], RowArray]:
-        """Which of the documents each example belongs to, and the examples."""
+    def _all_examples(self, members: Int64Array) -> tuple[npt.NDArray[np.int32], RowArray]:
+        """Returns which of the documents each example belongs to, and the examples."""
         documents = self._documents[members]
         keys = draw(*self._names, documents)
         targets = self._targets(keys)
@@ -182,14 +182,14 @@ class PairGenerator:
 
     def _targets(self, keys: UInt64Array) -> Int64Array:
         longest = self._rules.max_tokens
-        is_short, short_length = draw(keys, _WHOLE_PASS, np.arange(2)[:, None])
+        is_short, short_length = draw(keys, _ALL_EXAMPLES, np.arange(2)[:, None])
         short = fraction(is_short) < self._rules.short_seq_prob
         return np.where(short, 2 + below(longest - 1, short_length), longest)
 
     def _examples(
         self, members: Int64Array, sentence: Int64Array, targets: Int64Array, draws: UInt64Array
     ) -> tuple[RowArray, BoolArray, Int64Array]:
-        """One example per document: the rows, which of them count, and the sentence where each document goes on."""
+        """Makes one example per document: the rows, which of them count, the sentence where each document continues."""
         documents = self._documents[members]
         chunk = self._chunk(documents, sentence, targets, draws)
         not_next = self._labels(chunk, draws)
@@ -230,14 +230,14 @@ class PairGenerator:
         return _Chunk(start, cut, end, after_a, after, np.zeros_like(lone))
 
     def _labels(self, chunk: _Chunk, draws: UInt64Array) -> BoolArray:
-        """True for NotNext, [E]."""
+        """Returns True for NotNext, [E]."""
         if self._rules.sampling == "contiguous":
             return np.zeros(draws.shape[1], dtype=bool)
         not_next: BoolArray = chunk.forced | (below(2, draws[_Choice.LABEL]) == NOT_NEXT)
         return not_next
 
     def _other_documents(self, members: Int64Array, draws: UInt64Array) -> Int64Array:
-        """A random document for each: never its own in paper mode; in released mode its own after ten equal tries."""
+        """Draws a document for each: never its own in paper mode; in original mode its own after ten equal tries."""
         count = len(self._documents)
         if self._rules.sampling != "original":
             others = below(count - 1, draws[_Choice.DOCUMENT])
@@ -253,7 +253,7 @@ class PairGenerator:
     def _random_spans(
         self, documents: Int64Array, wanted: Int64Array, draws: UInt64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """Whole sentences from a uniform one on, until `wanted` tokens or the document's end; at least one sentence."""
+        """Draws complete sentences from a uniform one, until `wanted` tokens or the document's end; at least one."""
         first, last = self._document_sentences[documents], self._document_sentences[documents + 1]
         sentence = first + below(last - first, draws[_Choice.SENTENCE])
         start = self._bounds[sentence]
@@ -262,7 +262,7 @@ class PairGenerator:
 
 
 def removed_tokens(length_a: Int64Array, length_b: Int64Array, limit: int) -> tuple[Int64Array, Int64Array]:
-    """How many tokens A and B lose when the longer one (B if equal) loses one at a time until both fit.
+    """Returns how many tokens A and B lose when the longer one (B if equal) loses one at a time until both fit.
 
     Args:
         length_a: tokens of A, [E].
@@ -280,7 +280,7 @@ def removed_tokens(length_a: Int64Array, length_b: Int64Array, limit: int) -> tu
 
 
 def heads(flips: Int64Array, keys: UInt64Array) -> Int64Array:
-    """How many of so many fair coin flips show heads: how many tokens are lost in front, the others at the back.
+    """Counts the heads of fair coin flips: how many tokens are lost in front, the others at the back.
 
     Args:
         flips: number of flips, [E].

@@ -229,13 +229,13 @@ def heldout_examples(config: PretrainingConfig) -> dict[str, Any]:
     """The very examples and masks that the run's held-out figures are taken on, as one padded or packed batch."""
     from bert_repro.corpus.prepared_corpus import PreparedCorpus
     from bert_repro.corpus.tokenizer import load_tokenizer
-    from bert_repro.pretraining.batch_source import resolve_phases
-    from bert_repro.pretraining.evaluation import HeldOut
+    from bert_repro.pretraining.evaluation import HeldOutEvaluation
+    from bert_repro.pretraining.run import resolve_phases
 
     corpus = PreparedCorpus.load(config.corpus)
     _, heldout = corpus.split(config.heldout_fraction, at_least=2)
     tokenizer = load_tokenizer(str(Path(config.corpus) / "tokenizer"))
-    evaluation = HeldOut(config, resolve_phases(config, processes=1)[-1], corpus, heldout, tokenizer)
+    evaluation = HeldOutEvaluation(config, resolve_phases(config, processes=1)[-1], corpus, heldout, tokenizer)
     batch: dict[str, Any] = evaluation.collate(evaluation.stream.read(evaluation.ids))
     return batch
 

@@ -7,9 +7,8 @@ import torch
 
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.presets import RELEASED_VOCAB_SIZES, positions
-from bert_repro.pretraining.batch_source import resolve_phases
 from bert_repro.pretraining.cost_estimate import model_flops
-from bert_repro.pretraining.run import new_model_config
+from bert_repro.pretraining.run import new_model_config, resolve_phases
 from bert_repro.recipes import RECIPES
 from bert_repro.reproduction.store import Store
 from bert_repro.reproduction.suite import Run

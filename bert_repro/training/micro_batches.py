@@ -73,11 +73,12 @@ class BatchSource(Protocol):
 
     Args:
         total_steps: optimiser steps of the whole run.
-        plan: what decides which examples each step takes and what they mean; a run that goes on must have the same.
+        data_fingerprint: what decides which examples each step takes and what they mean; a resumed run must have the
+            same.
     """
 
     total_steps: int
-    plan: dict[str, Any]
+    data_fingerprint: dict[str, Any]
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         """The steps from a position on (None: from the beginning)."""

@@ -28,12 +28,13 @@ from bert_repro.training.totals import training_totals
 from bert_repro.utils import status
 from bert_repro.utils.files import write_json
 from bert_repro.utils.locks import lock
-from bert_repro.utils.output_files import STATUS, SWEEP, TRAIN_LOG
+from bert_repro.utils.output_files import SAMPLE_INDEX, STATUS, SWEEP, TRAIN_LOG
 
 logger = logging.getLogger("bert_repro")
 
 _PRODUCTS = (
-    checkpoint.FOLDER, TRAIN_LOG, STATUS, "results.json", "training.png", "README.md", "plans",
+    checkpoint.FOLDER, TRAIN_LOG, STATUS, "results.json", "training.png", "README.md", SAMPLE_INDEX,
+    "plans",  # where version 0.1 kept the sample index
     SWEEP,
     "search",  # its name in version 0.1
     adapters.FOLDER, *MADE_FROM_WEIGHTS, *PREDICTIONS,

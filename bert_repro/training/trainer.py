@@ -139,7 +139,11 @@ class Trainer:
                 self.output_dir,
                 model,
                 moments,
-                replace(self.state, scaler=scaler.state_dict() if scaler else None, plan=dict(self.source.plan)),
+                replace(
+                    self.state,
+                    scaler=scaler.state_dict() if scaler else None,
+                    plan=dict(self.source.data_fingerprint),
+                ),
                 tokenizer=self.tokenizer,
                 environment=results.environment(self.accelerator),
                 keep=self.config.save_total_limit,
@@ -159,10 +163,11 @@ class Trainer:
         logger.info("resuming from %s", folder)
 
     def _require_same_plan(self, folder: Path, state: TrainerState) -> None:
+        fingerprint = self.source.data_fingerprint
         for name, before in (state.plan or {}).items():
-            if self.source.plan.get(name) != before:
+            if fingerprint.get(name) != before:
                 raise UserError(
-                    f"{folder}: its run had the {name} {before}, not {self.source.plan.get(name)}; go on with the data "
+                    f"{folder}: its run had the {name} {before}, not {fingerprint.get(name)}; go on with the data "
                     "and settings that it had, or start anew with --overwrite_output_dir"
                 )
         if state.step > self.source.total_steps:

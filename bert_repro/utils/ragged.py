@@ -9,7 +9,7 @@ import numpy.typing as npt
 Int64Array = npt.NDArray[np.int64]
 
 
-def row_starts(lengths: Int64Array) -> Int64Array:
+def row_starts(lengths: npt.NDArray[np.integer]) -> Int64Array:
     """Where each row starts in the flat array.
 
     Args:

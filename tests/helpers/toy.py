@@ -77,7 +77,7 @@ class ToySource:
 
     def __init__(self, config: ToyConfig, micro: int) -> None:
         self.config, self.micro, self.total_steps = config, micro, config.max_steps or 1
-        self.plan = {"seed": config.seed}
+        self.data_fingerprint = {"seed": config.seed}
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         for number in range(position["step"] if position else 0, self.total_steps):

@@ -72,13 +72,13 @@ def test_right_examples_pass_and_are_described(audit, tmp_path):
     assert (folder / "audit.png").read_bytes().startswith(b"\x89PNG")
     text = (folder / "audit.txt").read_text()
     assert "All 20 checks passed." in text and "25 to 28" in text and "padding, packed" in text
-    figures, checks = report["figures"], by_name(report)
+    statistics, checks = report["statistics"], by_name(report)
     assert len(checks) == 20
-    assert figures["documents"] == DOCUMENTS and figures["sequences"] > 3000
-    assert sum(figures["length_histogram"]) == sum(figures["predictions_histogram"]) == figures["sequences"]
-    assert figures["mean_length"] == np.average(np.arange(33), weights=figures["length_histogram"])
-    assert figures["padding"]["padded to max_seq_length"] == pytest.approx(1 - figures["mean_length"] / 32)
-    assert 0 < figures["padding"]["8 bins by length"] < figures["padding"]["padded to max_seq_length"]
+    assert statistics["documents"] == DOCUMENTS and statistics["sequences"] > 3000
+    assert sum(statistics["length_histogram"]) == sum(statistics["predictions_histogram"]) == statistics["sequences"]
+    assert statistics["mean_length"] == np.average(np.arange(33), weights=statistics["length_histogram"])
+    assert statistics["padding"]["padded to max_seq_length"] == pytest.approx(1 - statistics["mean_length"] / 32)
+    assert 0 < statistics["padding"]["8 bins by length"] < statistics["padding"]["padded to max_seq_length"]
     share = checks["replaced by [MASK], share"]
     assert share["low"] < 0.8 + 0.1 / 100 < share["high"] and share["high"] - share["low"] < 0.04
 
@@ -105,7 +105,7 @@ def test_other_right_settings_pass(audit, no_plot, settings):
     has_pairs = settings.get("no_nsp_input") != "contiguous"
     assert ("NotNext, share" in by_name(report)) == has_pairs
     if settings.get("nsp_sampling") == "original":
-        assert 0 < report["figures"]["forced_not_next_share"] < report["figures"]["not_next_share"] - 0.3
+        assert 0 < report["statistics"]["forced_not_next_share"] < report["statistics"]["not_next_share"] - 0.3
 
 
 def always_mask(self, targets, keys, places):
@@ -197,7 +197,7 @@ def test_labels_turned_round_are_flagged(audit, no_plot, monkeypatch):
 
 def test_repeated_and_short_documents_are_flagged(audit, no_plot, make_corpus):
     texts = [document(number) for number in range(60)]
-    with pytest.raises(UserError, match=r"repeated documents, share: 0.5000, expected 0.0000 to 0.0100 \(take the cop"):
+    with pytest.raises(UserError, match=r"repeated documents, share: 0.5000, expected 0.0000 to 0.0100 \(remove"):
         audit(corpus=make_corpus("repeated", texts * 2))
     lines = [line for text in texts for line in text.split("\n")]
     with pytest.raises(UserError, match=r"sentences per document: 1\.0000, expected at least 3"):

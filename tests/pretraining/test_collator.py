@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert_repro.pretraining.collator import DataCollatorForBertPreTraining
-from bert_repro.pretraining.dataset import ExampleBatch
+from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch
 from bert_repro.pretraining.masking import num_predictions
 from bert_repro.training.collation import collate_features
 from bert_repro.utils.randomness import draw
@@ -147,7 +146,7 @@ def test_bad_lengths_and_settings(tokenizer, examples):
     assert DataCollatorForBertPreTraining(tokenizer, pad_to_multiple_of=8)(examples)["input_ids"].shape == (4, 56)
 
 
-def test_stock_trainer_and_model_learn_from_it(tokenizer, examples, tmp_path):
+def test_the_upstream_trainer_and_model_learn_from_it(tokenizer, examples, tmp_path):
     from transformers import BertConfig, BertForPreTraining, Trainer, TrainingArguments
 
     torch.manual_seed(0)

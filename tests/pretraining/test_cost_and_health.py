@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,24 +12,22 @@ from running import TINY, recipe
 from toy import ToyConfig
 
 from bert_repro import BertReproConfig
-from bert_repro.configs import Phase, PretrainingConfig
+from bert_repro.configs import PretrainingConfig
 from bert_repro.presets import PAPER_PHASES
 from bert_repro.pretraining import cost_estimate
-from bert_repro.pretraining.batch_source import PretrainingSource
-from bert_repro.pretraining.dataset import Position
-from bert_repro.pretraining.health_checks import Watch
+from bert_repro.pretraining.health_checks import HealthChecks
 from bert_repro.training import training_log
 from bert_repro.training.cpu_performance import measured_peak
 from bert_repro.utils.output_files import TRAIN_LOG
 
 
-def test_plan_of_the_paper() -> None:
+def test_the_cost_estimate_of_the_papers_phases() -> None:
     text = cost_estimate.describe(PretrainingConfig(), BertReproConfig(), PAPER_PHASES, 3_300_000_000, 790e12, 1)
     assert "42,598,400,000" in text and "131,072,000,000" in text
-    assert "2.38e+19" in text  # 29.5e9 positions of 545 MFLOP and 13.1e9 of 588
+    assert "2.38e+19" in text  # 29.5e9 tokens of 545 MFLOP and 13.1e9 of 588
 
 
-def test_plan_prints_and_starts_nothing(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_the_estimate_and_starts_nothing(world: Any, tmp_path: Path, capsys: Any) -> None:
     arguments = ["--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 7 --dry_run"]
     assert recipe("run_pretraining", TINY, *arguments) == 0
     assert "7 steps of 16 sequences of 64 tokens" in capsys.readouterr().out
@@ -46,77 +43,33 @@ def figures(**changes: float) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         (figures(mlm_loss=7.0), "token frequency"),
-        (figures(nsp_accuracy=1.0), "gives the label away"),
+        (figures(nsp_accuracy=1.0), "reveals the label"),
         (figures(nsp_accuracy=0.5), "still 0.5"),
         (figures(), None),
         (figures(mlm_loss=7.0, nsp_accuracy=0.5, tokens=1e5), None),
     ],
 )
 def test_warnings_say_what_is_wrong_once(
-    row: dict[str, float], told: str | None, caplog: pytest.LogCaptureFixture
+    row: dict[str, float], message: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watch = Watch(PretrainingConfig())
+    health = HealthChecks(PretrainingConfig())
     with caplog.at_level("WARNING", logger="bert_repro"):
-        watch.step(row)
-        watch.step(row)
-    assert len(caplog.records) == (told is not None)
-    assert told is None or told in caplog.text
+        health.check_row(row)
+        health.check_row(row)
+    assert len(caplog.records) == (message is not None)
+    assert message is None or message in caplog.text
 
 
 def test_warnings_about_the_data(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="bert_repro"):
-        Watch(PretrainingConfig()).corpus(not_next_share=0.5, unknown_share=0.0)
-        Watch(PretrainingConfig(nsp_sampling="original")).corpus(not_next_share=0.57, unknown_share=0.0)
+        HealthChecks(PretrainingConfig()).check_data(not_next_share=0.5, unknown_share=0.0)
+        HealthChecks(PretrainingConfig(nsp_sampling="original")).check_data(not_next_share=0.57, unknown_share=0.0)
         assert not caplog.records
-        Watch(PretrainingConfig()).corpus(not_next_share=0.57, unknown_share=0.05)
+        HealthChecks(PretrainingConfig()).check_data(not_next_share=0.57, unknown_share=0.05)
     assert len(caplog.records) == 2
-
-
-class Counted:
-    """A stream of ten examples an epoch, which notes what is drawn ahead."""
-
-    def __init__(self) -> None:
-        self.prepared: list[int] = []
-        self.stopped = False
-
-    def plan(self, epoch: int) -> range:
-        return range(10)
-
-    def prepare(self, epoch: int) -> None:
-        self.prepared.append(epoch)
-
-    def stop_preparing(self) -> None:
-        self.stopped = True
-
-    def discard_before(self, epoch: int) -> None:
-        pass
-
-    def take(self, position: Position, count: int) -> tuple[list[int], Position]:
-        at = position.epoch * 10 + position.row + count
-        return [0] * count, Position(at // 10, at % 10)
-
-
-@pytest.mark.parametrize(
-    ("steps", "start", "rank", "prepared"),
-    [
-        (2, (0, 0), "0", []),
-        (4, (0, 0), "0", [1]),
-        (6, (0, 0), "0", [1, 2]),
-        (2, (3, 4), "0", [4]),
-        (6, (0, 0), "1", []),
-    ],
-)
-def test_an_epoch_is_drawn_ahead_once_where_it_is_read(
-    monkeypatch: pytest.MonkeyPatch, steps: int, start: tuple[int, int], rank: str, prepared: list[int]
-) -> None:
-    monkeypatch.setenv("LOCAL_RANK", rank)
-    stream = Counted()
-    source: Any = SimpleNamespace(streams=[stream], phases=[Phase(max_seq_length=64, steps=steps, batch=4)])
-    assert len(list(PretrainingSource._phase_steps(source, 0, 0, Position(*start)))) == steps
-    assert stream.prepared == prepared and stream.stopped
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_log_json(tmp_path: Path) -> None:

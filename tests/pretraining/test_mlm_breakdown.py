@@ -1,4 +1,4 @@
-"""The probes of a pre-trained model count what a plain loop counts, and add up to the held-out figures."""
+"""The breakdown of held-out accuracy counts what a plain loop counts, and adds up to the held-out metrics."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from running import TINY, recipe, results
 
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.pretraining.mlm_breakdown import Probe
+from bert_repro.pretraining.mlm_breakdown import MlmBreakdown
 
 MASK, IGNORE = 4, -100
 
@@ -21,8 +21,8 @@ def one_hot(tokens: list[int], size: int) -> torch.Tensor:
 
 def test_predictions_are_counted_by_action_frequency_and_label() -> None:
     counts = np.array([0, 0, 0, 0, 0, 9, 10, 1000])
-    probe = Probe(counts, MASK)
-    # Places 1 to 4 are predicted: [MASK] twice, itself, random; place 0 is [CLS], with which fixed shapes fill up.
+    breakdown = MlmBreakdown(counts, MASK)
+    # Places 1 to 4 are predicted: [MASK] twice, itself, random; place 0 is [CLS], with which static shapes fill up.
     inputs = {
         "input_ids": torch.tensor([[2, MASK, MASK, 6, 7, 3]]),
         "labels": torch.tensor([[IGNORE, 5, 7, 6, 6, IGNORE]]),
@@ -30,8 +30,8 @@ def test_predictions_are_counted_by_action_frequency_and_label() -> None:
         "next_sentence_label": torch.tensor([0, 1, 1, IGNORE]),
     }
     said = one_hot([5, 6, 6, 5, 2, 2], 8)
-    probe.take(SimpleNamespace(prediction_logits=said, seq_relationship_logits=one_hot([0, 0, 1, 1], 2)), inputs)
-    record = probe.record(Accelerator(cpu=True))
+    breakdown.add(SimpleNamespace(prediction_logits=said, seq_relationship_logits=one_hot([0, 0, 1, 1], 2)), inputs)
+    record = breakdown.results(Accelerator(cpu=True))
     assert {name: (row["right"], row["predictions"]) for name, row in record["by_action"].items()} == {
         "mask": (1, 2), "same": (1, 1), "random": (0, 1),
     }  # fmt: skip
@@ -48,7 +48,7 @@ def test_predictions_are_counted_by_action_frequency_and_label() -> None:
     "settings",
     ["", "--static_shapes true --packing false", "--next_sentence_prediction false", "--mask_replace_prob 0"],
 )
-def test_they_add_up_to_the_held_out_figures(world: Any, tmp_path: Any, settings: str) -> None:
+def test_they_add_up_to_the_held_out_metrics(world: Any, tmp_path: Any, settings: str) -> None:
     arguments = ("--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 3 --heldout_fraction 0.3")
     assert recipe("run_pretraining", TINY, *arguments, *filter(None, [settings])) == 0
     record = results(tmp_path / "run")

@@ -9,7 +9,6 @@ from scipy import stats
 
 from bert_repro.configs import ExampleConfig
 from bert_repro.errors import UserError
-from bert_repro.pretraining.permutation import permute
 from bert_repro.pretraining.segment_pairs import FORCED, NOT_NEXT, PairGenerator, PairRules, heads, removed_tokens
 from bert_repro.utils.randomness import below, draw, fraction
 
@@ -319,22 +318,3 @@ def test_heads_beyond_64_flips_and_none():
     assert (heads(np.full(5000, 1), keys) <= 1).all()
     many = heads(np.full(5000, 1000), keys)
     assert abs(many.mean() - 500) < 1 and abs(many.var() - 250) < 20
-
-
-# -------------------------------------------------------------------------------------------------------- permutation
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 100, 101, 65537])
-def test_permutation_holds_every_row_once(size):
-    rows = permute(np.arange(size), size, 4, 0, 1)
-    assert np.array_equal(np.sort(rows), np.arange(size))
-    assert np.array_equal(permute(np.arange(size)[::3], size, 4, 0, 1), rows[::3])
-
-
-def test_permutations_are_all_equally_likely_and_leave_no_neighbours():
-    orders = [tuple(permute(np.arange(4), 4, 1, 0, epoch)) for epoch in range(4800)]
-    counts = np.unique(orders, axis=0, return_counts=True)[1]
-    assert len(counts) == 24 and stats.chisquare(counts).pvalue > 0.001
-    rows = permute(np.arange(50000), 50000, 1, 0, 0)
-    assert abs(np.corrcoef(rows[:-1], rows[1:])[0, 1]) < 0.02
-    assert abs(np.corrcoef(rows, np.arange(50000))[0, 1]) < 0.02

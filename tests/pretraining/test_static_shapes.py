@@ -8,17 +8,16 @@ import torch
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.configs import ExampleConfig
-from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, FixedShape
-from bert_repro.pretraining.dataset import ExampleBatch
+from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch, StaticShape
 from bert_repro.pretraining.masking import num_predictions
 from bert_repro.utils.randomness import draw
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(55))]
 LENGTH = 24
 SHAPES = {
-    "packed": FixedShape(sequences=5, length=LENGTH, tokens=100),
-    "full": FixedShape(sequences=3, length=LENGTH, tokens=50),
-    "padded": FixedShape(sequences=5, length=LENGTH),
+    "packed": StaticShape(sequences=5, length=LENGTH, tokens=100),
+    "full": StaticShape(sequences=3, length=LENGTH, tokens=50),
+    "padded": StaticShape(sequences=5, length=LENGTH),
 }
 
 
@@ -39,7 +38,7 @@ def examples(lengths: tuple[int, ...] = (24, 9, 17)) -> ExampleBatch:
     return ExampleBatch(tokens, sizes, np.maximum(sizes // 2, 3), labels, draw(0, np.arange(len(sizes))))
 
 
-def collate(tokenizer: Any, shape: FixedShape | None, packing: bool, batch: ExampleBatch) -> dict[str, Any]:
+def collate(tokenizer: Any, shape: StaticShape | None, packing: bool, batch: ExampleBatch) -> dict[str, Any]:
     options: dict[str, Any] = {"packing": packing, "shape": shape, "return_prediction_positions": True}
     return DataCollatorForBertPreTraining(tokenizer, **options)(batch)
 
@@ -86,7 +85,7 @@ def test_a_batch_that_does_not_fit_is_refused(tokenizer: Any) -> None:
 @pytest.mark.parametrize("most", [None, 4])
 def test_no_batch_has_more_predictions_than_its_shape_has_room_for(most: int | None) -> None:
     generator = np.random.default_rng(0)
-    shape = FixedShape(sequences=40, length=128, tokens=3000)
+    shape = StaticShape(sequences=40, length=128, tokens=3000)
     room, largest = shape.predictions(0.15, most), 0
     for _ in range(300):
         lengths = generator.integers(3, 129, 40)

@@ -8,7 +8,7 @@ import torch
 from running import TINY, recipe, results
 
 from bert_repro.models.modeling_bert_repro import use_cpu_kernels
-from bert_repro.pretraining.batch_source import PretrainingSource
+from bert_repro.pretraining.dataset import PretrainingSource
 from bert_repro.training import training_log
 from bert_repro.utils.output_files import TRAIN_LOG
 

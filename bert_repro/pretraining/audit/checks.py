@@ -1,7 +1,7 @@
-"""What must hold of a corpus and of examples, as values with the ranges they must lie in.
+"""Checks a corpus and its examples: measured values with the ranges they must lie in.
 
-What examples should be is worked out here from the definitions (paper 3.1, A.1; released generator), not by the code
-that makes them. A share must lie where 99.9% of correct samples do, evenness is a chi-square test at 0.1%: right code
+What examples should be is derived here from the definitions (paper 3.1, A.1; original implementation), not by the code
+that makes them. A share must lie where 99.9% of correct samples do, evenness is a chi-square test at 0.1%: correct code
 fails one such check in a thousand seeds.
 """
 
@@ -12,18 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.pretraining.audit.tally import LENGTH_BINS, Tally
+from bert_repro.pretraining.audit.counts import LENGTH_BINS, ExampleCounts
 
 CONFIDENCE = 0.999
 REPEATED_DOCUMENTS = 0.01
 UNKNOWN_TOKENS = 0.01
 SENTENCES_PER_DOCUMENT = 3.0
 WHOLE_WORD_PREDICTIONS = 0.9
-_RANDOM_DOCUMENT_TRIES = 10  # released generator
+_RANDOM_DOCUMENT_TRIES = 10  # original implementation
 _EXPECTED_PER_GROUP = 5  # below it the chi-square distribution does not describe the statistic
 
-_NSP_MEND = "the pairs are not drawn as asked for"
-_MASK_MEND = "the masking is not as asked for"
+_NSP_FIX = "the pairs are not drawn as asked for"
+_MASK_FIX = "the masking is not as asked for"
 
 
 class Check(NamedTuple):
@@ -34,14 +34,14 @@ class Check(NamedTuple):
         found: the value.
         low: least value that passes.
         high: greatest value that passes.
-        mend: what is wrong, or what to do, when it fails.
+        fix: what is wrong, or what to do, when it fails.
     """
 
     name: str
     found: float
     low: float
     high: float
-    mend: str
+    fix: str
 
     @property
     def passed(self) -> bool:
@@ -50,42 +50,42 @@ class Check(NamedTuple):
 
     def __str__(self) -> str:
         if self.low == self.high == 0:
-            return f"{self.name}: {self.found}, expected none ({self.mend})"
+            return f"{self.name}: {self.found}, expected none ({self.fix})"
         bound = f"at least {self.low:.4g}" if self.high == float("inf") else f"{self.low:.4f} to {self.high:.4f}"
-        return f"{self.name}: {self.found:.4f}, expected {bound} ({self.mend})"
+        return f"{self.name}: {self.found:.4f}, expected {bound} ({self.fix})"
 
-    def record(self) -> dict[str, Any]:
-        """For JSON: no upper bound is null."""
+    def as_json(self) -> dict[str, Any]:
+        """Returns the fields for JSON; no upper bound is null."""
         return {**self._asdict(), "high": None if self.high == float("inf") else self.high, "passed": self.passed}
 
 
 def corpus_checks(corpus: PreparedCorpus) -> Iterator[Check]:
-    """What must hold before any example is drawn."""
+    """Checks what must hold before any example is drawn."""
     repeated = 1 - len(np.unique(corpus.document_keys)) / corpus.num_documents
-    yield Check("repeated documents, share", repeated, 0, REPEATED_DOCUMENTS, "take the copies out of the input")
+    yield Check("repeated documents, share", repeated, 0, REPEATED_DOCUMENTS, "remove the copies from the input")
     yield Check(
         "sentences per document",
         corpus.num_sentences / corpus.num_documents,
         SENTENCES_PER_DOCUMENT,
         float("inf"),
-        "too few for next sentence prediction; in .txt take blank lines between paragraphs out",
+        "too few for next sentence prediction; in .txt remove blank lines between paragraphs",
     )
 
 
-def example_checks(tally: Tally) -> Iterator[Check]:
-    """What must hold of the examples that were counted."""
-    counts = tally.counts
+def example_checks(counted: ExampleCounts) -> Iterator[Check]:
+    """Checks what must hold of the examples that were counted."""
+    counts = counted.counts
     unknown = counts["unknown"] / counts["predictable"]
     yield Check("[UNK] among tokens, share", unknown, 0, UNKNOWN_TOKENS, "train a tokenizer on this corpus")
     yield _none("sequences not framed by [CLS] and [SEP]", counts["malformed"], "the examples are malformed")
-    if tally.draws_pairs:
-        yield from _pair_checks(tally)
-    yield from _prediction_checks(tally)
-    yield from _replacement_checks(tally)
+    if counted.draws_pairs:
+        yield from _pair_checks(counted)
+    yield from _prediction_checks(counted)
+    yield from _replacement_checks(counted)
 
 
-def corpus_figures(corpus: PreparedCorpus, max_seq_length: int) -> dict[str, Any]:
-    """Sizes of a corpus and its short documents."""
+def corpus_statistics(corpus: PreparedCorpus, max_seq_length: int) -> dict[str, Any]:
+    """Returns the sizes of a corpus and the shares of its short documents."""
     tokens, sentences = np.diff(corpus.document_starts), np.diff(corpus.document_sentences)
     return {
         "documents": corpus.num_documents,
@@ -97,10 +97,10 @@ def corpus_figures(corpus: PreparedCorpus, max_seq_length: int) -> dict[str, Any
     }
 
 
-def example_figures(tally: Tally) -> dict[str, Any]:
-    """Shares and histograms of the examples that were counted."""
-    counts, sequences = tally.counts, tally.counts["sequences"]
-    room = sequences * tally.max_seq_length
+def example_statistics(counted: ExampleCounts) -> dict[str, Any]:
+    """Returns shares and histograms of the examples that were counted."""
+    counts, sequences = counted.counts, counted.counts["sequences"]
+    room = sequences * counted.max_seq_length
     return {
         "sequences": sequences,
         "mean_length": counts["tokens"] / sequences,
@@ -116,13 +116,13 @@ def example_figures(tally: Tally) -> dict[str, Any]:
             f"{LENGTH_BINS} bins by length": 1 - counts["tokens"] / counts["binned_tokens"],
             "packed": 0.0,
         },
-        "length_histogram": tally.arrays["lengths"].tolist(),
-        "predictions_histogram": np.trim_zeros(tally.arrays["predictions"], "b").tolist(),
+        "length_histogram": counted.arrays["lengths"].tolist(),
+        "predictions_histogram": np.trim_zeros(counted.arrays["predictions"], "b").tolist(),
     }
 
 
-def _pair_checks(tally: Tally) -> Iterator[Check]:
-    counts, sequences = tally.counts, tally.counts["sequences"]
+def _pair_checks(counted: ExampleCounts) -> Iterator[Check]:
+    counts, sequences = counted.counts, counted.counts["sequences"]
     free = sequences - counts["forced"]
     low, high = _interval(free, 0.5)
     yield Check(
@@ -130,40 +130,42 @@ def _pair_checks(tally: Tally) -> Iterator[Check]:
         counts["not_next"] / sequences,
         (counts["forced"] + low) / sequences,
         (counts["forced"] + high) / sequences,
-        _NSP_MEND,
+        _NSP_FIX,
     )
-    if tally.config.nsp_sampling == "paper":
-        yield _none("NotNext without a choice", counts["forced"], _NSP_MEND)
-    is_released = tally.config.nsp_sampling == "original"
-    unlucky = float(tally.num_documents) ** -_RANDOM_DOCUMENT_TRIES if is_released else 0.0
+    if counted.config.nsp_sampling == "paper":
+        yield _none("NotNext without a choice", counts["forced"], _NSP_FIX)
+    is_original = counted.config.nsp_sampling == "original"
+    unlucky = float(counted.num_documents) ** -_RANDOM_DOCUMENT_TRIES if is_original else 0.0
     most = _interval(counts["not_next"], unlucky)[1]
-    yield Check("NotNext inside one document", counts["not_next_of_same_document"], 0, most, _NSP_MEND)
-    yield _none("IsNext whose B does not follow A", counts["is_next_elsewhere"], _NSP_MEND)
-    documents_b, distances = tally.arrays["documents_b"], tally.arrays["distances"]
-    expected = _drawn_from_others(tally.arrays["documents_a"], tally.document_groups(np.arange(tally.num_documents)))
-    yield from _evenness("documents of NotNext, even", documents_b, expected, _NSP_MEND)
-    sizes = tally.document_groups(np.arange(1, tally.num_documents))
+    yield Check("NotNext inside one document", counts["not_next_of_same_document"], 0, most, _NSP_FIX)
+    yield _none("IsNext whose B does not follow A", counts["is_next_elsewhere"], _NSP_FIX)
+    documents_b, distances = counted.arrays["documents_b"], counted.arrays["distances"]
+    expected = _drawn_from_others(
+        counted.arrays["documents_a"], counted.document_groups(np.arange(counted.num_documents))
+    )
+    yield from _evenness("documents of NotNext, even", documents_b, expected, _NSP_FIX)
+    sizes = counted.document_groups(np.arange(1, counted.num_documents))
     yield from _evenness(
-        "distances of NotNext documents, even", distances, sizes * (distances.sum() / sizes.sum()), _NSP_MEND
+        "distances of NotNext documents, even", distances, sizes * (distances.sum() / sizes.sum()), _NSP_FIX
     )
 
 
-def _prediction_checks(tally: Tally) -> Iterator[Check]:
-    counts = tally.counts
-    yield _none("sequences with a wrong count of predictions", counts["sequences_with_wrong_count"], _MASK_MEND)
-    yield _none("labels that are not the text", counts["wrong_labels"], _MASK_MEND)
-    yield _none("predicted [CLS] and [SEP]", counts["predicted_special"], _MASK_MEND)
-    yield _none("tokens changed but not predicted", counts["changed_elsewhere"], _MASK_MEND)
-    if tally.config.whole_word_masking:
+def _prediction_checks(counted: ExampleCounts) -> Iterator[Check]:
+    counts = counted.counts
+    yield _none("sequences with a wrong count of predictions", counts["sequences_with_wrong_count"], _MASK_FIX)
+    yield _none("labels that are not the text", counts["wrong_labels"], _MASK_FIX)
+    yield _none("predicted [CLS] and [SEP]", counts["predicted_special"], _MASK_FIX)
+    yield _none("tokens changed but not predicted", counts["changed_elsewhere"], _MASK_FIX)
+    if counted.config.whole_word_masking:
         made = counts["predictions"] / counts["wanted_predictions"]
-        yield Check("predictions of those asked for, share", made, WHOLE_WORD_PREDICTIONS, 1, _MASK_MEND)
+        yield Check("predictions of those asked for, share", made, WHOLE_WORD_PREDICTIONS, 1, _MASK_FIX)
     else:
-        places = tally.arrays["places"], tally.arrays["expected_places"]
-        yield from _evenness("places of predictions, even", *places, _MASK_MEND)
+        places = counted.arrays["places"], counted.arrays["expected_places"]
+        yield from _evenness("places of predictions, even", *places, _MASK_FIX)
 
 
-def _replacement_checks(tally: Tally) -> Iterator[Check]:
-    counts, config, source = tally.counts, tally.config, tally.random_source
+def _replacement_checks(counted: ExampleCounts) -> Iterator[Check]:
+    counts, config, source = counted.counts, counted.config, counted.random_source
     drawable = int(source.sum())
     chance = config.random_replace_prob / (drawable + (config.random_token_source == "vocab"))
     mask = config.mask_replace_prob + (chance if config.random_token_source == "vocab" else 0)
@@ -173,30 +175,30 @@ def _replacement_checks(tally: Tally) -> Iterator[Check]:
         ("replaced by a random token, share", "random", 1 - mask - same),
         ("left as they are, share", "same", same),
     ):
-        yield _share(name, counts[key], counts["predictions"], share, _MASK_MEND)
+        yield _share(name, counts[key], counts["predictions"], share, _MASK_FIX)
     if not counts["random"]:
         return
-    reserved = int((source & tally.vocabulary.is_reserved).sum()) / (drawable - 1)
+    reserved = int((source & counted.vocabulary.is_reserved).sum()) / (drawable - 1)
     name = "special tokens among random ones, share"
-    yield _share(name, counts["random_reserved"], counts["random"], reserved, _MASK_MEND)
-    sizes = tally.token_groups(np.flatnonzero(source))
-    targets = tally.arrays["random_targets"]
+    yield _share(name, counts["random_reserved"], counts["random"], reserved, _MASK_FIX)
+    sizes = counted.token_groups(np.flatnonzero(source))
+    targets = counted.arrays["random_targets"]
     elsewhere = (counts["random"] - targets.sum()) * sizes / drawable
     expected = elsewhere + _drawn_from_others(targets, sizes)
-    yield from _evenness("random tokens, even", tally.arrays["random_tokens"], expected, _MASK_MEND)
+    yield from _evenness("random tokens, even", counted.arrays["random_tokens"], expected, _MASK_FIX)
 
 
-def _none(name: str, found: int, mend: str) -> Check:
-    return Check(name, found, 0, 0, mend)
+def _none(name: str, found: int, fix: str) -> Check:
+    return Check(name, found, 0, 0, fix)
 
 
-def _share(name: str, found: int, trials: int, share: float, mend: str) -> Check:
+def _share(name: str, found: int, trials: int, share: float, fix: str) -> Check:
     low, high = _interval(trials, share)
-    return Check(name, found / trials, low / trials, high / trials, mend)
+    return Check(name, found / trials, low / trials, high / trials, fix)
 
 
 def _interval(trials: int, probability: float) -> tuple[float, float]:
-    """Where 99.9% of the counts of a binomial distribution lie."""
+    """Returns the range of 99.9% of the counts of a binomial distribution."""
     from scipy.stats import binom
 
     # Shares that sum to one leave a remainder of rounding.
@@ -207,7 +209,7 @@ def _interval(trials: int, probability: float) -> tuple[float, float]:
 
 
 def _drawn_from_others(own: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Expected counts in groups when every draw takes any member of all groups but its own.
+    """Returns the expected counts in groups when every draw takes any member of all groups but its own.
 
     Args:
         own: how many draws have their own member in each group, [GROUPS].
@@ -217,8 +219,8 @@ def _drawn_from_others(own: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64])
     return expected
 
 
-def _evenness(name: str, found: npt.NDArray[np.int64], expected: npt.NDArray[np.float64], mend: str) -> Iterator[Check]:
-    """A chi-square test; none where the sample is too small for one."""
+def _evenness(name: str, found: npt.NDArray[np.int64], expected: npt.NDArray[np.float64], fix: str) -> Iterator[Check]:
+    """Yields a chi-square test; none where the sample is too small for one."""
     from scipy.stats import chi2
 
     possible = expected > 0
@@ -227,4 +229,4 @@ def _evenness(name: str, found: npt.NDArray[np.int64], expected: npt.NDArray[np.
     statistic = ((found - expected)[possible] ** 2 / expected[possible]).sum()
     impossible = found[~possible].sum()
     p_value = 0.0 if impossible else float(chi2.sf(statistic, possible.sum() - 1))
-    yield Check(f"{name} (p-value)", p_value, 1 - CONFIDENCE, 1, mend)
+    yield Check(f"{name} (p-value)", p_value, 1 - CONFIDENCE, 1, fix)

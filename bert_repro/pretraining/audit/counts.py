@@ -23,7 +23,7 @@ class Sample(NamedTuple):
     """A batch of examples before and after masking.
 
     Args:
-        rows: of the epoch plan, [B].
+        rows: of the sample index, [B].
         tokens: before masking, int64 [T].
         inputs: what the model reads, int64 [T].
         labels: the tokens to predict, negative elsewhere, int64 [T].
@@ -63,7 +63,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Any) -> "Vocabulary":
-        """From a tokenizer."""
+        """Reads it from a tokenizer."""
         entries = tokenizer.get_vocab()
         size = max(entries.values()) + 1
         is_reserved = np.zeros(size, dtype=bool)
@@ -81,7 +81,7 @@ class Vocabulary:
 
 
 @dataclass
-class Tally:
+class ExampleCounts:
     """Sums over samples.
 
     Args:
@@ -109,7 +109,7 @@ class Tally:
 
     @property
     def random_source(self) -> BoolArray:
-        """The tokens a random one is drawn from but [MASK], which then cannot be told from masking; bool [size]."""
+        """The tokens a random one is drawn from except [MASK], which looks like masking; bool [size]."""
         source = np.ones(self.vocabulary.size, dtype=bool)
         if self.config.random_token_source == "ordinary":
             source = ~self.vocabulary.is_reserved
@@ -117,11 +117,11 @@ class Tally:
         return source
 
     def token_groups(self, tokens: Int64Array) -> Int64Array:
-        """How many of the tokens lie in each of `GROUPS` equal ranges of ids."""
+        """Counts the tokens in each of `GROUPS` equal ranges of ids."""
         return np.bincount(tokens * GROUPS // self.vocabulary.size, minlength=GROUPS)
 
     def document_groups(self, documents: npt.NDArray[Any]) -> Int64Array:
-        """How many of the documents lie in each of `GROUPS` equal ranges of the corpus."""
+        """Counts the documents in each of `GROUPS` equal ranges of the corpus."""
         return np.bincount(documents.astype(np.int64) * GROUPS // self.num_documents, minlength=GROUPS)
 
     def add(self, sample: Sample) -> None:

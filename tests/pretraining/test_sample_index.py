@@ -1,0 +1,171 @@
+import logging
+
+import numpy as np
+import pytest
+from memory_corpus import MemoryCorpus, corpus_of
+from scipy import stats
+
+from bert_repro.configs import ExampleConfig
+from bert_repro.errors import UserError
+from bert_repro.pretraining import sample_index
+from bert_repro.pretraining.sample_index import EpochIndexes, SampleIndex, permute
+from bert_repro.pretraining.segment_pairs import NOT_NEXT
+
+
+@pytest.fixture(scope="module")
+def corpus() -> MemoryCorpus:
+    return corpus_of(80)
+
+
+@pytest.fixture
+def indexes(corpus, tmp_path):
+    """Makes indexes of documents 2 to 79; what is given changes."""
+
+    def make(config=None, *, of=corpus, documents=None, folder="", **names) -> EpochIndexes:
+        documents = np.arange(2, 80) if documents is None else documents
+        names = {"max_seq_length": 64, "seed": 1, "phase": 0, **names}
+        return EpochIndexes(of, documents, config or ExampleConfig(), folder=tmp_path / folder, **names)
+
+    return make
+
+
+def test_an_index_says_what_it_holds(indexes, tmp_path):
+    index = indexes().get(0)
+    rows, statistics = index.rows, index.statistics
+    assert len(index) == len(rows) == statistics.rows > 150
+    assert rows.dtype.itemsize == 28
+    assert statistics.not_next == (rows["flags"] & NOT_NEXT).sum() and statistics.forced == 0
+    assert statistics.tokens == (rows["length_a"] + rows["length_b"] + 3).sum()
+    assert rows["document_a"].min() >= 2 and rows["document_b"].min() >= 2
+    assert [path.suffix for path in tmp_path.iterdir()] == [".index"]
+    original = indexes(ExampleConfig(nsp_sampling="original")).get(0).statistics
+    assert original.not_next > 0.5 * original.rows and 0 < original.forced < original.not_next
+
+
+def test_an_index_is_reused_only_for_the_same_corpus_and_settings(indexes):
+    path = indexes().get(0).path
+    stamp = path.stat().st_mtime_ns
+    assert indexes().get(0).path == path and path.stat().st_mtime_ns == stamp
+    others = [indexes().get(1)] + [
+        indexes(**changes).get(0)
+        for changes in (
+            {"phase": 1},
+            {"seed": 2},
+            {"max_seq_length": 32},
+            {"documents": np.arange(79)},
+            {"config": ExampleConfig(nsp_sampling="original")},
+            {"config": ExampleConfig(short_seq_prob=0.2)},
+            {"of": corpus_of(80, seed=1)},
+        )
+    ]
+    paths = {other.path for other in others}
+    assert len(paths) == len(others) and path not in paths
+    assert indexes(ExampleConfig(masked_lm_prob=0.3)).get(0).path == path
+
+
+@pytest.mark.parametrize("damage", ["row", "end", "statistics", "header", "version"])
+def test_a_damaged_index_is_found_and_drawn_again(indexes, damage, caplog):
+    path = indexes().get(0).path
+    original = path.read_bytes()
+    damaged = bytearray(original)
+    if damage == "row":
+        damaged[5000] ^= 1
+    if damage == "end":
+        del damaged[-28:]
+    if damage == "statistics":
+        damaged = bytearray(original.replace(b'"forced": 0', b'"forced": 7'))
+    if damage == "header":
+        damaged[0:4] = b"\x00\x01\x02\x03"
+    if damage == "version":
+        damaged = bytearray(original.replace(b'"format_version": 1', b'"format_version": 0'))
+    assert damaged != original
+    path.write_bytes(damaged)
+    with pytest.raises(UserError, match="remove it"):
+        SampleIndex.open(path).verify()
+    with caplog.at_level(logging.WARNING, logger="bert_repro"):
+        indexes().get(0)
+    assert "drawing the examples again" in caplog.text
+    assert path.read_bytes() == original
+
+
+def test_rows_are_hashed_once_by_the_training_process_and_not_by_loader_processes(indexes, monkeypatch):
+    verified = []
+    monkeypatch.setattr(SampleIndex, "verify", lambda self: verified.append(self.path))
+    drawn = indexes().get(0)
+    training, loader = indexes(), indexes()
+    for _ in range(2):
+        assert len(training.get(0)) == len(loader.get(0, verify=False)) == len(drawn)
+    assert verified == [drawn.path]
+
+
+def test_a_failed_drawing_leaves_nothing(indexes, tmp_path):
+    one_token = MemoryCorpus(np.arange(4), np.arange(4), np.arange(4))
+    with pytest.raises(UserError, match="each has one token"):
+        indexes(of=one_token, documents=np.arange(3)).get(0)
+    with pytest.raises(UserError, match="1 document"):
+        indexes(documents=np.arange(1)).get(0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_indexes_of_earlier_epochs_can_be_discarded(indexes, tmp_path):
+    indexes().get(0)  # left by an earlier run
+    indexes(phase=1).get(0)
+    current = indexes()
+    rows = np.array(current.get(1).rows)
+    current.get(2)
+    current.discard_before(2)
+    names = sorted(path.stem for path in tmp_path.iterdir())
+    assert [(name[:6], name[-6:]) for name in names] == [("phase0", "epoch2"), ("phase1", "epoch0")]
+    assert np.array_equal(current.get(1).rows, rows)
+    assert np.array_equal(indexes().get(1).rows, rows)
+
+
+@pytest.fixture
+def drawn_ahead(indexes, monkeypatch):
+    monkeypatch.setattr(sample_index, "_WORTH_A_PROCESS", 1)
+    made = indexes()
+    made.draw_ahead(1)
+    yield made
+    made.stop_drawing()
+
+
+def test_the_next_epoch_is_drawn_by_another_process(drawn_ahead, indexes, monkeypatch):
+    expected = np.array(indexes(folder="elsewhere").get(1).rows)
+    process = drawn_ahead._drawing[1]
+    drawn_ahead.draw_ahead(1)
+    assert drawn_ahead._drawing == {1: process}
+    monkeypatch.setattr(sample_index, "PairGenerator", None)  # nothing can be drawn here
+    assert np.array_equal(drawn_ahead.get(1).rows, expected)
+    assert process.returncode == 0 and not drawn_ahead._drawing
+
+
+def test_a_drawing_process_that_fails_costs_time_only(drawn_ahead, indexes):
+    drawn_ahead._drawing[1].kill()
+    assert np.array_equal(drawn_ahead.get(1).rows, indexes(folder="elsewhere").get(1).rows)
+
+
+def test_no_drawing_process_is_left_or_started_for_little(drawn_ahead, indexes, monkeypatch):
+    process = drawn_ahead._drawing[1]
+    drawn_ahead.stop_drawing()
+    assert process.poll() is not None and not drawn_ahead._drawing
+    monkeypatch.setattr(sample_index, "_WORTH_A_PROCESS", 10**6)
+    small, static = indexes(), indexes(ExampleConfig(dupe_factor=2), folder="static")
+    small.draw_ahead(1)
+    static.draw_ahead(1)
+    assert not small._drawing and not static._drawing
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100, 101, 65537])
+def test_a_permutation_holds_every_row_once(size):
+    rows = permute(np.arange(size), size, 4, 0, 1)
+    assert np.array_equal(np.sort(rows), np.arange(size))
+    assert np.array_equal(permute(np.arange(size)[::3], size, 4, 0, 1), rows[::3])
+
+
+def test_permutations_are_all_equally_likely_and_leave_no_neighbors():
+    orders = [tuple(permute(np.arange(4), 4, 1, 0, epoch)) for epoch in range(4800)]
+    counts = np.unique(orders, axis=0, return_counts=True)[1]
+    assert len(counts) == 24 and stats.chisquare(counts).pvalue > 0.001
+    rows = permute(np.arange(50000), 50000, 1, 0, 0)
+    assert abs(np.corrcoef(rows[:-1], rows[1:])[0, 1]) < 0.02
+    assert abs(np.corrcoef(rows, np.arange(50000))[0, 1]) < 0.02
