@@ -9,7 +9,7 @@ silent (docs/DEVIATIONS.md). `source` says who decides the default: "paper", "or
 from bert_repro.configs.base import Config, Source, aliases_of, current_names, first_names, require, setting
 from bert_repro.configs.corpus import CorpusConfig, TextConfig, TokenizerConfig
 from bert_repro.configs.finetuning import SWEPT, CustomDataConfig, FinetuningConfig
-from bert_repro.configs.pretraining import AuditConfig, ExampleConfig, Phase, PretrainingConfig
+from bert_repro.configs.pretraining import AuditConfig, CurveComparisonConfig, ExampleConfig, Phase, PretrainingConfig
 from bert_repro.configs.publishing import CardConfig, ExtractionConfig, OnnxConfig, PushConfig, SentenceScoringConfig
 from bert_repro.configs.reproduction import QuickstartConfig, ReportConfig, StudyConfig
 from bert_repro.configs.tasks import (
@@ -42,6 +42,7 @@ __all__ = [  # noqa: RUF022 - the order of the configuration reference
     "ExampleConfig",
     "PretrainingConfig",
     "AuditConfig",
+    "CurveComparisonConfig",
     "FinetuningConfig",
     "SWEPT",
     "CustomDataConfig",

@@ -212,3 +212,25 @@ class AuditConfig(ExampleConfig):
         require(not self.left_to_right, "--left_to_right has no masks to audit; leave it out")
         require(self.max_seq_length >= 8, f"--max_seq_length is {self.max_seq_length}; it must be at least 8")
         require(self.num_sequences > 0, f"--num_sequences is {self.num_sequences}; it must be positive")
+
+
+@dataclass(frozen=True)
+class CurveComparisonConfig(Config):
+    """Compares a pre-training run with a reference curve (recipes/compare_curve.py)."""
+
+    run: str = setting("", "Output folder of a pre-training run, finished or not, or its train_log.jsonl.")
+    reference: str = setting("", "The curve to compare with: a file of docs/reference_curves/, or another run.")
+    metric: str | None = setting(
+        None, "What to compare, as the log calls it. Default: eval_mlm_loss where both have it, else mlm_loss."
+    )
+    tolerance: float = setting(
+        0.1, "Share of its tokens that a run may lag behind and still be on track.", unit="fraction"
+    )
+    output_file: str | None = setting(None, "Plot to write; default: curve_comparison.png beside the log.")
+
+    def validate(self) -> None:
+        """Two curves."""
+        super().validate()
+        for name in ("run", "reference"):
+            require(bool(getattr(self, name)), f"--{name} is missing")
+        require(self.tolerance >= 0, f"--tolerance is {self.tolerance}; it must not be negative")

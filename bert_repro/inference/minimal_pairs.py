@@ -17,7 +17,7 @@ from tqdm import tqdm
 from bert_repro.configs import SentenceScoringConfig
 from bert_repro.errors import UserError
 from bert_repro.inference.sentence_scoring import score_with
-from bert_repro.utils import status
+from bert_repro.utils.files import write_json, write_text
 from bert_repro.utils.readers import read_json_lines
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def read_pairs(path: Path) -> list[MinimalPair]:
         for name, text in (("sentence_good", good), ("sentence_bad", bad)):
             if not text.strip():
                 raise table.error(row, f"field {name!r} is empty; give a sentence")
-        pairs.append(MinimalPair(good, bad, f"{path}, row {line}", levels))
+        pairs.append(MinimalPair(good, bad, f"{path}, line {line}", levels))
     return pairs
 
 
@@ -115,9 +115,9 @@ def score_minimal_pairs(
         "wall_time_seconds": round(time.perf_counter() - began, 1),
     }
     folder = Path(config.output_dir)
-    status.write_json(folder / "results.json", results)
+    write_json(folder / "results.json", results)
     table = accuracy_table(results)
-    status.write_text(folder / TABLE_FILE, table)
+    write_text(folder / TABLE_FILE, table)
     logger.info("%s", table.rstrip())
     return results
 

@@ -11,7 +11,6 @@ Scoring"; `within_word_l2r`).
 import json
 import logging
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -33,6 +32,7 @@ from bert_repro.training.collation import collate_features
 from bert_repro.training.model_loading import load_pretrained
 from bert_repro.training.trainer import to_device
 from bert_repro.utils import status
+from bert_repro.utils.files import atomic_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -227,10 +227,9 @@ def run_sentence_scoring(config: SentenceScoringConfig) -> dict[str, Any]:
 
         return score_minimal_pairs(config, model, tokenizer)
     target = Path(config.output_dir) / SCORES_FILE
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     texts = enumerate(read_texts(Path(config.input_file or ""), config.text_column), start=1)
     count, tokens, total = 0, 0, 0.0
-    with temporary.open("w", encoding="utf-8", newline="\n") as file, tqdm(unit="sentence") as progress:
+    with atomic_file(target) as file, tqdm(unit="sentence") as progress:
         while chunk := list(islice(texts, _SENTENCES_AT_A_TIME)):
             names = [f"{config.input_file}, text {number}" for number, _ in chunk]
             sentences = [text for _, text in chunk]
@@ -238,10 +237,8 @@ def run_sentence_scoring(config: SentenceScoringConfig) -> dict[str, Any]:
                 file.write(json.dumps(score_record(text, score), ensure_ascii=False) + "\n")
                 count, tokens, total = count + 1, tokens + len(score.tokens), total + score.total
             progress.update(len(chunk))
-    if not count:
-        temporary.unlink()
-        raise UserError(f"--input_file {config.input_file}: no texts; name a file with at least one")
-    os.replace(temporary, target)
+        if not count:
+            raise UserError(f"--input_file {config.input_file}: no texts; name a file with at least one")
     mean = total / tokens
     logger.info("%s: %d sentences, %d tokens, %.4f nats a token", target, count, tokens, -mean)
     return {"sentences": count, "tokens": tokens, "log_probability": mean, "perplexity": math.exp(-mean)}

@@ -91,6 +91,11 @@ RECIPES = {
         "bert_repro.pretraining.run:run_pretraining",
         "pre-train BERT, from scratch or from a checkpoint",
     ),
+    "compare_curve": Recipe(
+        configs.CurveComparisonConfig,
+        "bert_repro.pretraining.compare_curve:compare_curve",
+        "compare a pre-training run with a reference curve",
+    ),
     "run_glue": Recipe(
         configs.GlueConfig,
         "bert_repro.finetuning.run:run_finetuning",

@@ -5,13 +5,16 @@ numbers are those of an editor, from 1; a row of CSV that holds line breaks is n
 """
 
 import csv
+import gzip
 import json
 import logging
+import lzma
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bert_repro.errors import UserError
 
@@ -54,17 +57,20 @@ def half_surrogate(text: str) -> int | None:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Reads lines with their numbers, without line ends and byte-order mark.
+    """Reads lines with their numbers, without line ends and byte-order mark; .gz and .xz are decompressed.
 
     A line ends at a line feed alone, so the other line separators of Unicode stay in the text.
 
     Raises:
-        UserError: the file is missing, cannot be read or is not UTF-8.
+        UserError: the file is missing, cannot be read, is damaged or is not UTF-8.
     """
+    opened: Callable[..., IO[bytes]] = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)  # type: ignore[assignment]
     try:
-        with path.open("rb") as file:
+        with opened(path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 yield number, decode_line(line, path, number)
+    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+        raise UserError(f"{path}: is damaged or not a {path.suffix} file ({error}); get it again") from None
     except OSError as error:
         raise _unreadable(path, error) from error
 

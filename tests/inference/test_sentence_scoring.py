@@ -144,10 +144,10 @@ def test_accuracy_in_all_is_over_pairs_and_the_mean_over_paradigms():
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('{"sentence_good": "the cat"}', "row 2: no field 'sentence_bad'"),
-        ('{"sentence_good": "the cat", "sentence_bad": " "}', "row 2: field 'sentence_bad' is empty"),
-        ("the cat", "row 2: is not JSON"),
-        (json.dumps({"sentence_good": "cat " * 20, "sentence_bad": "it"}), "row 2: has 20 tokens; the model reads 14"),
+        ('{"sentence_good": "the cat"}', "line 2: no field 'sentence_bad'"),
+        ('{"sentence_good": "the cat", "sentence_bad": " "}', "line 2: field 'sentence_bad' is empty"),
+        ("the cat", "line 2: is not valid JSON"),
+        (json.dumps({"sentence_good": "cat " * 20, "sentence_bad": "it"}), "line 2: has 20 tokens; the model reads 14"),
     ],
 )
 def test_a_bad_pair_is_one_line_and_code_2(folder, tmp_path, capfd, line, reason):

@@ -1,0 +1,192 @@
+"""Is a pre-training run on track? Its log beside a reference curve, at equal numbers of tokens."""
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from bert_repro.configs import CurveComparisonConfig
+from bert_repro.errors import UserError
+from bert_repro.training import training_log
+from bert_repro.utils.output_files import TRAIN_LOG
+
+Verdict = Literal["on track", "behind", "diverged"]
+EXIT_CODES: dict[Verdict, int] = {"on track": 0, "behind": 4, "diverged": 5}
+
+_PREFERRED = ("eval_mlm_loss", "mlm_loss")
+_WINDOW = 5  # rows of a training metric that one point averages; held-out metrics are taken as they are
+_NOISE = 0.02  # relative difference of values that says nothing
+_DIVERGED = {"loss": 0.5, "accuracy": 0.1}  # worse than the run's own best, and than the reference, by more
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric over tokens.
+
+    Args:
+        tokens: tokens seen, increasing.
+        values: the metric there; NaN where the log has none that is finite.
+    """
+
+    tokens: np.ndarray[Any, np.dtype[np.float64]]
+    values: np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a run compares with a reference.
+
+    Args:
+        verdict: `on track`, `behind` or `diverged`.
+        metric: what was compared.
+        tokens: of the last point that both curves reach.
+        value: of the run there.
+        reference: of the reference there.
+        lag: tokens that the run has seen more than the reference needed for `value`; negative where it is ahead, and
+            its own tokens where the reference was never as bad.
+    """
+
+    verdict: Verdict
+    metric: str
+    tokens: int
+    value: float
+    reference: float
+    lag: int
+
+    def sentence(self) -> str:
+        """The comparison in words."""
+        name = self.metric.removeprefix("eval_").replace("_", " ")
+        where = (
+            f"{'held-out ' if self.metric.startswith('eval_') else ''}{name} {self.value:.3f} after {self.tokens:,} "
+        )
+        where += f"tokens, reference {self.reference:.3f}"
+        if self.verdict == "behind":
+            return f"behind by {self.lag:,} tokens: {where}"
+        return f"{self.verdict}: {where}" + (f" (ahead by {-self.lag:,} tokens)" if self.lag < 0 else "")
+
+
+def compare_curve(config: CurveComparisonConfig) -> Comparison:
+    """Compares a run's log with a reference curve, prints the verdict and draws both curves.
+
+    Returns:
+        The comparison of a run that is on track.
+
+    Raises:
+        UserError: a file is missing or the two have no metric in common.
+        SystemExit: the run is behind (code 4) or has diverged (code 5).
+    """
+    run, reference = _rows(config.run, "--run"), _rows(config.reference, "--reference")
+    metric = config.metric or _common_metric(run, reference)
+    curves = _curve(run, metric, config.run), _curve(reference, metric, config.reference)
+    found = compare(*curves, metric, tolerance=config.tolerance)
+    path = Path(config.output_file) if config.output_file else _log_file(config.run).with_name("curve_comparison.png")
+    _plot(path, metric, found, *curves)
+    sys.stdout.write(f"{found.sentence()}; {path}\n")
+    if code := EXIT_CODES[found.verdict]:
+        raise SystemExit(code)
+    return found
+
+
+def compare(run: Curve, reference: Curve, metric: str, *, tolerance: float) -> Comparison:
+    """Compares two curves at the last point of the run that the reference reaches.
+
+    Args:
+        run: the run.
+        reference: a run that went well; values that are not finite are left out.
+        metric: what both show; of an accuracy more is better.
+        tolerance: share of its tokens that a run may lag and still be on track.
+
+    Raises:
+        UserError: the run begins after the reference ends.
+    """
+    sign = -1.0 if metric.endswith("accuracy") else 1.0  # from here on less is better
+    kept = np.isfinite(reference.values)
+    known, best = reference.tokens[kept], np.minimum.accumulate(sign * reference.values[kept])
+    within = run.tokens <= known[-1]
+    if not within.any():
+        raise UserError(
+            f"the run's first point is after {run.tokens[0]:,.0f} tokens, the reference ends after {known[-1]:,.0f}; "
+            "name a longer reference"
+        )
+    tokens, values = run.tokens[within], sign * run.values[within]
+    at, value = float(tokens[-1]), float(values[-1])
+    expected = float(np.interp(at, known, sign * reference.values[kept]))
+    lag = at - _tokens_to_reach(value, known, best)
+    threshold = _DIVERGED["accuracy" if sign < 0 else "loss"]
+    verdict: Verdict = "on track"
+    if not math.isfinite(value) or (value - np.nanmin(values) > threshold and value - expected > threshold):
+        verdict = "diverged"
+    elif value > expected + _NOISE * abs(expected) and lag > tolerance * at:
+        verdict = "behind"
+    return Comparison(verdict, metric, int(at), sign * value, sign * expected, round(lag))
+
+
+def _tokens_to_reach(value: float, tokens: Any, best: Any) -> float:
+    """Tokens after which the reference was first as good; 0 if it always was, its last if it never is."""
+    if not math.isfinite(value) or value >= best[0]:
+        return 0.0
+    place = int(np.argmax(best <= value))
+    if best[place] > value:
+        return float(tokens[-1])
+    share = (best[place - 1] - value) / (best[place - 1] - best[place])
+    return float(tokens[place - 1] + share * (tokens[place] - tokens[place - 1]))
+
+
+def _log_file(name: str) -> Path:
+    path = Path(name)
+    return path / TRAIN_LOG if path.is_dir() else path
+
+
+def _rows(name: str, flag: str) -> list[dict[str, Any]]:
+    path = _log_file(name)
+    if not path.is_file():
+        raise UserError(f"{flag} {path}: no such file; name a run's folder, or a file like its train_log.jsonl")
+    rows = training_log.read(path)
+    if not any(isinstance(row, dict) and "tokens" in row for row in rows):
+        raise UserError(f"{flag} {path}: holds no row with tokens; name the train_log.jsonl of a pre-training run")
+    return rows
+
+
+def _common_metric(run: list[dict[str, Any]], reference: list[dict[str, Any]]) -> str:
+    for name in _PREFERRED:
+        if all(any(name in row for row in rows) for rows in (run, reference)):
+            return name
+    raise UserError(
+        f"the run and the reference have none of {', '.join(_PREFERRED)} in common; name a metric with --metric"
+    )
+
+
+def _curve(rows: list[dict[str, Any]], metric: str, name: str) -> Curve:
+    """The metric's curve; rows of an evaluation have the tokens of the training row before them."""
+    tokens, points = 0.0, []
+    for row in rows:
+        tokens = max(tokens, row.get("tokens", 0.0))
+        if metric in row:
+            value = row[metric]
+            points.append((tokens, math.nan if value is None else float(value)))
+    if not points:
+        raise UserError(f"{name}: no row has {metric}; name another with --metric")
+    seen, values = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
+    if not metric.startswith("eval_"):
+        starts = [max(0, end - _WINDOW) for end in range(1, len(values) + 1)]
+        values = np.array([values[start : end + 1].mean() for end, start in enumerate(starts)])
+    return Curve(seen, values)
+
+
+def _plot(path: Path, metric: str, found: Comparison, run: Curve, reference: Curve) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axis = figure.subplots()
+    axis.plot(reference.tokens / 1e6, reference.values, color="tab:gray", label="reference")
+    axis.plot(run.tokens / 1e6, run.values, color="tab:blue", marker=".", label="run")
+    axis.set_xlabel("tokens (millions)")
+    axis.set_ylabel(metric.replace("_", " ").replace("eval", "held-out"))
+    axis.set_title(found.sentence(), fontsize="small", wrap=True)
+    axis.grid(alpha=0.3)
+    axis.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,100 @@
+"""The verdict on a run beside a reference whose curve is known."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from running import recipe
+
+MILLION = 1_000_000
+
+
+def reference_loss(tokens: float) -> float:
+    return 4 + 5 * math.exp(-tokens / (3 * MILLION))
+
+
+def write_log(path: Path, points: list[tuple[int, float | None]], metric: str = "eval_mlm_loss") -> Path:
+    """A log as training writes it: a row of training, then a row of the evaluation, which has no tokens."""
+    rows: list[dict[str, object]] = []
+    for step, (tokens, value) in enumerate(points, start=1):
+        rows.append({"step": step, "loss": 1.0, "tokens": tokens})
+        rows.append({"step": step, metric: value}) if metric.startswith("eval") else rows[-1].update({metric: value})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Path:
+    return write_log(
+        tmp_path / "reference.jsonl", [(n * MILLION // 4, reference_loss(n * MILLION / 4)) for n in range(1, 81)]
+    )
+
+
+def verdict(run: Path, reference: Path, capfd: pytest.CaptureFixture[str], *more: object) -> tuple[int, str]:
+    code = recipe("compare_curve", "--run", run, "--reference", reference, *more)
+    captured = capfd.readouterr()
+    return code, captured.out + captured.err
+
+
+def test_the_same_curve_is_on_track_and_plotted(tmp_path, reference, capfd):
+    (tmp_path / "run").mkdir()
+    write_log(tmp_path / "run" / "train_log.jsonl", [(n * MILLION, reference_loss(n * MILLION)) for n in range(1, 8)])
+    code, out = verdict(tmp_path / "run", reference, capfd)
+    assert code == 0 and out.startswith("on track: held-out mlm loss")
+    assert (tmp_path / "run" / "curve_comparison.png").stat().st_size > 1000
+
+
+def test_a_run_at_half_the_pace_is_behind_by_half_its_tokens(tmp_path, reference, capfd):
+    run = write_log(tmp_path / "run.jsonl", [(n * MILLION, reference_loss(n * MILLION / 2)) for n in range(1, 9)])
+    code, out = verdict(run, reference, capfd)
+    assert code == 4
+    lag = int(out.split("behind by ")[1].split(" tokens")[0].replace(",", ""))
+    assert lag == pytest.approx(4 * MILLION, rel=0.01)
+    assert verdict(run, reference, capfd, "--tolerance 0.6")[0] == 0
+
+
+def test_a_run_at_twice_the_pace_is_on_track_and_ahead(tmp_path, reference, capfd):
+    run = write_log(tmp_path / "run.jsonl", [(n * MILLION, reference_loss(n * MILLION * 2)) for n in range(1, 5)])
+    code, out = verdict(run, reference, capfd)
+    assert code == 0 and ("ahead by 3,9" in out or "ahead by 4,0" in out)
+
+
+@pytest.mark.parametrize("end", [7.0, None])
+def test_a_loss_that_rises_again_or_is_not_finite_has_diverged(tmp_path, reference, capfd, end):
+    good = [(n * MILLION, reference_loss(n * MILLION)) for n in range(1, 6)]
+    run = write_log(tmp_path / "run.jsonl", [*good, (6 * MILLION, end)])
+    code, out = verdict(run, reference, capfd)
+    assert code == 5 and out.startswith("diverged")
+
+
+def test_a_jump_that_the_reference_makes_too_is_no_divergence(tmp_path, capfd):
+    """As the training loss does where the sequences become longer."""
+    points = [(n * MILLION, 5.0 if n < 10 else 6.0) for n in range(1, 20)]
+    reference = write_log(tmp_path / "reference.jsonl", points, "mlm_loss")
+    code, out = verdict(write_log(tmp_path / "run.jsonl", points[:17], "mlm_loss"), reference, capfd)
+    assert code == 0 and "on track: mlm loss 6.000" in out
+
+
+def test_accuracies_are_better_when_higher(tmp_path, capfd):
+    points = [(n * MILLION, 0.02 * n) for n in range(1, 20)]
+    reference = write_log(tmp_path / "reference.jsonl", points, "eval_nsp_accuracy")
+    slow = [(n * MILLION, 0.01 * n) for n in range(1, 20)]
+    run = write_log(tmp_path / "run.jsonl", slow, "eval_nsp_accuracy")
+    code, out = verdict(run, reference, capfd, "--metric eval_nsp_accuracy")
+    assert code == 4 and "behind by 9,500,000 tokens" in out
+    assert verdict(reference, run, capfd, "--metric eval_nsp_accuracy")[0] == 0
+
+
+def test_what_cannot_be_compared_is_one_line_and_code_2(tmp_path, reference, capfd):
+    (tmp_path / "other.jsonl").write_text('{"step": 1}\n')
+    late = write_log(tmp_path / "late.jsonl", [(100 * MILLION, 4.0)])
+    training = write_log(tmp_path / "training.jsonl", [(MILLION, 4.0)], "mlm_loss")
+    for run, reason in [
+        (tmp_path / "missing.jsonl", "no such file"),
+        (tmp_path / "other.jsonl", "no row with tokens"),
+        (late, "the reference ends after 20,000,000"),
+        (training, "in common"),
+    ]:
+        code, out = verdict(run, reference, capfd)
+        assert code == 2 and reason in out and len(out.splitlines()) == 1
