@@ -18,12 +18,12 @@ export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help quickstart test test-slow test-xla test-stock test-lowest test-space check format docs bench card report wheel clean
+.PHONY: help quickstart test test-slow test-xla test-upstream test-lowest test-space check format docs bench card report wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# torch goes in first and through pip even where uv does the rest: pip knows the machine's own wheels and indexes
+# torch is installed first and through pip even where uv does the rest: pip knows the machine's own wheels and indexes
 # (pip config), where a CPU build may lie; uv reads none of that and would bring gigabytes of CUDA packages.
 $(READY): constraints.txt pyproject.toml
 	@test -n "$(PYTHON)" \
@@ -40,7 +40,7 @@ else
 endif
 	@touch $@
 
-quickstart: $(READY) ## The whole road in miniature: corpus, vocabulary, pre-training, fine-tuning, publishing
+quickstart: $(READY) ## The whole product in miniature: corpus, vocabulary, pre-training, fine-tuning, publishing
 	$(BIN)/python recipes/quickstart.py
 
 test: $(READY) ## The default tests: offline, CPU, at most 5 minutes on 2 cores
@@ -54,14 +54,14 @@ check: $(READY) ## Lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test-stock: $(READY) ## Every head's published folder in an environment of stock transformers alone
-	$(PYTHON) -m venv .venv-stock
-	.venv-stock/bin/python -m pip install --quiet torch transformers -c constraints.txt
-	rm -rf .venv-stock/published
-	$(BIN)/python tests/hub/upstream_environment.py write .venv-stock/published
-	cd .venv-stock && HF_HUB_OFFLINE=1 bin/python -I ../tests/hub/upstream_environment.py read published
+test-upstream: $(READY) ## Every head's published folder in an environment of upstream transformers alone
+	$(PYTHON) -m venv .venv-upstream
+	.venv-upstream/bin/python -m pip install --quiet torch transformers -c constraints.txt
+	rm -rf .venv-upstream/published
+	$(BIN)/python tests/hub/upstream_environment.py write .venv-upstream/published
+	cd .venv-upstream && HF_HUB_OFFLINE=1 bin/python -I ../tests/hub/upstream_environment.py read published
 
-# The lists below are whole, so pip takes them alone; the package goes in without a look at its bounds.
+# The lists below are complete, so pip takes them alone; the package is installed without checking its bounds.
 .venv-lowest/.installed: constraints-lowest.txt
 	@rm -f $@
 	$(PYTHON) -m venv .venv-lowest
@@ -87,7 +87,7 @@ test-space: $(READY) .venv-space/.installed ## The demo in headless Chromium (De
 	.venv-space/bin/python tests/hub/space_in_a_browser.py .venv-space/screenshots \
 	  $(SPACE_HEADS:%=.venv-space/published/AutoModelFor%)
 
-# torch_xla belongs to an older torch, so the package goes in without a look at its bounds, and pip takes this list alone.
+# torch_xla belongs to an older torch, so the package is installed without checking its bounds, and pip takes this list alone.
 $(XLA)/.installed: constraints-xla.txt pyproject.toml
 	@test -n "$(PYTHON)" \
 	  || { echo "Python 3.11 or later is needed; name one with: make PYTHON=/path/to/python" >&2; exit 2; }
@@ -100,7 +100,7 @@ $(XLA)/.installed: constraints-xla.txt pyproject.toml
 test-xla: $(XLA)/.installed ## The XLA path on the CPU, in an environment of its own (8 GB, minutes)
 	$(XLA)/bin/python -m pytest -m xla tests/training/test_xla.py
 
-format: $(READY) ## Let ruff mend what it can
+format: $(READY) ## Let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -110,15 +110,15 @@ docs: $(READY) ## Write docs/CONFIGURATION.md, DEVIATIONS.md and results.schema.
 bench: $(READY) ## The side-by-side measurements, one after another
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
-card: $(READY) ## Gather a run's card: make card RUN=runs/mrpc NAME=bert-mrpc ARGS='--base_model org/bert'
+card: $(READY) ## Write a run's card: make card RUN=runs/mrpc NAME=bert-mrpc ARGS='--base_model org/bert'
 	$(BIN)/python recipes/make_card.py --folder $(RUN) --output_file model_cards/$(NAME).md --hub_model_id $(NAME) $(ARGS)
 
-report: $(READY) ## Write docs/report anew from the records of finished runs: ours beside the paper's numbers
+report: $(READY) ## Write docs/report from the results of finished runs: ours beside the paper's numbers
 	$(BIN)/python recipes/report.py
 
 wheel: $(READY) ## Build the wheel and the source archive into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
 clean: ## Remove the environment, builds and caches; runs/ stays
-	rm -rf $(VENV) $(XLA) .venv-stock .venv-lowest .venv-space build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(XLA) .venv-upstream .venv-lowest .venv-space build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

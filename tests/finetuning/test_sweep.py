@@ -255,7 +255,7 @@ def test_a_split_that_was_only_scored_is_summed_up_too() -> None:
     assert "without degenerate" not in head and "not finite" not in head
 
 
-def test_of_equal_scores_the_run_that_did_not_collapse_is_best() -> None:
+def test_of_equal_scores_the_run_that_is_not_degenerate_is_best() -> None:
     outcomes = [outcome(0, dev=0.8, degenerate=True), outcome(1, dev=0.8), outcome(2, dev=0.8), outcome(3)]
     assert best_run(outcomes, "dev", "f1") == outcomes[1]
     assert best_run(outcomes[3:], "dev", "f1") is None
