@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from bert_repro.corpus.tokenizer import tokenizer_fingerprint
 from bert_repro.errors import UserError
-from bert_repro.tasks import metrics
+from bert_repro.tasks import encoding, metrics
 from bert_repro.tasks.encoding import require_length
 from bert_repro.tasks.token_cache import cached_as
 
@@ -69,6 +69,8 @@ class Task(ABC):
         data_license: of the published data, for the card; None: not known.
 
     Attributes:
+        encodes_at_once: whether `encode_batch` takes all examples of a split at once.
+        encoding_code: the modules and functions that `encode_batch` calls; features on disk are those of this code.
         sequences_per_example: how many sequences the encoder reads for one row of a batch.
     """
 
@@ -85,7 +87,8 @@ class Task(ABC):
     paper_batch: int = 32
     paper_epochs: float = 3.0
     data_license: str | None = None
-    encodes_at_once: ClassVar[bool] = False  # or a thousand examples at a time
+    encodes_at_once: ClassVar[bool] = False
+    encoding_code: ClassVar[tuple[Any, ...]] = (encoding,)
     sequences_per_example: ClassVar[int] = 1
 
     def prepared(self, config: "FinetuningConfig", tokenizer: "PreTrainedTokenizerBase") -> "Task":
@@ -184,7 +187,7 @@ class Task(ABC):
             fn_kwargs={"tokenizer": tokenizer, "max_seq_length": max_seq_length},
             remove_columns=dataset.column_names,
             desc=f"tokenising {self.name}",
-            **cached_as(dataset, [type(self).__name__, *key]),
+            **cached_as(dataset, key, (type(self).encode_batch, *self.encoding_code)),
         )
         truncated = self.count_truncated(features)
         if truncated:

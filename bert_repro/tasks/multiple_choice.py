@@ -15,6 +15,7 @@ import numpy as np
 
 from bert_repro.configs import FinetuningConfig, SwagConfig
 from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.tasks import encoding
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.custom_data import files_of
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
@@ -32,6 +33,18 @@ HUB_DATASET, HUB_CONFIG = "allenai/swag", "regular"
 ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 LABELS = ("0", "1", "2", "3")
 FILES = {"train": "train.csv", "validation": "val.csv", "test": "test.csv"}
+
+
+def _segments(examples: Mapping[str, list[str]], start_segment: str) -> tuple[list[str], list[list[str]]]:
+    """Returns segment A of every example, and for each ending segment B of every example."""
+    if start_segment == "A":
+        firsts = [f"{first} {start}" for first, start in zip(examples["sent1"], examples["sent2"], strict=True)]
+        return firsts, [examples[name] for name in ENDINGS]
+    seconds = [
+        [f"{start} {ending}" for start, ending in zip(examples["sent2"], examples[name], strict=True)]
+        for name in ENDINGS
+    ]
+    return examples["sent1"], seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +65,7 @@ class SwagTask(Task):
     data_license: str | None = "unknown, as its card on the Hub says"
     files: Mapping[str, Path] = field(default_factory=dict)
     sequences_per_example: ClassVar[int] = len(ENDINGS)
+    encoding_code: ClassVar[tuple[Any, ...]] = (encoding, _segments)
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SwagTask":
         """The task with the configuration's `start_segment` and files."""
@@ -92,7 +106,7 @@ class SwagTask(Task):
         """
         cls, sep = special_ids(tokenizer)
         room = max_seq_length - 3
-        firsts, choices = self._segments(examples)
+        firsts, choices = _segments(examples, self.start_segment)
         first_ids = token_ids(tokenizer, firsts)
         second_ids = [token_ids(tokenizer, seconds) for seconds in choices]
         features: dict[str, list[Any]] = {"input_ids": [], "token_type_ids": [], "length": [], "truncated": []}
@@ -182,17 +196,6 @@ class SwagTask(Task):
         if self.files:
             return super().data_description()
         return {"dataset": HUB_DATASET, "config": HUB_CONFIG, "language": "en", "license": self.data_license}
-
-    def _segments(self, examples: Mapping[str, list[str]]) -> tuple[list[str], list[list[str]]]:
-        """Segment A of every example, and for each ending segment B of every example."""
-        if self.start_segment == "A":
-            firsts = [f"{first} {start}" for first, start in zip(examples["sent1"], examples["sent2"], strict=True)]
-            return firsts, [examples[name] for name in ENDINGS]
-        seconds = [
-            [f"{start} {ending}" for start, ending in zip(examples["sent2"], examples[name], strict=True)]
-            for name in ENDINGS
-        ]
-        return examples["sent1"], seconds
 
     def _from_hub(self, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
         found = load_from_hub(HUB_DATASET, splits, name=HUB_CONFIG)

@@ -1,6 +1,7 @@
-"""Tokenised splits on disk: found again by a later run, and never by one whose result would be another."""
+"""Tokenized splits on disk: found again by a later run, and never by one whose result would be another."""
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from bert_repro.configs import NerConfig, SquadConfig
-from bert_repro.tasks import get_task
+from bert_repro.tasks import encoding, get_task, token_cache
 from bert_repro.tasks.base import Task
+from bert_repro.tasks.glue import leaderboard_zip
+from bert_repro.tasks.tagging import document_windows
 from bert_repro.tasks.tagging.tagging_task import TaggingTask
 
 ROWS = {"sentence": ["a small river", "the old house falls slowly near a green tree"], "label": [0, 1], "idx": [0, 1]}
@@ -32,14 +35,28 @@ def encoded(task: Task, rows: dict[str, list[Any]], tokenizer: Any, length: int 
     return made
 
 
-def test_the_same_split_is_tokenised_once(cache: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_split_is_tokenized_once(cache: Path, tokenizer: Any) -> None:
     first = encoded(get_task("sst2"), ROWS, tokenizer)
-    monkeypatch.setattr(type(get_task("sst2")), "encode_batch", None)
+    (file,) = cache.iterdir()
+    written = file.stat().st_mtime_ns
     assert encoded(get_task("sst2"), ROWS, tokenizer) == first
-    assert len(list(cache.iterdir())) == 1
+    assert [file.stat().st_mtime_ns for file in cache.iterdir()] == [written]
 
 
-def test_other_text_length_or_labels_are_tokenised_anew(cache: Path, tokenizer: Any) -> None:
+def test_only_a_change_of_the_code_that_encodes_throws_features_away(
+    cache: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded(get_task("sst2"), ROWS, tokenizer)
+    source = inspect.getsource
+    for changed, files in ((leaderboard_zip, 1), (document_windows, 1), (encoding, 2)):
+        token_cache._source.cache_clear()
+        monkeypatch.setattr(inspect, "getsource", lambda part, changed=changed: source(part) + "#" * (part is changed))
+        encoded(get_task("sst2"), ROWS, tokenizer)
+        assert len(list(cache.iterdir())) == files
+    token_cache._source.cache_clear()
+
+
+def test_other_text_length_or_labels_are_tokenized_again(cache: Path, tokenizer: Any) -> None:
     task, first = get_task("sst2"), encoded(get_task("sst2"), ROWS, tokenizer)
     for changed in ({"sentence": ["a small stone", "the old house falls"]}, {"label": [1, 1]}):
         assert encoded(task, {**ROWS, **changed}, tokenizer) != first

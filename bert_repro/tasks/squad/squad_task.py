@@ -9,18 +9,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bert_repro.configs import FinetuningConfig, SquadConfig
 from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.tasks import encoding
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids
 from bert_repro.tasks.hub_datasets import load_from_hub
 from bert_repro.tasks.prediction_files import require_first_rows
-from bert_repro.tasks.squad import scoring
+from bert_repro.tasks.squad import passage_windows, scoring
 from bert_repro.tasks.squad.decoding import Decoder, ReleasedText, text_by_offsets
 from bert_repro.tasks.squad.passage_windows import (
     NO_ANSWER,
@@ -76,6 +77,7 @@ class SquadTask(Task):
     settings: SquadConfig = _DEFAULTS
     null_score_diff_threshold: float | None = None
     tokenizer: Any = field(default=None, repr=False)
+    encoding_code: ClassVar[tuple[Any, ...]] = (encoding, passage_windows)
 
     # -------------------------------------------------------------------------------------------------- settings
 

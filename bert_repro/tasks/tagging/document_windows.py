@@ -2,10 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from bert_repro.tasks.encoding import token_ids
+from bert_repro.training.collation import IGNORE_INDEX
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -25,7 +32,7 @@ class Window(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TokenisedDocument:
+class TokenizedDocument:
     """A document's sentences laid end to end.
 
     Args:
@@ -39,7 +46,7 @@ class TokenisedDocument:
     sentence_starts: Int32Array
 
     @classmethod
-    def of(cls, sentences: Sequence[Sequence[Sequence[int]]], room: int, unknown: int) -> "TokenisedDocument":
+    def of(cls, sentences: Sequence[Sequence[Sequence[int]]], room: int, unknown: int) -> "TokenizedDocument":
         """Lays the token ids of words of sentences end to end.
 
         Args:
@@ -57,7 +64,21 @@ class TokenisedDocument:
         )
 
 
-def windows(document: TokenisedDocument, context: str, room: int) -> Iterator[Window]:
+def word_pieces(sentences: Sequence[Sequence[str]], tokenizer: "PreTrainedTokenizerBase") -> list[list[list[int]]]:
+    """Returns the token ids of every word of every sentence; each different word is tokenized once, by itself."""
+    vocabulary = list(dict.fromkeys(chain.from_iterable(sentences)))
+    ids = dict(zip(vocabulary, token_ids(tokenizer, vocabulary), strict=True))
+    return [[ids[word] for word in words] for words in sentences]
+
+
+def token_labels(length: int, places: Int32Array, tags: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Returns a label for each token of a window: the tag at the first token of each word, -100 elsewhere."""
+    labels = np.full(length, IGNORE_INDEX, dtype=np.int64)
+    labels[places] = tags
+    return labels
+
+
+def windows(document: TokenizedDocument, context: str, room: int) -> Iterator[Window]:
     """The windows of a document, in the order of their words.
 
     Args:
@@ -76,7 +97,7 @@ def windows(document: TokenisedDocument, context: str, room: int) -> Iterator[Wi
         yield Window(start, end, first, last)
 
 
-def _units(document: TokenisedDocument, room: int) -> Iterator[tuple[int, int]]:
+def _units(document: TokenizedDocument, room: int) -> Iterator[tuple[int, int]]:
     """Sentences as ranges of words, cut between words where they do not fit."""
     starts = document.word_starts
     for first, end in zip(document.sentence_starts[:-1].tolist(), document.sentence_starts[1:].tolist(), strict=True):
@@ -87,7 +108,7 @@ def _units(document: TokenisedDocument, room: int) -> Iterator[tuple[int, int]]:
             first = last
 
 
-def _tiles(document: TokenisedDocument, units: Sequence[tuple[int, int]], room: int) -> Iterator[tuple[int, int]]:
+def _tiles(document: TokenizedDocument, units: Sequence[tuple[int, int]], room: int) -> Iterator[tuple[int, int]]:
     """Joins neighbours while they fit together."""
     starts = document.word_starts
     first, last = units[0]

@@ -17,10 +17,12 @@ import numpy.typing as npt
 
 from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.tasks import encoding
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
-from bert_repro.tasks.encoding import special_ids, token_ids
+from bert_repro.tasks.encoding import special_ids
 from bert_repro.tasks.prediction_files import require_first_rows
-from bert_repro.tasks.tagging.document_windows import TokenisedDocument, windows
+from bert_repro.tasks.tagging import document_windows
+from bert_repro.tasks.tagging.document_windows import TokenizedDocument, token_labels, windows, word_pieces
 from bert_repro.tasks.tagging.tag_files import ENTITY_TAG, TaggedSentences, read_tagged_text, to_bio
 from bert_repro.training.collation import IGNORE_INDEX
 
@@ -50,6 +52,7 @@ class TaggingTask(Task):
     context: str = "tile"
     # Windows reach over sentences, and documents must stay whole.
     encodes_at_once: ClassVar[bool] = True
+    encoding_code: ClassVar[tuple[Any, ...]] = (encoding, document_windows)
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "TaggingTask":
         """The task with the configuration's `ner_context`."""
@@ -89,7 +92,7 @@ class TaggingTask(Task):
         """
         cls, sep = special_ids(tokenizer)
         room = max_seq_length - SPECIAL_TOKENS
-        pieces = _pieces(examples["words"], tokenizer)
+        pieces = word_pieces(examples["words"], tokenizer)
         tags = list(chain.from_iterable(examples.get("tags", [])))
         numbers = examples.get("document", range(len(pieces)))
         columns = ("input_ids", "token_type_ids", "length", "truncated", "places", *(["labels"] if tags else []))
@@ -97,7 +100,7 @@ class TaggingTask(Task):
         words_before = 0
         for _, group in groupby(zip(numbers, pieces, strict=True), key=lambda pair: pair[0]):
             sentences = [sentence for _, sentence in group]
-            document = TokenisedDocument.of(sentences, room, int(tokenizer.unk_token_id))
+            document = TokenizedDocument.of(sentences, room, int(tokenizer.unk_token_id))
             too_long = np.array([len(word) > room for sentence in sentences for word in sentence])
             for window in windows(document, self.context, room):
                 words = slice(window.first_word, window.last_word)
@@ -110,7 +113,7 @@ class TaggingTask(Task):
                 features["places"].append(places)
                 if tags:
                     own = tags[words_before + words.start : words_before + words.stop]
-                    features["labels"].append(_labels(len(ids), places, own))
+                    features["labels"].append(token_labels(len(ids), places, own))
             words_before += len(document.word_starts) - 1
         return features
 
@@ -246,16 +249,3 @@ def _numbered(
             f"one of: {', '.join(numbers)}"
         )
     return [numbers[tag] for tag in tags]
-
-
-def _pieces(sentences: Sequence[Sequence[str]], tokenizer: "PreTrainedTokenizerBase") -> list[list[list[int]]]:
-    """The token ids of every word of every sentence. Words are tokenised one by one, each different one once."""
-    vocabulary = list(dict.fromkeys(chain.from_iterable(sentences)))
-    ids = dict(zip(vocabulary, token_ids(tokenizer, vocabulary), strict=True))
-    return [[ids[word] for word in words] for words in sentences]
-
-
-def _labels(length: int, places: npt.NDArray[np.int32], tags: Sequence[int]) -> npt.NDArray[np.int64]:
-    labels = np.full(length, IGNORE_INDEX, dtype=np.int64)
-    labels[places] = tags
-    return labels

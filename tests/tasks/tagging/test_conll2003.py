@@ -15,7 +15,7 @@ from bert_repro.configs import NerConfig
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks import metrics
 from bert_repro.tasks.tagging.conll2003 import CONLL2003, TAGS
-from bert_repro.tasks.tagging.document_windows import TokenisedDocument, windows
+from bert_repro.tasks.tagging.document_windows import TokenizedDocument, windows
 from bert_repro.tasks.tagging.tag_files import read_tagged_text, to_bio
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
@@ -129,7 +129,7 @@ def test_words_without_tags_are_read_for_prediction_only(tmp_path):
 def random_document(generator, room):
     counts = [generator.choice([0, 1, 2, 5, 9, 30]) for _ in range(generator.randint(1, 12))]
     sentences = [[[9] * generator.randint(1, room + 3) for _ in range(count)] for count in counts]
-    return TokenisedDocument.of(sentences, room, UNK), counts
+    return TokenizedDocument.of(sentences, room, UNK), counts
 
 
 @pytest.mark.parametrize("context", ["tile", "centred", "sentence"])
@@ -150,16 +150,16 @@ def test_every_word_is_tagged_once_in_a_window_that_fits(context):
 
 
 def test_tiles_hold_as_many_whole_sentences_as_fit():
-    document = TokenisedDocument.of([[[9], [9]], [[9, 9]], [[9]] * 3, [[9]] * 12, [[9]]], 6, UNK)
+    document = TokenizedDocument.of([[[9], [9]], [[9, 9]], [[9]] * 3, [[9]] * 12, [[9]]], 6, UNK)
     found = [(window.first_word, window.last_word) for window in windows(document, "tile", 6)]
     # 2 + 2 tokens, then 3; the sentence of 12 words is cut at the window's size; then the last.
     assert found == [(0, 3), (3, 6), (6, 12), (12, 18), (18, 19)]
-    exact = TokenisedDocument.of([[[9]] * 2, [[9]] * 4, [[9]]], 6, UNK)
+    exact = TokenizedDocument.of([[[9]] * 2, [[9]] * 4, [[9]]], 6, UNK)
     assert [(window.first_word, window.last_word) for window in windows(exact, "tile", 6)] == [(0, 6), (6, 7)]
 
 
 def test_centred_windows_share_the_room_between_both_sides():
-    document = TokenisedDocument.of([[[9]] * 2 for _ in range(6)], 6, UNK)
+    document = TokenizedDocument.of([[[9]] * 2 for _ in range(6)], 6, UNK)
     found = [(window.start, window.end) for window in windows(document, "centred", 6)]
     assert found == [(0, 6), (0, 6), (2, 8), (4, 10), (6, 12), (6, 12)]
 
