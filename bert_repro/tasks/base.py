@@ -69,6 +69,7 @@ class Task(ABC):
         data_license: of the published data, for the card; None: not known.
 
     Attributes:
+        reference_column: the column of labels, tags or answers; a split without it is unlabelled.
         encodes_at_once: whether `encode_batch` takes all examples of a split at once.
         encoding_code: the modules and functions that `encode_batch` calls; features on disk are those of this code.
         sequences_per_example: how many sequences the encoder reads for one row of a batch.
@@ -87,6 +88,7 @@ class Task(ABC):
     paper_batch: int = 32
     paper_epochs: float = 3.0
     data_license: str | None = None
+    reference_column: ClassVar[str] = "label"
     encodes_at_once: ClassVar[bool] = False
     encoding_code: ClassVar[tuple[Any, ...]] = (encoding,)
     sequences_per_example: ClassVar[int] = 1
@@ -124,7 +126,6 @@ class Task(ABC):
         """
         return {}
 
-    @abstractmethod
     def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
         """Reads splits.
 
@@ -141,6 +142,15 @@ class Task(ABC):
         Raises:
             UserError: none of the splits is there, or a file is not as the task's official files are.
         """
+        found = self.read_splits(None if data_dir is None else Path(data_dir), splits)
+        for split in splits:
+            if split not in found:
+                logger.warning("%s: split %s is missing", self.name, split)
+        return found
+
+    @abstractmethod
+    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """Reads the splits that are there; see `load`."""
 
     def data_files(self, data_dir: Path) -> list[Path]:
         """Lists the official files of the training set and of the labelled splits, whether or not they are there.
@@ -150,9 +160,9 @@ class Task(ABC):
         """
         return []
 
-    @abstractmethod
     def is_labelled(self, dataset: "datasets.Dataset") -> bool:
-        """Whether a split carries the references that `score` needs."""
+        """Returns whether a split has the references that `score` needs."""
+        return self.reference_column in dataset.column_names
 
     @abstractmethod
     def encode_batch(
@@ -271,9 +281,10 @@ class Task(ABC):
             NonFiniteError: an output is not finite.
         """
 
-    @abstractmethod
     def references(self, dataset: "datasets.Dataset") -> Sequence[Any]:
         """Returns what the predictions of a labelled split are compared with, in the form that `load_metric` takes."""
+        found: list[Any] = dataset[self.reference_column][:]
+        return found
 
     def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
         """Scores the predictions of a labelled split; fractions, see `bert_repro.tasks.metrics`.

@@ -1,7 +1,7 @@
 """Tasks that give one label or one number to a text or a pair of texts (paper 4.1)."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,10 +42,6 @@ class ClassificationTask(Task):
     file_labels: tuple[str, ...] = ()
     number_range: tuple[float, float] | None = None
 
-    def is_labelled(self, dataset: "datasets.Dataset") -> bool:
-        """Whether there is a column `label`."""
-        return "label" in dataset.column_names
-
     def encoding_settings(self) -> dict[str, Any]:
         """See `Task.encoding_settings`."""
         return {"text_columns": self.text_columns}
@@ -78,11 +74,6 @@ class ClassificationTask(Task):
     ) -> Predictions:
         """The likeliest label of each example with the `probabilities` of all (N, labels), or its number."""
         return self._predict(np.stack(list(outputs)).astype(np.float64))
-
-    def references(self, dataset: "datasets.Dataset") -> Sequence[int | float]:
-        """See `Task.references`."""
-        labels: list[int | float] = dataset["label"][:]
-        return labels
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
         """See `Task.is_degenerate`. Numbers are never quite equal: theirs spread less than 1% of what the labels do.

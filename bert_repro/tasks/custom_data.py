@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bert_repro.configs import CustomDataConfig, GlueConfig, NerConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.classification import ClassificationTask
+from bert_repro.tasks.splits import from_custom_files
 from bert_repro.tasks.tagging.tag_files import are_entity_tags, read_tagged_text, to_bio
 from bert_repro.tasks.tagging.tagging_task import TaggingTask, tagged_dataset
 from bert_repro.utils.readers import read_table, shown
@@ -43,9 +44,9 @@ class CustomClassificationTask(ClassificationTask):
     files: Mapping[str, Path]
     label_column: str
 
-    def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.load`; `data_dir` plays no part. Only the test file may lack labels."""
-        return {split: self._read(path, split) for split, path in files_of(self.files, splits).items()}
+    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.read_splits`; `data_dir` plays no part. Only the test file may lack labels."""
+        return from_custom_files(self.files, splits, self._read)
 
     def parse_label(self, text: str) -> int | float:
         """See `ClassificationTask.parse_label`; numbers of any size."""
@@ -59,7 +60,7 @@ class CustomClassificationTask(ClassificationTask):
             raise ValueError(f"label {shown(text)} is not a number; write one, or leave --regression out")
         return number
 
-    def _read(self, path: Path, split: str) -> "datasets.Dataset":
+    def _read(self, split: str, path: Path) -> "datasets.Dataset":
         import datasets
 
         unlabelled = split == "test"
@@ -81,16 +82,13 @@ class CustomTaggingTask(TaggingTask):
 
     files: Mapping[str, Path]
 
-    def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.load`; `data_dir` plays no part. Only the test file may lack tags."""
-        return {
-            split: tagged_dataset(
-                read_tagged_text(path, may_lack_tags=split == "test"),
-                self.label_names,
-                entities=self.primary_metric == "entity_f1",
-            )
-            for split, path in files_of(self.files, splits).items()
-        }
+    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.read_splits`; `data_dir` plays no part. Only the test file may lack tags."""
+        return from_custom_files(self.files, splits, self._read)
+
+    def _read(self, split: str, path: Path) -> "datasets.Dataset":
+        found = read_tagged_text(path, may_lack_tags=split == "test")
+        return tagged_dataset(found, self.label_names, entities=self.primary_metric == "entity_f1")
 
 
 def custom_classification(config: GlueConfig) -> CustomClassificationTask:
@@ -140,18 +138,6 @@ def custom_tagging(config: NerConfig) -> CustomTaggingTask:
         label_names=tags,
         files=files,
     )
-
-
-def files_of(files: Mapping[str, Path], splits: Sequence[str]) -> dict[str, Path]:
-    """The files of some splits.
-
-    Raises:
-        UserError: none of the splits has one.
-    """
-    found = {split: files[split] for split in splits if split in files}
-    if not found:
-        raise UserError(f"no file for the {splits[0]} split; name it with --{splits[0]}_file")
-    return found
 
 
 def _check_names(text_columns: Sequence[str], label_column: str) -> None:

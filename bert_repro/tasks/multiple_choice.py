@@ -5,7 +5,6 @@ Four sequences per example, one vector scored against each [CLS], a softmax over
 """
 
 import dataclasses
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,20 +13,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from bert_repro.configs import FinetuningConfig, SwagConfig
-from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.errors import NonFiniteError
 from bert_repro.tasks import encoding
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
-from bert_repro.tasks.custom_data import files_of
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
-from bert_repro.tasks.hub_datasets import load_from_hub
 from bert_repro.tasks.prediction_files import read_prediction_rows, require_first_rows
+from bert_repro.tasks.splits import from_custom_files, from_hub, from_official_files, without_placeholder_labels
 from bert_repro.utils.readers import read_table, shown
 
 if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
-
-logger = logging.getLogger("bert_repro")
 
 HUB_DATASET, HUB_CONFIG = "allenai/swag", "regular"
 ENDINGS = ("ending0", "ending1", "ending2", "ending3")
@@ -73,24 +69,19 @@ class SwagTask(Task):
             return self
         return dataclasses.replace(self, start_segment=config.start_segment, files=config.data_files)
 
-    def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.load`; an unlabelled split has no column `label`."""
+    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.read_splits`; an unlabelled split has no column `label`."""
         if self.files:
-            found = {split: _read(path, split) for split, path in files_of(self.files, splits).items()}
-        else:
-            found = self._from_hub(splits) if data_dir is None else self._from_files(Path(data_dir), splits)
-        for split in splits:
-            if split not in found:
-                logger.warning("%s: split %s is missing", self.name, split)
-        return found
+            return from_custom_files(self.files, splits, _read)
+        if data_dir is None:
+            found = from_hub(HUB_DATASET, splits, name=HUB_CONFIG)
+            return {split: _numbered(without_placeholder_labels(dataset)) for split, dataset in found.items()}
+        paths = {split: data_dir / FILES[split] for split in splits}
+        return from_official_files(paths, _read, "--data_dir is the folder that holds SWAG's official CSV files")
 
     def data_files(self, data_dir: Path) -> list[Path]:
         """See `Task.data_files`."""
         return [data_dir / FILES[split] for split in ("train", *self.eval_splits)]
-
-    def is_labelled(self, dataset: "datasets.Dataset") -> bool:
-        """Whether there is a column `label`."""
-        return "label" in dataset.column_names
 
     def encoding_settings(self) -> dict[str, Any]:
         """See `Task.encoding_settings`."""
@@ -166,11 +157,6 @@ class SwagTask(Task):
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         return {"prediction": logits.argmax(axis=1), "probabilities": weights / weights.sum(axis=1, keepdims=True)}
 
-    def references(self, dataset: "datasets.Dataset") -> Sequence[int]:
-        """See `Task.references`."""
-        labels: list[int] = dataset["label"][:]
-        return labels
-
     def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
         """See `Task.example_scores`; whether each ending is correct."""
         path = run_folder / f"predictions.{split}.csv"
@@ -197,22 +183,8 @@ class SwagTask(Task):
             return super().data_description()
         return {"dataset": HUB_DATASET, "config": HUB_CONFIG, "language": "en", "license": self.data_license}
 
-    def _from_hub(self, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        found = load_from_hub(HUB_DATASET, splits, name=HUB_CONFIG)
-        return {split: _numbered(dataset) for split, dataset in found.items()}
 
-    def _from_files(self, data_dir: Path, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        paths = {split: data_dir / FILES[split] for split in splits}
-        present = {split: path for split, path in paths.items() if path.is_file()}
-        if not present:
-            raise UserError(
-                f"{' and '.join(str(path) for path in paths.values())}: no such file; --data_dir is the folder that "
-                "holds SWAG's official CSV files"
-            )
-        return {split: _read(path, split) for split, path in present.items()}
-
-
-def _read(path: Path, split: str) -> "datasets.Dataset":
+def _read(split: str, path: Path) -> "datasets.Dataset":
     import datasets
 
     texts = ("sent1", "sent2", *ENDINGS)
@@ -235,9 +207,7 @@ def _label(text: str) -> int:
 
 
 def _numbered(dataset: "datasets.Dataset") -> "datasets.Dataset":
-    # The Hub marks the label of an unlabelled split with -1.
-    kept = dataset.remove_columns("label") if dataset[0]["label"] == -1 else dataset
-    return kept.add_column("idx", list(range(len(kept))))
+    return dataset.add_column("idx", list(range(len(dataset))))
 
 
 SWAG = SwagTask(

@@ -4,21 +4,17 @@ Columns, labels and their order are those of the Hub's dataset, so a model fine-
 fine-tuned on the Hub's dataset agree. Official files are read as published; quirks stand at the task that has them.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_repro.errors import UserError
 from bert_repro.tasks.classification import ClassificationTask
-from bert_repro.tasks.hub_datasets import load_from_hub
+from bert_repro.tasks.splits import from_hub, from_official_files, without_placeholder_labels
 from bert_repro.utils.readers import read_tsv, shown
 
 if TYPE_CHECKING:
     import datasets
-
-logger = logging.getLogger("bert_repro")
 
 HUB_DATASET = "nyu-mll/glue"
 
@@ -72,13 +68,14 @@ class GlueTask(ClassificationTask):
     data_license: str | None = "that of its source; most of GLUE is for research use, or states none"
     in_paper_average: bool = True
 
-    def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.load`; unlabelled splits have no column `label`."""
-        found = self._load_from_hub(splits) if data_dir is None else self._load_from_files(Path(data_dir), splits)
-        for split in splits:
-            if split not in found:
-                logger.warning("%s: split %s is missing", self.name, split)
-        return found
+    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.read_splits`; unlabelled splits have no column `label`."""
+        if data_dir is None:
+            found = from_hub(HUB_DATASET, splits, name=self.name)
+            return {split: without_placeholder_labels(dataset) for split, dataset in found.items()}
+        paths = {split: self._folder(data_dir) / self.files[split].name for split in splits}
+        fix = f"--data_dir is the folder that holds the official {self.title}/"
+        return from_official_files(paths, self._read, fix)
 
     def data_files(self, data_dir: Path) -> list[Path]:
         """See `Task.data_files`."""
@@ -95,28 +92,14 @@ class GlueTask(ClassificationTask):
             "license": self.data_license,
         }
 
-    def _load_from_hub(self, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        found = load_from_hub(HUB_DATASET, splits, name=self.name)
-        return {split: _without_placeholders(dataset) for split, dataset in found.items()}
-
-    def _load_from_files(self, data_dir: Path, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        folder = self._folder(data_dir)
-        paths = {split: folder / self.files[split].name for split in splits}
-        present = [split for split, path in paths.items() if path.is_file()]
-        if not present:
-            raise UserError(
-                f"{' and '.join(str(path) for path in paths.values())}: no such file; --data_dir is the folder that "
-                f"holds the official {self.title}/"
-            )
-        return {split: self._read(paths[split], self.files[split]) for split in present}
-
     def _folder(self, data_dir: Path) -> Path:
         folders = [data_dir / name for name in (self.title, *self.other_folders)]
         return next((folder for folder in folders if folder.is_dir()), folders[0])
 
-    def _read(self, path: Path, file: GlueFile) -> "datasets.Dataset":
+    def _read(self, split: str, path: Path) -> "datasets.Dataset":
         import datasets
 
+        file = self.files[split]
         table = read_tsv(
             path,
             required=(*file.texts, *([file.label] if file.labelled else []), *([file.index] if file.index else [])),
@@ -137,11 +120,6 @@ def _index(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise ValueError(f"index {shown(text)} is not a number; take the official file")
     return int(text)
-
-
-def _without_placeholders(dataset: "datasets.Dataset") -> "datasets.Dataset":
-    # The Hub marks the label of an unlabelled split with -1.
-    return dataset.remove_columns("label") if dataset[0]["label"] == -1 else dataset
 
 
 _COLA_COLUMNS = ("source", "label", "mark", "sentence")

@@ -19,8 +19,8 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks import encoding
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids
-from bert_repro.tasks.hub_datasets import load_from_hub
 from bert_repro.tasks.prediction_files import require_first_rows
+from bert_repro.tasks.splits import from_hub
 from bert_repro.tasks.squad import passage_windows, scoring
 from bert_repro.tasks.squad.decoding import Decoder, ReleasedText, text_by_offsets
 from bert_repro.tasks.squad.passage_windows import (
@@ -77,6 +77,7 @@ class SquadTask(Task):
     settings: SquadConfig = _DEFAULTS
     null_score_diff_threshold: float | None = None
     tokenizer: Any = field(default=None, repr=False)
+    reference_column: ClassVar[str] = "answers"
     encoding_code: ClassVar[tuple[Any, ...]] = (encoding, passage_windows)
 
     # -------------------------------------------------------------------------------------------------- settings
@@ -125,10 +126,10 @@ class SquadTask(Task):
 
     # ------------------------------------------------------------------------------------------------------ data
 
-    def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.load`; files named in the settings go before those of `data_dir` or the Hub, split by split."""
+    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.read_splits`; files named in the settings go before those of `data_dir` or the Hub."""
         named = {split: getattr(self.settings, f"{split}_file") for split in splits}
-        official = {split: Path(data_dir or "") / self.files[split] for split in splits}
+        official = {split: (data_dir or Path()) / self.files[split] for split in splits}
         found = {}
         for split in splits:
             path = Path(named[split] or official[split])
@@ -136,23 +137,16 @@ class SquadTask(Task):
                 found[split] = read_questions(path, unanswerable=self.unanswerable)
         others = [split for split in splits if split not in found]
         if data_dir is None and others:
-            found |= load_from_hub(self.hub_dataset, others)
+            found |= from_hub(self.hub_dataset, others)
         if not found:
             paths = " and ".join(str(path) for path in official.values())
             flags = " or ".join(f"--{split}_file" for split in splits)
             raise UserError(f"{paths}: no such file; put the official file into --data_dir, or name one with {flags}")
-        for split in splits:
-            if split not in found:
-                logger.warning("%s: split %s is missing", self.name, split)
         return found
 
     def data_files(self, data_dir: Path) -> list[Path]:
         """See `Task.data_files`."""
         return [data_dir / self.files[split] for split in ("train", *self.eval_splits)]
-
-    def is_labelled(self, dataset: "datasets.Dataset") -> bool:
-        """Whether there is a column `answers`."""
-        return "answers" in dataset.column_names
 
     def encoding_settings(self) -> dict[str, Any]:
         """See `Task.encoding_settings`."""

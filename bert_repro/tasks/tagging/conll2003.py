@@ -1,22 +1,18 @@
 """CoNLL-2003, English: persons, organisations, places and miscellaneous names (paper 5.3; Tjong Kim Sang and De
 Meulder, 2003). The official files tag in IOB1, which is read as BIO; `-DOCSTART-` lines open documents."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_repro.errors import UserError
-from bert_repro.tasks.hub_datasets import load_from_hub
+from bert_repro.tasks.splits import from_hub, from_official_files
 from bert_repro.tasks.tagging.tag_files import read_tagged_text
 from bert_repro.tasks.tagging.tagging_task import TaggingTask, tagged_dataset
 
 if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
-
-logger = logging.getLogger("bert_repro")
 
 HUB_DATASET, HUB_REVISION = "eriktks/conll2003", "refs/convert/parquet"
 TYPES = ("PER", "ORG", "LOC", "MISC")
@@ -29,13 +25,15 @@ FILES = {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"}
 class Conll2003Task(TaggingTask):
     """CoNLL-2003; the paper uses a cased vocabulary."""
 
-    def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.load`. The Hub's dataset does not know documents, the official files do."""
-        found = self._from_hub(splits) if data_dir is None else self._from_files(Path(data_dir), splits)
-        for split in splits:
-            if split not in found:
-                logger.warning("%s: split %s is missing", self.name, split)
-        return found
+    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.read_splits`. The Hub's dataset does not know documents, the official files do."""
+        if data_dir is None:
+            found = from_hub(HUB_DATASET, splits, revision=HUB_REVISION)
+            names = {"tokens": "words", "ner_tags": "tags"}
+            return {split: dataset.select_columns([*names]).rename_columns(names) for split, dataset in found.items()}
+        paths = {split: data_dir / FILES[split] for split in splits}
+        fix = "--data_dir is the folder that holds the official eng.train, eng.testa and eng.testb"
+        return from_official_files(paths, self._read, fix)
 
     def data_files(self, data_dir: Path) -> list[Path]:
         """See `Task.data_files`; the test set is labelled and scored too."""
@@ -56,27 +54,8 @@ class Conll2003Task(TaggingTask):
         """See `Task.data_description`."""
         return {"dataset": HUB_DATASET, "language": "en", "license": self.data_license}
 
-    def _from_hub(self, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        found = load_from_hub(HUB_DATASET, splits, revision=HUB_REVISION)
-        return {
-            split: dataset.select_columns(["tokens", "ner_tags"]).rename_columns(
-                {"tokens": "words", "ner_tags": "tags"}
-            )
-            for split, dataset in found.items()
-        }
-
-    def _from_files(self, data_dir: Path, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        paths = {split: data_dir / FILES[split] for split in splits}
-        present = {split: path for split, path in paths.items() if path.is_file()}
-        if not present:
-            raise UserError(
-                f"{' and '.join(str(path) for path in paths.values())}: no such file; --data_dir is the folder that "
-                "holds the official eng.train, eng.testa and eng.testb"
-            )
-        return {
-            split: tagged_dataset(read_tagged_text(path), self.label_names, entities=True)
-            for split, path in present.items()
-        }
+    def _read(self, split: str, path: Path) -> "datasets.Dataset":
+        return tagged_dataset(read_tagged_text(path), self.label_names, entities=True)
 
 
 def _is_uncased(tokenizer: "PreTrainedTokenizerBase") -> bool:

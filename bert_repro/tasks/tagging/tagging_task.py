@@ -51,6 +51,7 @@ class TaggingTask(Task):
     head: str = "BertReproForTokenClassification"
     context: str = "tile"
     # Windows reach over sentences, and documents must stay whole.
+    reference_column: ClassVar[str] = "tags"
     encodes_at_once: ClassVar[bool] = True
     encoding_code: ClassVar[tuple[Any, ...]] = (encoding, document_windows)
 
@@ -59,10 +60,6 @@ class TaggingTask(Task):
         if not isinstance(config, NerConfig):
             return self
         return dataclasses.replace(self, context=config.ner_context)
-
-    def is_labelled(self, dataset: "datasets.Dataset") -> bool:
-        """Whether there is a column `tags`."""
-        return "tags" in dataset.column_names
 
     def deviations(
         self, tokenizer: "PreTrainedTokenizerBase", splits: "Mapping[str, datasets.Dataset]"

@@ -4,7 +4,7 @@ import pytest
 from bert_repro.errors import UserError
 from bert_repro.tasks import TASKS, get_task, metrics
 from bert_repro.tasks.glue.glue_tasks import COLA, GLUE_TASKS, MNLI, MRPC, QQP, RTE, SST2, STSB, GlueTask
-from bert_repro.tasks.hub_datasets import load_from_hub
+from bert_repro.tasks.splits import from_hub
 
 PARSES = ("sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse", "sentence2_parse")
 MNLI_TRAIN = ("index", "promptID", "pairID", "genre", *PARSES, "sentence1", "sentence2", "label1", "gold_label")
@@ -234,7 +234,7 @@ def test_a_broken_dataset_is_one_line_with_its_reason(tmp_path, monkeypatch, nam
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / name).write_text(content)
     with pytest.raises(UserError, match=rf"^.*hub cannot be read from the Hub: {reason}; check the connection[^\n]*$"):
-        load_from_hub(str(tmp_path / "hub"), ["train"])
+        from_hub(str(tmp_path / "hub"), ["train"])
 
 
 def test_unknown_task_lists_the_known_ones():
