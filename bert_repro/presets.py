@@ -252,6 +252,11 @@ PRESETS: Mapping[str, Preset] = {
 _EARLIER_NAMES = {"glue-search": "glue-sweep"}
 
 
+def preset_names(config_class: type[Config]) -> list[str]:
+    """Returns the presets that can be given to a configuration."""
+    return [key for key, preset in PRESETS.items() if preset.applies_to(config_class)]
+
+
 def preset_values(name: str, config_class: type[Config]) -> dict[str, Any]:
     """The settings of a preset, for one configuration.
 
@@ -270,7 +275,7 @@ def preset_values(name: str, config_class: type[Config]) -> dict[str, Any]:
             "--preset %s is now called %s; the old name works for one more release", name, _EARLIER_NAMES[name]
         )
         name = _EARLIER_NAMES[name]
-    fitting = [key for key, preset in PRESETS.items() if preset.applies_to(config_class)]
+    fitting = preset_names(config_class)
     if name not in fitting:
         reason = f"is for {PRESETS[name].config.__name__}" if name in PRESETS else "is unknown"
         choices = f"choose one of: {', '.join(fitting)}" if fitting else "there is none for this recipe; leave it out"

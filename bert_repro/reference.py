@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro import configs, results
-from bert_repro.configs import Config, Phase
+from bert_repro.configs import Config, Phase, Range
 from bert_repro.paper_results import TABLES
 from bert_repro.presets import PAPER_PHASES, PRESETS, positions
 from bert_repro.recipes import RECIPES, help_text
@@ -30,12 +30,14 @@ _SOURCES = {
     "ours": "this project",
 }
 
+_KINDS = {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}
+
 CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
     "Model": (
         (
             "sequence heads",
-            "The paper classifies from the final hidden vector C of [CLS] (4.1); the released code, and ours, "
-            "from the pooler's output for it, followed by dropout.",
+            "The paper classifies from the final hidden vector C of [CLS] (4.1); the original implementation, and "
+            "ours, from the pooler's output for it, followed by dropout.",
         ),
         (
             "`pool_token` of the model configuration",
@@ -44,26 +46,26 @@ CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
             "padding.",
         ),
         (
-            "initialisation and epsilon",
+            "initialization and epsilon",
             "Normal, standard deviation 0.02, truncated at two deviations, and a LayerNorm epsilon of 1e-12: "
-            "released; the paper is silent.",
+            "original implementation; the paper is silent.",
         ),
     ),
     "Tokenizer": (
         (
             "rare characters",
-            "The release, and transformers' slow tokenizer, use Python's Unicode tables; ours are those of the "
-            "tokenizers library, as in transformers' fast tokenizer, to which it is equal. They are older, and their "
-            "range of CJK ideographs leaves out U+2B820 to U+2B91F: of 143,641 characters 759 give other tokens with "
-            "the uncased vocabulary and 375 with the cased one, none below U+061D. The slow tokenizer also lowers a "
-            "final capital sigma by its context, and composes accents where they are kept.",
+            "The original implementation, and transformers' slow tokenizer, use Python's Unicode tables; ours are "
+            "those of the tokenizers library, as in transformers' fast tokenizer, to which it is equal. They are "
+            "older, and their range of CJK ideographs leaves out U+2B820 to U+2B91F: of 143,641 characters 759 give "
+            "other tokens with the uncased vocabulary and 375 with the cased one, none below U+061D. The slow "
+            "tokenizer also lowers a final capital sigma by its context, and composes accents where they are kept.",
         ),
     ),
     "Examples": (
         (
             "NotNext from another document",
-            "The release redraws up to ten times and then keeps a segment of the same document, still called "
-            "NotNext. Ours is never of the same document; with NSP a corpus of one document is an error.",
+            "The original implementation redraws up to ten times and then keeps a segment of the same document, still "
+            "called NotNext. Ours is never of the same document; with NSP a corpus of one document is an error.",
         ),
         (
             "chunks of one sentence with `nsp_sampling=paper`",
@@ -73,39 +75,39 @@ CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
         ),
         (
             "order and sharding",
-            "The release shuffles within the files it is given. Ours draws pairs and order over the whole "
+            "The original implementation shuffles within the files it is given. Ours draws pairs and order over the "
             "corpus from (seed, phase, epoch), so preparation shards and loader processes change nothing.",
         ),
         (
             "how many tokens are predicted",
-            "The paper says 15%. The release, and ours, take an exact count without replacement: 0.15 x tokens "
-            "with the special ones included, rounded half to even, at least 1, at most "
+            "The paper says 15%. The original implementation, and ours, take an exact count without replacement: 0.15 "
+            "x tokens with the special ones included, rounded half to even, at least 1, at most "
             "`max_predictions_per_seq`.",
         ),
         (
             "`max_predictions_per_seq`",
-            "Not in the paper. 20 at 128 tokens and 77 at 512 in its presets: the release's, where neither ever "
-            "cuts 15%.",
+            "Not in the paper. 20 at 128 tokens and 77 at 512 in its presets, as in the original implementation, "
+            "where neither ever cuts 15%.",
         ),
     ),
     "Pre-training": (
         (
             "mean of the losses",
-            "The release takes the mean over each core's predicted tokens, then the mean of those means. Ours "
-            "is the mean over all predicted tokens, and over all sequences, of the global batch, so it does not "
-            "depend on the devices.",
+            "The original implementation takes the mean over each core's predicted tokens, then the mean of those "
+            "means. Ours is the mean over all predicted tokens, and over all sequences, of the global batch, so it "
+            "does not depend on the devices.",
         ),
         (
-            "positions seen",
+            "tokens including padding",
             f"The paper's 128,000 tokens a batch and 40 epochs (A.2) count 512 tokens throughout: "
-            f"{positions(PAPER_PHASES, max_seq_length=512) / 1e9:.1f} billion positions. Its two phases have "
+            f"{positions(PAPER_PHASES, max_seq_length=512) / 1e9:.1f} billion. Its two phases have "
             f"{positions(PAPER_PHASES) / 1e9:.1f} billion. Ours reports the latter.",
         ),
         (
             "one schedule over both phases",
-            "Learning rate and optimiser state run on when the length changes: our reading of A.2. While "
-            "sequences are short, weight decay alone moves the embeddings of later positions, as in the "
-            "release.",
+            "Learning rate and optimizer state continue when the length changes: our reading of A.2. While "
+            "sequences are short, weight decay alone changes the embeddings of later positions, as in the "
+            "original implementation.",
         ),
         (
             "steps under fp16",
@@ -114,14 +116,14 @@ CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "Fine-tuning": (
         (
-            "optimiser",
-            "A.3 names batch, rate and epochs only. As released: the optimiser of pre-training with a fresh "
-            "state, decay 0.01, clipping at 1.0, linear decay to zero.",
+            "optimizer",
+            "A.3 names batch size, learning rate and epochs only. As the original implementation: the optimizer of "
+            "pre-training with a fresh state, decay 0.01, clipping at 1.0, linear decay to zero.",
         ),
         (
             "batches",
-            "As released, shuffled epochs are laid end to end and cut into full batches, so a batch may span "
-            "two epochs and the last partial batch is dropped.",
+            "As in the original implementation, shuffled epochs are concatenated and cut into full batches, so a "
+            "batch may span two epochs and the last partial batch is dropped.",
         ),
         (
             "metrics",
@@ -134,7 +136,7 @@ CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
         ),
         (
             "CoNLL-2003 tags",
-            "As the paper: the first sub-token of a word is classified, without a CRF. How whole documents become "
+            "As the paper: the first sub-token of a word is classified, without a CRF. How documents become "
             "inputs is the setting `ner_context`.",
         ),
     ),
@@ -164,9 +166,9 @@ def configuration_reference() -> str:
         "Every setting is a flag of the recipes that take its class (`--learning_rate 1e-4`; a yes or no may stand "
         "alone: `--packing false`, `--do_train`) and a key of a `--config FILE.yaml`. Defaults give way to `--preset "
         "NAME`, that to the file, that to flags. Unknown flags and keys are refused. *Decided by* says who set the "
-        "default: the paper, the code its authors released, a name that transformers' users know, or this project; "
-        "where they differ, see [DEVIATIONS.md](DEVIATIONS.md). The settings of the architecture itself stand in "
-        "`bert_repro/models/configuration_bert_repro.py`.",
+        "default: the paper, the original implementation (google-research/bert), a name that transformers' users "
+        "know, or this project; where they differ, see [DEVIATIONS.md](DEVIATIONS.md). The settings of the "
+        "architecture itself are in `bert_repro/models/configuration_bert_repro.py`.",
         "\n".join(f"- [{item.__name__}](#{item.__name__.lower()}): {_first_line(item)}" for item in classes),
         *(_class_section(item) for item in classes),
         f"## {Phase.__name__}\n\n{_phase_section()}",
@@ -188,12 +190,12 @@ def deviations() -> str:
         for part, choices in CHOICES_WITHOUT_A_SETTING.items()
     ]
     parts = [
-        "# Where the paper and the released code differ or are silent",
+        "# Where the paper and the original implementation differ or are silent",
         _generated("bert_repro/configs/` and `bert_repro/reference.py"),
-        "Two sources define BERT: the paper (arXiv:1810.04805v2) and the code its authors released, which by its own "
-        "account is not the very code of the paper. The rule here: where the released code is one possible reading of "
-        "the paper's words, the released code; where it contradicts a fact that the paper states, the paper; where "
-        "both are silent, our choice, called so.",
+        "Two sources define BERT: the paper (arXiv:1810.04805v2) and its authors' original implementation "
+        "(google-research/bert), which by its own account is not the very code of the paper. The rule here: where the "
+        "original implementation is one possible reading of the paper's words, the original implementation; where it "
+        "contradicts a fact that the paper states, the paper; where both are silent, our choice, called so.",
         "## Choices that are settings",
         _table(("Setting", "Class", "Default", "Default follows", "The readings"), rows),
         "## Choices without a setting",
@@ -243,7 +245,7 @@ def _class_section(config_class: type[Config]) -> str:
     rows = [
         (
             f"`--{item.name}`" if not _is_nested(hints[item.name]) else f"`{item.name}` (preset or YAML only)",
-            _type(hints[item.name], item.metadata["choices"]),
+            _type(hints[item.name], item.metadata["choices"], item.metadata["range"]),
             _value(item.default),
             item.metadata["unit"] or "",
             _SOURCES[item.metadata["source"]],
@@ -296,14 +298,17 @@ def _is_nested(hint: Any) -> bool:
     return any(dataclasses.is_dataclass(arm) for arm in typing.get_args(hint))
 
 
-def _type(hint: Any, choices: tuple[str, ...] | None) -> str:
+def _type(hint: Any, choices: tuple[str, ...] | None, allowed: Range) -> str:
     if choices:
         return " or ".join(f"`{choice}`" for choice in choices)
     if isinstance(hint, types.UnionType):
         hint = next(arm for arm in typing.get_args(hint) if arm is not type(None))
-    if typing.get_origin(hint) is tuple:
-        return f"{typing.get_args(hint)[0].__name__}, one or more"
-    return {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}.get(hint.__name__, str(hint))
+    several = typing.get_origin(hint) is tuple
+    kind = (typing.get_args(hint)[0] if several else hint).__name__
+    if kind not in _KINDS:
+        return f"list of {kind}"
+    name = f"one or more {_KINDS[kind]}s" if several else _KINDS[kind]
+    return f"{name}; must {allowed}" if str(allowed) else name
 
 
 def _value(value: Any) -> str:

@@ -1,13 +1,15 @@
 """Configuration from preset, YAML and flags; exit codes and status.json."""
 
 import ast
+import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import bert_repro
-from bert_repro import cli
+from bert_repro import cli, configs
 from bert_repro.configs import GlueConfig, Phase, PretrainingConfig, SquadConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.recipes import RECIPES, Recipe, help_text
@@ -54,11 +56,26 @@ def test_phases_come_from_yaml(tmp_path: Path) -> None:
         (["--max_grad_norm", "nan"], "--max_grad_norm is nan; it must be a finite number"),
         (["--weight_decay", "-1"], "--weight_decay is -1.0; it must not be negative"),
         (["--max_grad_norm", "-1"], "--max_grad_norm is -1.0; it must not be negative"),
-        (["--warmup_steps", "-5"], "--warmup_steps is -5; it must not be negative"),
+        (["--warmup_steps", "-5"], "--warmup_steps is -5; it must be at least 0 and at most 1,000,000,000"),
         (["--learning_rate", "-1"], "--learning_rate is -1.0; it must not be negative"),
         (["--adam_epsilon", "0"], "--adam_epsilon is 0.0; it must be positive"),
         (["--adam_epsilon", "-1"], "--adam_epsilon is -1.0; it must be positive"),
         (["--seed", "1", "stray"], "'stray' is not expected here"),
+        (["--seed", "-1"], "--seed is -1; it must be at least 0 and at most 4,294,967,295"),
+        (["--max_seq_length", "0"], "--max_seq_length is 0; it must be at least 8 and at most 65,536"),
+        (["--per_device_eval_batch_size", "10000000000000"], "it must be positive and at most 1,000,000"),
+        (["--seed", "9" * 70], "--seed is a number of more than 60 digits; it must be"),
+        (["--seed", "9" * 5000], "invalid int value: '999"),
+        (["--sweep_batch_sizes", "8", "0"], "--sweep_batch_sizes is 0; it must be positive"),
+        (["--dataloader_num_workers", "-1"], "--dataloader_num_workers is -1; it must be at least 0"),
+        (["--fp16"], "unknown flag --fp16; write --mixed_precision fp16"),
+        (["--corpus", "x"], "unknown flag --corpus; see --help"),
+        (
+            ["--lr", "-1e-4", "--packing", "false", "--device=cpu", "--batch-size", "8", "--learnin_rate", "1"],
+            "unknown flags: --lr (write --learning_rate), --device (leave it out: the GPU is used where there is one; "
+            "CUDA_VISIBLE_DEVICES= (empty) for the CPU), --batch-size (write --train_batch_size (over all devices) or "
+            "--per_device_train_batch_size), --learnin_rate (did you mean --learning_rate?)",
+        ),
         (["--packing", "maybe"], "'maybe' is not true or false"),
         (["--config", "nowhere.yaml"], "--config nowhere.yaml: cannot be read"),
     ],
@@ -67,6 +84,13 @@ def test_wrong_arguments_are_named(arguments: list[str], told: str) -> None:
     with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
         cli.parse(GlueConfig, [*GLUE, *arguments])
     assert told in str(raised.value)
+
+
+def test_what_is_required_and_missing_is_named() -> None:
+    for config_class in (configs.PushConfig, configs.TriviaqaConfig, configs.CorpusConfig, GlueConfig):
+        first = next(item for item in dataclasses.fields(config_class) if item.metadata["required"])
+        with pytest.raises(UserError, match=f"^--{first.name} is missing; name "):
+            cli.parse(config_class, [])
 
 
 def test_numbers_of_every_configuration_are_finite() -> None:
@@ -181,3 +205,34 @@ def test_examples_of_help_are_calls_as_the_user_makes_them(
     assert "\n    python recipes/run_squad.py --model_name_or_path runs/squad" in script
     assert "accelerate launch -m bert_repro run_squad" in installed
     assert "accelerate launch recipes/run_squad.py" in script
+
+
+def test_help_begins_with_everyday_groups_and_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, recipe in RECIPES.items():
+        assert console(monkeypatch, name, "--help") == 0
+        text = capsys.readouterr().out
+        headings = re.findall(r"^([a-z][^\n]*):$", text.split(help_text(name))[1], re.MULTILINE)
+        used = {item.metadata["group"] for item in dataclasses.fields(recipe.config)}
+        assert headings == [
+            *(title.lower() for group, title in configs.GROUPS.items() if group in used),
+            "settings from files",
+        ]
+        assert all(f"  --{item.name}" in text for item in dataclasses.fields(recipe.config) if item.name != "phases")
+        assert max(map(len, text.splitlines())) <= 80
+
+
+def test_help_shows_choices_defaults_and_presets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    console(monkeypatch, "run_glue", "--help")
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--mixed_precision no|bf16|fp16 Autocast precision. [default: no]" in text
+    assert "One of: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, ax." in text
+    assert "named set of values: glue, glue-sweep, finetuning-grid." in text
+    assert "--do_train Train." in text
+    assert "Default: ." not in text
+    assert "default: none" not in text.replace("[default: none]", "").replace("checkpoints; default: none", "")

@@ -6,7 +6,6 @@ A flag may be spelled with hyphens in place of underscores.
 
 import argparse
 import dataclasses
-import difflib
 import logging
 import types
 import typing
@@ -15,7 +14,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bert_repro import configs
+from bert_repro.cli.help import HelpFormatter, heading, help_of, metavar
+from bert_repro.cli.suggestions import answer_unknown, closest
 from bert_repro.errors import UserError
+from bert_repro.presets import preset_names, preset_values
 
 logger = logging.getLogger("bert_repro")
 
@@ -28,32 +30,52 @@ def parse(
     Raises:
         UserError: an unknown flag, key or preset, a value of the wrong type, or settings that contradict each other.
     """
-    parser = _Parser(
-        prog=prog,
-        description=description or config_class.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--preset", metavar="NAME", help="Start from a named set of values (bert_repro/presets.py).")
-    parser.add_argument("--config", metavar="FILE", help="YAML file of settings.")
-    hints = typing.get_type_hints(config_class)
-    for item in dataclasses.fields(config_class):
-        _add_flag(parser, item, hints[item.name])
-    aliases = configs.aliases_of(config_class)
+    parser = _parser(config_class, prog, description or config_class.__doc__)
+    hints, aliases = typing.get_type_hints(config_class), configs.aliases_of(config_class)
     given, unknown = parser.parse_known_args([_current_spelling(word, hints, aliases) for word in argv])
     if unknown:
-        raise UserError(_unknown_flag(unknown[0], config_class))
+        raise UserError(answer_unknown(unknown, hints))
     flags = {key: value for key, value in vars(given).items() if value is not None}
     preset, yaml_file = flags.pop("preset", None), flags.pop("config", None)
     values: dict[str, Any] = {}
     if preset:
-        from bert_repro.presets import preset_values
-
         values.update(preset_values(preset, config_class))
     if yaml_file:
         values.update(read_yaml(Path(yaml_file), config_class))
     values.update(flags)
     return config_class(**values)
+
+
+def _parser(config_class: type[configs.Config], prog: str, description: str | None) -> "_Parser":
+    parser = _Parser(
+        prog=prog,
+        usage="%(prog)s [flags]",
+        description=description,
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    hints = typing.get_type_hints(config_class)
+    items = _own_settings_first(config_class)
+    for group in (name for name in configs.GROUPS if any(item.metadata["group"] == name for item in items)):
+        section = parser.add_argument_group(heading(group))
+        for item in items:
+            if item.metadata["group"] == group:
+                _add_flag(section, item, hints[item.name])
+    section = parser.add_argument_group("settings from files")
+    if names := preset_names(config_class):
+        section.add_argument("--preset", metavar="NAME", help=f"Start from a named set of values: {', '.join(names)}.")
+    else:
+        section.add_argument("--preset", metavar="NAME", help=argparse.SUPPRESS)
+    section.add_argument("--config", metavar="FILE", help="YAML file of settings; flags win over it, it over a preset.")
+    section.add_argument("-h", "--help", action="help", help="Print this text.")
+    return parser
+
+
+def _own_settings_first(config_class: type[configs.Config]) -> list["dataclasses.Field[Any]"]:
+    """Returns the settings of a configuration, those of its own class before those that all runs share."""
+    places = {name: place for place, base in reversed([*enumerate(config_class.__mro__)]) for name in vars(base)}
+    return sorted(dataclasses.fields(config_class), key=lambda item: places[item.name])
 
 
 def read_yaml(path: Path, config_class: type[configs.Config]) -> dict[str, Any]:
@@ -114,18 +136,17 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors are `UserError`s, not a usage text of hundreds of lines."""
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} (see --help)")
+        raise UserError(f"{message if len(message) <= 300 else message[:300] + ' ...'} (see --help)")
 
 
-def _add_flag(parser: argparse.ArgumentParser, item: "dataclasses.Field[Any]", hint: Any) -> None:
+def _add_flag(parser: argparse._ArgumentGroup, item: "dataclasses.Field[Any]", hint: Any) -> None:
     base, many = _value_type(hint)
     if dataclasses.is_dataclass(base):
         return  # nested settings (phases) come from a preset or YAML
-    unit = f" [{item.metadata['unit']}]" if item.metadata.get("unit") else ""
-    help_text = f"{item.metadata['help']}{unit} Default: {item.default}.".replace("%", "%%")
-    options: dict[str, Any] = {"help": help_text, "default": None, "metavar": base.__name__.upper()}
+    text = help_of(item, base).replace("%", "%%")
+    options: dict[str, Any] = {"help": text, "default": None, "metavar": metavar(item, base)}
     if base is bool:
-        options.update(nargs="?", const=True, type=_boolean, metavar="true|false")
+        options.update(nargs="?", const=True, type=_boolean)
     else:
         options.update(type=base)
     if many:
@@ -197,13 +218,6 @@ def _warn_of_alias(earlier: str, now: str) -> None:
     logger.warning("%s is now called %s; the old name works for one more release", earlier, now)
 
 
-def _unknown_flag(flag: str, config_class: type[configs.Config]) -> str:
-    if not flag.startswith("-"):
-        return f"{flag!r} is not expected here; every setting is a flag (see --help)"
-    names = [f"--{item.name}" for item in dataclasses.fields(config_class)]
-    return f"unknown flag {flag.split('=')[0]}{_did_you_mean(flag.split('=')[0], names)}"
-
-
 def _did_you_mean(name: str, known: typing.Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else " (see --help)"
+    close = closest(name, known)
+    return f"; did you mean {close}?" if close else " (see --help)"

@@ -1,9 +1,9 @@
-"""What every configuration shares: a field with its metadata, and the base class that checks choices and ranges."""
+"""What every configuration shares: fields with metadata, and the base class that checks values against it."""
 
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal
 
 from bert_repro.errors import UserError
@@ -12,36 +12,70 @@ logger = logging.getLogger("bert_repro")
 
 Source = Literal["paper", "original implementation", "transformers", "ours"]
 
+GROUPS = {
+    "data": "Data",
+    "model": "Model",
+    "output": "Output",
+    "training": "Training",
+    "task": "Task",
+    "text": "Text",
+    "examples": "Pre-training examples",
+    "optimizer": "Optimizer and schedule",
+    "sweep": "Sweeps and restarts",
+    "logging": "Logging, evaluation and checkpoints",
+    "speed": "Speed, memory and devices",
+    "adapter": "Adapters (peft)",
+    "card": "Model card",
+    "hub": "Hugging Face Hub",
+}
+"""Subject of a setting -> its heading in help texts, in their order: what everybody needs comes first."""
+
 
 def setting(
     default: Any,
     help: str,
     *,
+    group: str,
     source: Source = "ours",
     unit: str | None = None,
     choices: tuple[str, ...] | None = None,
+    required: str | None = None,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
     deviation: str | None = None,
     aliases: tuple[str, ...] = (),
     choice_aliases: Mapping[str, str] | None = None,
 ) -> Any:
-    """Returns a dataclass field with the metadata that help texts and documents are generated from.
+    """Returns a dataclass field with the metadata that checks, help texts and documents are made from.
 
     Args:
         default: the default value; immutable.
         help: one sentence.
+        group: a key of `GROUPS`.
         source: who decides the default.
         unit: what a number counts (steps, tokens, epochs, fraction ...).
         choices: the allowed values of a string.
+        required: what to give; the setting must then not be empty.
+        at_least: smallest value of a number, or of each of several.
+        above: a bound that the value must exceed.
+        at_most: largest value.
+        below: a bound that the value must stay under.
         deviation: where the paper, the original implementation or this project differ or are silent about this choice,
             and which reading the default takes. Listed in docs/DEVIATIONS.md.
         aliases: earlier names, oldest first; flags and YAML keys accept them for one release, stored results always.
         choice_aliases: earlier value -> the value it is called now.
     """
+    assert group in GROUPS, group
     metadata = {
         "help": help,
+        "group": group,
         "source": source,
         "unit": unit,
         "choices": choices,
+        "required": required,
+        "range": Range(at_least, above, at_most, below),
         "deviation": deviation,
         "aliases": aliases,
         "choice_aliases": dict(choice_aliases or {}),
@@ -50,34 +84,95 @@ def setting(
 
 
 @dataclass(frozen=True)
+class Range:
+    """The allowed values of a number; None: no such bound."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def __str__(self) -> str:
+        """The range as it reads after "it must"; empty where everything is allowed."""
+        low, high = self._low, self._high
+        if low is not None and high is not None and high <= 1:
+            left, right = "[" if self.above is None else "(", "]" if self.below is None else ")"
+            return f"lie in {left}{low:g}, {high:g}{right}"
+        if low is None:
+            return "" if high is None else f"be {self._upper}"
+        lower = f"be {'above' if self.at_least is None else 'at least'} {low}"
+        if low == 0 and self.at_least is None:
+            lower = "be positive"
+        elif low == 0 and high is None:
+            lower = "not be negative"
+        return lower if high is None else f"{lower} and {self._upper}"
+
+    def fault(self, value: float) -> bool:
+        """Returns whether a value lies outside."""
+        return (
+            (self.at_least is not None and value < self.at_least)
+            or (self.above is not None and value <= self.above)
+            or (self.at_most is not None and value > self.at_most)
+            or (self.below is not None and value >= self.below)
+        )
+
+    @property
+    def _upper(self) -> str:
+        return f"below {self.below}" if self.at_most is None else f"at most {self.at_most:,}"
+
+    @property
+    def _low(self) -> float | None:
+        return self.above if self.at_least is None else self.at_least
+
+    @property
+    def _high(self) -> float | None:
+        return self.below if self.at_most is None else self.at_most
+
+
+@dataclass(frozen=True)
 class Config:
-    """Base of all configurations: checks choices and that numbers are finite; a subclass adds its own in `validate`."""
+    """Base of all configurations: checks each setting by what its field declares; `validate` checks combinations."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            self._accept_earlier_value(item.name, item.metadata.get("choice_aliases", {}))
-            choices, value = item.metadata.get("choices"), getattr(self, item.name)
-            if choices and value is not None and value not in choices and value != item.default:
-                raise UserError(f"--{item.name} is {value!r}; it must be one of: {', '.join(choices)}")
-            for number in value if isinstance(value, tuple) else (value,):
-                if isinstance(number, float) and not math.isfinite(number):
-                    raise UserError(f"--{item.name} is {number}; it must be a finite number")
+            self._accept_earlier_value(item.name, item.metadata["choice_aliases"])
+            self._check(item)
         self.validate()
+
+    def _check(self, item: "Field[Any]") -> None:
+        name, value, allowed = item.name, getattr(self, item.name), item.metadata
+        if allowed["required"] and value in ("", ()):
+            raise UserError(f"--{name} is missing; {allowed['required']}")
+        if allowed["choices"] and value is not None and value not in allowed["choices"] and value != item.default:
+            raise UserError(f"--{name} is {shown(value)}; it must be one of: {', '.join(allowed['choices'])}")
+        for number in value if isinstance(value, tuple) else (value,):
+            if not isinstance(number, int | float) or isinstance(number, bool):
+                continue
+            if isinstance(number, float) and not math.isfinite(number):
+                raise UserError(f"--{name} is {number}; it must be a finite number")
+            if allowed["range"].fault(number):
+                raise UserError(f"--{name} is {shown(number)}; it must {allowed['range']}")
 
     def _accept_earlier_value(self, name: str, earlier: Mapping[str, str]) -> None:
         value = getattr(self, name)
         if isinstance(value, str) and value in earlier:
-            logger.warning("--%s %s is now called %s; the old name works for one more release", name, value,
-                           earlier[value])  # fmt: skip
+            message = "--%s %s is now called %s; the old name works for one more release"
+            logger.warning(message, name, value, earlier[value])
             object.__setattr__(self, name, earlier[value])
 
     def validate(self) -> None:
         """Raises `UserError` when settings contradict each other. Each class checks its own and calls super()."""
 
 
+def shown(value: object) -> str:
+    """Returns a value for a message, cut to a readable length, control characters escaped."""
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**60 else "a number of more than 60 digits"
+    return text if len(text) <= 80 else f"{text[:60]} ... {text[-10:]}"
+
+
 def aliases_of(config_class: type[Config]) -> dict[str, str]:
     """Returns the earlier names of a configuration's settings: earlier name -> name."""
-    return {alias: item.name for item in fields(config_class) for alias in item.metadata.get("aliases", ())}
+    return {alias: item.name for item in fields(config_class) for alias in item.metadata["aliases"]}
 
 
 def current_names(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +188,7 @@ def current_names(settings: Mapping[str, Any]) -> dict[str, Any]:
         values |= {
             item.name: item.metadata["choice_aliases"]
             for item in fields(config_class)
-            if item.metadata.get("choice_aliases")
+            if item.metadata["choice_aliases"]
         }
     renamed = {names.get(key, key): value for key, value in settings.items()}
     return {
@@ -108,7 +203,7 @@ def first_names(settings: Mapping[str, Any]) -> dict[str, Any]:
         item.name: item.metadata["aliases"][0]
         for config_class in _all_configs(Config)
         for item in fields(config_class)
-        if item.metadata.get("aliases")
+        if item.metadata["aliases"]
     }
     return {first.get(key, key): value for key, value in settings.items()}
 

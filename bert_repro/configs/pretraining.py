@@ -8,12 +8,12 @@ from bert_repro.configs.training import OptimizerConfig, RunConfig
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of pre-training at one sequence length (paper A.2: 128 for 90% of the steps, then 512).
+    """A part of pre-training with one sequence length (paper A.2: 128 for 90% of the steps, then 512).
 
     Args:
         max_seq_length: tokens per sequence, special tokens included.
-        steps: optimiser steps of this phase.
-        batch: sequences per optimiser step over all devices.
+        steps: optimizer steps of this phase.
+        batch: sequences per optimizer step over all devices.
         max_predictions_per_seq: most predicted tokens of a sequence; None: no limit beyond masked_lm_prob.
         per_device_batch: sequences per device and forward pass; None: the run's setting.
     """
@@ -27,17 +27,20 @@ class Phase:
 
 @dataclass(frozen=True)
 class ExampleConfig(Config):
-    """How pre-training examples are made from documents (paper 3.1, A.1, A.2; fidelity to the released generator)."""
+    """How pre-training examples are made from documents (paper 3.1, A.1, A.2; original create_pretraining_data.py)."""
 
-    next_sentence_prediction: bool = setting(True, "Train with the NSP loss (False: Table 5's no NSP).", source="paper")
+    next_sentence_prediction: bool = setting(
+        True, "Train with the NSP loss (False: Table 5's no NSP).", source="paper", group="examples"
+    )
     left_to_right: bool = setting(
         False,
         "Left-to-right language model (Table 5's LTR): causal attention, every next token is predicted and none is "
         "masked; needs next_sentence_prediction false.",
         source="paper",
         deviation="The paper's left-to-right model sees left context only, in fine-tuning too (5.1). It does not say "
-        "which token its classifier reads: ours reads the last one, since under causal attention [CLS] sees nothing "
-        "but itself. [CLS] and [SEP] are read and [SEP] is predicted like any token.",
+        "which token its classifier reads: ours reads the last one, since under causal attention [CLS] sees only "
+        "itself. [CLS] and [SEP] are read and [SEP] is predicted like any token.",
+        group="examples",
     )
     nsp_sampling: str = setting(
         "paper",
@@ -45,54 +48,88 @@ class ExampleConfig(Config):
         source="paper",
         choices=("paper", "original"),
         choice_aliases={"released": "original"},
-        deviation="The paper states 50% IsNext; the released generator gives more NotNext (55-60% on usual text) "
+        deviation="The paper states 50% IsNext; the original implementation gives more NotNext (55-60% on usual text) "
         "because a chunk of one sentence can only be NotNext. Where the two disagree about a stated fact, the paper.",
+        group="examples",
     )
     no_nsp_input: str = setting(
         "pairs",
         "Without NSP: the same pairs with the loss off (pairs), or one contiguous text (contiguous).",
         choices=("pairs", "contiguous"),
         deviation="The paper does not say what the no-NSP model reads (Table 5).",
+        group="examples",
     )
-    short_seq_prob: float = setting(0.1, "Probability of a shorter target length.", source="paper", unit="fraction")
-    masked_lm_prob: float = setting(0.15, "Share of tokens that are predicted.", source="paper", unit="fraction")
+    short_seq_prob: float = setting(
+        0.1,
+        "Probability of a shorter target length.",
+        source="paper",
+        unit="fraction",
+        group="examples",
+        at_least=0,
+        at_most=1,
+    )
+    masked_lm_prob: float = setting(
+        0.15,
+        "Fraction of tokens that are predicted.",
+        source="paper",
+        unit="fraction",
+        group="examples",
+        at_least=0,
+        at_most=1,
+    )
     mask_replace_prob: float = setting(
-        0.8, "Of those, replaced by [MASK].", source="paper", unit="fraction", aliases=("mask_share",)
+        0.8,
+        "Of those, the fraction replaced by [MASK].",
+        source="paper",
+        unit="fraction",
+        aliases=("mask_share",),
+        group="examples",
+        at_least=0,
+        at_most=1,
     )
     random_replace_prob: float = setting(
-        0.1, "Of those, replaced by a random token.", source="paper", unit="fraction", aliases=("random_share",)
+        0.1,
+        "Of those, the fraction replaced by a random token.",
+        source="paper",
+        unit="fraction",
+        aliases=("random_share",),
+        group="examples",
+        at_least=0,
+        at_most=1,
     )
     random_token_source: str = setting(
         "vocab",
-        "Random tokens from the whole vocabulary (vocab), or without special and [unused] tokens (ordinary).",
+        "Random tokens from the complete vocabulary (vocab), or without special and [unused] tokens (ordinary).",
         source="original implementation",
         choices=("vocab", "ordinary"),
-        deviation="The paper says a random token; the release draws from all ids, specials included (ours).",
+        deviation="The paper says a random token; the original implementation draws from all ids, specials included "
+        "(ours).",
+        group="examples",
     )
     whole_word_masking: bool = setting(
         False,
-        "Mask whole words (the release of 2019-05).",
+        "Mask all pieces of a word together (original implementation of 2019-05).",
         source="original implementation",
-        deviation="Not in the paper. In the release a segment B that starts with ## joins A's last word across "
-        "[SEP]; ours starts a new group after [SEP].",
+        deviation="Not in the paper. In the original implementation a segment B that starts with ## joins A's last "
+        "word across [SEP]; ours starts a new group after [SEP].",
+        group="examples",
     )
     dupe_factor: int | None = setting(
         None,
-        "Static examples: so many passes over the documents are drawn once, shuffled together, and repeated with the "
-        "same pairs and masks; the release's is 10. Default: every pass is drawn anew.",
+        "Static examples: this many passes over the documents are drawn once, shuffled together, and repeated with "
+        "the same pairs and masks; 10 in the original implementation. Default: every pass is drawn afresh.",
         unit="passes",
-        deviation="The paper is silent. The release writes examples to disk with their masks, ten passes shuffled "
-        "together, and repeats them. Ours draws pairs and masks anew in every pass; with dupe_factor=10 the examples "
-        "are those of the release in distribution, and each repetition comes in a new order.",
+        deviation="The paper is silent. The original implementation writes examples to disk with their masks, ten "
+        "passes shuffled together, and repeats them. Ours draws new pairs and masks in every pass; with "
+        "dupe_factor=10 the examples have its distribution, and each repetition comes in a new order.",
+        group="examples",
+        above=0,
+        at_most=10_000,
     )
 
     def validate(self) -> None:
-        """Shares are fractions."""
+        """What the left-to-right model excludes; fractions that add up to one at most."""
         super().validate()
-        for name in ("short_seq_prob", "masked_lm_prob", "mask_replace_prob", "random_replace_prob"):
-            value = getattr(self, name)
-            require(0 <= value <= 1, f"--{name} is {value}; it must lie in [0, 1]")
-        require(self.dupe_factor is None or self.dupe_factor > 0, f"--dupe_factor is {self.dupe_factor}; at least 1")
         require(
             not (self.left_to_right and self.next_sentence_prediction),
             "--left_to_right needs --next_sentence_prediction false: [CLS] sees no later token to judge by",
@@ -109,60 +146,98 @@ class ExampleConfig(Config):
 class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
     """Pre-training with MLM and NSP (recipes/run_pretraining.py)."""
 
-    corpus: str = setting("", "Prepared corpus (recipes/prepare_corpus.py).")
+    corpus: str = setting("", "Prepared corpus (recipes/prepare_corpus.py).", group="data")
     model_name_or_path: str | None = setting(
-        None, "Go on from this BERT checkpoint; default: from scratch.", source="transformers"
+        None,
+        "Continue from this BERT checkpoint, a folder or a Hub id; default: from scratch.",
+        source="transformers",
+        group="model",
     )
-    num_hidden_layers: int = setting(12, "Layers (the paper's L).", source="paper")
-    hidden_size: int = setting(768, "Hidden size (H); the feed-forward size is 4H.", source="paper")
-    num_attention_heads: int = setting(12, "Attention heads (A).", source="paper")
+    num_hidden_layers: int = setting(
+        12, "Layers (the paper's L).", source="paper", group="model", above=0, at_most=1000
+    )
+    hidden_size: int = setting(
+        768, "Hidden size (H); the feed-forward size is 4H.", source="paper", group="model", above=0, at_most=65_536
+    )
+    num_attention_heads: int = setting(
+        12, "Attention heads (A).", source="paper", group="model", above=0, at_most=65_536
+    )
     hidden_act: str = setting(
         "gelu",
         "gelu (erf) or gelu_new (tanh).",
         source="original implementation",
         choices=("gelu", "gelu_new"),
-        deviation="The paper says gelu. The release of 2018 computed erf (ours), from 2019-02 the tanh form.",
+        deviation="The paper says gelu. The original implementation computed erf in 2018 (ours), from 2019-02 the "
+        "tanh approximation.",
+        group="model",
     )
     initializer_range: float = setting(
-        0.02, "Standard deviation of the first weights, truncated at two of it.", source="original implementation"
+        0.02,
+        "Standard deviation of the initial weights, truncated at two of it.",
+        source="original implementation",
+        group="model",
+        above=0,
     )
-    hidden_dropout_prob: float = setting(0.1, "Dropout after every layer.", unit="fraction", source="paper")
-    attention_probs_dropout_prob: float = setting(0.1, "Dropout of attention weights.", unit="fraction", source="paper")
-    max_seq_length: int = setting(128, "Tokens per sequence, where `phases` is not set.", unit="tokens")
+    hidden_dropout_prob: float = setting(
+        0.1, "Dropout after every layer.", unit="fraction", source="paper", group="model", at_least=0, below=1
+    )
+    attention_probs_dropout_prob: float = setting(
+        0.1, "Dropout of attention weights.", unit="fraction", source="paper", group="model", at_least=0, below=1
+    )
+    max_seq_length: int = setting(
+        128, "Tokens per sequence, where `phases` is not set.", unit="tokens", group="data", at_least=8, at_most=65_536
+    )
     max_predictions_per_seq: int | None = setting(
-        None, "Most predicted tokens of a sequence, where `phases` is not set.", unit="tokens"
+        None,
+        "Most predicted tokens of a sequence, where `phases` is not set.",
+        unit="tokens",
+        group="data",
+        above=0,
+        at_most=65_536,
     )
-    phases: tuple[Phase, ...] = setting((), "Phases as a YAML list of {max_seq_length, steps, batch}.", source="paper")
+    phases: tuple[Phase, ...] = setting(
+        (), "Phases as a YAML list of {max_seq_length, steps, batch}.", source="paper", group="data"
+    )
     heldout_fraction: float = setting(
         0.01,
-        "Share of documents that training never sees.",
+        "Fraction of documents that training never sees.",
         unit="fraction",
         deviation="The paper does not describe its held-out data.",
+        group="data",
+        above=0,
+        below=1,
     )
     decode_predicted_only: bool = setting(
         True,
-        "Score the vocabulary at predicted positions only; the results are equal (not of the left-to-right model, "
+        "Compute the MLM head at predicted positions only; the results are equal (not of the left-to-right model, "
         "which predicts at every position).",
+        group="speed",
     )
     torch_compile: bool | None = setting(
-        None, "Compile the model with torch.compile. Default: on a GPU.", source="transformers"
+        None, "Compile the model with torch.compile. Default: on a GPU.", source="transformers", group="speed"
     )
     static_shapes: bool | None = setting(
         None,
-        "Fill every forward pass of a phase up to one shape with sequences of padding that change no loss, so that one "
-        "graph is compiled: as many tokens as nearly every step needs, or with padded batches their full length. "
-        "Default: where the model is compiled, and on XLA.",
+        "Pad every forward pass of a phase to one shape with sequences that change no loss, so that one graph is "
+        "compiled: as many tokens as nearly every step needs, or with padded batches their full length. Default: "
+        "where the model is compiled, and on XLA.",
         aliases=("fixed_shapes",),
+        group="speed",
     )
-    dry_run: bool = setting(False, "Print tokens, FLOPs and expected time of the run, and stop.", aliases=("plan",))
+    dry_run: bool = setting(
+        False, "Print tokens, FLOPs and expected time of the run, and stop.", aliases=("plan",), group="output"
+    )
     hub_strategy: str = setting(
         "end",
         "With push_to_hub: upload the finished model (end), or every checkpoint of save_steps too, as the revision "
         "step-N (every_save).",
         source="transformers",
         choices=("end", "every_save"),
+        group="hub",
     )
-    max_eval_sequences: int = setting(1024, "Held-out sequences in an evaluation.", unit="sequences")
+    max_eval_sequences: int = setting(
+        1024, "Held-out sequences in an evaluation.", unit="sequences", group="data", above=0
+    )
 
     def validate(self) -> None:
         """Shape of the model and of the phases."""
@@ -172,65 +247,84 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
             f"--hidden_size is {self.hidden_size}; it must be a multiple of --num_attention_heads "
             f"({self.num_attention_heads})",
         )
-        require(self.initializer_range > 0, f"--initializer_range is {self.initializer_range}; it must be positive")
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            value = getattr(self, name)
-            require(0 <= value < 1, f"--{name} is {value}; it must lie in [0, 1)")
         require(
             self.peft is None or self.model_name_or_path is not None,
-            f"--peft {self.peft} needs --model_name_or_path: an adapter goes beside trained weights",
+            f"--peft {self.peft} needs --model_name_or_path: an adapter is added to trained weights",
         )
         require(
             self.hub_strategy == "end" or (self.push_to_hub and self.peft is None and self.save_steps is not None),
             "--hub_strategy every_save needs --push_to_hub and --save_steps, and no --peft",
         )
-        require(0 < self.heldout_fraction < 1, f"--heldout_fraction is {self.heldout_fraction}; it must lie in (0, 1)")
         for phase in self.phases:
             require(
                 phase.max_seq_length >= 8 and phase.steps > 0 and phase.batch > 0,
                 f"phases: {phase}; max_seq_length must be at least 8, steps and batch positive",
             )
-        require(self.max_seq_length >= 8, f"--max_seq_length is {self.max_seq_length}; it must be at least 8")
 
 
 @dataclass(frozen=True)
 class AuditConfig(ExampleConfig):
     """Measures the examples that a corpus and settings give (recipes/audit_pretraining_data.py)."""
 
-    corpus: str = setting("", "Prepared corpus (recipes/prepare_corpus.py).")
-    output_dir: str = setting("runs/audit", "Folder for audit.json, audit.txt and audit.png.", source="transformers")
-    overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.", source="transformers")
-    seed: int = setting(42, "Decides pairs and masks, as in pre-training.", source="transformers")
-    max_seq_length: int = setting(128, "Tokens per sequence.", unit="tokens")
-    max_predictions_per_seq: int | None = setting(None, "Most predicted tokens of a sequence.", unit="tokens")
-    num_sequences: int = setting(200_000, "Sequences to look at, drawn from the first epoch.", unit="sequences")
+    corpus: str = setting(
+        "", "Prepared corpus (recipes/prepare_corpus.py).", group="data", required="name a prepared corpus"
+    )
+    output_dir: str = setting(
+        "runs/audit", "Folder for audit.json, audit.txt and audit.png.", source="transformers", group="output"
+    )
+    overwrite_output_dir: bool = setting(
+        False, "Replace what the output folder holds.", source="transformers", group="output"
+    )
+    seed: int = setting(
+        42,
+        "Seed of pairs and masks, as in pre-training.",
+        source="transformers",
+        group="training",
+        at_least=0,
+        at_most=4_294_967_295,
+    )
+    max_seq_length: int = setting(128, "Tokens per sequence.", unit="tokens", group="data", at_least=8, at_most=65_536)
+    max_predictions_per_seq: int | None = setting(
+        None, "Most predicted tokens of a sequence.", unit="tokens", group="data", above=0, at_most=65_536
+    )
+    num_sequences: int = setting(
+        200_000, "Sequences to audit, drawn from the first epoch.", unit="sequences", group="data", above=0
+    )
 
     def validate(self) -> None:
-        """A corpus; lengths and numbers that can be."""
+        """Only masked examples are audited."""
         super().validate()
-        require(bool(self.corpus), "--corpus is missing; name a prepared corpus")
         require(not self.left_to_right, "--left_to_right has no masks to audit; leave it out")
-        require(self.max_seq_length >= 8, f"--max_seq_length is {self.max_seq_length}; it must be at least 8")
-        require(self.num_sequences > 0, f"--num_sequences is {self.num_sequences}; it must be positive")
 
 
 @dataclass(frozen=True)
 class CurveComparisonConfig(Config):
     """Compares a pre-training run with a reference curve (recipes/compare_curve.py)."""
 
-    run: str = setting("", "Output folder of a pre-training run, finished or not, or its train_log.jsonl.")
-    reference: str = setting("", "The curve to compare with: a file of docs/reference_curves/, or another run.")
+    run: str = setting(
+        "",
+        "Output folder of a pre-training run, finished or not, or its train_log.jsonl.",
+        group="data",
+        required="name the output folder of a pre-training run",
+    )
+    reference: str = setting(
+        "",
+        "The curve to compare with: a file of docs/reference_curves/, or another run.",
+        group="data",
+        required="name a reference curve or the folder of another run",
+    )
     metric: str | None = setting(
-        None, "What to compare, as the log calls it. Default: eval_mlm_loss where both have it, else mlm_loss."
+        None,
+        "What to compare, as the log calls it. Default: eval_mlm_loss where both have it, else mlm_loss.",
+        group="data",
     )
     tolerance: float = setting(
-        0.1, "Share of its tokens that a run may lag behind and still be on track.", unit="fraction"
+        0.1,
+        "Fraction of its tokens that a run may lag behind and still be on track.",
+        unit="fraction",
+        group="data",
+        at_least=0,
     )
-    output_file: str | None = setting(None, "Plot to write; default: curve_comparison.png beside the log.")
-
-    def validate(self) -> None:
-        """Two curves."""
-        super().validate()
-        for name in ("run", "reference"):
-            require(bool(getattr(self, name)), f"--{name} is missing")
-        require(self.tolerance >= 0, f"--tolerance is {self.tolerance}; it must not be negative")
+    output_file: str | None = setting(
+        None, "Plot to write; default: curve_comparison.png beside the log.", group="output"
+    )

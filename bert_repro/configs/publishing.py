@@ -1,4 +1,4 @@
-"""What is made of a finished model: features, its card, an upload, an ONNX file."""
+"""What is made from a finished model: features, scores of sentences, its card, an upload, an ONNX file."""
 
 from dataclasses import dataclass
 
@@ -9,38 +9,65 @@ from bert_repro.configs.base import Config, require, setting
 class ExtractionConfig(Config):
     """Features of a frozen encoder for every text of a file (recipes/extract_features.py)."""
 
-    model_name_or_path: str = setting("", "Any BERT checkpoint: a folder or a Hub id.", source="transformers")
-    tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.", source="transformers")
-    input_file: str = setting("", "A text on each line, or .jsonl (.json) with an object on each line that holds one.")
-    text_column: str = setting("text", "Field of a JSON line that holds the text.")
-    output_file: str = setting("", "Parquet file to write, with a row for each text.")
-    overwrite_output_file: bool = setting(False, "Replace the output file.")
+    model_name_or_path: str = setting(
+        "",
+        "Any BERT checkpoint: a folder or a Hub id.",
+        source="transformers",
+        group="model",
+        required="name a checkpoint folder or a Hub id",
+    )
+    tokenizer_name: str | None = setting(
+        None, "Tokenizer, where it is not with the model.", source="transformers", group="model"
+    )
+    input_file: str = setting(
+        "",
+        "A text on each line, or .jsonl (.json) with an object on each line that holds one.",
+        group="data",
+        required="name a file of texts",
+    )
+    text_column: str = setting("text", "Field of a JSON line that holds the text.", group="data")
+    output_file: str = setting(
+        "", "Parquet file to write, with a row for each text.", group="output", required="name the file to write"
+    )
+    overwrite_output_file: bool = setting(False, "Replace the output file.", group="output")
     layers: tuple[str, ...] = setting(
         ("last",),
-        "embeddings, last, second_to_last, last_four, all, or indices: 0 for the embeddings, 1 for the first layer, -1 "
-        "for the last (Table 7).",
+        "embeddings, last, second_to_last, last_four, all, or indices: 0 for the embeddings, 1 for the first layer, "
+        "-1 for the last (Table 7).",
         source="paper",
+        group="model",
     )
-    combine: str = setting("concat", "How several layers become one vector.", choices=("concat", "sum"))
+    combine: str = setting("concat", "How several layers become one vector.", choices=("concat", "sum"), group="model")
     pooling: str = setting(
         "none",
         "A vector for every token, special tokens included (none); or one for the text: of [CLS] (cls), or their mean "
         "over all tokens (mean).",
         choices=("none", "cls", "mean"),
+        group="model",
     )
-    max_seq_length: int = setting(512, "Tokens per text; longer ones are truncated.", unit="tokens")
-    per_device_eval_batch_size: int = setting(64, "Texts per forward pass.", source="transformers", unit="sequences")
-    mixed_precision: str = setting("no", "Autocast precision.", source="transformers", choices=("no", "bf16"))
-    attn_implementation: str = setting("sdpa", "Attention of transformers' interface.", source="transformers")
+    max_seq_length: int = setting(
+        512, "Tokens per text; longer ones are truncated.", unit="tokens", group="data", at_least=8, at_most=65_536
+    )
+    per_device_eval_batch_size: int = setting(
+        64,
+        "Texts per forward pass.",
+        source="transformers",
+        unit="sequences",
+        group="speed",
+        above=0,
+        at_most=1_000_000,
+    )
+    mixed_precision: str = setting(
+        "no", "Autocast precision.", source="transformers", choices=("no", "bf16"), group="training"
+    )
+    attn_implementation: str = setting(
+        "sdpa", "Attention of transformers' interface.", source="transformers", group="speed"
+    )
 
     def validate(self) -> None:
-        """A model, an input, an output and at least one layer."""
+        """At least one layer."""
         super().validate()
-        for name in ("model_name_or_path", "input_file", "output_file"):
-            require(bool(getattr(self, name)), f"--{name} is missing")
         require(len(self.layers) > 0, "--layers is empty; name at least one, for example last")
-        size = self.per_device_eval_batch_size
-        require(size > 0, f"--per_device_eval_batch_size is {size}; it must be positive")
 
 
 @dataclass(frozen=True)
@@ -48,103 +75,129 @@ class SentenceScoringConfig(Config):
     """Pseudo-log-likelihoods of sentences, and minimal pairs (recipes/score_sentences.py)."""
 
     model_name_or_path: str = setting(
-        "", "A BERT checkpoint with its masked language model: a folder or a Hub id.", source="transformers"
+        "",
+        "A BERT checkpoint with its masked language model: a folder or a Hub id.",
+        source="transformers",
+        group="model",
+        required="name a checkpoint folder or a Hub id",
     )
-    tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.", source="transformers")
+    tokenizer_name: str | None = setting(
+        None, "Tokenizer, where it is not with the model.", source="transformers", group="model"
+    )
     input_file: str | None = setting(
-        None, "A text on each line, or .jsonl (.json) with an object on each line that holds one."
+        None, "A text on each line, or .jsonl (.json) with an object on each line that holds one.", group="data"
     )
-    text_column: str = setting("text", "Field of a JSON line that holds the text.")
+    text_column: str = setting("text", "Field of a JSON line that holds the text.", group="data")
     minimal_pairs: tuple[str, ...] = setting(
-        (), "In place of --input_file: files or folders of minimal pairs in BLiMP's form (.jsonl, also .gz and .xz)."
+        (),
+        "In place of --input_file: files or folders of minimal pairs in BLiMP's form (.jsonl, also .gz and .xz).",
+        group="data",
     )
     output_dir: str = setting(
-        "", "Folder for scores.jsonl, or of pairs results.json and minimal_pairs.txt.", source="transformers"
+        "",
+        "Folder for scores.jsonl; for pairs results.json and minimal_pairs.txt.",
+        source="transformers",
+        group="output",
+        required="name the folder to write",
     )
-    overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.", source="transformers")
+    overwrite_output_dir: bool = setting(
+        False, "Replace what the output folder holds.", source="transformers", group="output"
+    )
     method: str = setting(
         "within_word_l2r",
         "within_word_l2r masks a token and the later pieces of its word (Kauf and Ivanova, 2023); original masks the "
         "token alone (Salazar et al., 2020).",
         choices=("within_word_l2r", "original"),
+        group="task",
     )
-    batch_tokens: int = setting(8192, "Most tokens of a forward pass.", unit="tokens")
-    mixed_precision: str = setting("no", "Autocast precision.", source="transformers", choices=("no", "bf16"))
+    batch_tokens: int = setting(
+        8192, "Most tokens of a forward pass.", unit="tokens", group="speed", above=0, at_most=1_000_000_000
+    )
+    mixed_precision: str = setting(
+        "no", "Autocast precision.", source="transformers", choices=("no", "bf16"), group="training"
+    )
 
     def validate(self) -> None:
-        """A model, one input, an output folder."""
+        """Texts or pairs."""
         super().validate()
-        for name in ("model_name_or_path", "output_dir"):
-            require(bool(getattr(self, name)), f"--{name} is missing")
         require(
             bool(self.input_file) != bool(self.minimal_pairs),
             "give --input_file or --minimal_pairs: a file of texts, or pairs of sentences to compare",
         )
-        require(self.batch_tokens > 0, f"--batch_tokens is {self.batch_tokens}; it must be positive")
 
 
 @dataclass(frozen=True)
 class CardConfig(Config):
-    """Makes the card of a finished run anew, with facts that its record cannot know (recipes/make_card.py)."""
+    """Rewrites the card of a finished run with facts that its results do not hold (recipes/make_card.py)."""
 
-    folder: str = setting("", "Output folder of a finished run.")
-    output_file: str | None = setting(None, "File to write; default: README.md in the folder.")
+    folder: str = setting(
+        "", "Output folder of a finished run.", group="data", required="name the output folder of a finished run"
+    )
+    output_file: str | None = setting(None, "File to write; default: README.md in the folder.", group="output")
     same_runs: tuple[str, ...] = setting(
-        (), "Folders of the same run with other seeds: the card shows mean and deviation over all of them."
+        (),
+        "Folders of the same run with other seeds: the card shows mean and standard deviation over all of them.",
+        group="data",
     )
     hub_model_id: str | None = setting(
-        None, "The model's name on the card; default: as in the run, else the folder's name.", source="transformers"
+        None,
+        "The model's name on the card; default: as in the run, else the folder's name.",
+        source="transformers",
+        group="hub",
     )
-    base_model: str | None = setting(None, "Id on the Hub of the weights that the run started from.")
+    base_model: str | None = setting(None, "Id on the Hub of the weights that the run started from.", group="card")
     dataset: str | None = setting(
-        None, "Id on the Hub of the data, where --data_dir held other data than the task's; none: it has no id there."
+        None,
+        "Id on the Hub of the data, where --data_dir held other data than the task's; none: it has no id there.",
+        group="card",
     )
-    language: tuple[str, ...] = setting((), "Languages of the text, as ISO 639 codes.")
-    license: str | None = setting(None, "Licence of the weights, as the Hub spells it, for example apache-2.0.")
-    data_license: str | None = setting(None, "Licence of the training data, in words.")
-    note: str | None = setting(None, "A sentence about the data or the scores.")
-
-    def validate(self) -> None:
-        """A folder."""
-        super().validate()
-        require(bool(self.folder), "--folder is missing; name the output folder of a finished run")
+    language: tuple[str, ...] = setting((), "Languages of the text, as ISO 639 codes.", group="card")
+    license: str | None = setting(
+        None, "License of the weights, as the Hub spells it, for example apache-2.0.", group="card"
+    )
+    data_license: str | None = setting(None, "License of the training data, in words.", group="card")
+    note: str | None = setting(None, "A sentence about the data or the scores.", group="card")
 
 
 @dataclass(frozen=True)
 class PushConfig(Config):
     """Uploads a published folder to the Hub (recipes/push_to_hub.py)."""
 
-    folder: str = setting("", "Output folder of a finished run, or one of its checkpoints.")
+    folder: str = setting(
+        "",
+        "Output folder of a finished run, or one of its checkpoints.",
+        group="data",
+        required="name the output folder of a finished run",
+    )
     hub_model_id: str = setting(
-        "", "Repository on the Hub, for example org/name; made if need be.", source="transformers"
+        "",
+        "Repository on the Hub, for example org/name; created if it does not exist.",
+        source="transformers",
+        group="hub",
+        required="name a repository such as org/name",
     )
     hub_private_repo: bool | None = setting(
         None,
         "Make a new repository private; default: public, unless its organisation decides otherwise.",
         source="transformers",
+        group="hub",
     )
     hub_revision: str | None = setting(
-        None, "Branch to upload to; default: main, for a checkpoint step-N.", source="transformers"
+        None, "Branch to upload to; default: main, for a checkpoint step-N.", source="transformers", group="hub"
     )
-    checkpoints: bool = setting(False, "Upload the run's checkpoints too, each as the revision step-N.")
-    dry_run: bool = setting(False, "List files and sizes, check the card's metadata, and stop.")
-
-    def validate(self) -> None:
-        """A folder and a repository."""
-        super().validate()
-        require(bool(self.folder), "--folder is missing; name the output folder of a finished run")
-        require(bool(self.hub_model_id), "--hub_model_id is missing; name a repository such as org/name")
+    checkpoints: bool = setting(False, "Upload the run's checkpoints too, each as the revision step-N.", group="hub")
+    dry_run: bool = setting(False, "List files and sizes, check the card's metadata, and stop.", group="output")
 
 
 @dataclass(frozen=True)
 class OnnxConfig(Config):
     """Writes a published folder's model as ONNX (recipes/export_onnx.py)."""
 
-    folder: str = setting("", "Published folder: the output folder of a finished run, or one of its checkpoints.")
-    output_file: str | None = setting(None, "File to write; default: onnx/model.onnx in the folder.")
-    overwrite_output_file: bool = setting(False, "Replace the output file.")
-
-    def validate(self) -> None:
-        """A folder."""
-        super().validate()
-        require(bool(self.folder), "--folder is missing; name the output folder of a finished run")
+    folder: str = setting(
+        "",
+        "Published folder: the output folder of a finished run, or one of its checkpoints.",
+        group="data",
+        required="name the output folder of a finished run",
+    )
+    output_file: str | None = setting(None, "File to write; default: onnx/model.onnx in the folder.", group="output")
+    overwrite_output_file: bool = setting(False, "Replace the output file.", group="output")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bert_repro.configs import Phase, PretrainingConfig
+from bert_repro.configs import Phase, PretrainingConfig, require
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.errors import UserError
@@ -46,6 +46,7 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
         UserError: the corpus, the checkpoint and the settings do not fit together.
         NonFiniteError, StopRequested: see `bert_repro.training.trainer.Trainer.train`.
     """
+    require(bool(config.corpus), "--corpus is missing; name a prepared corpus")
     corpus = PreparedCorpus.load(config.corpus)
     tokenizer = load_tokenizer(str(Path(config.corpus) / "tokenizer"))
     # Segment B of a NotNext pair comes from another document of the same side.

@@ -210,7 +210,7 @@ def test_a_missing_test_set_comes_out_before_the_first_run(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--sweep_learning_rates 1e-2 0", "--sweep_learning_rates is 0.01 0; each must be positive"),
+        ("--sweep_learning_rates 1e-2 0", "--sweep_learning_rates is 0.0; it must be positive"),
         ("--sweep_batch_sizes 8 16 8", "--sweep_batch_sizes is 8 16 8; leave repetitions out"),
         ("--sweep_learning_rates 1e-2 --learning_rate 1e-3", "--learning_rate 0.001 and --sweep_learning_rates 0.01"),
         ("--sweep_num_train_epochs 2 3 --max_steps 5", "--max_steps 5 and --sweep_num_train_epochs exclude"),
