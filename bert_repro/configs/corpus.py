@@ -25,6 +25,13 @@ class TextConfig(Config):
     max_documents: int | None = setting(
         None, "Stop after this many documents.", unit="documents", group="data", above=0
     )
+    max_document_bytes: int = setting(
+        100_000_000,
+        "Longest line or document; a longer one is refused, compressed or not.",
+        unit="bytes",
+        group="data",
+        above=0,
+    )
     text_passages_only: bool = setting(
         True,
         "Drop headings, lists, tables and debris.",

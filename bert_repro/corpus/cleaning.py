@@ -45,13 +45,15 @@ _TAG_NAMES = (
 )
 _TAG = re.compile(rf"</?(?:{_TAG_NAMES})\b[^<>]*>", re.IGNORECASE)
 _MARKUP = re.compile(
-    r"\{\{|\}\}|\{\||\|\}|#if:|^[|}]|\[\[(?:File|Image|Category)\b|^Category:|\[?Illustration\b.*\]$|^&rft",
+    r"\{\{|\}\}|\{\||\|\}|#if:|^[|}]|\[\[(?:File|Image|Category)\b|^Category:|^&rft",
     re.IGNORECASE,
 )
+_ILLUSTRATION = re.compile(r"Illustration\b", re.IGNORECASE)
 _LINK = re.compile(r"\[\[(?:[^\[\]|]*\|)?([^\[\]|]*)\]\]")
 _PLACEHOLDER = re.compile(r"\b(?:formula|codice)_\d+\b")
 _FOOTNOTE = re.compile(r"\[\s*(?:\d{1,3}|update|citation needed|note \d+)\s*\]", re.IGNORECASE)
-_EMPTY_PARENTHESES = re.compile(r" \(\s*[,;:\s]*\)")
+_EMPTY_PARENTHESES = re.compile(r" \([,;:\s]*\)")
+_ENDLESS_NUMBER = re.compile(r"&#(\d{1000,}|[xX][0-9a-fA-F]{1000,});?")  # Python converts no number of so many digits
 _SCENE_BREAK = re.compile(r"^(?:\* ?){3,}(?=[^* ])")
 _BULLET = re.compile(r"[*•·▪◦‣●○■□➢►]\s")
 _DASH_BULLET = re.compile(r"[-–]\s")
@@ -135,7 +137,7 @@ def count_words(line: str) -> int:
 def repair(line: str) -> str:
     """Removes debris from a line: see step 2 above."""
     if "&" in line:
-        line = html.unescape(line)
+        line = html.unescape(_ENDLESS_NUMBER.sub("\ufffd", line))
     if "<" in line:
         line = _TAG.sub(" ", line)
     if "[" in line or "]" in line:
@@ -155,7 +157,7 @@ def repair(line: str) -> str:
 
 def _drop_rule(line: str, is_article: bool) -> str | None:
     """Returns the first rule that drops a repaired line, or None."""
-    if not line or _MARKUP.search(line):
+    if not line or _MARKUP.search(line) or (line.endswith("]") and _ILLUSTRATION.search(line)):
         return "markup"
     letters = len(line) - len(_PUNCTUATION.findall(line))
     if letters <= len(_SYMBOL.findall(line)):
@@ -205,7 +207,7 @@ def _percentile(ordered: list[int], share: float) -> int:
 def _join(lines: list[str], width: int | None) -> list[str]:
     """Joins wrapped lines. Blank lines end a paragraph; without blank lines (width given) a line does that ends a
     sentence and had room for the next line's first word. Headings always stay alone."""
-    paragraphs: list[str] = []
+    paragraphs: list[list[str]] = []  # pieces; joining line by line would copy a long paragraph for each of its lines
     open_paragraph = after_heading = False
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         if not line:
@@ -215,18 +217,13 @@ def _join(lines: list[str], width: int | None) -> list[str]:
         ends = _TERMINAL.search(line) is not None
         is_heading = _is_chapter(line, count_words(line)) or _is_capitals(line)
         if is_heading or (after_heading and not open_paragraph and had_room and not ends):
-            paragraphs.append(line)
+            paragraphs.append([line])
             open_paragraph, after_heading = False, True
             continue
         if open_paragraph:
-            paragraphs[-1] = _join_pair(paragraphs[-1], line)
+            at_hyphen = paragraphs[-1][-1].endswith("-") and paragraphs[-1][-1][-2:-1].isalpha()
+            paragraphs[-1] += [line] if at_hyphen else [" ", line]
         else:
-            paragraphs.append(line)
+            paragraphs.append([line])
         open_paragraph, after_heading = not (ends and had_room), False
-    return paragraphs
-
-
-def _join_pair(left: str, right: str) -> str:
-    if left.endswith("-") and left[-2:-1].isalpha():
-        return left + right
-    return f"{left} {right}"
+    return ["".join(pieces) for pieces in paragraphs]

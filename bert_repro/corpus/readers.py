@@ -1,13 +1,13 @@
 """Reads documents from text files, JSON lines, Parquet (see `SUFFIXES`) and datasets of the Hugging Face Hub.
 
 Only text and JSON lines may be compressed (.gz, .xz); Parquet has its own compression. Documents come in input order,
-one at a time: memory holds one document (for Parquet one batch of rows), never a file.
+one at a time: memory holds one document (for Parquet one batch of rows), never a file, and no document beyond a limit.
 Bad input is a `UserError` that names the file and the line, row or byte.
 """
 
 import glob
 import gzip
-import json
+import logging
 import lzma
 import re
 import zlib
@@ -18,11 +18,15 @@ from typing import IO, Any, NamedTuple
 
 from bert_repro.configs import TextConfig
 from bert_repro.errors import UserError
-from bert_repro.utils.readers import half_surrogate
+from bert_repro.utils.readers import decode_line, half_surrogate, listed, parse_json
+
+logger = logging.getLogger("bert_repro")
 
 SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".jsonl", ".jsonl.gz", ".jsonl.xz", ".parquet")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 PARQUET_BATCH_ROWS = 256
+_PARQUET_BATCH_BYTES = 64_000_000
+MAX_DOCUMENT_BYTES = TextConfig.max_document_bytes
 
 
 class Document(NamedTuple):
@@ -82,6 +86,7 @@ def read_documents(
     title_column: str = "title",
     hub_config: str | None = None,
     hub_split: str = "train",
+    max_bytes: int = MAX_DOCUMENT_BYTES,
 ) -> Iterator[Document]:
     """Reads the documents of one source in order.
 
@@ -94,18 +99,19 @@ def read_documents(
         title_column: field or column that holds the title; it may be missing.
         hub_config: configuration of a Hub dataset, for example `20231101.en`.
         hub_split: split of a Hub dataset.
+        max_bytes: longest line or document.
 
     Raises:
-        UserError: the source is damaged, is not UTF-8, or lacks the text; with file and line, row or byte.
+        UserError: the source is damaged, is not UTF-8, lacks the text, or has a longer one; with file and line or row.
     """
     if source.revision is not None:
-        documents = _read_hub(source, text_column, title_column, hub_config, hub_split)
+        documents = _read_hub(source, text_column, title_column, hub_config, hub_split, max_bytes)
     elif source.name.endswith(".parquet"):
-        documents = _read_parquet(Path(source.name), text_column, title_column)
+        documents = _read_parquet(Path(source.name), text_column, title_column, max_bytes)
     elif ".jsonl" in Path(source.name).suffixes:
-        documents = _read_json_lines(Path(source.name), text_column, title_column)
+        documents = _read_json_lines(Path(source.name), text_column, title_column, max_bytes)
     else:
-        documents = _read_text(Path(source.name))
+        documents = _read_text(Path(source.name), max_bytes)
     return (document for document in documents if not document.text.isspace() and document.text)
 
 
@@ -123,6 +129,7 @@ def read_all(config: TextConfig, sources: Sequence[Source]) -> Iterator[Document
                 title_column=config.title_column,
                 hub_config=config.hub_config,
                 hub_split=config.hub_split,
+                max_bytes=config.max_document_bytes,
             ):
                 if number == config.max_documents:
                     return
@@ -138,10 +145,13 @@ def _resolve(name: str) -> list[Source]:
     if path.is_file():
         return [_file_source(path)]
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(SUFFIXES))
-        if not files:
+        found = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(SUFFIXES))
+        links = [file for file in found if file.is_symlink()]
+        if links:  # one may lead anywhere on this machine, or to a file that is read already
+            logger.warning("Not read: links in %s (%s); name the files they lead to.", name, listed(map(str, links)))
+        if len(links) == len(found):
             raise UserError(f"folder {name} holds no corpus file; expected one of {', '.join(SUFFIXES)}")
-        return [_file_source(file) for file in files]
+        return [_file_source(file) for file in found if not file.is_symlink()]
     if glob.has_magic(name):
         files = sorted(Path(match) for match in glob.glob(name, recursive=True) if Path(match).is_file())
         if not files:
@@ -171,35 +181,34 @@ def _hub_source(name: str) -> Source:
     return Source(name, 0, str(revision))
 
 
-def _read_text(path: Path) -> Iterator[Document]:
+def _read_text(path: Path, max_bytes: int) -> Iterator[Document]:
     lines: list[str] = []
-    position = 0
-    for _, line, position in _read_lines(path):
+    position = size = 0
+    for number, line, position in _read_lines(path, max_bytes):
         if line.strip():
             lines.append(line)
+            size += len(line) + 1
+            if size > max_bytes:
+                raise _too_long(f"{path}, line {number - len(lines) + 1}: the document", max_bytes)
         elif lines:
             yield Document("\n".join(lines), None, position)
-            lines = []
+            lines, size = [], 0
     if lines:
         yield Document("\n".join(lines), None, position)
 
 
-def _read_json_lines(path: Path, text_column: str, title_column: str) -> Iterator[Document]:
-    for number, line, position in _read_lines(path):
+def _read_json_lines(path: Path, text_column: str, title_column: str, max_bytes: int) -> Iterator[Document]:
+    for number, line, position in _read_lines(path, max_bytes):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(
-                f"{path}, line {number}: not valid JSON ({error.msg} at character {error.pos + 1})"
-            ) from error
+        place = f"{path}, line {number}"
+        row = parse_json(line, place, "write the line again")
         if not isinstance(row, dict):
-            raise UserError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
-        yield _row_document(row, f"{path}, line {number}", text_column, title_column, position)
+            raise UserError(f"{place}: expected a JSON object, found {type(row).__name__}")
+        yield _row_document(row, place, text_column, title_column, position, max_bytes)
 
 
-def _read_parquet(path: Path, text_column: str, title_column: str) -> Iterator[Document]:
+def _read_parquet(path: Path, text_column: str, title_column: str, max_bytes: int) -> Iterator[Document]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -208,42 +217,66 @@ def _read_parquet(path: Path, text_column: str, title_column: str) -> Iterator[D
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
             if text_column not in names:
-                raise UserError(f"{path}: no column {text_column!r}; it has {', '.join(names)}. Set text_column")
+                raise UserError(f"{path}: no column {text_column!r}; it has {listed(names)}. Set text_column")
             columns = [name for name in (text_column, title_column) if name in names]
             size, rows = path.stat().st_size, max(1, file.metadata.num_rows)
-            for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns):
-                for values in batch.to_pylist():
+            mean_bytes = _mean_bytes(file.metadata, columns)
+            if mean_bytes > max_bytes:  # refused before one such row is unpacked
+                raise _too_long(f"{path}: a row", max_bytes)
+            batch_rows = int(max(1, min(PARQUET_BATCH_ROWS, _PARQUET_BATCH_BYTES // max(1, mean_bytes))))
+            for batch in file.iter_batches(batch_size=batch_rows, columns=columns):
+                for number in range(batch.num_rows):
                     row += 1
-                    yield _row_document(values, f"{path}, row {row}", text_column, title_column, size * row // rows)
-    except (pa.ArrowInvalid, OSError) as error:
+                    values = {name: batch.column(name)[number].as_py() for name in columns}
+                    place = f"{path}, row {row}"
+                    yield _row_document(values, place, text_column, title_column, size * row // rows, max_bytes)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}, row {row}: not UTF-8 ({_one_line(error)}); write the file again") from error
+    except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: damaged or not a Parquet file, after row {row} ({_one_line(error)})") from error
 
 
+def _mean_bytes(metadata: Any, columns: Sequence[str]) -> float:
+    """Returns the unpacked bytes of a row on average, in the row group where they are most."""
+    means = [0.0]
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        chunks = (group.column(index) for index in range(group.num_columns))
+        size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
+        means.append(size / max(1, group.num_rows))
+    return max(means)
+
+
 def _read_hub(
-    source: Source, text_column: str, title_column: str, config: str | None, split: str
+    source: Source, text_column: str, title_column: str, config: str | None, split: str, max_bytes: int
 ) -> Iterator[Document]:
     from datasets import load_dataset
 
-    place = f"dataset {source.name} (configuration {config}, split {split})"
+    dataset = f"dataset {source.name} (configuration {config}, split {split})"
     number = 0
     try:
         rows = iter(load_dataset(source.name, config, split=split, streaming=True, revision=source.revision))
         while (row := next(rows, None)) is not None:
             number += 1
-            yield _row_document(row, f"dataset {source.name}, row {number}", text_column, title_column, 0)
+            place = f"dataset {source.name}, row {number}"
+            yield _row_document(row, place, text_column, title_column, 0, max_bytes)
     except UserError:
         raise
     except Exception as error:  # what can fail depends on the dataset's files and on the network
         so_far = f"; it failed after row {number}; start again to continue after the finished parts" if number else ""
-        raise UserError(f"{place}: {_one_line(error)}{so_far}") from error
+        raise UserError(f"{dataset}: {_one_line(error)}{so_far}") from error
 
 
-def _row_document(row: dict[str, Any], place: str, text_column: str, title_column: str, position: int) -> Document:
+def _row_document(
+    row: dict[str, Any], place: str, text_column: str, title_column: str, position: int, max_bytes: int
+) -> Document:
     if text_column not in row:
-        raise UserError(f"{place}: no field {text_column!r}; it has {', '.join(map(str, row))}. Set text_column")
+        raise UserError(f"{place}: no field {text_column!r}; it has {listed(map(str, row))}. Set text_column")
     text, title = row[text_column], row.get(title_column)
     if not isinstance(text, str):
         raise UserError(f"{place}: field {text_column!r} is {type(text).__name__}, expected text")
+    if len(text) > max_bytes:
+        raise _too_long(f"{place}: field {text_column!r}", max_bytes)
     if place_of_half := half_surrogate(text):
         raise UserError(
             f"{place}: field {text_column!r} has half a surrogate pair at character {place_of_half}; repair it"
@@ -251,19 +284,28 @@ def _row_document(row: dict[str, Any], place: str, text_column: str, title_colum
     return Document(text, title if isinstance(title, str) else None, position)
 
 
-def _read_lines(path: Path) -> Iterator[tuple[int, str, int]]:
+def _read_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, str, int]]:
     """Yields (line number from 1, line without its end, bytes of the file read so far)."""
     number = 0
     with open(path, "rb") as raw:
         try:
-            for number, data in enumerate(_decompressor(path)(raw), start=1):
-                if number == 1:
-                    data = data.removeprefix(b"\xef\xbb\xbf")
-                yield number, _decode(data, path, number).rstrip("\r\n"), raw.tell()
+            file = _decompressor(path)(raw)
+            while data := file.readline(max_bytes + 1):  # a small compressed file may unpack to one line of gigabytes
+                number += 1
+                if len(data) > max_bytes:
+                    raise _too_long(f"{path}, line {number}", max_bytes)
+                yield number, decode_line(data, path, number), raw.tell()
         except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
             raise UserError(
                 f"{path}: damaged after line {number} ({_one_line(error)}); download or compress it again"
             ) from error
+
+
+def _too_long(what: str, max_bytes: int) -> UserError:
+    return UserError(
+        f"{what} is longer than {max_bytes:,} bytes; split it (in .txt a blank line ends a document) or raise "
+        "--max_document_bytes"
+    )
 
 
 def _decompressor(path: Path) -> Callable[[IO[bytes]], IO[bytes]]:
@@ -272,14 +314,6 @@ def _decompressor(path: Path) -> Callable[[IO[bytes]], IO[bytes]]:
     if path.suffix == ".xz":
         return lambda raw: lzma.open(raw)
     return lambda raw: raw
-
-
-def _decode(data: bytes, path: Path, number: int) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        place = f"{path}, line {number}, byte {error.start + 1} of the line"
-        raise UserError(f"{place}: 0x{data[error.start]:02x} is not UTF-8; convert the file to UTF-8") from error
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 import gzip
 import json
 import lzma
+import tracemalloc
 from types import SimpleNamespace
 
 import pytest
@@ -71,8 +72,11 @@ def test_folders_and_patterns_come_sorted_and_names_as_given(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", b"fine\n\nbad \xff here\n", r"a\.txt, line 3, byte 5 of the line: 0xff is not UTF-8"),
-        ("a.jsonl", b'{"text": "fine"}\n{"text": \n', r"a\.jsonl, line 2: not valid JSON"),
+        ("a.txt", b"fine\n\nbad \xff here\n", r"a\.txt, line 3: byte 0xff at position 4 is not UTF-8"),
+        ("a.jsonl", b'{"text": "fine"}\n{"text": \n', r"a\.jsonl, line 2: is not valid JSON"),
+        ("a.jsonl", b"[" * 100_000, r"line 1: nests too deep"),
+        ("a.jsonl", b'{"text": "a", "n": ' + b"1" * 5000 + b"}", r"line 1: is not valid JSON"),
+        ("a.jsonl", b'{"text": "a", "text": "b"}', r"line 1: key 'text' occurs twice"),
         ("a.jsonl", b'["text"]\n', r"line 1: expected a JSON object, found list"),
         ("a.jsonl", b'{"text": "fine"}\n{"body": "x"}\n', r"line 2: no field 'text'; it has body. Set text_column"),
         ("a.jsonl", b'{"text": null}\n', r"line 1: field 'text' is NoneType"),
@@ -92,7 +96,69 @@ def test_bad_input_names_file_and_place(tmp_path, name, content, message):
     assert "\n" not in str(caught.value)
 
 
-def test_names_that_lead_nowhere(tmp_path):
+def test_a_parquet_text_that_is_not_utf_8_is_named(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    texts = pa.array([b"fine", b"bad \xff"]).view(pa.string())
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet, row 2: not UTF-8"):
+        read(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("a.txt", b"fine\n\n" + b"x" * 1001 + b"\n", "line 3 is longer than 1,000 bytes"),
+        ("a.txt", b"fine\n\n" + b"some words\n" * 100, "line 3: the document is longer than 1,000 bytes"),
+        ("a.txt.gz", gzip.compress(b"x" * 10**7), "line 1 is longer than 1,000 bytes"),
+        ("a.jsonl.xz", lzma.compress(b'{"text": "fine"}\n{"text": "' + b"x" * 10**7), "line 2 is longer than 1,000"),
+    ],
+)
+def test_a_line_or_document_beyond_the_limit_is_refused(tmp_path, name, content, place):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=rf"{place}.*raise --max_document_bytes"):
+        read(tmp_path / name, max_bytes=1000)
+    if name == "a.txt":
+        assert len(read(tmp_path / name)) == 2
+
+
+def test_a_compressed_line_of_gigabytes_takes_no_memory_beyond_the_limit(tmp_path):
+    with gzip.open(tmp_path / "bomb.txt.gz", "wb", compresslevel=1) as file:
+        for _ in range(60):
+            file.write(b" " * 2**20)
+    tracemalloc.start()
+    with pytest.raises(UserError, match="line 1 is longer than 1,000,000 bytes"):
+        read(tmp_path / "bomb.txt.gz", max_bytes=10**6)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8e6
+
+
+@pytest.mark.parametrize("texts", [["x" * 5000], ["fine", "x" * 5000, *["fine"] * 20]])
+def test_a_parquet_text_beyond_the_limit_is_refused(tmp_path, texts):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"row( 2: field 'text')? is longer than 1,000 bytes"):
+        read(tmp_path / "a.parquet", max_bytes=1000)
+    assert len(read(tmp_path / "a.parquet")) == len(texts)
+
+
+def test_links_in_a_folder_are_not_followed_and_named(tmp_path, caplog):
+    (tmp_path / "secret.txt").write_text("secret\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "link.txt").symlink_to(tmp_path / "secret.txt")
+    with pytest.raises(UserError, match="holds no corpus file"):
+        read(tmp_path / "data")
+    (tmp_path / "data" / "a.txt").write_text("text\n")
+    assert [document.text for document in read(tmp_path / "data")] == ["text"]
+    assert "Not read: links" in caplog.text and "link.txt" in caplog.text
+    assert [document.text for document in read(tmp_path / "data" / "link.txt")] == ["secret"]
+
+
+def test_names_that_do_not_exist_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"none\.txt does not exist"):
         find_sources([str(tmp_path / "none.txt")])
     with pytest.raises(UserError, match="no file matches the pattern"):
