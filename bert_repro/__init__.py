@@ -39,9 +39,7 @@ if _TYPE_CHECKING:
     from .corpus.prepare import prepare_corpus
     from .corpus.tokenizer import train_tokenizer, train_wordpiece
     from .hub.export import export_checkpoint
-    from .inference.pipelines.next_sentence import NextSentencePipeline
-    from .inference.pipelines.question_answering import ExtractiveQuestionAnsweringPipeline
-    from .inference.pipelines.sentence_scoring import SentenceScoringPipeline
+    from .inference.pipelines import ExtractiveQuestionAnsweringPipeline, NextSentencePipeline, SentenceScoringPipeline
     from .models import HEADS
     from .models.configuration_bert_repro import BertReproConfig
     from .models.modeling_bert_repro import (
@@ -110,9 +108,9 @@ _HOMES = {
     "SwagConfig": "configs",
     "TokenizerConfig": "configs",
     "DataCollatorForBertPreTraining": "pretraining.collator",
-    "ExtractiveQuestionAnsweringPipeline": "inference.pipelines.question_answering",
-    "NextSentencePipeline": "inference.pipelines.next_sentence",
-    "SentenceScoringPipeline": "inference.pipelines.sentence_scoring",
+    "ExtractiveQuestionAnsweringPipeline": "inference.pipelines",
+    "NextSentencePipeline": "inference.pipelines",
+    "SentenceScoringPipeline": "inference.pipelines",
     "RunResults": "results",
     "read_results": "results",
     "export_checkpoint": "hub.export",

@@ -29,7 +29,6 @@ from bert_repro.finetuning.run import finetune
 from bert_repro.finetuning.sweep_table import Configuration, Outcome, best_run, sweep_results, text_table
 from bert_repro.hub.export import republish
 from bert_repro.hub.push import push_folder
-from bert_repro.hub.redaction import redacted
 from bert_repro.results import RunResults, SweepResults, read_results
 from bert_repro.tasks.base import Task
 from bert_repro.training import checkpoint, run
@@ -38,6 +37,7 @@ from bert_repro.utils import status
 from bert_repro.utils.distributed import broadcast, is_main_process
 from bert_repro.utils.files import write_json, write_text
 from bert_repro.utils.output_files import ADAPTER, CARD, CHECKPOINTS, RESULTS, STATUS, SWEEP, SWEEP_STATE, SWEEP_TABLE
+from bert_repro.utils.redaction import redacted
 
 logger = logging.getLogger("bert_repro")
 

@@ -1,86 +1,48 @@
-"""Makes a model card from the record of a run. What the record does not say, the card does not say either.
+"""Model cards: README.md of a published folder, made from the results of its run. A card claims what they say, no more.
 
-The record is what results.json holds; every key may be missing:
+The results are what results.json holds (`bert_repro.results.RunResults`; every key may be missing), and what
+`recipes/make_card.py` adds:
 
-    task, split, metrics {name: number}, rows_scored       the score
-    splits {split: {metrics, rows_scored} or {missing}}    the scores of a task with several splits
-    primary_metric                                         the one of `metrics` that sums the task up
-    deviations {name: sentence}                            departures from the paper
-    runs [{seed, splits}]                                  the same run with other seeds
-    train {steps, rows, batch, tokens, flops ...}          what training went through
-    data {dataset, config, license, language, text_columns ...}
-                                                           `dataset`: id on the Hub; two `text_columns` are a pair
-    model {class, model_type, parameters, labels ...}      filled in by `export_checkpoint`
-    base_model, license                                    id on the Hub of the weights it starts from; of the weights
-    revision                                               a checkpoint's, on the Hub
-    settings, seed, versions, git_commit, hardware, wall_time_seconds, command
+    data       {dataset, config, license, language, note ...}   `dataset`: id on the Hub; None: it has none
+    runs       [{seed, splits}]                                 the same run with other seeds
+    license                                                     of the weights
+    revision                                                    of a checkpoint on the Hub
 """
 
-import math
+import json
+import logging
 import re
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
-from bert_repro.hub.redaction import redacted, without_machine_paths
+from bert_repro.configs import CardConfig
+from bert_repro.errors import UserError
+from bert_repro.hub.metadata import (
+    THRESHOLD,
+    card_metadata,
+    eval_result_entries,
+    find_card_errors,
+    hub_task_of,
+    scores,
+    threshold_was_tuned,
+)
+from bert_repro.results import read_results, with_current_names
+from bert_repro.utils.files import write_text
+from bert_repro.utils.output_files import CARD
+from bert_repro.utils.redaction import redacted, without_machine_paths
+
+logger = logging.getLogger("bert_repro")
 
 TEMPLATE = "card_template.md.jinja"
-CODE_LICENSE = "apache-2.0"
-THRESHOLD = "null_score_diff_threshold"
-_LONGEST_LIST = 8  # A longer list of a record (shards, files) is given by its size.
-
-
-@dataclass(frozen=True)
-class Head:
-    """What a kind of model is to the Hub.
-
-    Args:
-        auto_class: the class of transformers that loads it.
-        pipeline_tag: the Hub's name for what it does; None: the Hub has none.
-        widget: example inputs, in the Hub's form.
-        our_pipeline: the pipeline for it that this package registers; see `bert_repro.inference.pipelines`.
-    """
-
-    auto_class: str
-    pipeline_tag: str | None = None
-    widget: tuple[Mapping[str, str], ...] = ()
-    our_pipeline: str | None = None
-
-
-_FILL_MASK = ({"text": "Paris is the [MASK] of France."},)
-HEADS: Mapping[str, Head] = {
-    "ForPreTraining": Head("AutoModelForPreTraining", "fill-mask", _FILL_MASK),
-    "ForMaskedLM": Head("AutoModelForMaskedLM", "fill-mask", _FILL_MASK),
-    "ForCausalLM": Head("AutoModelForCausalLM", "text-generation"),
-    "ForNextSentencePrediction": Head("AutoModelForNextSentencePrediction", our_pipeline="next-sentence-prediction"),
-    "ForSequenceClassification": Head(
-        "AutoModelForSequenceClassification", "text-classification", ({"text": "A film that never lets you go."},)
-    ),
-    "ForTokenClassification": Head(
-        "AutoModelForTokenClassification", "token-classification", ({"text": "Marie Curie worked in Paris."},)
-    ),
-    "ForQuestionAnswering": Head(
-        "AutoModelForQuestionAnswering",
-        "question-answering",
-        ({"text": "Where did Marie Curie work?", "context": "Marie Curie worked in Paris."},),
-        our_pipeline="extractive-question-answering",
-    ),
-    "ForMultipleChoice": Head("AutoModelForMultipleChoice", "multiple-choice"),
-    "Model": Head("AutoModel", "feature-extraction"),
-}
-"""By the ending of the class name, ours and transformers' alike."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """One row of the result table."""
-
-    split: str
-    metric: str
-    value: float | None
-    rows: int | None
+EVAL_RESULTS = ".eval_results"
+"""Folder of a published folder that the Hub's benchmarks read."""
+_LONGEST_LIST = 8  # A longer list (shards, files) is given by its size.
+_IN_WORDS = {"data": ("dataset", "config", "license", "note", "text_columns"), "model": ("class", "labels")}
+"""What of a part the card says in words, not in a table."""
 
 
 @dataclass(frozen=True)
@@ -94,96 +56,77 @@ class Spread:
     deviation: float
 
 
-def make_card(record: Mapping[str, Any], model_id: str) -> str:
-    """The text of README.md for a published folder, metadata block included.
+def make_card(results: Mapping[str, Any], model_id: str) -> str:
+    """Returns the text of README.md for a published folder, metadata block included.
 
     Args:
-        record: what is known of the run; see the module's docstring.
+        results: what is known of the run; see the module's docstring.
         model_id: how the snippets name the model: its id on the Hub, or the folder.
 
     Returns:
-        Markdown. Credentials are taken out of the record, and of paths outside the run all but the last part.
+        Markdown. Credentials are taken out, and of paths outside the run all but the last part. No text of the results
+        (names of labels, models, files) can change the structure of the card or of its snippets.
     """
     import jinja2
-    from huggingface_hub import ModelCard
 
-    clean = redacted(record)
+    clean = redacted(with_current_names(results))
     known = without_machine_paths(clean)
     class_name = known.get("model", {}).get("class")
+    settings = known.get("settings", {})
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.ChainableUndefined
     )
-    environment.filters["cell"] = _cell
-    environment.filters["figure"] = _figure
+    environment.filters |= {"cell": _cell, "line": _line, "code": _code, "fenced": _fenced, "score": _score}
     template = environment.from_string(resources.files("bert_repro.hub").joinpath(TEMPLATE).read_text("utf-8"))
     text = template.render(
-        metadata=_metadata(clean, model_id).to_yaml(),
-        model_id=model_id,
-        where=f'"{model_id}"' + (f', revision="{known["revision"]}"' if known.get("revision") else ""),
+        metadata=card_metadata(clean, model_id),
+        title=_title(model_id),
+        where=_location(model_id, known.get("revision")),
         class_name=class_name,
-        head=head_of(class_name) if class_name else None,
-        stock=known.get("model", {}).get("model_type", "bert") == "bert",
+        task=hub_task_of(class_name) if class_name else None,
+        loads_upstream=known.get("model", {}).get("model_type", "bert") == "bert",
         pair=len(known.get("data", {}).get("text_columns", ())) == 2,
-        base=known.get("base_model") or known.get("settings", {}).get("model_name_or_path"),
-        resumed=bool(known.get("settings", {}).get("resume_from_checkpoint")),
-        record=known,
-        facts={name: dict(_flat(_tabled(name, known))) for name in ("model", "data", "train", "hardware", "settings")},
+        base=known.get("base_model") or settings.get("model_name_or_path"),
+        resumed=bool(settings.get("resume_from_checkpoint")),
+        results=known,
+        facts={name: _facts(name, known) for name in ("model", "data", "train", "hardware", "settings")},
         scores=list(scores(known)),
         unanswerable=THRESHOLD in known.get("metrics", {}),
         tuned=threshold_was_tuned(known),
         seeds=[known.get("seed"), *(run["seed"] for run in known.get("runs", []))],
         spreads=list(spreads(known)),
     )
-    return str(ModelCard(re.sub(r"\n{3,}", "\n\n", text))).rstrip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 
 
 def renamed(card: str, model_id: str) -> str:
-    """A card of `make_card` under which another name loads the model: in its title, metadata and snippets.
+    """Returns a card of `make_card` with another name of the model: in its title, metadata and snippets.
 
     Args:
         card: Markdown; one without a title stays as it is.
         model_id: the new name.
     """
     title = re.search(r"^# (.+)$", card, re.MULTILINE)
-    if title is None or title[1] == model_id:
+    if title is None or title[1] == _title(model_id):
         return card
-    old, short = title[1], model_id.rsplit("/", 1)[-1]
+    old, short = re.sub(r"\\(.)", r"\1", title[1]), model_id.rsplit("/", 1)[-1]
     metadata, body = card[: title.start()], card[title.end() :]
     metadata = metadata.replace(f"\n- name: {old.rsplit('/', 1)[-1]}\n", f"\n- name: {short}\n")
     body = re.sub(
-        r"^```python\n.*?^```", lambda code: code[0].replace(f'"{old}"', f'"{model_id}"'), body, flags=re.M | re.S
+        r"^```python\n.*?^```",
+        lambda code: code[0].replace(_literal(old), _literal(model_id)),
+        body,
+        flags=re.M | re.S,
     )
-    return f"{metadata}# {model_id}{body}"
+    return f"{metadata}# {_title(model_id)}{body}"
 
 
-def head_of(class_name: str) -> Head:
-    """The entry of `HEADS` for a model class.
-
-    Raises:
-        ValueError: the class is none of the BERT family.
-    """
-    for ending, head in HEADS.items():
-        if class_name.endswith(ending):
-            return head
-    raise ValueError(f"{class_name} is no BERT model; its name must end in one of: {', '.join(HEADS)}")
-
-
-def scores(record: Mapping[str, Any]) -> Iterator[Score]:
-    """The scores of a record, one per split and metric; a split that was not scored has the value None."""
-    splits = record.get("splits") or {record.get("split", "validation"): record}
-    for name, split in splits.items():
-        if split.get("missing"):
-            yield Score(name, "any", None, None)
-        for metric, value in split.get("metrics", {}).items():
-            yield Score(name, metric, float(value), split.get("rows_scored"))
-
-
-def spreads(record: Mapping[str, Any]) -> Iterator[Spread]:
-    """Mean and deviation of the scores over the seeds of a record that has several."""
-    if not record.get("runs"):
+def spreads(results: Mapping[str, Any]) -> Iterator[Spread]:
+    """Yields mean and deviation of every score over the seeds, where there are several."""
+    if not results.get("runs"):
         return
     values: dict[tuple[str, str], list[float]] = {}
-    for run in (record, *record["runs"]):
+    for run in (results, *results["runs"]):
         for score in scores(run):
             if score.value is not None:
                 values.setdefault((score.split, score.metric), []).append(score.value)
@@ -192,98 +135,116 @@ def spreads(record: Mapping[str, Any]) -> Iterator[Spread]:
             yield Spread(split, metric, len(found), statistics.mean(found), statistics.stdev(found))
 
 
-def _metadata(record: Mapping[str, Any], model_id: str) -> Any:
-    from huggingface_hub import ModelCardData
-
-    data, class_name = record.get("data", {}), record.get("model", {}).get("class")
-    head = head_of(class_name) if class_name else None
-    fields: dict[str, Any] = {
-        "library_name": "transformers",
-        "license": record.get("license", CODE_LICENSE),
-        "language": data.get("language"),
-        "datasets": [data["dataset"]] if data.get("dataset") else None,
-        "base_model": record.get("base_model"),
-        "pipeline_tag": head.pipeline_tag if head else None,
-        "tags": ["bert", "bert-repro", *([record["task"]] if record.get("task") else [])],
-        "widget": _widget(head, pair=len(data.get("text_columns", ())) == 2) if head else None,
-    }
-    results = _eval_results(record, fields["pipeline_tag"] or "other")
-    if results:
-        fields |= {"model_name": model_id.rsplit("/", 1)[-1], "eval_results": results}
-    return ModelCardData(**fields)
-
-
-def _widget(head: Head, *, pair: bool) -> list[dict[str, str]] | None:
-    """Examples for the Hub's widget; none for pairs of sentences, which its classification widget cannot take."""
-    return None if pair or not head.widget else [dict(example) for example in head.widget]
-
-
-def eval_result_entries(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The content of a `.eval_results/*.yaml`: the task's own metric on the first scored split.
-
-    A benchmark of the Hub takes one number a task. Nothing is claimed for data that is not on the Hub, for a split that
-    was scored in part, for a degenerate run, or beside a metric that is not a finite number.
+def write_eval_results(folder: Path, results: Mapping[str, Any]) -> None:
+    """Writes what the Hub's benchmarks read of a run, in the place of what an earlier one claimed there.
 
     Args:
-        record: see the module's docstring.
+        folder: published folder; its `.eval_results` is removed where there is nothing to claim.
+        results: see the module's docstring.
+    """
+    import shutil
+
+    import yaml
+
+    shutil.rmtree(folder / EVAL_RESULTS, ignore_errors=True)
+    if entries := eval_result_entries(results):
+        path = folder / EVAL_RESULTS / f"{results['task']}.yaml"
+        path.parent.mkdir()
+        write_text(path, yaml.safe_dump(entries, sort_keys=False))
+
+
+# --- The recipe -----------------------------------------------------------------------------------------------------
+
+
+def write_card(config: CardConfig) -> Path:
+    """Writes the card of a finished run again, from its results.json and the facts given (recipes/make_card.py).
+
+    With the folder's own README.md, what the folder claims in `.eval_results` is written again too: a push sends both.
 
     Returns:
-        Entries, ready for YAML; empty where there is nothing to claim.
+        The file.
+
+    Raises:
+        UserError: the folder has no results, runs that should be the same are not, or a fact given is not as the Hub
+            wants it.
     """
-    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
-
-    data, metric = record.get("data", {}), record.get("primary_metric")
-    value = record.get("metrics", {}).get(metric)
-    if not data.get("dataset") or _scored_in_part(record) or record.get("degenerate"):
-        return []
-    if value is None or not math.isfinite(value):
-        return []
-    notes = f"{metric} on {record['split']}, {record['rows_scored']} rows, seed {record.get('seed')}; a fraction of 1"
-    notes += "; the threshold was chosen on this split" * threshold_was_tuned(record)
-    task = data.get("config") or record["task"]
-    return list(eval_result_entries_to_yaml([EvalResultEntry(data["dataset"], task, float(value), notes=notes)]))
-
-
-def _eval_results(record: Mapping[str, Any], task_type: str) -> list[Any]:
-    from huggingface_hub import EvalResult
-
-    data, task = record.get("data", {}), record.get("task", "unnamed")
-    other_data = "dataset" in data and data["dataset"] is None
-    if other_data or _scored_in_part(record):  # a score of the card's table, but none on the split that it would name
-        return []
-    return [
-        EvalResult(
-            task_type=task_type,
-            dataset_type=data.get("dataset") or task,
-            dataset_name=task,
-            dataset_config=data.get("config"),
-            dataset_split=score.split,
-            metric_type=score.metric,
-            metric_value=score.value,
+    folder = Path(config.folder)
+    results: dict[str, Any] = dict(read_results(folder))
+    if "train" not in results:
+        raise UserError(
+            f"--folder {folder}: its run made no model, it scored others; name the folder of a training run"
         )
-        for score in scores(record)
-        if score.value is not None and math.isfinite(score.value) and not score.metric.endswith("threshold")
-    ]
+    results["data"] = _data(results.get("data", {}), config)
+    given = {"base_model": config.base_model, "license": config.license}
+    results |= {name: value for name, value in given.items() if value}
+    results["runs"] = [_same_run(Path(name), results) for name in config.same_runs]
+    name = config.hub_model_id or results.get("settings", {}).get("hub_model_id") or folder.resolve().name
+    card = make_card(results, name)
+    if errors := find_card_errors(card):
+        raise UserError(f"the card would not be right: {errors[0]}")
+    path = Path(config.output_file) if config.output_file else folder / CARD
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, card)
+    except OSError as error:
+        raise UserError(f"--output_file {path}: cannot be written ({error.strerror}); name another") from error
+    if path.resolve() == (folder / CARD).resolve():
+        write_eval_results(folder, results)
+    logger.info("wrote %s", path)
+    return path
 
 
-def threshold_was_tuned(record: Mapping[str, Any]) -> bool:
-    """Whether the threshold for no answer was chosen on the split whose score stands first."""
-    told = record.get("settings", {}).get("null_score_diff_threshold") is not None
-    return not told and "train" in record and THRESHOLD in record.get("metrics", {})
+def _data(known: Mapping[str, Any], config: CardConfig) -> dict[str, Any]:
+    """Returns the facts about the data: those of the run, less what another dataset makes untrue, and those given."""
+    data = dict(known)
+    if config.dataset is not None:
+        published = data.get("dataset") is not None  # then language and license are facts about that dataset
+        for name in ("config", "language", "license") if published else ("config",):
+            data.pop(name, None)
+        data["dataset"] = None if config.dataset == "none" else config.dataset
+    given = {"language": list(config.language), "license": config.data_license, "note": config.note}
+    return data | {name: value for name, value in given.items() if value}
 
 
-def _scored_in_part(record: Mapping[str, Any]) -> bool:
-    return record.get("settings", {}).get("max_eval_samples") is not None
+def _same_run(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns seed and scores of a run that differs from another by its seed alone."""
+    other: dict[str, Any] = dict(read_results(folder))
+    for name in ("task", "settings"):
+        mine, yours = _comparable(results.get(name)), _comparable(other.get(name))
+        if mine != yours:
+            raise UserError(
+                f"--same_runs {folder}: its {_difference(name, mine, yours)}; name runs of other seeds only"
+            )
+    if other.get("seed") == results.get("seed"):
+        raise UserError(f"--same_runs {folder}: has the same seed {other.get('seed')}; name runs of other seeds only")
+    return {name: other[name] for name in ("seed", "split", "splits", "metrics", "rows_scored") if name in other}
 
 
-def _tabled(part: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """A part of the record without what the card says in words."""
-    told = {"data": ("dataset", "config", "license", "note", "text_columns"), "model": ("class", "labels")}
-    return {name: value for name, value in record.get(part, {}).items() if name not in told.get(part, ())}
+def _comparable(value: Any) -> Any:
+    apart = ("seed", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "logging_steps")
+    return {name: item for name, item in value.items() if name not in apart} if isinstance(value, dict) else value
+
+
+def _difference(name: str, mine: Any, yours: Any) -> str:
+    if not (isinstance(mine, dict) and isinstance(yours, dict)):
+        return f"{name} is {yours!r}, not {mine!r}"
+    key = min(key for key in {*mine, *yours} if mine.get(key) != yours.get(key))
+    return f"{key} is {yours.get(key)!r}, not {mine.get(key)!r}"
+
+
+# --- Values in the text ---------------------------------------------------------------------------------------------
+
+_MARKDOWN = re.compile(r"([\\`*\[\]<>|]|(?<!\w)_|_(?!\w))")
+
+
+def _facts(part: str, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a part of the results as rows of a table, without what the card says in words."""
+    words = _IN_WORDS.get(part, ())
+    return dict(_flat({name: value for name, value in results.get(part, {}).items() if name not in words}))
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Scalars of a nested mapping under dotted names. What is empty is left out, a long list given by its size."""
+    """Yields the scalars of a nested mapping under dotted names, without empty ones; a long list is its size."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
@@ -293,17 +254,52 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-def _figure(value: Any) -> str:
-    """A score in a table; "-" where there is none."""
+def _one_line(text: Any) -> str:
+    """Returns a text without line breaks and control characters."""
+    return " ".join("".join(part for part in word if part.isprintable()) for word in str(text).split())
+
+
+def _line(text: Any) -> str:
+    """Returns a text as Markdown that shows it on one line and means nothing else."""
+    return _MARKDOWN.sub(r"\\\1", _one_line(text))
+
+
+def _code(text: Any) -> str:
+    """Returns a text as a Markdown code span."""
+    shown = _one_line(text)
+    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
+    return f"{ticks} {shown} {ticks}" if "`" in shown else f"`{shown}`"
+
+
+def _fenced(text: Any) -> str:
+    """Returns a text as a Markdown code block."""
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", str(text))), default=0))
+    return f"{fence}\n{_one_line(text)}\n{fence}"
+
+
+def _title(model_id: str) -> str:
+    return _line(model_id)
+
+
+def _literal(text: str) -> str:
+    """Returns a text as a Python string that cannot end the code block around it."""
+    return json.dumps(text, ensure_ascii=False).replace("`", r"\x60")
+
+
+def _location(model_id: str, revision: str | None) -> str:
+    """Returns the arguments by which a snippet names the model."""
+    return _literal(model_id) + (f", revision={_literal(revision)}" if revision else "")
+
+
+def _score(value: Any) -> str:
+    """Returns a score in a table; "-" where there is none."""
     return f"{value:.4f}" if isinstance(value, int | float) else "-"
 
 
 def _cell(value: Any) -> str:
-    """A value in a Markdown table."""
+    """Returns a value in a Markdown table."""
     if isinstance(value, list):
         return ", ".join(_cell(element) for element in value)
     if isinstance(value, float) and value >= 1e6:
-        text = f"{value:.3g}"
-    else:
-        text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    return " ".join(text.split()).replace("|", "\\|")
+        return f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else _line(value)

@@ -1,8 +1,8 @@
-"""The one way out: a model, its tokenizer, its results and its card become a folder that anyone loads.
+"""Exports a model, its tokenizer, its results and its card as a published folder, which anyone loads.
 
-An interruption never leaves a folder that looks whole and is not: everything is written beside its place first, and the
-file by which every loader finds the weights is taken away before the first file moves in and comes back last. (Without
-config.json alone, a loader of one class would go on with that class's defaults.)
+An interruption never leaves a folder that looks complete and is not: everything is written beside its place first, and
+the file by which every loader finds the weights is removed before the first file moves in and comes back last. (Without
+config.json alone, a loader of one class would continue with that class's defaults.)
 """
 
 import json
@@ -12,24 +12,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from bert_repro.hub.card import eval_result_entries, make_card
-from bert_repro.hub.redaction import redacted
-from bert_repro.utils.output_files import STATUS
+from bert_repro.hub.card import EVAL_RESULTS, make_card, write_eval_results
+from bert_repro.utils.files import flush
+from bert_repro.utils.output_files import ADAPTER, CARD, RESULTS, STATUS
+from bert_repro.utils.redaction import redacted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-CARD = "README.md"
-RESULTS = "results.json"
-EVAL_RESULTS = ".eval_results"
 PREDICTIONS = ("predictions.*", "nbest_predictions.*", "null_odds.*")
-"""What a run predicts, as patterns of names in its folder."""
+"""Files of a run's predictions, as patterns of names in its folder."""
 MADE_FROM_WEIGHTS = ("onnx", EVAL_RESULTS)
-"""What is made from the weights of a folder or claimed of them, and would be wrong beside others."""
+"""What is made from the weights of a folder or claimed about them, and would be wrong beside others."""
 _STAGE = ".export.partial"
-_ADAPTER = "adapter"
 _CONFIG = "config.json"
 _WEIGHTS = "model*.safetensors*"
 _WEIGHTS_ENTRIES = ("model.safetensors", "model.safetensors.index.json")  # the second where there are several shards
@@ -49,17 +44,17 @@ def export_checkpoint(
 ) -> Path:
     """Writes a published folder: weights, configuration, model code, tokenizer, results.json and the card.
 
-    It loads in stock transformers, with `trust_remote_code=True`, and with the classes of this package. Other files of
-    `output_dir` stay; files of an earlier export are replaced, its surplus weight shards and `MADE_FROM_WEIGHTS`
+    It loads in upstream transformers, with `trust_remote_code=True`, and with the classes of this package. Other files
+    of `output_dir` stay; files of an earlier export are replaced, its surplus weight shards and `MADE_FROM_WEIGHTS`
     removed.
 
     Args:
         model: one of our models; its `save_pretrained` writes the published configuration and the code beside it.
         tokenizer: its tokenizer.
         output_dir: folder, made if need be.
-        results: the record of the run, ready for JSON; see `bert_repro.hub.card`. None: the card says "not run" and no
+        results: of the run, ready for JSON; see `bert_repro.hub.card`. None: the card says "not run" and no
             results.json is written.
-        model_id: how the card names the model; default: the record's `hub_model_id`, else the folder's name.
+        model_id: how the card names the model; default: the run's `hub_model_id`, else the folder's name.
 
     Returns:
         The folder.
@@ -72,14 +67,14 @@ def export_checkpoint(
 
 
 def republish(source: Path, output_dir: str | Path, *, results: Mapping[str, Any], files: Sequence[Path] = ()) -> Path:
-    """Publishes what another published folder holds under a record of its own; see `export_checkpoint`.
+    """Publishes what another published folder holds with other results; see `export_checkpoint`.
 
-    Predictions and an adapter of an earlier model go too: those of this one are among what is published.
+    Predictions and an adapter of an earlier model are removed too: those of this one are among what is published.
 
     Args:
         source: a complete published folder; its card, results.json and status.json stay behind.
         output_dir: folder, made if need be.
-        results: the record, `model` included.
+        results: of the run, `model` included.
         files: files and folders to put beside it.
 
     Returns:
@@ -90,25 +85,11 @@ def republish(source: Path, output_dir: str | Path, *, results: Mapping[str, Any
     for path in (*published, *files):
         shutil.copytree(path, stage / path.name) if path.is_dir() else shutil.copy2(path, stage / path.name)
     (stage / STATUS).unlink(missing_ok=True)
-    return _publish(stage, results, None, with_results=True, stale=(*MADE_FROM_WEIGHTS, *PREDICTIONS, _ADAPTER))
-
-
-def write_eval_results(folder: Path, record: Mapping[str, Any]) -> None:
-    """Writes what the Hub's benchmark reads of a record, in the place of what an earlier one claimed there.
-
-    Args:
-        folder: published folder; its `.eval_results` is gone where the record claims nothing.
-        record: see `bert_repro.hub.card`.
-    """
-    shutil.rmtree(folder / EVAL_RESULTS, ignore_errors=True)
-    if entries := eval_result_entries(record):
-        path = folder / EVAL_RESULTS / f"{record['task']}.yaml"
-        path.parent.mkdir()
-        path.write_text(yaml.safe_dump(entries, sort_keys=False), encoding="utf-8")
+    return _publish(stage, results, None, with_results=True, stale=(*MADE_FROM_WEIGHTS, *PREDICTIONS, ADAPTER))
 
 
 def _empty_stage(folder: Path) -> Path:
-    """Where the files of an export are gathered, inside the folder so that they are moved within one disk."""
+    """Makes the folder where the files of an export are gathered, inside its own so that they move within one disk."""
     stage = folder / _STAGE
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True)
@@ -118,8 +99,8 @@ def _empty_stage(folder: Path) -> Path:
 def _publish(
     stage: Path, results: Mapping[str, Any], model_id: str | None, *, with_results: bool, stale: Sequence[str]
 ) -> Path:
-    """Adds the card and, where the run has results, what is read from them; then all of it moves into its folder, in
-    the place of what the patterns `stale` find there."""
+    """Adds the card and, where the run has results, results.json; then moves all of it into its folder, in the place of
+    what the patterns `stale` find there."""
     folder, record = stage.parent, redacted(results)
     name = model_id or record.get("settings", {}).get("hub_model_id") or folder.resolve().name
     (stage / CARD).write_text(make_card(record, name), encoding="utf-8")
@@ -131,7 +112,7 @@ def _publish(
 
 
 def _model_facts(model: "PreTrainedModel", stage: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the card says about the model itself; what the record already says wins."""
+    """Returns what the card says about the model itself; what the results already say wins."""
     published = json.loads((stage / _CONFIG).read_text(encoding="utf-8"))
     facts: dict[str, Any] = {
         "class": type(model).__name__,
@@ -155,22 +136,13 @@ def _move_in(stage: Path, folder: Path, stale: Sequence[str]) -> None:
     new = sorted(path.relative_to(stage) for path in stage.rglob("*") if path.is_file())
     assert any(str(path) in _WEIGHTS_ENTRIES for path in new), "a model always saves its weights"
     for path in new:
-        _flush(stage / path)
+        flush(stage / path)
     for name in _WEIGHTS_ENTRIES:
         (folder / name).unlink(missing_ok=True)
-    _flush(folder)
+    flush(folder)
     remove(folder, (_WEIGHTS, *stale))
     for path in sorted(new, key=lambda path: str(path) in _WEIGHTS_ENTRIES):
         (folder / path).parent.mkdir(exist_ok=True)
         os.replace(stage / path, folder / path)
-    _flush(folder)
+    flush(folder)
     shutil.rmtree(stage)
-
-
-def _flush(path: Path) -> None:
-    """Waits until a file, or the list of a folder's files, is on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,11 +1,11 @@
 """Uploads published folders to the Hub: as one commit or not at all, only what changed, checked afterwards.
 
-Only files that belong to a published model leave the machine (`PUBLISHED`): no checkpoints' optimiser state, and no
+Only files that belong to a published model leave the machine (`PUBLISHED`): no optimizer state of checkpoints, and no
 predictions, which can repeat data that may not be passed on. Files of an earlier push that are no longer there are
 removed from the repository by the same commit; what others put beside them stays.
 
-An upload that broke goes on when it is pushed again: the Hub keeps the large files that arrived whole, and knows the
-pieces of the others. Credentials come from the Hub's own login or environment only.
+An upload that broke off continues when it is pushed again: the Hub keeps the large files that arrived complete, and
+knows the pieces of the others. Credentials come from the Hub's own login or environment only.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from bert_repro.errors import UserError
 from bert_repro.hub.card import renamed
-from bert_repro.hub.redaction import redacted, without_machine_paths
-from bert_repro.utils.output_files import STATUS
+from bert_repro.utils.output_files import CARD, RESULTS, STATUS, TRAIN_LOG, TRAINING_PLOT
+from bert_repro.utils.redaction import redacted, without_machine_paths
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -29,13 +29,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 MAIN = "main"
-CARD = "README.md"
-RESULTS = "results.json"
 PUBLISHED = (
     "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
     "adapter_config.json", "adapter_model.safetensors", "adapter/*.json", "adapter/*.safetensors",
     "onnx/model.onnx", "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "*_bert_repro.py",
-    CARD, RESULTS, ".eval_results/*.yaml", "train_log.jsonl", "training.png",
+    CARD, RESULTS, ".eval_results/*.yaml", TRAIN_LOG, TRAINING_PLOT,
 )  # fmt: skip
 """What of a folder is uploaded, as patterns of paths in it."""
 _WEIGHTS = ("model*.safetensors", "adapter_model.safetensors")
@@ -59,7 +57,7 @@ class Repository:
 
 
 def published_files(folder: Path) -> list[Path]:
-    """The files of a folder that a push uploads, relative to it, sorted.
+    """Returns the files of a folder that a push uploads, relative to it, sorted.
 
     Raises:
         UserError: there is no model in the folder, or the run in it has not ended.
@@ -67,7 +65,7 @@ def published_files(folder: Path) -> list[Path]:
     state = _state(folder)
     if state.get("code") != 0 and "code" in state and not (folder / RESULTS).exists():
         raise UserError(
-            f"{folder}: its run has not ended ({state.get('reason')}) and published no model; go on with "
+            f"{folder}: its run has not ended ({state.get('reason')}) and published no model; continue it with "
             "--resume_from_checkpoint latest, or push one of its checkpoints"
         )
     found = sorted({path.relative_to(folder) for pattern in PUBLISHED for path in folder.glob(pattern)})
@@ -103,7 +101,7 @@ def push_folder(
     files = published_files(folder)
     check_card(folder, card)
     repository = prepare_repository(repo_id, private=private, revision=revision)
-    with _told_in_one_line(repo_id, f"{folder} is whole; the same push again sends only what has not arrived"):
+    with _hub_errors(repo_id, f"{folder} is complete; the same push again sends only what has not arrived"):
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
         api = HfApi()
@@ -120,8 +118,8 @@ def push_folder(
             parent_commit=repository.sha,
         )
         _compare(api, repository, additions)
-    told = "holds this folder already" if commit.oid == repository.sha else "uploaded"
-    logger.info("%s (%s): %s, %s", repo_id, revision, told, commit.commit_url)
+    outcome = "holds this folder already" if commit.oid == repository.sha else "uploaded"
+    logger.info("%s (%s): %s, %s", repo_id, revision, outcome, commit.commit_url)
     return str(commit.commit_url)
 
 
@@ -134,10 +132,10 @@ def prepare_repository(repo_id: str, *, private: bool | None = None, revision: s
         revision: the branch.
 
     Raises:
-        UserError: this login cannot do that, or the repository is public and ought to be private.
+        UserError: this login cannot do that, or the repository is public and should be private.
     """
     check_repo_id(repo_id)
-    with _told_in_one_line(repo_id, "nothing was uploaded"):
+    with _hub_errors(repo_id, "nothing was uploaded"):
         from huggingface_hub import HfApi
 
         api = HfApi()
@@ -158,7 +156,7 @@ def check_repo_id(repo_id: str) -> None:
     Raises:
         UserError: it cannot.
     """
-    with _told_in_one_line(repo_id, "nothing was uploaded"):
+    with _hub_errors(repo_id, "nothing was uploaded"):
         from huggingface_hub.utils import validate_repo_id
 
         validate_repo_id(repo_id)
@@ -181,11 +179,11 @@ def check_card(folder: Path, card: str | None = None) -> None:
         card = path.read_text(encoding="utf-8")
     errors = find_card_errors(card) if card else []
     if errors:
-        raise UserError(f"{path}: {errors[0]}; mend the metadata block at its top")
+        raise UserError(f"{path}: {errors[0]}; fix the metadata block at its top")
 
 
 def contents_for_others(folder: Path, repo_id: str, card: str | None = None) -> dict[str, bytes]:
-    """Files that are not sent as they lie in the folder: the card, and records with paths.
+    """Returns the files that are not sent as they are in the folder: the card, and results with paths.
 
     The folder keeps this machine's paths, for whoever repeats the run here; elsewhere they mean nothing.
 
@@ -205,7 +203,7 @@ def contents_for_others(folder: Path, repo_id: str, card: str | None = None) -> 
 
 
 def _state(folder: Path) -> dict[str, Any]:
-    """What the run in a folder says of its end; nothing where there is none."""
+    """Returns what the run in a folder says of its end; nothing where there is none."""
     try:
         return dict(json.loads((folder / STATUS).read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -247,8 +245,8 @@ def _git_blob(content: bytes) -> str:
 
 
 @contextmanager
-def _told_in_one_line(repo_id: str, state: str) -> Iterator[None]:
-    """Turns what the Hub's library raises into one line: what happened, and what is the state of things."""
+def _hub_errors(repo_id: str, state: str) -> Iterator[None]:
+    """Turns what the Hub's library raises into one line: what happened, and what state that leaves."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
@@ -257,23 +255,23 @@ def _told_in_one_line(repo_id: str, state: str) -> Iterator[None]:
     except UserError:
         raise
     except (HTTPError, OSError, RuntimeError, ValueError) as error:  # the library raises all of them for a refusal
-        mend = ""
+        fix = ""
         if isinstance(error, HfHubHTTPError):
             if error.response.status_code == _NOT_LOGGED_IN:
-                mend = "; log in with `hf auth login`, or set HF_TOKEN"
+                fix = "; log in with `hf auth login`, or set HF_TOKEN"
         elif isinstance(error, HTTPError):  # nobody answered
-            mend = f"; is {constants.ENDPOINT} within reach?"
-        raise UserError(f"--hub_model_id {repo_id}: {_reason(error)}{mend}; {state}") from error
+            fix = f"; is {constants.ENDPOINT} within reach?"
+        raise UserError(f"--hub_model_id {repo_id}: {_reason(error)}{fix}; {state}") from error
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, in the words of the Hub where it said something."""
+    """Returns what went wrong, in the words of the Hub where it said something."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    told = []
+    reasons = []
     cause: BaseException | None = error
     while cause is not None:
         words = cause.server_message if isinstance(cause, HfHubHTTPError) else None
-        told.append(" ".join(str(words or cause or type(cause).__name__).split()))
+        reasons.append(" ".join(str(words or cause or type(cause).__name__).split()))
         cause = None if isinstance(cause, HfHubHTTPError) else cause.__cause__
-    return str(redacted(": ".join(dict.fromkeys(told))))
+    return str(redacted(": ".join(dict.fromkeys(reasons))))

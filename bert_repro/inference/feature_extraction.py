@@ -26,6 +26,7 @@ from bert_repro.tasks.encoding import join, require_length, special_ids, token_i
 from bert_repro.training.collation import collate_features
 from bert_repro.training.model_loading import load_pretrained
 from bert_repro.training.trainer import to_device
+from bert_repro.utils.files import atomic_path, disk_errors
 from bert_repro.utils.readers import half_surrogate
 
 if TYPE_CHECKING:
@@ -246,34 +247,21 @@ def feature_writer(path: Path, dimension: int, pooling: str, facts: Mapping[str,
         facts: JSON, kept in the file's metadata under `bert_repro`.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the disk is full or not writable.
     """
-    part = path.with_name(f"{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.touch()
-    except OSError as error:
-        raise UserError(f"--output_file {path} cannot be written ({error.strerror}); name another") from error
-    try:
-        with _parquet_writer(part, dimension, pooling == "none", json.dumps(facts)) as write:
-            yield write
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-@contextmanager
-def _parquet_writer(part: Path, dimension: int, per_token: bool, facts: str) -> Iterator[Write]:
     import pyarrow
     import pyarrow.parquet
 
+    per_token = pooling == "none"
     vector = pyarrow.list_(pyarrow.float32(), dimension)
     fields = [("tokens", pyarrow.list_(pyarrow.string())), ("features", pyarrow.list_(vector))]
-    schema = pyarrow.schema(fields if per_token else [("features", vector)], metadata={"bert_repro": facts})
+    schema = pyarrow.schema(fields if per_token else [("features", vector)], metadata={"bert_repro": json.dumps(facts)})
 
     waiting: list[EncodedText] = []
 
-    with pyarrow.parquet.ParquetWriter(part, schema) as writer:
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path) as part, pyarrow.parquet.ParquetWriter(part, schema) as writer:
 
         def write(texts: Sequence[EncodedText]) -> None:
             # The file's index has an entry for every group, so that groups of a batch each would fill the memory.

@@ -8,7 +8,6 @@ where the Hub looks for it: `onnx/model.onnx` in the published folder.
 import importlib.util
 import json
 import logging
-import os
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ import torch
 from bert_repro.configs import OnnxConfig
 from bert_repro.errors import UserError
 from bert_repro.training.model_loading import load_pretrained
+from bert_repro.utils.files import atomic_path, disk_errors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -54,16 +54,13 @@ def export_onnx(config: OnnxConfig) -> Path:
     if path.exists() and not config.overwrite_output_file:
         raise UserError(f"--output_file {path} exists; name another or give --overwrite_output_file")
     model = load_model(folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.partial")
-    try:
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path) as part:
         write_graph(model, part)
         difference = largest_difference(model, part)
         if difference > TOLERANCE:
             raise RuntimeError(f"the graph of {folder} differs from PyTorch by {difference:.1e}, above {TOLERANCE}")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
     logger.info(
         "%s: %.1f MB, largest difference to PyTorch %.1e over %d shapes",
         path, path.stat().st_size / 1e6, difference, len(_shapes(model)),
@@ -84,7 +81,7 @@ def load_model(folder: Path) -> "PreTrainedModel":
         names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or ["none"]
     except (OSError, ValueError) as error:
         raise UserError(f"--folder {folder}: config.json cannot be read; name a published folder") from error
-    ours = [head.ours for head in HEADS.values() if names[0] in (head.ours, head.stock)]
+    ours = [head.ours for head in HEADS.values() if names[0] in (head.ours, head.upstream)]
     if not ours:
         raise UserError(f"--folder {folder}: config.json names the class {names[0]}, which is no BERT of this family")
     model, _ = load_pretrained(getattr(modeling_bert_repro, ours[0]), str(folder), flag="--folder")
@@ -116,10 +113,10 @@ def write_graph(model: "PreTrainedModel", path: Path) -> None:
             model, (), path, kwargs=example, dynamic_shapes=free, output_names=names, dynamo=True, external_data=False,
             verbose=False,
         )  # fmt: skip
-    _forget_sources(path)
+    _remove_sources(path)
 
 
-def _forget_sources(path: Path) -> None:
+def _remove_sources(path: Path) -> None:
     """Takes out of a graph where in which file each node was written, which names folders of this machine."""
     import onnx
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-STOCK_MODEL_TYPE = "bert"
+UPSTREAM_MODEL_TYPE = "bert"
 
 
 class Head(NamedTuple):
@@ -24,12 +24,12 @@ class Head(NamedTuple):
 
     Attributes:
         ours: name of our class.
-        stock: name of its counterpart in transformers, with the same parameters.
+        upstream: name of its counterpart in transformers, with the same parameters.
         pooled: whether its logits depend on `pool_token`, which transformers' BERT does not know.
     """
 
     ours: str
-    stock: str
+    upstream: str
     pooled: bool
 
 
@@ -50,8 +50,8 @@ HEADS: dict[str, Head] = {
     ),
     "AutoModelForQuestionAnswering": Head("BertReproForQuestionAnswering", "BertForQuestionAnswering", pooled=False),
 }
-"""Every Auto class of transformers that serves BERT, with the class that it stands for: the source of the registration
-and of the published `auto_map`."""
+"""Every Auto class of transformers that serves BERT, with its class of ours: the source of the registration and of the
+published `auto_map`."""
 
 
 @strict
@@ -59,22 +59,22 @@ class BertReproConfig(PreTrainedConfig):
     """Architecture of a BERT model. The defaults are BERT-BASE uncased (paper, section 3).
 
     Args:
-        vocab_size: number of WordPiece tokens, V. 30,522 in the released uncased vocabulary.
+        vocab_size: number of WordPiece tokens, V. 30,522 in the original uncased vocabulary.
         hidden_size: width of the hidden states, H.
         num_hidden_layers: number of Transformer layers, L.
         num_attention_heads: number of self-attention heads, A. Must divide `hidden_size`.
         intermediate_size: width of the feed-forward layer, 4H in the paper.
         hidden_act: activation of the feed-forward layer and the prediction head. `gelu` is the exact (erf) form of the
-            2018 release, `gelu_new` the tanh form that it computes since February 2019.
+            original implementation of 2018, `gelu_new` the tanh form that it computes since February 2019.
         hidden_dropout_prob: dropout probability on embeddings and on the output of every sublayer.
         attention_probs_dropout_prob: dropout probability on attention probabilities.
         max_position_embeddings: longest sequence in tokens.
         type_vocab_size: number of segments.
         initializer_range: standard deviation of the normal distribution that weights are drawn from, truncated at two
-            standard deviations (released code).
-        layer_norm_eps: epsilon of every LayerNorm (released code).
+            standard deviations (original implementation).
+        layer_norm_eps: epsilon of every LayerNorm (original implementation).
         pad_token_id: id of the padding token, whose embedding gets no gradient from the input.
-        use_cache: kept for transformers' BERT; generation here reads the whole sequence at every step.
+        use_cache: kept for transformers' BERT; generation here reads the complete sequence at every step.
         classifier_dropout: dropout probability before a classification layer. `None` takes `hidden_dropout_prob`.
         is_decoder: causal attention, for the left-to-right model of Table 5.
         add_cross_attention: kept for transformers' BERT; only `False` is accepted.
@@ -86,7 +86,7 @@ class BertReproConfig(PreTrainedConfig):
             does not say what its left-to-right model classifies from.
         sparse_prediction: whether masked-language heads that are given labels decode labelled positions only. `None` is
             the default of the class: yes in `BertReproForPreTraining`, no in `BertReproForMaskedLM`.
-        qa_loss: `mean` (released code) or `sum` (the paper's words) of the question-answering head's two losses.
+        qa_loss: `mean` (original implementation) or `sum` (the paper's words) of the two losses of question answering.
         null_score_diff_threshold: a model fine-tuned on SQuAD v2.0 answers unless its null score exceeds that of the
             best answer by more than this. `None`: not tuned.
         bilstm_size: size per direction of a bidirectional LSTM between the encoder and the layer of a classification,
@@ -195,12 +195,12 @@ class BertReproConfig(PreTrainedConfig):
             The fields, and the options that were not used.
         """
         config, unused = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
-        if config.get("model_type") == STOCK_MODEL_TYPE:
+        if config.get("model_type") == UPSTREAM_MODEL_TYPE:
             config["model_type"] = cls.model_type
         return config, unused
 
-    def has_stock_counterpart(self, heads: list[Head]) -> bool:
-        """Whether transformers' own BERT computes what our classes do under this configuration.
+    def has_upstream_counterpart(self, heads: list[Head]) -> bool:
+        """Returns whether upstream transformers' BERT computes what our classes do under this configuration.
 
         Args:
             heads: the classes that the weights are for; empty where none is known.
@@ -210,7 +210,7 @@ class BertReproConfig(PreTrainedConfig):
         return self.pool_token == "first" or (bool(heads) and not any(head.pooled for head in heads))
 
     def published(self, use_diff: bool = True) -> dict[str, Any]:
-        """The content of config.json: what transformers' own BERT understands, wherever its outputs would be equal.
+        """Returns the content of config.json: what upstream transformers reads, wherever its outputs would be equal.
 
         A sequence head that pools its last token, and any head behind a BiLSTM or on chosen layers, has no counterpart
         in transformers. It keeps our model type, so that the Auto classes refuse it without this code instead of
@@ -224,12 +224,12 @@ class BertReproConfig(PreTrainedConfig):
         """
         config: dict[str, Any] = json.loads(self.to_json_string(use_diff))
         names = self.architectures or []
-        heads = [head for head in HEADS.values() if head.ours in names or head.stock in names]
-        if self.has_stock_counterpart(heads):
-            config["model_type"] = STOCK_MODEL_TYPE
-            renamed = {head.ours: head.stock for head in heads}
+        heads = [head for head in HEADS.values() if head.ours in names or head.upstream in names]
+        if self.has_upstream_counterpart(heads):
+            config["model_type"] = UPSTREAM_MODEL_TYPE
+            renamed = {head.ours: head.upstream for head in heads}
         else:
-            renamed = {head.stock: head.ours for head in heads}
+            renamed = {head.upstream: head.ours for head in heads}
         config["architectures"] = [renamed.get(name, name) for name in names] or None
         config["auto_map"] = {
             "AutoConfig": f"configuration_bert_repro.{BertReproConfig.__name__}",

@@ -11,8 +11,8 @@ What is notable:
 
 - Parameter names are those of transformers' BERT, so state dicts interchange strictly in both directions, and a saved
   folder loads in transformers without this file. Nothing here is derived from its classes.
-- Weights start from a normal distribution truncated at two standard deviations, as in the released code.
-- Padded input is (B, S). Packed input is (1, T): sequences joined without padding, told apart by `cu_seq_lens_q`. Heads
+- Weights start from a normal distribution truncated at two standard deviations, as in the original implementation.
+- Padded input is (B, S). Packed input is (1, T): sequences joined without padding, separated by `cu_seq_lens_q`. Heads
   that read one token of a sequence read each sequence's own. Attention dropout is kept on every path.
 - Masked-language heads decode predicted positions only (`prediction_positions`), with no data-dependent shape.
 - `is_decoder=True` makes the left-to-right model of Table 5: causal attention, and sequence heads that read the last
@@ -59,7 +59,7 @@ PACKING_ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_leng
 DROPOUT_STEPS = 1 << 16
 
 
-_cpu_kernels = True  # of the whole process, as PyTorch's own switches between kernels are
+_cpu_kernels = True  # of the process, as PyTorch's own switches between kernels are
 
 
 def use_cpu_kernels(use: bool) -> None:
@@ -488,7 +488,7 @@ class BertReproEncoder(nn.Module):
 
 
 class BertReproPooler(nn.Module):
-    """Dense layer and tanh over one token of each sequence (released code)."""
+    """Dense layer and tanh over one token of each sequence (original implementation)."""
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__()
@@ -539,7 +539,7 @@ def gather_pool_tokens(
 
 
 class BertReproPredictionTransform(nn.Module):
-    """Dense -> activation -> LayerNorm in front of the decoder (released code)."""
+    """Dense -> activation -> LayerNorm in front of the decoder (original implementation)."""
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__()
@@ -553,7 +553,7 @@ class BertReproPredictionTransform(nn.Module):
 
 
 class BertReproPredictionHead(nn.Module):
-    """Token prediction: transform, then the word embeddings as decoder, with a bias per token (released code)."""
+    """Token prediction: transform, then the word embeddings as decoder, with a bias per token (original code)."""
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__()
@@ -592,9 +592,10 @@ def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ignore_index:
 
 
 def truncated_normal(shape: torch.Size, device: torch.device) -> torch.Tensor:
-    """Draws from the standard normal distribution, again and again where a draw is beyond two (released code).
+    """Draws from the standard normal distribution, again and again where a draw is beyond two (original
+    implementation).
 
-    PyTorch's own function draws the whole tensor again, which takes seven times as long, and not the same in all its
+    PyTorch's own function draws the complete tensor again, which takes seven times as long, and not the same in all its
     versions.
 
     Args:
@@ -645,7 +646,7 @@ class BertReproPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Draws matrices from a normal distribution truncated at two standard deviations (released code)."""
+        """Draws matrices from a normal distribution truncated at two standard deviations (original implementation)."""
         if isinstance(module, nn.Linear | nn.Embedding):
             init.copy_(
                 module.weight,
@@ -801,7 +802,7 @@ def check_packing(
     position_ids: torch.Tensor | None,
     packing: dict[str, Any],
 ) -> None:
-    """Checks that packed input is told apart from padded input, and is complete.
+    """Checks that packed input is distinguishable from padded input, and is complete.
 
     Args:
         batch_size: rows of the input.
@@ -1058,7 +1059,7 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Gives every step of `generate` the whole sequence, since nothing is cached.
+        """Gives every step of `generate` the complete sequence, since nothing is cached.
 
         Args:
             input_ids: (B, S) prompt and tokens so far.
@@ -1139,10 +1140,10 @@ class BertReproBiLSTM(nn.Module):
         with torch.autocast(hidden_states.device.type, enabled=False):
             tokens, (last, _) = self.lstm(read)
         if cu_seq_lens is not None:
-            whole = torch.cat(nn.utils.rnn.unpack_sequence(tokens)).unsqueeze(0)
+            tokens = torch.cat(nn.utils.rnn.unpack_sequence(tokens)).unsqueeze(0)
         else:
-            whole, _ = nn.utils.rnn.pad_packed_sequence(tokens, batch_first=True, total_length=length)
-        return whole, torch.cat([last[-2], last[-1]], dim=-1)
+            tokens, _ = nn.utils.rnn.pad_packed_sequence(tokens, batch_first=True, total_length=length)
+        return tokens, torch.cat([last[-2], last[-1]], dim=-1)
 
 
 class BertReproTokenFeatures(nn.Module):
@@ -1401,7 +1402,15 @@ class BertReproForTokenClassification(BertReproClassifier):
         labels: (B, S) class ids, -100 on tokens that are not classified.
         encoder_states: (B, S, K, H) in place of what the encoder would compute, for models with `token_features`: the
             hidden states at the K places that it reads (`features.layers`).
+
+        Raises:
+            ValueError: there are `encoder_states`, and the model has no `token_features`.
         """
+        if encoder_states is not None and self.features is None:
+            raise ValueError(
+                "encoder_states replace the layers that config.token_features reads, which is None: set token_features "
+                "or give input_ids"
+            )
         outputs = BaseModelOutputWithPooling()
         asked = kwargs.pop("output_hidden_states", None)
         asked = self.config.output_hidden_states if asked is None else asked
@@ -1450,10 +1459,10 @@ class BertReproForQuestionAnswering(BertReproPreTrainedModel):
     ) -> QuestionAnsweringModelOutput:
         """Scores tokens as start and end of the answer. Other input as in `BertReproModel.forward`.
 
-        The loss is the mean or the sum (`config.qa_loss`) of the two cross-entropies, over the whole sequence unless
-        there is an `answer_mask`: padding is part of a padded sequence, as in the released code, and not of a packed
-        one. Packed sequences give logits (N, longest sequence), with the lowest number after the end of the shorter
-        ones.
+        The loss is the mean or the sum (`config.qa_loss`) of the two cross-entropies, over the complete sequence unless
+        there is an `answer_mask`: padding is part of a padded sequence, as in the original implementation, and not of a
+        packed one. Packed sequences give logits (N, longest sequence), with the lowest number after the end of the
+        shorter ones.
 
             start_positions: (B,) or (N,) first token of the answer, counted from the start of its sequence; positions
                 beyond the sequence are ignored.

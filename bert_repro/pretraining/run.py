@@ -140,7 +140,7 @@ def _uploads(config: PretrainingConfig, begun: run.Run, model: Any, data: dict[s
         return None
     assert config.hub_model_id is not None, "checked when the run began"
     known = {"task": "pre-training", "data": data, **results.run_record(config, accelerator, model)}
-    return RevisionUploads(config.hub_model_id, private=config.hub_private_repo, record=known)
+    return RevisionUploads(config.hub_model_id, private=config.hub_private_repo, results=known)
 
 
 def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:

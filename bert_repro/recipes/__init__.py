@@ -130,10 +130,10 @@ RECIPES = {
         configs.OnnxConfig, "bert_repro.inference.onnx:export_onnx", "write a finished model as ONNX"
     ),
     "make_card": Recipe(
-        configs.CardConfig, "bert_repro.hub.make_card:write_card", "rewrite the model card of a finished run"
+        configs.CardConfig, "bert_repro.hub.card:write_card", "rewrite the model card of a finished run"
     ),
     "push_to_hub": Recipe(
-        configs.PushConfig, "bert_repro.hub.push_recipe:push_to_hub", "upload a finished model to the Hugging Face Hub"
+        configs.PushConfig, "bert_repro.hub.revisions:push_to_hub", "upload a finished model to the Hugging Face Hub"
     ),
     "run_study": Recipe(configs.StudyConfig, "bert_repro.reproduction.runner:run_study", "repeat tables of the paper"),
     "report": Recipe(

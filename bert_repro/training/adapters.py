@@ -24,7 +24,7 @@ from transformers.utils import is_peft_available
 
 from bert_repro.configs import AdapterConfig
 from bert_repro.errors import UserError
-from bert_repro.models.configuration_bert_repro import HEADS, STOCK_MODEL_TYPE
+from bert_repro.models.configuration_bert_repro import HEADS, UPSTREAM_MODEL_TYPE
 
 logger = logging.getLogger("bert_repro")
 
@@ -108,7 +108,7 @@ def save(model: Any, folder: Path) -> None:
     written = json.loads(path.read_text(encoding="utf-8"))
     for name in ("target_modules", "modules_to_save"):  # sets and repetitions, in another order every time
         written[name] = sorted(set(written[name] or ())) or None
-    written["task_type"] = _TASK_TYPES.get(_stock_class(model.get_base_model()) or "")
+    written["task_type"] = _TASK_TYPES.get(_upstream_class(model.get_base_model()) or "")
     written["auto_mapping"] = None if written["task_type"] else _base_class(model.get_base_model())
     path.write_text(json.dumps(written, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
@@ -180,7 +180,7 @@ def _peft_config(model: Any, config: Any, new_weights: Iterable[str]) -> Any:
     import peft
     from peft.utils import constants
 
-    family = STOCK_MODEL_TYPE
+    family = UPSTREAM_MODEL_TYPE
     options: dict[str, Any] = {"modules_to_save": _trained_modules(model, new_weights) or None}
     named: list[str] = list(config.peft_target_modules)
     if config.peft == "ia3":
@@ -214,13 +214,13 @@ def _trained_modules(model: Any, new_weights: Iterable[str]) -> list[str]:
 
 def _base_class(model: Any) -> Mapping[str, str]:
     """What a plain `AutoPeftModel` builds; of other libraries than transformers it builds nothing."""
-    stock = _stock_class(model)
-    if stock:
-        return {"base_model_class": stock, "parent_library": "transformers"}
+    upstream = _upstream_class(model)
+    if upstream:
+        return {"base_model_class": upstream, "parent_library": "transformers"}
     return {"base_model_class": type(model).__name__, "parent_library": type(model).__module__}
 
 
-def _stock_class(model: Any) -> str | None:
+def _upstream_class(model: Any) -> str | None:
     """The class of transformers with equal outputs, if there is one."""
     head = next(head for head in HEADS.values() if head.ours == type(model).__name__)
-    return head.stock if model.config.has_stock_counterpart([head]) else None
+    return head.upstream if model.config.has_upstream_counterpart([head]) else None

@@ -18,7 +18,6 @@ from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
 from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpoint, remove
 from bert_repro.hub.push import prepare_repository, push_folder
-from bert_repro.hub.redaction import redacted
 from bert_repro.training import adapters, checkpoint, plots
 from bert_repro.training.cpu_performance import prepare_cpu
 from bert_repro.training.model_loading import first_line, quiet_transformers
@@ -29,6 +28,7 @@ from bert_repro.utils import status
 from bert_repro.utils.files import write_json
 from bert_repro.utils.locks import lock
 from bert_repro.utils.output_files import SAMPLE_INDEX, STATUS, SWEEP, TRAIN_LOG
+from bert_repro.utils.redaction import redacted
 
 logger = logging.getLogger("bert_repro")
 

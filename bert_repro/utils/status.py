@@ -10,6 +10,7 @@ from bert_repro.utils.distributed import is_main_process
 from bert_repro.utils.files import write_json
 from bert_repro.utils.locks import unlock
 from bert_repro.utils.output_files import STATUS
+from bert_repro.utils.redaction import redacted
 
 
 def try_writing(folder: Path) -> None:
@@ -33,7 +34,7 @@ def finish(output_dir: str | None, code: int, reason: str) -> None:
     try:
         if code == 0 or is_free(folder) or _claimed_here(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / STATUS, {"code": code, "reason": reason})
+            write_json(folder / STATUS, {"code": code, "reason": redacted(reason)})
     except (OSError, UserError):
         return  # a full or read-only disk has already been reported as the reason of the exit
 

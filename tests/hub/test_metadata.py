@@ -1,4 +1,4 @@
-"""Our schema of a card's metadata: takes every card we make, as huggingface_hub does, and names what is wrong."""
+"""Metadata of cards: what they claim, and what our check of them accepts and refuses."""
 
 import math
 from pathlib import Path
@@ -8,8 +8,9 @@ import yaml
 from huggingface_hub import ModelCard, parse_eval_result_entries
 
 from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig, SquadConfig
-from bert_repro.hub.card import HEADS, eval_result_entries, make_card
-from bert_repro.hub.metadata import find_card_errors, find_eval_result_errors
+from bert_repro.hub.card import make_card
+from bert_repro.hub.metadata import HUB_TASKS, eval_result_entries, find_card_errors, hub_task_of
+from bert_repro.models.configuration_bert_repro import HEADS
 from bert_repro.tasks import TASKS, configured_task
 from bert_repro.tasks.base import Task
 
@@ -43,12 +44,10 @@ def test_cards_of_all_tasks_are_accepted_by_us_and_by_the_hubs_types(name):
     read = ModelCard(card).data
     assert read.model_name == f"bert-{name}" and read.base_model == "org/bert-mini" and read.license and read.tags
     assert {result.metric_type for result in read.eval_results} == set(record["metrics"])
-    entries = eval_result_entries(record)
-    assert find_eval_result_errors(entries) == []
-    (entry,) = parse_eval_result_entries(entries)
+    (entry,) = parse_eval_result_entries(eval_result_entries(record))
     assert entry.dataset_id == record["data"]["dataset"] and entry.value == 0.5
     assert read.datasets == [entry.dataset_id] and read.language == "en"
-    assert f"Licence of the data: {record['data']['license']}." in card
+    assert f"License of the data: {record['data']['license']}." in card
 
 
 def data_files(root: Path) -> dict[str, FinetuningConfig]:
@@ -74,10 +73,14 @@ def test_ones_own_files_are_not_published_as_the_tasks_data(tmp_path, family):
     assert eval_result_entries(record) == []
 
 
-@pytest.mark.parametrize("ending", HEADS)
-def test_cards_of_all_heads_are_accepted(ending):
-    for prefix in ("Bert", "BertRepro"):
-        assert find_card_errors(make_card({"model": {"class": prefix + ending}}, "org/x")) == []
+def test_cards_of_all_heads_are_accepted():
+    assert len(HUB_TASKS) == len(HEADS)
+    for auto_class, head in HEADS.items():
+        assert hub_task_of(head.ours).auto_class == auto_class
+        for name in (head.ours, head.upstream.replace("LMHeadModel", "ForCausalLM")):
+            assert find_card_errors(make_card({"model": {"class": name}}, "org/x")) == []
+    with pytest.raises(ValueError, match="T5Stack"):
+        hub_task_of("T5Stack")
 
 
 CARDS = [path for path in Path(__file__).parents[2].glob("model_cards/*.md") if path.name != "README.md"]
@@ -124,16 +127,28 @@ def result(**changes: object) -> list:
     return [{"name": "x", "results": [{**RIGHT["model-index"][0]["results"][0], **changes}]}]
 
 
-def test_the_right_one_is_right():
-    assert find_card_errors(card_with()) == []
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"license": "bsd-2-clause"},
+        {"license": ["mit", "cc-by-sa-4.0"]},
+        {"license": "other", "license_name": "own", "license_link": "LICENSE"},
+        {"new_version": "org/bert-2", "co2_eq_emissions": {"emissions": 1.5, "source": "codecarbon"}},
+        {"co2_eq_emissions": 1.5, "thumbnail": "https://host/x.png", "extra_gated_prompt": "Ask."},
+        {"language": ["en", "zh-Hant", "multilingual"]},
+    ],
+)
+def test_what_the_hub_accepts_is_accepted(changes):
+    assert find_card_errors(card_with(**changes)) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         ({"license": None}, "license: is missing"),
-        ({"license": "Apache 2"}, "license: 'Apache 2' is not one of the licences"),
-        ({"library_name": "torch"}, "library_name: 'torch' is not a library"),
+        ({"license": "Apache 2"}, "license: 'Apache 2' is not a license as the Hub spells it"),
+        ({"library_name": 3}, "library_name: 3 is not the name of a library"),
         ({"language": "English"}, "language: 'English' is not an ISO 639 code"),
         ({"language": False}, "language: False is not an ISO 639 code"),
         ({"datasets": ["/data/glue"]}, "datasets: '/data/glue' is not the id of a dataset"),
@@ -141,8 +156,10 @@ def test_the_right_one_is_right():
         ({"base_model": "../bert"}, "base_model: '../bert' is not the id of a model"),
         ({"base_model": "org/a..b"}, "base_model: 'org/a..b' is not the id of a model"),
         ({"base_model": "runs/a/b"}, "base_model: 'runs/a/b' is not the id of a model"),
-        ({"pipeline_tag": "qa"}, "pipeline_tag: 'qa' is not a task of this family"),
-        ({"widgets": []}, "widgets: is no field that a card of this family has"),
+        ({"pipeline_tag": "qa"}, "pipeline_tag: 'qa' is not a task of BERT models"),
+        ({"widgets": []}, "widgets: is unknown to the Hub; did you mean widget?"),
+        ({"new_version": "../bert"}, "new_version: '../bert' is not the id of a model"),
+        ({"co2_eq_emissions": "low"}, "co2_eq_emissions: must be a number"),
         ({"widget": ["Where?"]}, "widget[0]: 'Where?' must be a mapping"),
         ({"widget": [{"text": "Where?"}]}, "widget[0]: question-answering needs the text of context"),
         ({"widget": [{"text": "a", "context": "b", "src": "c"}]}, "widget[0]: src is no input"),
@@ -171,27 +188,34 @@ def test_a_block_that_is_none(card):
     assert fault.startswith("metadata: ")
 
 
-@pytest.mark.parametrize(
-    ("entries", "told"),
-    [
-        ([], "must be a list"),
-        ([{"value": 1}], "needs a dataset"),
-        ([{"dataset": {"id": "/data", "task_id": "x"}, "value": 1}], "the id of a dataset of the Hub"),
-        ([{"dataset": {"id": "a/b", "task_id": ""}, "value": 1}], "task_id"),
-        ([{"dataset": {"id": "a/b", "task_id": "x"}, "value": "1"}], "finite number"),
-        ([{"dataset": {"id": "a/b", "task_id": "x"}, "value": 1, "metric": "f1"}], "metric is no field"),
-    ],
-)
-def test_eval_results_that_are_none(entries, told):
-    (fault,) = find_eval_result_errors(entries)
-    assert told in fault
-
-
 def test_a_benchmark_gets_no_score_of_a_part_of_its_split():
     record = record_of(TASKS["mrpc"])
     assert eval_result_entries({**record, "settings": {"max_eval_samples": 100}}) == []
     assert eval_result_entries({**record, "metrics": {"f1": math.nan}}) == []
     assert eval_result_entries({**record, "data": {}}) == []
+    assert eval_result_entries({**record, "degenerate": True}) == []
+    finite = {**record, "metrics": {"f1": math.nan, "accuracy": 0.5}}
+    (result,) = fields_of(make_card(finite, "org/x"))["model-index"][0]["results"]
+    assert [metric["type"] for metric in result["metrics"]] == ["accuracy"]
+
+
+def test_a_threshold_is_no_score_and_is_said_to_be_tuned():
+    record = {**record_of(TASKS["squad_v2"]), "train": {}}
+    record["metrics"] = {"f1": 0.5, "null_score_diff_threshold": -1.5, "best_f1_threshold": -1.5}
+    card = make_card(record, "org/x")
+    (result,) = fields_of(card)["model-index"][0]["results"]
+    assert [metric["type"] for metric in result["metrics"]] == ["f1"]
+    assert "chosen on the split" in card and "chosen on this split" in eval_result_entries(record)[0]["notes"]
+    assert 'else "no answer"' in card
+    given = {**record, "settings": {"null_score_diff_threshold": 0.0}}
+    assert "chosen on" not in make_card(given, "org/x")
+    assert 'else "no answer"' not in make_card({**record, "metrics": {"f1": 0.5}}, "org/x")
+
+
+def test_a_widget_takes_no_pair_of_sentences():
+    record = record_of(TASKS["sst2"])
+    assert fields_of(make_card(record, "org/x"))["widget"] == [{"text": "A film that never lets you go."}]
+    assert "widget" not in fields_of(make_card(record_of(TASKS["mrpc"]), "org/x"))
 
 
 def test_a_card_claims_no_split_that_was_scored_in_part():

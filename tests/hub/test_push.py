@@ -319,7 +319,7 @@ def test_a_checkpoints_card_says_what_is_known_of_the_checkpoint(hub, folder):
 
 def test_uploads_beside_training(hub, folder, caplog):
     checkpoint = add_checkpoint(folder, 7)
-    uploads = RevisionUploads(REPO, private=None, record={"task": "pre-training"})
+    uploads = RevisionUploads(REPO, private=None, results={"task": "pre-training"})
     uploads.start(checkpoint)
     hub.faults = [Fault("POST .*/preupload/step-8", "refuse", 9, 403, "no more room")]
     uploads.start(add_checkpoint(folder, 8))

@@ -26,7 +26,7 @@ class HeadTests:
         self.tiny = tiny
         head = HEADS[self.auto_class]
         self.model_class = getattr(bert_repro, head.ours)
-        self.stock_class = getattr(transformers, head.stock)
+        self.stock_class = getattr(transformers, head.upstream)
         torch.manual_seed(0)
 
     # What a subclass says about its head

@@ -80,7 +80,7 @@ def test_outputs_and_gradients_equal_stock(folder, batch, auto_class, implementa
         "attention_probs_dropout_prob": 0.0,
         "is_decoder": auto_class == "AutoModelForCausalLM",
     }
-    stock = getattr(transformers, head.stock).from_pretrained(folder, **options).train()
+    stock = getattr(transformers, head.upstream).from_pretrained(folder, **options).train()
     ours = getattr(bert_repro, head.ours).from_pretrained(folder, sparse_prediction=False, **options).train()
     for name, values in stock.state_dict().items():
         if "pooler" not in name and "embeddings" in name:

@@ -43,7 +43,7 @@ def test_it_loads_without_a_warning_and_trains_as_there(auto_class, tiny, tmp_pa
     head = HEADS[auto_class]
     torch.manual_seed(0)
     config = tiny.stock_config(is_decoder=auto_class == "AutoModelForCausalLM")
-    stock = getattr(transformers, head.stock)(config)
+    stock = getattr(transformers, head.upstream)(config)
     stock.save_pretrained(tmp_path)
     ours = getattr(bert_repro, head.ours).from_pretrained(tmp_path)
     assert warnings_logged() == []

@@ -1,11 +1,13 @@
 """Nothing secret leaves through a record."""
 
+import json
 import shlex
 from pathlib import Path
 
 import pytest
+from running import recipe
 
-from bert_repro.hub.redaction import REMOVED, redacted, without_machine_paths
+from bert_repro.utils.redaction import REMOVED, redacted, without_machine_paths
 
 TOKEN = "hf_" + "aB3" * 8
 
@@ -17,6 +19,19 @@ TOKEN = "hf_" + "aB3" * 8
         (f"curl -H 'Bearer {TOKEN}'", f"curl -H 'Bearer {REMOVED}'"),
         ("run --token=abc --seed 1", f"run --token={REMOVED} --seed 1"),
         ("run --api_key secret123", f"run --api_key {REMOVED}"),
+        ("run --hub-token='a b' --seed 1", f"run --hub-token={REMOVED} --seed 1"),
+        ("https://host/x?token=abc&page=2", f"https://host/x?token={REMOVED}&page=2"),
+        ("https://host/x?page=2&access_token=abc", f"https://host/x?page=2&access_token={REMOVED}"),
+        ("github_pat_11ABCDEFG0abcdef and ghp_0123456789abcdef", f"{REMOVED} and {REMOVED}"),
+        ("Authorization: Bearer abc.def-123", f"Authorization: Bearer {REMOVED}"),
+        ('{"token": "a b", "seed": 1}', f'{{"token": {REMOVED}, "seed": 1}}'),
+        ("OPENAI_API_KEY=abc python x.py", f"OPENAI_API_KEY={REMOVED} python x.py"),
+        ("aws_secret_access_key: abc", f"aws_secret_access_key: {REMOVED}"),
+        (
+            "the tokenizer has no mask token: expected one of BERT",
+            "the tokenizer has no mask token: expected one of BERT",
+        ),
+        ("mask_token=[MASK] pad_token: [PAD] tokens: 5", "mask_token=[MASK] pad_token: [PAD] tokens: 5"),
         ("https://user:word@host/x", "https://host/x"),
         ("run --pool_token last --random_token_source vocab", "run --pool_token last --random_token_source vocab"),
         ("the hf_hub cache", "the hf_hub cache"),
@@ -31,10 +46,12 @@ def test_text(text, clean):
 def test_nested_records():
     record = {
         "settings": {"token": "x", "tokenizer": "y", "max_steps": 3, "password": None},
+        "keys": {"OPENAI_API_KEY": "x", "s3_access_key": "y", "pad_token": "[PAD]", "key": "z"},
         "list": [TOKEN, 1.5, True],
     }
     assert redacted(record) == {
         "settings": {"token": REMOVED, "tokenizer": "y", "max_steps": 3, "password": None},
+        "keys": {"OPENAI_API_KEY": REMOVED, "s3_access_key": REMOVED, "pad_token": "[PAD]", "key": "z"},
         "list": [REMOVED, 1.5, True],
     }
 
@@ -73,3 +90,10 @@ def test_the_name_of_a_label_is_no_path():
     record = {"model": {"labels": ["/location/city", "O"], "class": "X"}, "settings": {"data_dir": "/srv/ner"}}
     shown = without_machine_paths(record)
     assert shown["model"]["labels"] == ["/location/city", "O"] and shown["settings"]["data_dir"] == "ner"
+
+
+def test_the_reason_in_status_json_is_redacted(tmp_path):
+    model = f"/no/model?token={TOKEN}"
+    assert recipe("run_glue", f"--task_name sst2 --do_eval --output_dir {tmp_path} --model_name_or_path {model}") == 2
+    status = tmp_path / "status.json"
+    assert "/no/model?token=" in json.loads(status.read_text())["reason"] and TOKEN not in status.read_text()

@@ -1,22 +1,73 @@
-"""Answers to questions about a passage: the spans that run_squad.py would predict (paper 4.2, 4.3)."""
+"""Pipelines for three tasks that transformers has none for, registered by name; see `transformers.pipeline`.
+
+`extractive-question-answering` takes any checkpoint with a question-answering head and finds the spans that
+run_squad.py would predict (paper 4.2, 4.3); `next-sentence-prediction` takes any with BERT's (paper 3.1, task 2);
+`sentence-scoring` any masked language model. The other heads work with transformers' own pipelines. Importing
+`bert_repro` is enough: this module is imported as soon as transformers' pipelines are.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers.pipelines.base import ChunkPipeline
+from transformers import AutoModelForMaskedLM, AutoModelForNextSentencePrediction, AutoModelForQuestionAnswering
+from transformers.pipelines import PIPELINE_REGISTRY
+from transformers.pipelines.base import ChunkPipeline, Pipeline
 
 from bert_repro.configs import SquadConfig
 from bert_repro.errors import UserError
+from bert_repro.inference.sentence_scoring import METHODS, score_record, score_sentences
 from bert_repro.tasks.squad.decoding import Decoder, text_by_offsets
 from bert_repro.tasks.squad.passage_windows import Passage, tokenize_passages
 from bert_repro.tasks.squad.squad_task import SQUAD, SquadTask
 
+LABELS = ("IsNext", "NotNext")
 _LONGEST_WINDOW, _LONGEST_QUESTION = 384, 64  # where the model has the positions
 _INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 _DECODING = ("n_best_size", "max_answer_length", "decoding")
 _WINDOWS = ("max_seq_length", "max_query_length", "doc_stride")
+
+
+class NextSentencePipeline(Pipeline):  # type: ignore[misc]
+    """Scores whether `text_pair` is the continuation of `text`.
+
+        follows = pipeline("next-sentence-prediction", model="org/bert")
+        follows({"text": "She opened the window.", "text_pair": "Fresh air came in."})
+        # {"label": "IsNext", "score": 0.98}
+
+    A list of such mappings gives a list; `batch_size` computes several at once. What is longer than the model's
+    positions is truncated, the longer text first.
+    """
+
+    _load_processor = False
+    _load_image_processor = False
+    _load_feature_extractor = False
+    _load_tokenizer = True
+
+    def _sanitize_parameters(self, **unknown: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        if unknown:
+            raise UserError(f"next-sentence-prediction has no parameter {min(unknown)}")
+        return {}, {}, {}
+
+    def preprocess(self, input_: Any, **_: Any) -> dict[str, Any]:
+        """Tokenises a pair: `text` and `text_pair`."""
+        if not isinstance(input_, dict) or not {"text", "text_pair"} <= input_.keys():
+            raise UserError(f"next-sentence-prediction takes {{'text': ..., 'text_pair': ...}}, got {input_!r}")
+        positions = self.model.config.max_position_embeddings
+        encoded = self.tokenizer(
+            input_["text"], input_["text_pair"], truncation=True, max_length=positions, return_tensors="pt"
+        )
+        return dict(encoded)
+
+    def _forward(self, input_tensors: dict[str, Any], **_: Any) -> dict[str, Any]:
+        return {"logits": self.model(**input_tensors).logits}
+
+    def postprocess(self, model_outputs: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """The likelier label, `IsNext` or `NotNext`, and its probability."""
+        probabilities = model_outputs["logits"][0].float().softmax(-1).tolist()
+        best = probabilities.index(max(probabilities))
+        return {"label": LABELS[best], "score": probabilities[best]}
 
 
 class ExtractiveQuestionAnsweringPipeline(ChunkPipeline):  # type: ignore[misc]
@@ -75,15 +126,15 @@ class ExtractiveQuestionAnsweringPipeline(ChunkPipeline):  # type: ignore[misc]
             raise UserError(f"extractive-question-answering has no parameter {min(unknown)}")
         if top_k is not None and top_k < 1:
             raise UserError(f"top_k is {top_k}; it must be at least 1")
-        told = {
+        given = {
             "top_k": top_k,
             "handle_impossible_answer": handle_impossible_answer,
             "null_score_diff_threshold": null_score_diff_threshold,
         }
-        told = {name: value for name, value in told.items() if value is not None}
+        given = {name: value for name, value in given.items() if value is not None}
         windows = {name: value for name, value in settings.items() if name in _WINDOWS}
         decoding = {name: value for name, value in settings.items() if name in _DECODING}
-        return windows, {}, told | decoding
+        return windows, {}, given | decoding
 
     def preprocess(self, input_: Any, **windows: Any) -> Iterator[dict[str, Any]]:
         """Tokenises a question and its passage into the windows that slide over it."""
@@ -182,3 +233,70 @@ def _pairs(questions: Any, contexts: Any) -> Any:
     if len(questions) != len(contexts) or not questions:
         raise UserError(f"{len(questions)} questions and {len(contexts)} contexts; give as many of each")
     return [{"question": question, "context": context} for question, context in zip(questions, contexts, strict=True)]
+
+
+class SentenceScoringPipeline(Pipeline):  # type: ignore[misc]
+    """Gives the pseudo-log-likelihood of a sentence, in all and token by token (Salazar et al., 2020).
+
+        score = pipeline("sentence-scoring", model="org/bert")
+        score("The cat sleeps.")
+        # {"text": "The cat sleeps.", "score": -9.1, "tokens": [{"token": "the", "log_probability": -1.2}, ...]}
+
+    A list of texts gives a list. The masked copies of a text are batched together.
+
+    Parameters of the pipeline or of a call:
+        method: `within_word_l2r` (default) or `original`; see `bert_repro.inference.sentence_scoring.score_sentences`.
+        batch_tokens: most tokens of a forward pass.
+    """
+
+    _load_processor = False
+    _load_image_processor = False
+    _load_feature_extractor = False
+    _load_tokenizer = True
+
+    def _sanitize_parameters(
+        self, method: str | None = None, batch_tokens: int | None = None, **unknown: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        if unknown:
+            raise UserError(f"sentence-scoring has no parameter {min(unknown)}")
+        if method is not None and method not in METHODS:
+            raise UserError(f"method is {method!r}; it must be one of: {', '.join(METHODS)}")
+        given = {"method": method, "batch_tokens": batch_tokens}
+        return {}, {name: value for name, value in given.items() if value is not None}, {}
+
+    def preprocess(self, input_: Any, **_: Any) -> dict[str, Any]:
+        """Takes one text."""
+        if not isinstance(input_, str):
+            raise UserError(f"sentence-scoring takes a text or a list of texts, got {input_!r}")
+        return {"text": input_}
+
+    def _forward(self, input_tensors: dict[str, Any], **settings: Any) -> dict[str, Any]:
+        text = input_tensors["text"]
+        (score,) = score_sentences(self.model, self.tokenizer, [text], names=[repr(text)], **settings)
+        return {"text": text, "sentence_score": score}
+
+    def postprocess(self, model_outputs: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Returns `text`, its `score`, and `tokens` with each one's log-probability."""
+        return score_record(model_outputs["text"], model_outputs["sentence_score"])
+
+
+PIPELINE_REGISTRY.register_pipeline(
+    "extractive-question-answering",
+    pipeline_class=ExtractiveQuestionAnsweringPipeline,
+    pt_model=AutoModelForQuestionAnswering,
+    type="text",
+)
+PIPELINE_REGISTRY.register_pipeline(
+    "next-sentence-prediction",
+    pipeline_class=NextSentencePipeline,
+    pt_model=AutoModelForNextSentencePrediction,
+    type="text",
+)
+PIPELINE_REGISTRY.register_pipeline(
+    "sentence-scoring",
+    pipeline_class=SentenceScoringPipeline,
+    pt_model=AutoModelForMaskedLM,
+    type="text",
+)
+
+__all__ = ["ExtractiveQuestionAnsweringPipeline", "NextSentencePipeline", "SentenceScoringPipeline"]

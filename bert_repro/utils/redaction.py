@@ -8,26 +8,42 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 REMOVED = "[removed]"
-_CREDENTIAL_NAME = r"(?:hf_|hub_|access_|auth_|api_)?(?:token|password|secret|api_key)"
+_SECRET = r"(?:[\w-]*[_-])?(?:password|passwd|secret|api[_-]?key|access[_-]?key(?:[_-]id)?|private[_-]?key|bearer)"
+_TOKEN = r"(?:(?:hf|hub|hub_api|access|auth|api|bot|github|gitlab|wandb|refresh|id|session|user|login)[_-])?token"
+_CREDENTIAL_NAME = rf"(?:{_SECRET}|{_TOKEN})"
 _CREDENTIAL_KEY = re.compile(_CREDENTIAL_NAME, re.IGNORECASE)
-_CREDENTIAL_FLAG = re.compile(rf"(?<![\w-])(--?{_CREDENTIAL_NAME}(?:=|\s+))\S+", re.IGNORECASE)
-_HUB_TOKEN = re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}")
+_CREDENTIAL_VALUE = re.compile(
+    rf"""(?<![\w-])(                                   # a name, which stays:
+        --?{_CREDENTIAL_NAME}(?:=|\s+)                 #   a flag
+        |{_CREDENTIAL_NAME}=                           #   an assignment, or a field of an address
+        |["']{_CREDENTIAL_NAME}["']\s*:\s*             #   JSON
+        |(?=[\w-]*_){_CREDENTIAL_NAME}\s*[:=]\s*       #   YAML; "no token: ..." is prose
+    )("[^"]*"|'[^']*'|[^\s&"',;]+)                     # its value""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_BEARER = re.compile(r"\b(Bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
+_KNOWN_FORMS = re.compile(
+    r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}"
+    r"|\bgithub_pat_\w{8,}|\bgh[pousr]_[A-Za-z0-9]{8,}|\bglpat-[\w-]{8,}"
+    r"|\bsk-[\w-]{16,}|\bAKIA[A-Z0-9]{12,}|\bxox[abp]-[\w-]{8,}"
+)
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
 _PATH_STARTS = ("/", "~/", "./", "../")
-_CREDENTIAL_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY")
+_CREDENTIAL_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY")
 
 
 def redacted(value: Any) -> Any:
-    """A copy of a record without what looks like a credential, and with `~` for the user's home folder.
+    """Returns a copy of results without what looks like a credential, and with `~` for the user's home folder.
 
-    Removed are Hub tokens wherever they stand, the values of settings and flags called token, password, secret or
-    api_key (not `pool_token` and the like), logins in addresses, and the values of the usual environment variables.
+    Removed are tokens in the forms of the Hub, GitHub and other services wherever they are, what follows `Bearer`, the
+    values of settings, flags and fields of addresses called token, password, secret, api_key or access_key (not
+    `pool_token` and the like), logins in addresses, and the values of the usual environment variables.
 
     Args:
         value: mappings, sequences, strings, numbers, nested as JSON is.
     """
     if isinstance(value, Mapping):
-        return {key: _redacted_setting(str(key), element) for key, element in value.items()}
+        return {_redacted_text(str(key)): _redacted_setting(str(key), element) for key, element in value.items()}
     if isinstance(value, list | tuple):
         return [redacted(element) for element in value]
     return _redacted_text(value) if isinstance(value, str) else value
@@ -41,27 +57,28 @@ def _redacted_text(text: str) -> str:
     for variable in _CREDENTIAL_VARIABLES:
         if len(secret := os.environ.get(variable, "")) >= 8:
             text = text.replace(secret, REMOVED)
-    text = _HUB_TOKEN.sub(REMOVED, text)
-    text = _CREDENTIAL_FLAG.sub(rf"\g<1>{REMOVED}", text)
+    text = _KNOWN_FORMS.sub(REMOVED, text)
+    text = _BEARER.sub(rf"\g<1>{REMOVED}", text)
+    text = _CREDENTIAL_VALUE.sub(rf"\g<1>{REMOVED}", text)
     text = _URL_LOGIN.sub("", text)
     home = str(Path.home())
     return re.sub(rf"{re.escape(home)}(?=/|\s|$)", "~", text) if home != "/" else text
 
 
-def without_machine_paths(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a run's record in which a path of this machine is shown by its last part, one inside the run relative.
+def without_machine_paths(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a copy of results in which a path of this machine is shown by its last part, one inside the run relative.
 
     Paths are values, and words of the `command`, that begin with `/`, `~/`, `./` or `../`; `org/name` may be an id on
     the Hub and stays.
 
     Args:
-        record: what results.json holds.
+        results: what results.json holds.
     """
-    run = record.get("settings", {}).get("output_dir")
-    found: dict[str, Any] = {name: _shown(value, run) for name, value in record.items()}
-    if isinstance(command := record.get("command"), str):
+    run = results.get("settings", {}).get("output_dir")
+    found: dict[str, Any] = {name: _shown(value, run) for name, value in results.items()}
+    if isinstance(command := results.get("command"), str):
         found["command"] = _shown_command(command, run)
-    if labels := record.get("model", {}).get("labels"):
+    if labels := results.get("model", {}).get("labels"):
         found["model"]["labels"] = labels  # a name such as /location/city is no path
     return found
 
