@@ -6,7 +6,7 @@
 Masking and batching: sequences of 128 tokens a second, from the unmasked tokens to the tensors of a forward pass,
 beside transformers' MLM collator on the same sequences. Slicing them from the corpus is timed apart, and together.
 Pairs: examples a second drawn from the boundaries of documents and sentences, beside the 12,300 a second that the
-released generator makes of text that is tokenised already (measured once on this kind of machine, one thread).
+original implementation makes of text that is tokenized already (measured once on this kind of machine, one thread).
 Memory: most anonymous memory while a sample index is drawn, on corpora eight times as large as each other.
 """
 
@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from side_by_side import corpora, laps, records
+from side_by_side import corpora, results_file, timing
 
 from bert_repro.configs import ExampleConfig
 from bert_repro.pretraining.collator import DataCollatorForBertPreTraining
@@ -31,44 +31,49 @@ from bert_repro.pretraining.sample_index import EpochIndexes
 from bert_repro.pretraining.segment_pairs import PairGenerator, PairRules
 
 LENGTH, MOST_PREDICTIONS, BATCHES = 128, 20, (32, 256)
-RELEASED_EXAMPLES_PER_SECOND = 12_300
-GOALS = {"masking_and_batching": 200_000, "pairs": 10 * RELEASED_EXAMPLES_PER_SECOND}
+ORIGINAL_EXAMPLES_PER_SECOND = 12_300
+GOALS = {"masking_and_batching": 200_000, "pairs": 10 * ORIGINAL_EXAMPLES_PER_SECOND}
 
 
 def main(arguments: list[str] | None = None) -> Path:
-    """Measures, prints, and writes the record."""
+    """Measures, prints, and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", help="a prepared corpus; default: a made-up one of natural lengths")
     parser.add_argument("--documents", type=int, default=3000, help="of the made-up corpus")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of a lap")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of an iteration")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--memory_documents", type=int, default=16_000, help="of the smaller corpus for memory")
-    parser.add_argument("--results", type=Path, default=records.RESULTS)
+    parser.add_argument("--results", type=Path, default=results_file.RESULTS)
     options = parser.parse_args(arguments)
     spec = {name: getattr(options, name) for name in ("corpus", "documents", "seconds")}
-    field: dict[str, tuple[laps.Run, Any]] = {
+    workloads: dict[str, tuple[timing.Workload, Any]] = {
         f"{name}, {batch} at a time": (repeat, {**spec, "work": name, "batch": batch})
         for batch in BATCHES
         for name in ("masked and packed", "masked and padded", "sliced", "sliced, masked and packed")
     }
-    field["transformers' collator, 32 at a time"] = (repeat, {**spec, "work": "transformers", "batch": 32})
-    field |= {f"pairs, {mode}": (pairs, {**spec, "sampling": mode}) for mode in ("paper", "original")}
-    rates = {name: laps.rates(turns) for name, turns in laps.race(field, options.repeats, threads=1).items()}
-    for name, row in rates.items():
-        print(f"{name:45} {records.told(row['per_second'], 0)} a second")
+    workloads["transformers' collator, 32 at a time"] = (repeat, {**spec, "work": "transformers", "batch": 32})
+    workloads |= {f"pairs, {mode}": (pairs, {**spec, "sampling": mode}) for mode in ("paper", "original")}
+    speeds = {
+        name: timing.speeds(iterations)
+        for name, iterations in timing.compare(workloads, options.repeats, threads=1).items()
+    }
+    for name, row in speeds.items():
+        print(f"{name:45} {results_file.summary(row['per_second'], 0)} a second")
     memory = [memory_of_an_index(options.memory_documents * factor) for factor in (1, 8)]
     for row in memory:
         print(f"index of {row['tokens']:,} tokens: {row['mebibytes']:.0f} MiB, {row['seconds']:.1f} s")
     content = {
-        "rates": rates, "memory": memory, "goals": GOALS, "corpus": corpora.load(options.corpus, 10)[3],
-        "released_generator_per_second": RELEASED_EXAMPLES_PER_SECOND,
-        "pairs_over_released": rates["pairs, paper"]["per_second"]["median"] / RELEASED_EXAMPLES_PER_SECOND,
+        "speeds": speeds, "memory": memory, "goals": GOALS, "corpus": corpora.load(options.corpus, 10)[3],
+        "original_implementation_per_second": ORIGINAL_EXAMPLES_PER_SECOND,
+        "pairs_over_original_implementation": (
+            speeds["pairs, paper"]["per_second"]["median"] / ORIGINAL_EXAMPLES_PER_SECOND
+        ),
     }  # fmt: skip
-    return records.write("data_pipeline", "cpu", 1, content, options.results)
+    return results_file.write("data_pipeline", "cpu", 1, content, options.results)
 
 
-def repeat(spec: dict[str, Any], lap: Callable[..., None]) -> None:
-    """A contender: one kind of work on batch after batch; sequences a second."""
+def repeat(spec: dict[str, Any], report: Callable[..., None]) -> None:
+    """A workload: one kind of work on batch after batch; sequences a second."""
     with tempfile.TemporaryDirectory() as folder:
         work, batch = batch_work(spec, folder), spec["batch"]
         while True:
@@ -76,7 +81,7 @@ def repeat(spec: dict[str, Any], lap: Callable[..., None]) -> None:
             while time.perf_counter() - began < spec["seconds"]:
                 work(number)
                 done, number = done + batch, number + 1
-            lap(done)
+            report(done)
 
 
 def batch_work(spec: dict[str, Any], folder: str) -> Callable[[int], Any]:
@@ -92,7 +97,7 @@ def batch_work(spec: dict[str, Any], folder: str) -> Callable[[int], Any]:
         return lambda number: stream.read(parts[number % 16])
     ready = [stream.read(part) for part in parts]
     if spec["work"] == "transformers":
-        from side_by_side.contenders import features
+        from side_by_side.baselines import features
         from transformers import DataCollatorForLanguageModeling
 
         rows, theirs = [features(examples) for examples in ready], DataCollatorForLanguageModeling(tokenizer)
@@ -108,8 +113,8 @@ def batch_work(spec: dict[str, Any], folder: str) -> Callable[[int], Any]:
     return lambda number: collate(ready[number % 16])
 
 
-def pairs(spec: dict[str, Any], lap: Callable[..., None]) -> None:
-    """A contender: all pairs of an epoch, epoch after epoch; examples a second."""
+def pairs(spec: dict[str, Any], report: Callable[..., None]) -> None:
+    """A workload: all pairs of an epoch, epoch after epoch; examples a second."""
     corpus, documents, _, _ = corpora.load(spec["corpus"], spec["documents"])
     rules = PairRules.of(ExampleConfig(nsp_sampling=spec["sampling"]), LENGTH)
     epoch = 0
@@ -118,19 +123,19 @@ def pairs(spec: dict[str, Any], lap: Callable[..., None]) -> None:
         while time.perf_counter() - began < spec["seconds"]:
             done += sum(len(block) for block in PairGenerator(corpus, documents, rules, 0, 0, epoch).blocks())
             epoch += 1
-        lap(done)
+        report(done)
 
 
 def memory_of_an_index(documents: int) -> dict[str, float]:
     """Tokens of a corpus, and the anonymous memory that drawing its index adds at most, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         tokens = corpora.write_boundaries(folder, documents)
-        taken = laps.once(draw_index, folder, threads=1)
-    return {"documents": documents, "tokens": tokens, "seconds": taken.seconds, **taken.figures}
+        taken = timing.run_once(draw_index, folder, threads=1)
+    return {"documents": documents, "tokens": tokens, "seconds": taken.seconds, **taken.metrics}
 
 
-def draw_index(folder: str, lap: Callable[..., None]) -> None:
-    """Draws the sample index of one epoch from boundaries on disk."""
+def draw_index(folder: str, report: Callable[..., None]) -> None:
+    """A workload: draws the sample index of one epoch from boundaries on disk."""
     arrays = {path.stem: np.load(path, mmap_mode="r") for path in Path(folder).glob("*.npy")}
     before = anonymous_mebibytes()
     most, over = [before], threading.Event()
@@ -148,7 +153,7 @@ def draw_index(folder: str, lap: Callable[..., None]) -> None:
     ).get(0)  # fmt: skip
     over.set()
     watcher.join()
-    lap(len(made), mebibytes=max(most) - before)
+    report(len(made), mebibytes=max(most) - before)
 
 
 def anonymous_mebibytes() -> float:

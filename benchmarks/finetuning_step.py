@@ -6,7 +6,7 @@
 Ours is the product: `Trainer` on a `FinetuningSource`, sequences laid end to end. The other side is a plain PyTorch
 loop around transformers' model with dynamic padding (to the longest of the batch), tuned: bf16 autocast, SDPA, fused
 AdamW, a loader process. Both see the same features, first shown to give the same loss and gradients. The data is made
-up: token ids are random, lengths are drawn from the distributions below, measured on the real files with the released
+up: token ids are random, lengths are drawn from the distributions below, measured on the real files with the original
 uncased vocabulary.
 """
 
@@ -22,8 +22,8 @@ import numpy as np
 import torch
 import transformers
 from accelerate import Accelerator
-from side_by_side import contenders, corpora, laps, records
-from side_by_side.contenders import ENDLESS, StepSpec
+from side_by_side import baselines, corpora, results_file, timing
+from side_by_side.baselines import ENDLESS, StepSpec
 from torch.utils.data import DataLoader
 from transformers import BertConfig
 
@@ -43,7 +43,7 @@ PERCENTILES = {
     # Windows of every fourth question of a 19,391-question part of v1.1's training set, at most 384 tokens; mean 168.4.
     "squad": (37, 74, 93, 106, 115, 122, 129, 135, 142, 148, 156, 164, 173, 181, 190, 202, 217, 237, 262, 304, 384),
 }
-STOCK_HEADS = {"mrpc": "BertForSequenceClassification", "squad": "BertForQuestionAnswering"}
+UPSTREAM_HEADS = {"mrpc": "BertForSequenceClassification", "squad": "BertForQuestionAnswering"}
 TUNED, TUNED_KEPT = "transformers, tuned", "transformers, tuned, kept memory"
 PARITY_BOUND = 1e-4
 FEATURES = 2048
@@ -61,20 +61,20 @@ class FinetuningSpec(StepSpec):
 
 
 def main(arguments: list[str] | None = None) -> Path:
-    """Measures every case, prints, and writes the record."""
+    """Measures every case, prints, and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", default=["mrpc", "squad"], choices=list(PERCENTILES))
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument("--batch", type=int, help="default: 32; on the CPU 8 of SQuAD's long sequences, for memory")
-    parser.add_argument("--steps", type=int, default=1, help="of a lap")
+    parser.add_argument("--steps", type=int, default=1, help="of an iteration")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32"])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--vocabulary", type=int, default=corpora.VOCABULARY)
-    parser.add_argument("--name", default="", help="added to the name of the record, to keep several of a day")
-    parser.add_argument("--results", type=Path, default=records.RESULTS)
+    parser.add_argument("--name", default="", help="added to the name of the results file, to keep several of a day")
+    parser.add_argument("--results", type=Path, default=results_file.RESULTS)
     options = parser.parse_args(arguments)
     content: dict[str, Any] = {"percentiles_of_length": PERCENTILES, "cases": []}
     path = options.results
@@ -85,35 +85,36 @@ def main(arguments: list[str] | None = None) -> Path:
             "no" if options.precision == "fp32" else "bf16", options.device, vocabulary=options.vocabulary, task=task,
         )  # fmt: skip
         content["cases"].append(measure(spec, options))
-        path = records.write(
+        path = results_file.write(
             f"finetuning_step{options.name}", options.device, options.threads, content, options.results
         )
     return path
 
 
 def measure(spec: FinetuningSpec, options: argparse.Namespace) -> dict[str, Any]:
-    """One task: parity, then the race."""
+    """One task: parity, then speed."""
     print(f"== {spec.task}, {spec.layers}/{spec.hidden}, {spec.batch} sequences, {options.precision}", flush=True)
-    agreed = laps.once(parity, spec, options.threads).figures
+    agreed = timing.run_once(parity, spec, options.threads).metrics
     print(f"parity: loss {agreed['loss']:.4f}, differs by {agreed['loss_difference']:.1e} relatively, gradients by "
           f"{agreed['gradient_difference']:.1e} at most", flush=True)  # fmt: skip
     if max(agreed["loss_difference"], agreed["gradient_difference"]) > PARITY_BOUND:
         sys.exit(f"the two sides differ by more than {PARITY_BOUND}: nothing was timed")
-    field: dict[str, tuple[laps.Run, Any]] = {"ours": (ours, spec), TUNED: (stock, spec)}
+    workloads: dict[str, tuple[timing.Workload, Any]] = {"ours": (ours, spec), TUNED: (upstream, spec)}
     if spec.device == "cpu":
-        field[TUNED_KEPT] = (stock_with_kept_memory, spec)
-    made = laps.race(field, options.repeats, options.threads)
+        workloads[TUNED_KEPT] = (upstream_with_kept_memory, spec)
+    made = timing.compare(workloads, options.repeats, options.threads)
     table = {
-        name: laps.rates(turns) | {"ours_is_faster_by": laps.ratio(made["ours"], turns)} for name, turns in made.items()
+        name: timing.speeds(iterations) | {"ours_is_faster_by": timing.speedup(made["ours"], iterations)}
+        for name, iterations in made.items()
     }
     for name, row in table.items():
-        print(f"  {name:35} {records.told(row['per_second'], 0):28} tokens a second   ours is faster by "
-              f"{records.told(row['ours_is_faster_by'])}", flush=True)  # fmt: skip
-    fills = [lap.figures["fill"] for lap in made[TUNED]]
+        print(f"  {name:35} {results_file.summary(row['per_second'], 0):28} tokens a second   ours is faster by "
+              f"{results_file.summary(row['ours_is_faster_by'])}", flush=True)  # fmt: skip
+    fills = [iteration.metrics["fill"] for iteration in made[TUNED]]
     return {
         "task": spec.task, "layers": spec.layers, "hidden": spec.hidden, "batch": spec.batch,
         "precision": options.precision, "parity": agreed, "fill_of_dynamic_padding": sum(fills) / len(fills),
-        "contenders": table, "ratio": table[TUNED]["ours_is_faster_by"],
+        "candidates": table, "ratio": table[TUNED]["ours_is_faster_by"],
     }  # fmt: skip
 
 
@@ -135,22 +136,22 @@ def made_up_features(task: str, number: int = FEATURES) -> Any:
 
 
 def new_models(spec: FinetuningSpec, *sides: str) -> list[Any]:
-    """The models of `ours` and `stock` with equal weights."""
-    config = contenders.model_config(spec, num_labels=2)
+    """The models of `ours` and `upstream` with equal weights."""
+    config = baselines.model_config(spec, num_labels=2)
     torch.manual_seed(0)
     own = getattr(bert_repro, get_task(spec.task).head)(config)
     made = [own]
-    if "stock" in sides:
+    if "upstream" in sides:
         settings = config.to_dict()
-        stock_config = BertConfig(**{name: settings[name] for name in settings if hasattr(BertConfig(), name)})
-        stock_config._attn_implementation = "sdpa"
-        made.append(getattr(transformers, STOCK_HEADS[spec.task])(stock_config))
+        upstream_config = BertConfig(**{name: settings[name] for name in settings if hasattr(BertConfig(), name)})
+        upstream_config._attn_implementation = "sdpa"
+        made.append(getattr(transformers, UPSTREAM_HEADS[spec.task])(upstream_config))
         made[1].load_state_dict(own.state_dict())
     return [model.to(spec.device).train() for model in made]
 
 
 def source_of(spec: FinetuningSpec, folder: str) -> FinetuningSource:
-    """The product's plan of batches."""
+    """The product's source of batches."""
     kind = FinetuningConfig if spec.task == "mrpc" else SquadConfig
     config = kind(
         model_name_or_path="-", task_name=spec.task, output_dir=folder, do_train=True, max_steps=ENDLESS, seed=0,
@@ -165,23 +166,23 @@ def source_of(spec: FinetuningSpec, folder: str) -> FinetuningSource:
     return FinetuningSource(config, task, made_up_features(spec.task), sizes, collate)
 
 
-def ours(spec: FinetuningSpec, lap: Callable[..., None]) -> None:
+def ours(spec: FinetuningSpec, report: Callable[..., None]) -> None:
     """The product's fine-tuning step."""
-    with tempfile.TemporaryDirectory() as folder, contenders.quiet():
+    with tempfile.TemporaryDirectory() as folder, baselines.quiet():
         source = source_of(spec, folder)
         if spec.device == "cpu":
             prepare_cpu(source.config)
         rows: list[dict[str, float]] = []
 
-        def end_of_lap() -> dict[str, Any]:
+        def end_of_iteration() -> dict[str, Any]:
             already = rows[-2]["tokens"] if len(rows) > 1 else 0
-            lap(rows[-1]["tokens"] - already, loss=rows[-1]["loss"])
+            report(rows[-1]["tokens"] - already, loss=rows[-1]["loss"])
             return {}
 
         accelerator = Accelerator(cpu=spec.device == "cpu", mixed_precision=spec.precision)
         (model,) = new_models(spec)
         Trainer(
-            accelerator, model, source, source.config, tokenizer=None, evaluate=end_of_lap, watch=rows.append
+            accelerator, model, source, source.config, tokenizer=None, evaluate=end_of_iteration, watch=rows.append
         ).train()
 
 
@@ -203,7 +204,7 @@ class _Padded(torch.utils.data.Dataset[Any]):
 
 
 def padded(source: FinetuningSource, ids: Any) -> dict[str, Any]:
-    """A batch with dynamic padding, as stock heads take it."""
+    """A batch with dynamic padding, as transformers' heads take it."""
     rows = source.features[ids.tolist()]
     named = [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
     batch = source.task.collate(named, pad_token_id=0, packing=False)
@@ -211,12 +212,12 @@ def padded(source: FinetuningSource, ids: Any) -> dict[str, Any]:
     return batch
 
 
-def stock(spec: FinetuningSpec, lap: Callable[..., None]) -> None:
+def upstream(spec: FinetuningSpec, report: Callable[..., None]) -> None:
     """Transformers' model in a plain, tuned loop with dynamic padding."""
     with tempfile.TemporaryDirectory() as folder:
         if spec.device == "cpu":
             use_fast_float32()
-        _, model = new_models(spec, "stock")
+        _, model = new_models(spec, "upstream")
         optimizer = torch.optim.AdamW(parameter_groups(model, 0.01), lr=5e-5, eps=1e-6, fused=True)
         made = batches(spec, source_of(spec, folder))
         while True:
@@ -224,28 +225,28 @@ def stock(spec: FinetuningSpec, lap: Callable[..., None]) -> None:
             for _ in range(spec.steps):
                 batch = next(made)
                 tokens, places = tokens + int(batch["attention_mask"].sum()), places + batch["input_ids"].numel()
-                losses.append(contenders.stock_step(spec, model, optimizer, batch))
-            lap(tokens, loss=float(torch.stack(losses).mean()), fill=tokens / places)
+                losses.append(baselines.upstream_step(spec, model, optimizer, batch))
+            report(tokens, loss=float(torch.stack(losses).mean()), fill=tokens / places)
 
 
-def stock_with_kept_memory(spec: FinetuningSpec, lap: Callable[..., None]) -> None:
+def upstream_with_kept_memory(spec: FinetuningSpec, report: Callable[..., None]) -> None:
     """The tuned loop with our setting of the C library's allocator, which any program could make."""
     keep_freed_memory()
-    stock(spec, lap)
+    upstream(spec, report)
 
 
-def parity(spec: FinetuningSpec, lap: Callable[..., None]) -> None:
+def parity(spec: FinetuningSpec, report: Callable[..., None]) -> None:
     """Same weights, same features, float32, no dropout: loss and gradients of both sides."""
     with tempfile.TemporaryDirectory() as folder:
         source = source_of(spec, folder)
-    model, other = new_models(replace(spec, dropout=0.0), "stock")
+    model, other = new_models(replace(spec, dropout=0.0), "upstream")
     ids = next(source.steps(None)).ids
     if spec.task == "squad":
-        ids = ids[:1]  # stock heads count the padding of a batch among the answers, ours does not
-    own = contenders.loss_with_gradients(model, source.load(ids, 0).inputs, spec.device)
-    theirs = contenders.loss_with_gradients(other, padded(source, ids), spec.device)
-    difference = contenders.compare(model, other)
-    lap(1, loss=own, loss_difference=abs(own - theirs) / theirs, gradient_difference=difference)
+        ids = ids[:1]  # transformers' heads count the padding of a batch among the answers, ours does not
+    own = baselines.loss_with_gradients(model, source.load(ids, 0).inputs, spec.device)
+    theirs = baselines.loss_with_gradients(other, padded(source, ids), spec.device)
+    difference = baselines.largest_gradient_difference(model, other)
+    report(1, loss=own, loss_difference=abs(own - theirs) / theirs, gradient_difference=difference)
 
 
 if __name__ == "__main__":

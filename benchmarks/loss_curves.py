@@ -1,11 +1,11 @@
-"""Loss curves with every lever on, with each switched off alone, and with all off: sums in another order, no more.
+"""Loss curves with all optimizations on, with each switched off alone, and with all off: only sums change their order.
 
     python benchmarks/loss_curves.py                  # two minutes
 
 What separates another order of sums from another computation is precision: the same steps are made in float32 and in
 float64, without dropout (whose draws belong to a layout). A difference of order shrinks with the machine's epsilon, by
 a factor of half a billion; a difference of substance stays. So the bounds are 1e-4 in float32 and 1e-10 in float64,
-relative to the loss, at every step. bf16 is no such lever: it rounds; its curve is shown beside the others.
+relative to the loss, at every step. bf16 is no such optimization: it rounds; its curve is shown beside the others.
 """
 
 import argparse
@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import contenders, corpora, laps, records
-from side_by_side.contenders import StepSpec
+from side_by_side import baselines, corpora, results_file, timing
+from side_by_side.baselines import StepSpec
 
-LEVERS = ("packing", "predicted_only", "cpu_kernels", "fused_optimizer", "fast_float32", "kept_memory")
+OPTIMIZATIONS = ("packing", "predicted_only", "cpu_kernels", "fused_optimizer", "fast_float32", "kept_memory")
 ALL = "all of them"
 BOUNDS = {"float32": 1e-4, "float64": 1e-10}
 LEAST_SHOWN = 1e-17
 
 
 def main(arguments: list[str] | None = None) -> Path:
-    """Makes the curves, prints their largest differences, and writes the record.
+    """Makes the curves, prints their largest differences, and writes the results.
 
     Raises:
         SystemExit: a curve leaves its bound.
@@ -40,32 +40,42 @@ def main(arguments: list[str] | None = None) -> Path:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--vocabulary", type=int, default=corpora.VOCABULARY)
-    parser.add_argument("--results", type=Path, default=records.RESULTS)
+    parser.add_argument("--results", type=Path, default=results_file.RESULTS)
     options = parser.parse_args(arguments)
     spec = StepSpec(
         options.layers, options.hidden, options.length, options.batch, 1, "no",
         workers=0, dropout=0.0, vocabulary=options.vocabulary, learning_rate=1e-3,
     )  # fmt: skip
     named = {"float32": torch.float32, "float64": torch.float64}
-    print(f"{options.steps} steps of {options.batch} sequences, {2 * len(LEVERS) + 5} times", flush=True)
-    whole = {name: losses(spec, options, dtype) for name, dtype in named.items()}
-    print(f"every lever on: loss {whole['float32'][0]:.4f} at first, {whole['float32'][-1]:.4f} at last", flush=True)
+    print(f"{options.steps} steps of {options.batch} sequences, {2 * len(OPTIMIZATIONS) + 5} times", flush=True)
+    reference = {name: losses(spec, options, dtype) for name, dtype in named.items()}
+    print(
+        f"all optimizations on: loss {reference['float32'][0]:.4f} at first, {reference['float32'][-1]:.4f} at last",
+        flush=True,
+    )
     halves = losses(replace(spec, precision="bf16"), options, torch.float32)
     rows: list[dict[str, Any]] = []
-    for lever, off in [*((lever, (lever,)) for lever in LEVERS), (ALL, LEVERS)]:
+    for optimization, off in [
+        *((optimization, (optimization,)) for optimization in OPTIMIZATIONS),
+        (ALL, OPTIMIZATIONS),
+    ]:
         curves = {name: losses(replace(spec, off=off), options, dtype) for name, dtype in named.items()}
-        rows.append({"lever": lever} | {name: max(differences(curves[name], whole[name])) for name in named})
-        print(f"without {lever:16} differs by at most {rows[-1]['float32']:.1e} in float32, "
+        rows.append(
+            {"optimization": optimization} | {name: max(differences(curves[name], reference[name])) for name in named}
+        )
+        print(f"without {optimization:16} differs by at most {rows[-1]['float32']:.1e} in float32, "
               f"{rows[-1]['float64']:.1e} in float64", flush=True)  # fmt: skip
-    print(f"bf16 in place of float32 differs by at most {max(differences(halves, whole['float32'])):.1e}", flush=True)
+    print(
+        f"bf16 in place of float32 differs by at most {max(differences(halves, reference['float32'])):.1e}", flush=True
+    )
     content = {
         "model": f"{spec.layers}/{spec.hidden}", "steps": options.steps, "bounds": BOUNDS, "curves": rows,
-        "loss": whole["float32"], "loss_all_off": curves["float32"], "loss_bf16": halves,
-        "bf16_differs_by": max(differences(halves, whole["float32"])),
+        "loss": reference["float32"], "loss_all_off": curves["float32"], "loss_bf16": halves,
+        "bf16_differs_by": max(differences(halves, reference["float32"])),
     }  # fmt: skip
-    path = records.write("loss_curves", "cpu", options.threads, content, options.results)
-    plot(content, {name: differences(curves[name], whole[name]) for name in named}, path.with_suffix(".png"))
-    beyond = [row["lever"] for row in rows if any(row[name] > bound for name, bound in BOUNDS.items())]
+    path = results_file.write("loss_curves", "cpu", options.threads, content, options.results)
+    plot(content, {name: differences(curves[name], reference[name]) for name in named}, path.with_suffix(".png"))
+    beyond = [row["optimization"] for row in rows if any(row[name] > bound for name, bound in BOUNDS.items())]
     if beyond:
         sys.exit(f"beyond the bounds {BOUNDS}: {', '.join(beyond)}")
     return path
@@ -73,22 +83,22 @@ def main(arguments: list[str] | None = None) -> Path:
 
 def losses(spec: StepSpec, options: argparse.Namespace, dtype: torch.dtype) -> list[float]:
     """The loss of every step, in a process of its own."""
-    curve: list[float] = laps.once(train, (spec, options.steps, dtype), options.threads).figures["curve"]
+    curve: list[float] = timing.run_once(train, (spec, options.steps, dtype), options.threads).metrics["curve"]
     return curve
 
 
-def train(task: tuple[StepSpec, int, torch.dtype], lap: Callable[..., None]) -> None:
-    """A contender: some steps of the product's trainer; says its losses."""
+def train(task: tuple[StepSpec, int, torch.dtype], report: Callable[..., None]) -> None:
+    """A workload: some steps of the product's trainer; says its losses."""
     spec, steps, dtype = task
     rows: list[dict[str, float]] = []
 
     def end_of_step() -> dict[str, Any]:
         if len(rows) == steps:
-            lap(steps, curve=[row["loss"] for row in rows])
+            report(steps, curve=[row["loss"] for row in rows])
         return {}
 
-    with tempfile.TemporaryDirectory() as folder, contenders.quiet():
-        contenders.product(spec, folder, dtype=dtype, evaluate=end_of_step, watch=rows.append)[1].train()
+    with tempfile.TemporaryDirectory() as folder, baselines.quiet():
+        baselines.product(spec, folder, dtype=dtype, evaluate=end_of_step, watch=rows.append)[1].train()
 
 
 def differences(curve: list[float], other: list[float]) -> list[float]:
@@ -97,7 +107,7 @@ def differences(curve: list[float], other: list[float]) -> list[float]:
 
 
 def plot(content: dict[str, Any], apart: dict[str, list[float]], path: Path) -> None:
-    """Two panels: the losses; how far apart they are with all levers off, beside the bounds."""
+    """Two panels: the losses; how far apart they are with all optimizations off, beside the bounds."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -105,8 +115,8 @@ def plot(content: dict[str, Any], apart: dict[str, list[float]], path: Path) -> 
 
     figure, (curves, distances) = plt.subplots(1, 2, figsize=(11, 4))
     for name, label, style in (
-        ("loss", "every lever on, float32", "-"), ("loss_all_off", "every lever off, float32", "--"),
-        ("loss_bf16", "every lever on, bf16", ":"),
+        ("loss", "all optimizations on, float32", "-"), ("loss_all_off", "all optimizations off, float32", "--"),
+        ("loss_bf16", "all optimizations on, bf16", ":"),
     ):  # fmt: skip
         curves.plot(range(1, content["steps"] + 1), content[name], style, label=label)
     curves.set(xlabel="step", ylabel="loss", title=f"{content['model']}, no dropout")
@@ -114,7 +124,7 @@ def plot(content: dict[str, Any], apart: dict[str, list[float]], path: Path) -> 
     for color, (name, values) in enumerate(apart.items()):
         # Equal losses have no place on a logarithmic axis.
         shown = [max(value, LEAST_SHOWN) for value in values]
-        distances.semilogy(range(1, content["steps"] + 1), shown, f"C{color}", label=f"every lever off, {name}")
+        distances.semilogy(range(1, content["steps"] + 1), shown, f"C{color}", label=f"all optimizations off, {name}")
         distances.axhline(BOUNDS[name], color=f"C{color}", linestyle="--", label=f"bound in {name}")
     distances.set(xlabel="step", ylabel="relative difference of the loss")
     distances.legend(fontsize=8)

@@ -1,13 +1,13 @@
-"""The pre-training step side by side with transformers: how many times faster, and which lever gives how much.
+"""The pre-training step side by side with transformers: how many times faster, and which optimization gives how much.
 
     python benchmarks/pretraining_step.py                              # bf16, 4/512 and base at 128 tokens: minutes
     python benchmarks/pretraining_step.py --lengths 128 512 --precisions bf16 fp32
     python benchmarks/pretraining_step.py --device cuda                # the same on a GPU, both sides compiled too
 
 First both sides are shown to compute the same: equal weights, one masked batch, float32, no dropout; loss and gradients
-must agree. Then they take turns on the same examples in the same order, each in a process of its own, and the speeds
-are compared turn by turn. Counted are real tokens, never padding; loading, clipping, the optimiser and dropout of 0.1,
-attention's too, are part of the step.
+must agree. Then they alternate on the same examples in the same order, each in a process of its own, and the speeds
+are compared iteration by iteration. Counted are real tokens, never padding; loading, clipping, the optimizer and
+dropout of 0.1, attention's too, are part of the step.
 
 The other side is transformers' `BertForPreTraining` with its collator, three times:
 
@@ -18,7 +18,7 @@ The other side is transformers' `BertForPreTraining` with its collator, three ti
 and once more as `tuned, kept memory`: with the setting of the C library's allocator that our runs make. The headline is
 the ratio to the fastest of documented, tuned and compiled; the one to `tuned, kept memory` stands beside it.
 
-Attribution (`without ...`): our step with one lever switched off, everything else on.
+Attribution (`without ...`): our step with one optimization switched off, everything else on.
 """
 
 import argparse
@@ -28,21 +28,21 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from side_by_side import contenders, corpora, laps, records
-from side_by_side.contenders import DOCUMENTED, StepSpec
+from side_by_side import baselines, corpora, results_file, timing
+from side_by_side.baselines import DOCUMENTED, StepSpec
 
 from bert_repro.training.flops import flops_per_token
 
 SIZES = {"4/512": (4, 512), "8/512": (8, 512), "base": (12, 768), "large": (24, 1024)}  # layers, hidden
 TOKENS = {"4/512": 4096, "8/512": 4096, "base": 2048, "large": 1024}  # of a step on the CPU, padding included
 TOKENS_ON_GPU = 32_768
-LEVERS = {
+OPTIMIZATIONS = {
     "bf16": "bf16 products",
     "predicted_only": "decoding of predicted positions only",
     "packing": "packing",
     "kept_memory": "freed memory kept",
     "cpu_kernels": "own dropout and packed attention",
-    "fused_optimizer": "fused optimiser",
+    "fused_optimizer": "fused optimizer",
     "fast_float32": "float32 by oneDNN",
     "compile": "compiled graph of one shape",
 }
@@ -52,13 +52,13 @@ BASELINES = ("transformers, documented", TUNED, COMPILED)
 
 
 def main(arguments: list[str] | None = None) -> Path:
-    """Measures every case, prints a table each, and writes the record."""
+    """Measures every case, prints a table each, and writes the results."""
     options = parse(arguments)
     content: dict[str, Any] = {"corpus": corpora.load(options.corpus)[3], "cases": []}
     for model, length, precision in product(options.models, options.lengths, options.precisions):
         content["cases"].append(measure(options, model, length, precision))
         # After every case, so that an interrupted run leaves what it has.
-        path = records.write(
+        path = results_file.write(
             f"pretraining_step{options.name}", options.device, options.threads, content, options.results
         )
     return path
@@ -71,7 +71,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--lengths", nargs="+", type=int, default=[128])
     parser.add_argument("--precisions", nargs="+", default=["bf16"], choices=["bf16", "fp32"])
     parser.add_argument("--tokens", type=int, help="of a step, padding included; default: by model and device")
-    parser.add_argument("--steps", type=int, help="of a lap; default: 2, on a GPU 50, or it is loaded between laps")
+    parser.add_argument("--steps", type=int, help="of an iteration; default: 2, on a GPU 50")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=2)
@@ -83,8 +83,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-attribution", dest="attribution", action="store_false")
     parser.add_argument("--no-documented", dest="documented", action="store_false")
     parser.add_argument("--vocabulary", type=int, default=corpora.VOCABULARY, help="tokens the model scores")
-    parser.add_argument("--name", default="", help="added to the name of the record, to keep several of a day")
-    parser.add_argument("--results", type=Path, default=records.RESULTS)
+    parser.add_argument("--name", default="", help="added to the name of the results file, to keep several of a day")
+    parser.add_argument("--results", type=Path, default=results_file.RESULTS)
     options = parser.parse_args(arguments)
     on_gpu = options.device == "cuda"
     options.steps, options.workers = options.steps or (50 if on_gpu else 2), options.workers or (8 if on_gpu else 1)
@@ -93,7 +93,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace, model: str, length: int, precision: str) -> dict[str, Any]:
-    """One model at one length in one precision: parity, then the race."""
+    """One model at one length in one precision: parity, then speed."""
     layers, hidden = SIZES[model] if model in SIZES else map(int, model.split("/"))
     tokens = options.tokens or (TOKENS.get(model, 2048) if options.device == "cpu" else TOKENS_ON_GPU)
     spec = StepSpec(
@@ -105,20 +105,20 @@ def measure(options: argparse.Namespace, model: str, length: int, precision: str
     peak = 0.0
     useful = flops_per_token(layers, hidden, options.vocabulary, length)
     table: dict[str, Any] = {}
-    for heat in heats(field(options, spec), 4 if hidden <= 512 else 2 if hidden <= 768 else 1):
-        made = laps.race({"ours": (contenders.ours, spec), **heat}, options.repeats, options.threads)
-        for name in made if "ours" not in table else heat:
-            table[name] = laps.rates(made[name]) | {"ours_is_faster_by": laps.ratio(made["ours"], made[name])}
-        products = laps.race({"peak": (contenders.peak, spec)}, 4, options.threads)["peak"]
-        peak = max(peak, *(lap.amount for lap in products))
-        fill = made["ours"][-1].figures["fill"]
+    for group in groups(workloads(options, spec), 4 if hidden <= 512 else 2 if hidden <= 768 else 1):
+        made = timing.compare({"ours": (baselines.ours, spec), **group}, options.repeats, options.threads)
+        for name in made if "ours" not in table else group:
+            table[name] = timing.speeds(made[name]) | {"ours_is_faster_by": timing.speedup(made["ours"], made[name])}
+        products = timing.compare({"peak": (baselines.peak, spec)}, 4, options.threads)["peak"]
+        peak = max(peak, *(iteration.amount for iteration in products))
+        fill = made["ours"][-1].metrics["fill"]
     for row in table.values():
-        row["share_of_peak"] = row["per_second"]["median"] * useful / peak
+        row["mfu"] = row["per_second"]["median"] * useful / peak
     fastest = max((name for name in BASELINES if name in table), key=lambda name: table[name]["per_second"]["median"])
     case = {
         "model": model, "length": length, "batch": spec.batch, "precision": precision,
         "fill": fill, "parity": agreed, "flops_per_token": useful, "peak_flops": peak,
-        "contenders": table, "fastest_baseline": fastest, "ratio": table[fastest]["ours_is_faster_by"],
+        "candidates": table, "fastest_baseline": fastest, "ratio": table[fastest]["ours_is_faster_by"],
         "ratio_with_memory_kept_on_both_sides": table[TUNED_KEPT]["ours_is_faster_by"] if TUNED_KEPT in table else None,
     }  # fmt: skip
     show(case)
@@ -131,66 +131,68 @@ def show_parity(spec: StepSpec, threads: int) -> dict[str, float]:
     Raises:
         SystemExit: they do not agree, so that timing them would compare different things.
     """
-    figures = laps.once(contenders.parity, spec, threads).figures
+    metrics = timing.run_once(baselines.parity, spec, threads).metrics
     print(
-        f"parity: loss {figures['loss']:.4f}, differs by {figures['loss_difference']:.1e} relatively, gradients by "
-        f"{figures['gradient_difference']:.1e} at most",
+        f"parity: loss {metrics['loss']:.4f}, differs by {metrics['loss_difference']:.1e} relatively, gradients by "
+        f"{metrics['gradient_difference']:.1e} at most",
         flush=True,
     )
-    if max(figures["loss_difference"], figures["gradient_difference"]) > PARITY_BOUND:
+    if max(metrics["loss_difference"], metrics["gradient_difference"]) > PARITY_BOUND:
         sys.exit(f"the two sides differ by more than {PARITY_BOUND}: nothing was timed")
-    return figures
+    return metrics
 
 
-def field(options: argparse.Namespace, spec: StepSpec) -> dict[str, tuple[laps.Run, Any]]:
-    """Who runs against ours: the other side's versions, and ours without each lever."""
-    entered: dict[str, tuple[laps.Run, Any]] = {TUNED: (contenders.stock, spec)}
+def workloads(options: argparse.Namespace, spec: StepSpec) -> dict[str, tuple[timing.Workload, Any]]:
+    """Who runs against ours: the other side's versions, and ours without each optimization."""
+    workloads: dict[str, tuple[timing.Workload, Any]] = {TUNED: (baselines.upstream, spec)}
     if options.device == "cpu":
-        entered[TUNED_KEPT] = (contenders.tuned_with_kept_memory, spec)
+        workloads[TUNED_KEPT] = (baselines.tuned_with_kept_memory, spec)
     if options.documented:
-        entered[BASELINES[0]] = (contenders.stock, replace(spec, off=DOCUMENTED))
+        workloads[BASELINES[0]] = (baselines.upstream, replace(spec, off=DOCUMENTED))
     if options.compiled:
-        entered[COMPILED] = (contenders.stock, replace(spec, compile=True))
+        workloads[COMPILED] = (baselines.upstream, replace(spec, compile=True))
     if options.attribution:
-        for lever in LEVERS:
-            if does_something(lever, spec):
-                entered[f"without {lever}"] = without(spec, lever)
-    return entered
+        for optimization in OPTIMIZATIONS:
+            if does_something(optimization, spec):
+                workloads[f"without {optimization}"] = without(spec, optimization)
+    return workloads
 
 
-def heats(entered: dict[str, tuple[laps.Run, Any]], size: int) -> list[dict[str, tuple[laps.Run, Any]]]:
-    """The field in groups: a contender of base's size takes 4 GiB, and all would not lie in memory at once."""
-    names = list(entered)
-    return [{name: entered[name] for name in names[at : at + size]} for at in range(0, len(names), size)]
+def groups(
+    workloads: dict[str, tuple[timing.Workload, Any]], size: int
+) -> list[dict[str, tuple[timing.Workload, Any]]]:
+    """Splits the workloads into groups: one of base's size takes 4 GiB, and all would not fit in memory at once."""
+    names = list(workloads)
+    return [{name: workloads[name] for name in names[at : at + size]} for at in range(0, len(names), size)]
 
 
-def does_something(lever: str, spec: StepSpec) -> bool:
-    """Whether a lever plays a part in this case."""
-    if lever == "bf16":
+def does_something(optimization: str, spec: StepSpec) -> bool:
+    """Whether a optimization plays a part in this case."""
+    if optimization == "bf16":
         return spec.precision == "bf16"
-    if lever == "fast_float32":
+    if optimization == "fast_float32":
         return spec.precision == "no" and spec.device == "cpu"
-    if lever == "compile":
+    if optimization == "compile":
         return spec.device == "cuda"
-    return spec.device == "cpu" or lever not in ("kept_memory", "cpu_kernels")
+    return spec.device == "cpu" or optimization not in ("kept_memory", "cpu_kernels")
 
 
-def without(spec: StepSpec, lever: str) -> tuple[laps.Run, StepSpec]:
-    """Our step with one lever switched off."""
-    changed = replace(spec, precision="no") if lever == "bf16" else replace(spec, off=(lever,))
-    return contenders.ours, changed
+def without(spec: StepSpec, optimization: str) -> tuple[timing.Workload, StepSpec]:
+    """Our step with one optimization switched off."""
+    changed = replace(spec, precision="no") if optimization == "bf16" else replace(spec, off=(optimization,))
+    return baselines.ours, changed
 
 
 def show(case: dict[str, Any]) -> None:
     """Prints a case as a table."""
     print(f"fill {case['fill']:.1%}; tokens a second: median (least to most); ours is faster by")
-    for name, row in case["contenders"].items():
-        label = "without " + LEVERS[name.removeprefix("without ")] if name.startswith("without ") else name
+    for name, row in case["candidates"].items():
+        label = "without " + OPTIMIZATIONS[name.removeprefix("without ")] if name.startswith("without ") else name
         print(
-            f"  {label:45} {records.told(row['per_second'], 0):28} {row['share_of_peak']:4.0%} of peak   "
-            f"{records.told(row['ours_is_faster_by'])}"
+            f"  {label:45} {results_file.summary(row['per_second'], 0):28} {row['mfu']:4.0%} MFU   "
+            f"{results_file.summary(row['ours_is_faster_by'])}"
         )
-    print(f"ratio to {case['fastest_baseline']}: {records.told(case['ratio'])}", flush=True)
+    print(f"ratio to {case['fastest_baseline']}: {results_file.summary(case['ratio'])}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Time of a pre-training step against sequence length, batch and processes, as a record and a plot.
+"""Time of a pre-training step against sequence length, batch and processes, as results and a plot.
 
     python benchmarks/scaling.py                      # 4/512 in bf16: some five minutes on two cores
 
-Lengths at one number of tokens a step, batches at 128 tokens; ours beside tuned transformers, taking turns. Processes:
+Lengths at one number of tokens a step, batches at 128 tokens; ours beside tuned transformers, in turn. Processes:
 the same global batch by one process with one thread, one with all threads, and two that share the threads (DDP over
 gloo), ours only. Real tokens are counted.
 """
@@ -18,23 +18,23 @@ from typing import Any
 
 import torch
 from pretraining_step import SIZES, TUNED, TUNED_KEPT
-from side_by_side import contenders, corpora, laps, records
-from side_by_side.contenders import StepSpec
+from side_by_side import baselines, corpora, results_file, timing
+from side_by_side.baselines import StepSpec
 
 
 def main(arguments: list[str] | None = None) -> Path:
-    """Measures, prints, writes record and plot."""
+    """Measures, prints, writes results and plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="4/512", help=f"{', '.join(SIZES)} or L/H")
     parser.add_argument("--lengths", nargs="+", type=int, default=[64, 128, 256, 512])
     parser.add_argument("--batches", nargs="+", type=int, default=[4, 8, 16, 32, 64])
     parser.add_argument("--tokens", type=int, default=4096, help="of a step at each length, padding included")
-    parser.add_argument("--steps", type=int, default=1, help="of a lap")
+    parser.add_argument("--steps", type=int, default=1, help="of an iteration")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--corpus", help="a prepared corpus; default: a made-up one of natural lengths")
     parser.add_argument("--vocabulary", type=int, default=corpora.VOCABULARY)
-    parser.add_argument("--results", type=Path, default=records.RESULTS)
+    parser.add_argument("--results", type=Path, default=results_file.RESULTS)
     options = parser.parse_args(arguments)
     layers, hidden = SIZES[options.model] if options.model in SIZES else map(int, options.model.split("/"))
     spec = StepSpec(layers, hidden, 128, 32, options.steps, corpus=options.corpus, vocabulary=options.vocabulary)
@@ -45,51 +45,57 @@ def main(arguments: list[str] | None = None) -> Path:
     for batch in options.batches:
         content["batches"][batch] = beside_transformers(replace(spec, batch=batch), options)
     content["processes"] = processes(replace(spec, batch=max(2, options.tokens // 128)), options)
-    path = records.write("scaling", "cpu", options.threads, content, options.results)
+    path = results_file.write("scaling", "cpu", options.threads, content, options.results)
     plot(content, path.with_suffix(".png"))
     return path
 
 
 def beside_transformers(spec: StepSpec, options: argparse.Namespace) -> dict[str, Any]:
     """Ours and both tuned baselines at one shape."""
-    field: dict[str, tuple[laps.Run, Any]] = {
-        "ours": (contenders.ours, spec), TUNED: (contenders.stock, spec),
-        TUNED_KEPT: (contenders.tuned_with_kept_memory, spec),
+    workloads: dict[str, tuple[timing.Workload, Any]] = {
+        "ours": (baselines.ours, spec), TUNED: (baselines.upstream, spec),
+        TUNED_KEPT: (baselines.tuned_with_kept_memory, spec),
     }  # fmt: skip
-    made = laps.race(field, options.repeats, options.threads)
+    made = timing.compare(workloads, options.repeats, options.threads)
     shape = f"{spec.batch} sequences of {spec.length} tokens"
-    table = {name: laps.rates(turns) | {"seconds_per_step": step_seconds(turns, spec)} for name, turns in made.items()}
-    told = ", ".join(f"{name} {records.told(row['per_second'], 0)}" for name, row in table.items())
-    print(f"{shape}: {told} tokens a second", flush=True)
+    table = {
+        name: timing.speeds(iterations) | {"seconds_per_step": step_seconds(iterations, spec)}
+        for name, iterations in made.items()
+    }
+    speeds = ", ".join(f"{name} {results_file.summary(row['per_second'], 0)}" for name, row in table.items())
+    print(f"{shape}: {speeds} tokens a second", flush=True)
     return table
 
 
-def step_seconds(turns: list[laps.Lap], spec: StepSpec) -> dict[str, float]:
+def step_seconds(iterations: list[timing.Iteration], spec: StepSpec) -> dict[str, float]:
     """Seconds of a step."""
-    return laps.spread([turn.seconds / spec.steps for turn in turns[1:]])
+    return timing.spread([turn.seconds / spec.steps for turn in iterations[1:]])
 
 
 def processes(spec: StepSpec, options: argparse.Namespace) -> dict[str, Any]:
     """The same steps by one or two processes."""
     half = max(1, options.threads // 2)
-    field = {
-        "1 process, 1 thread": (contenders.ours, 1),
-        f"1 process, {options.threads} threads": (contenders.ours, options.threads),
+    workloads = {
+        "1 process, 1 thread": (baselines.ours, 1),
+        f"1 process, {options.threads} threads": (baselines.ours, options.threads),
         f"2 processes, {half} thread(s) each": (in_two_processes, half),
     }
-    made = laps.race(
-        {name: (run, replace(spec, workers=0)) for name, (run, _) in field.items()},
+    made = timing.compare(
+        {name: (run, replace(spec, workers=0)) for name, (run, _) in workloads.items()},
         options.repeats,
-        {name: threads for name, (_, threads) in field.items()},
+        {name: threads for name, (_, threads) in workloads.items()},
     )
-    table = {name: laps.rates(turns) | {"seconds_per_step": step_seconds(turns, spec)} for name, turns in made.items()}
+    table = {
+        name: timing.speeds(iterations) | {"seconds_per_step": step_seconds(iterations, spec)}
+        for name, iterations in made.items()
+    }
     for name, row in table.items():
-        print(f"{name}: {records.told(row['per_second'], 0)} tokens a second", flush=True)
+        print(f"{name}: {results_file.summary(row['per_second'], 0)} tokens a second", flush=True)
     return table
 
 
-def in_two_processes(spec: StepSpec, lap: Callable[..., None]) -> None:
-    """A contender: our step shared by two processes; the other one follows, held by the exchange of gradients."""
+def in_two_processes(spec: StepSpec, report: Callable[..., None]) -> None:
+    """A workload: our step shared by two processes; the other one follows, held by the exchange of gradients."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
@@ -99,8 +105,8 @@ def in_two_processes(spec: StepSpec, lap: Callable[..., None]) -> None:
     follower = multiprocessing.get_context("fork").Process(target=_as_rank, args=(1, spec, _nothing))
     follower.start()
 
-    def together(amount: float, **figures: Any) -> None:
-        lap(amount, **figures)
+    def together(amount: float, **metrics: Any) -> None:
+        report(amount, **metrics)
         torch.distributed.barrier()  # or the other process would work on while the others take their turns
 
     try:
@@ -110,12 +116,12 @@ def in_two_processes(spec: StepSpec, lap: Callable[..., None]) -> None:
         follower.join()
 
 
-def _as_rank(rank: int, spec: StepSpec, lap: Callable[..., None]) -> None:
+def _as_rank(rank: int, spec: StepSpec, report: Callable[..., None]) -> None:
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-    contenders.ours(spec, lap)
+    baselines.ours(spec, report)
 
 
-def _nothing(amount: float, **figures: Any) -> None:
+def _nothing(amount: float, **metrics: Any) -> None:
     torch.distributed.barrier()
 
 

@@ -1,4 +1,4 @@
-"""The results the paper reports (arXiv:1810.04805v2, Tables 1-8 and Figure 5), to stand beside ours and never to mix.
+"""The results that the paper reports (arXiv:1810.04805v2, Tables 1-8 and Figure 5), each number once.
 
 Values are as printed: percent, except the perplexities of Table 6. A difference to a result of ours means something
 only where task, split, metric and data agree; `Column.incomparable` says where they cannot.
@@ -6,8 +6,6 @@ only where task, split, metric and data agree; `Column.incomparable` says where 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-from bert_repro.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -30,15 +28,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class PaperResult:
-    """One cell of a table: the value and what was measured."""
-
-    value: float
-    column: Column
-
-
-@dataclass(frozen=True)
-class ResultTable:
+class PaperTable:
     """A table of the paper.
 
     Args:
@@ -64,8 +54,8 @@ def _squad_columns(task: str) -> tuple[Column, ...]:
     )
 
 
-TABLES: Mapping[int, ResultTable] = {
-    1: ResultTable(
+TABLES: Mapping[int, PaperTable] = {
+    1: PaperTable(
         _LEADERBOARD,
         (
             Column("MNLI-m", "mnli", "accuracy", "test_matched"),
@@ -87,7 +77,7 @@ TABLES: Mapping[int, ResultTable] = {
             "BERT-large": (86.7, 85.9, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1, 82.1),
         },
     ),
-    2: ResultTable(
+    2: PaperTable(
         "SQuAD v1.1; the ensemble is seven systems with different pre-training checkpoints and fine-tuning seeds",
         _squad_columns("squad"),
         {
@@ -103,7 +93,7 @@ TABLES: Mapping[int, ResultTable] = {
             "BERT-large ensemble + TriviaQA": (86.2, 92.2, 87.4, 93.2),
         },
     ),
-    3: ResultTable(
+    3: PaperTable(
         "SQuAD v2.0",
         _squad_columns("squad_v2"),
         {
@@ -115,7 +105,7 @@ TABLES: Mapping[int, ResultTable] = {
             "BERT-large": (78.7, 81.9, 80.0, 83.1),
         },
     ),
-    4: ResultTable(
+    4: PaperTable(
         "SWAG",
         (Column("dev", "swag", "accuracy", "validation"), Column("test", "swag", "accuracy", "test")),
         {
@@ -128,7 +118,7 @@ TABLES: Mapping[int, ResultTable] = {
             "Human (5 annotations)": (None, 88.0),
         },
     ),
-    5: ResultTable(
+    5: PaperTable(
         "Ablation of the pre-training tasks, BERT-base size, dev",
         (
             Column("MNLI-m", "mnli", "accuracy", "validation_matched"),
@@ -144,7 +134,7 @@ TABLES: Mapping[int, ResultTable] = {
             "LTR & no NSP + BiLSTM": (82.1, 84.1, 75.7, 91.6, 84.9),
         },
     ),
-    6: ResultTable(
+    6: PaperTable(
         "Model size; dev accuracy, mean of 5 restarts. Rows are names of `presets.MODEL_SIZES`",
         (
             Column("LM perplexity", "pretraining", "mlm_perplexity", "heldout", "the held-out data is not described"),
@@ -161,7 +151,7 @@ TABLES: Mapping[int, ResultTable] = {
             "large": (3.23, 86.6, 87.8, 93.7),
         },
     ),
-    7: ResultTable(
+    7: PaperTable(
         "CoNLL-2003, mean of 5 restarts; the rows from `Embeddings` on are the feature-based approach with BERT-base",
         (Column("dev", "conll2003", "entity_f1", "validation"), Column("test", "conll2003", "entity_f1", "test")),
         {
@@ -178,7 +168,7 @@ TABLES: Mapping[int, ResultTable] = {
             "Weighted sum all 12 layers": (95.5, None),
         },
     ),
-    8: ResultTable(
+    8: PaperTable(
         "Masking mixes [MASK]/same/random, dev. Its 80/10/10 row differs from Table 7 without an explanation: "
         "never mix the two",
         (
@@ -260,27 +250,37 @@ FIGURE_5 = Figure5(
 )
 
 
-def paper_result(table: int, row: str, column: str) -> PaperResult | None:
-    """One number of the paper.
+FIGURE_5_KEY = "figure5"
+FIGURE_5_ROWS = ("MLM", "LTR")
+TABLE_KEYS = (*map(str, TABLES), FIGURE_5_KEY)
+"""Names of the tables and the figure in flags and results."""
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """One entry of a table of the paper, or one point of Figure 5.
 
     Args:
-        table: 1 to 8.
-        row: a key of the table's `rows`.
-        column: the name of one of its columns.
-
-    Returns:
-        The number with what it measures; None where the paper prints none.
-
-    Raises:
-        UserError: no such table, row or column.
+        table: one of `TABLE_KEYS`.
+        row: name of the row; in Figure 5 `MLM` or `LTR`.
+        column: name of the column; in Figure 5 the number of pre-training steps.
     """
-    if table not in TABLES:
-        raise UserError(f"the paper has no Table {table}; choose one of: {', '.join(map(str, TABLES))}")
-    columns, rows = TABLES[table].columns, TABLES[table].rows
-    names = [item.name for item in columns]
-    if row not in rows:
-        raise UserError(f"Table {table} has no row {row!r}; choose one of: {', '.join(rows)}")
-    if column not in names:
-        raise UserError(f"Table {table} has no column {column!r}; choose one of: {', '.join(names)}")
-    value = rows[row][names.index(column)]
-    return None if value is None else PaperResult(value, columns[names.index(column)])
+
+    table: str
+    row: str
+    column: str
+
+    def __str__(self) -> str:
+        return f"{table_name(self.table)}, {self.row}, {self.column}"
+
+    @property
+    def measured(self) -> Column:
+        """What the entry measures."""
+        if self.table == FIGURE_5_KEY:
+            return FIGURE_5.column
+        return next(column for column in TABLES[int(self.table)].columns if column.name == self.column)
+
+
+def table_name(key: str) -> str:
+    """Returns the name of a table or of the figure in prose, from one of `TABLE_KEYS`."""
+    return "Figure 5" if key == FIGURE_5_KEY else f"Table {key}"

@@ -1,7 +1,8 @@
-"""The numbers of the paper, each once, with the section or table it stands in, and named sets of settings made of them.
+"""The settings that the paper states, each once with its source, and the presets made of them.
 
-The paper: Devlin, Chang, Lee and Toutanova (2019), arXiv:1810.04805v2. What is not from it says so: "released" is the
-code its authors published, "ours" a choice of this project. The paper's results are in `bert_repro.paper_results`.
+The paper: Devlin, Chang, Lee and Toutanova (2019), arXiv:1810.04805v2. What is not from it says so: "original
+implementation" is the code its authors published (google-research/bert), "ours" a choice of this project. The paper's
+results are in `bert_repro.paper_results`.
 """
 
 import logging
@@ -25,8 +26,8 @@ class ModelSize:
         num_hidden_layers: layers (the paper's L).
         hidden_size: hidden size (H).
         num_attention_heads: attention heads (A).
-        source: where this size stands.
-        encoder_parameters: parameters of the encoder with its pooler at the released uncased vocabulary of 30,522;
+        source: where this size is defined.
+        encoder_parameters: parameters of the encoder with its pooler with the original uncased vocabulary of 30,522;
             None where this project states none.
     """
 
@@ -46,7 +47,7 @@ class ModelSize:
         }
 
 
-_LATER = "released 2020-03, not in the paper"
+_LATER = "published by the authors in 2020-03, not in the paper"
 MODEL_SIZES: Mapping[str, ModelSize] = {
     "tiny": ModelSize(2, 128, 2, _LATER),
     "mini": ModelSize(4, 256, 4, _LATER),
@@ -59,12 +60,13 @@ MODEL_SIZES: Mapping[str, ModelSize] = {
     "12-1024-16": ModelSize(12, 1024, 16, "Table 6", 183_987_200),
     "large": ModelSize(24, 1024, 16, "section 3, Table 6", 335_141_888),
 }
-RELEASED_VOCAB_SIZES: Mapping[str, int] = {"uncased": 30_522, "cased": 28_996}  # The paper says 30,000 (section 3).
+ORIGINAL_VOCAB_SIZES: Mapping[str, int] = {"uncased": 30_522, "cased": 28_996}  # The paper says 30,000 (section 3).
 PRETRAINING_HEADS_PARAMETERS: Mapping[int, int] = {768: 624_188, 1024: 1_084_220}  # By hidden size, tied matrix apart.
 
 # --------------------------------------------------------------------------------------------------- pre-training facts
 
-PAPER_PHASES = (  # A.2: 1,000,000 steps of 256 sequences, 90% of them at 128 tokens. Most predictions: released.
+# A.2: 1,000,000 steps of 256 sequences, 90% of them at 128 tokens. Predictions per sequence: original implementation.
+PAPER_PHASES = (
     Phase(max_seq_length=128, steps=900_000, batch=256, max_predictions_per_seq=20),
     Phase(max_seq_length=512, steps=100_000, batch=256, max_predictions_per_seq=77),
 )
@@ -83,13 +85,13 @@ MASKING_MIXES = (  # Table 8: shares of [MASK], unchanged, random.
 )
 
 
-def positions(phases: Sequence[Phase], *, max_seq_length: int | None = None) -> int:
-    """Token positions that pre-training goes through, padding included.
+def tokens_including_padding(phases: Sequence[Phase], *, max_seq_length: int | None = None) -> int:
+    """Counts the tokens of pre-training, padding included.
 
     Args:
         phases: the phases.
         max_seq_length: count every sequence as this long. The paper's "128,000 tokens a batch" and "40 epochs" (A.2)
-            count 512 throughout, which is 131 billion positions; its two phases really have 42.6 billion.
+            count 512 throughout, which is 131 billion tokens; its two phases really have 42.6 billion.
 
     Returns:
         Sum over the phases of steps x sequences x tokens.
@@ -169,7 +171,7 @@ PRESETS: Mapping[str, Preset] = {
     "paper-base": _paper_pretraining("base"),
     "paper-large": _paper_pretraining("large"),
     "gpu": Preset(
-        "BERT-base on one modern GPU: the paper's batch and rates, 30% of its steps (12.8 billion positions)",
+        "BERT-base on one modern GPU: the paper's batch and learning rate, 30% of its steps (12.8 billion tokens)",
         "ours",
         PretrainingConfig,
         {
@@ -182,7 +184,7 @@ PRESETS: Mapping[str, Preset] = {
         },
     ),
     "cpu-trial": Preset(
-        "a 4-layer model on a CPU: both phases in miniature (21 million positions), to see everything work",
+        "a 4-layer model on a CPU: both phases in miniature (21 million tokens), to see everything work",
         "ours",
         PretrainingConfig,
         {
@@ -190,13 +192,13 @@ PRESETS: Mapping[str, Preset] = {
             "phases": (Phase(128, 1_800, 64, 20, 64), Phase(512, 200, 64, 77, 16)),
             "learning_rate": 1e-3,
             "warmup_steps": 150,
-            # Without it the first steps after so short a warm-up are several times too large (docs/LOG.md).
+            # Without it the first steps after such a short warm-up are several times too large (docs/LOG.md).
             "bias_correction": True,
         },
     ),
     "glue": _finetuning(
-        "GLUE: batch 32, 3 epochs, the highest rate of the paper's search",
-        "section 4.1; length: released",
+        "GLUE: batch 32, 3 epochs, the highest learning rate of the paper's sweep",
+        "section 4.1; length: original implementation",
         GlueConfig,
         batch=32,
         epochs=3,
@@ -204,14 +206,14 @@ PRESETS: Mapping[str, Preset] = {
         max_seq_length=128,
     ),
     "glue-sweep": Preset(
-        "GLUE as the paper searched it: batch 32, 3 epochs, the best of four rates on dev",
-        "section 4.1; length: released",
+        "GLUE with the paper's sweep: batch 32, 3 epochs, the best of four learning rates on dev",
+        "section 4.1; length: original implementation",
         GlueConfig,
         {"train_batch_size": 32, "num_train_epochs": 3.0, "sweep_learning_rates": GLUE_LEARNING_RATES}
         | {"max_seq_length": 128},
     ),
     "finetuning-grid": Preset(
-        "any task: the 18 cells of what works well across all tasks, the best on dev",
+        "any task: the 18 configurations of what works well across all tasks, the best on dev",
         "A.3",
         FinetuningConfig,
         {
@@ -222,7 +224,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "squad-v1": _finetuning(
         "SQuAD v1.1: batch 32, 3 epochs",
-        "section 4.2; length: released",
+        "section 4.2; length: original implementation",
         SquadConfig,
         batch=32,
         epochs=3,
@@ -231,7 +233,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "squad-v2": _finetuning(
         "SQuAD v2.0: batch 48, 2 epochs",
-        "section 4.3; length: released",
+        "section 4.3; length: original implementation",
         SquadConfig,
         batch=48,
         epochs=2,
@@ -258,7 +260,7 @@ def preset_names(config_class: type[Config]) -> list[str]:
 
 
 def preset_values(name: str, config_class: type[Config]) -> dict[str, Any]:
-    """The settings of a preset, for one configuration.
+    """Returns the settings of a preset, for one configuration.
 
     Args:
         name: a key of `PRESETS`.

@@ -18,7 +18,7 @@ from typing import Any
 from bert_repro import configs, results
 from bert_repro.configs import Config, Phase, Range
 from bert_repro.paper_results import TABLES
-from bert_repro.presets import PAPER_PHASES, PRESETS, positions
+from bert_repro.presets import PAPER_PHASES, PRESETS, tokens_including_padding
 from bert_repro.recipes import RECIPES, help_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -100,8 +100,8 @@ CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
         (
             "tokens including padding",
             f"The paper's 128,000 tokens a batch and 40 epochs (A.2) count 512 tokens throughout: "
-            f"{positions(PAPER_PHASES, max_seq_length=512) / 1e9:.1f} billion. Its two phases have "
-            f"{positions(PAPER_PHASES) / 1e9:.1f} billion. Ours reports the latter.",
+            f"{tokens_including_padding(PAPER_PHASES, max_seq_length=512) / 1e9:.1f} billion. Its two phases have "
+            f"{tokens_including_padding(PAPER_PHASES) / 1e9:.1f} billion. Ours reports the latter.",
         ),
         (
             "one schedule over both phases",

@@ -14,16 +14,16 @@ from bert_repro.configs import (
     SwagConfig,
 )
 from bert_repro.errors import UserError
-from bert_repro.paper_results import TABLES, paper_result
+from bert_repro.paper_results import TABLES
 from bert_repro.presets import (
     MASKING_MIXES,
     MODEL_SIZES,
+    ORIGINAL_VOCAB_SIZES,
     PAPER_PHASES,
     PRESETS,
     PRETRAINING_HEADS_PARAMETERS,
-    RELEASED_VOCAB_SIZES,
-    positions,
     preset_values,
+    tokens_including_padding,
 )
 from bert_repro.training.flops import flops_per_token
 
@@ -48,19 +48,19 @@ def encoder_parameters(layers: int, hidden: int, vocab: int) -> int:
 @pytest.mark.parametrize("name", [name for name, size in MODEL_SIZES.items() if size.encoder_parameters])
 def test_parameter_counts_follow_from_the_architecture(name):
     size = MODEL_SIZES[name]
-    expected = encoder_parameters(size.num_hidden_layers, size.hidden_size, RELEASED_VOCAB_SIZES["uncased"])
+    expected = encoder_parameters(size.num_hidden_layers, size.hidden_size, ORIGINAL_VOCAB_SIZES["uncased"])
     assert size.encoder_parameters == expected
 
 
 @pytest.mark.parametrize("hidden", PRETRAINING_HEADS_PARAMETERS)
 def test_parameters_of_the_pretraining_heads(hidden):
-    mlm = hidden * hidden + hidden + 2 * hidden + RELEASED_VOCAB_SIZES["uncased"]
+    mlm = hidden * hidden + hidden + 2 * hidden + ORIGINAL_VOCAB_SIZES["uncased"]
     assert PRETRAINING_HEADS_PARAMETERS[hidden] == mlm + 2 * hidden + 2
 
 
-def test_positions_of_the_two_phases_and_as_the_paper_counts_them():
-    assert positions(PAPER_PHASES) == 42_598_400_000
-    assert positions(PAPER_PHASES, max_seq_length=512) == 131_072_000_000
+def test_tokens_of_the_two_phases_and_as_the_paper_counts_them():
+    assert tokens_including_padding(PAPER_PHASES) == 42_598_400_000
+    assert tokens_including_padding(PAPER_PHASES, max_seq_length=512) == 131_072_000_000
 
 
 def test_most_predictions_never_cut_the_paper_share_at_128():
@@ -139,13 +139,3 @@ def test_table_1_average_is_the_mean_of_its_nine_columns(row):
 def test_table_6_rows_are_model_sizes():
     for row in TABLES[6].rows:
         assert "Table 6" in MODEL_SIZES[row].source
-
-
-def test_paper_result():
-    result = paper_result(5, "No NSP", "MRPC")
-    assert (result.value, result.column.metric, result.column.split) == (86.5, "accuracy", "validation")
-    assert paper_result(1, "BERT-large", "MRPC").column.metric == "f1"
-    assert paper_result(2, "BERT-base", "test F1") is None
-    for wrong in ((9, "BERT-base", "dev"), (4, "BERT-huge", "dev"), (4, "BERT-base", "train")):
-        with pytest.raises(UserError):
-            paper_result(*wrong)

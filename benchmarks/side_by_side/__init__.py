@@ -1,1 +1,1 @@
-"""What the benchmarks share: contenders in processes of their own, corpora, both sides' steps, records, plots."""
+"""What the benchmarks share: workloads in processes of their own, corpora, both sides' steps, results."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_repro.configs import Phase, PretrainingConfig
-from bert_repro.presets import positions
+from bert_repro.presets import tokens_including_padding
 from bert_repro.training.flops import flops_per_token
 
 PAPER_LENGTH = 512
@@ -50,8 +50,10 @@ def describe(
             f"phase {number}   {phase.steps:,} steps of {phase.batch} sequences of {phase.max_seq_length} tokens: "
             f"{phase.batch / (per_device * devices):.0f} forward pass(es) of {per_device} on {devices} device(s)"
         )
-    seen, as_in_paper = positions(phases), positions(phases, max_seq_length=PAPER_LENGTH)
-    flops = sum(positions([phase]) * model_flops(model_config, config, phase.max_seq_length) for phase in phases)
+    seen, as_in_paper = tokens_including_padding(phases), tokens_including_padding(phases, max_seq_length=PAPER_LENGTH)
+    flops = sum(
+        tokens_including_padding([phase]) * model_flops(model_config, config, phase.max_seq_length) for phase in phases
+    )
     lines += [
         f"tokens    {seen:,} with padding ({as_in_paper:,} with every sequence as {PAPER_LENGTH}, as in the paper)",
         f"passes    about {seen / training_tokens:.1f} over the {training_tokens:,} tokens of the training documents",

@@ -110,7 +110,7 @@ def without_names(text: str) -> str:
 
 
 def majority_accuracy(labels: Sequence[int]) -> float:
-    """Accuracy of always answering the commonest label."""
+    """Accuracy of always answering the most frequent label."""
     return float(np.bincount(np.asarray(labels)).max() / len(labels))
 
 

@@ -1,4 +1,4 @@
-"""The quickstart from end to end: what is said at each stage, what must be reached, and the table at the end."""
+"""The quickstart from end to end: what each stage explains and prints, and what must be reached."""
 
 import logging
 import math
@@ -23,22 +23,22 @@ from bert_repro.utils.output_files import TRAIN_LOG
 
 logger = logging.getLogger("bert_repro")
 
-RECORD = "quickstart.json"
+RESULTS = "quickstart.json"
 THREADS = 2
-"""The model is too small to gain from more, and the same number everywhere gives the same figures."""
+"""The model is too small to gain from more, and the same number everywhere gives the same results."""
 MARGIN = 0.15
 CONSTANT_GUESS_FACTOR = 2.0
-"""The promises: classifier 15 points above both baselines, masked tokens twice the best constant guess."""
+"""What must be reached: classifier 15 points above both baselines, MLM accuracy twice the best constant guess."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A promise of the quickstart.
+    """Something that the quickstart must reach.
 
     Args:
         name: what is compared.
-        reached: the figure.
-        needed: the least it must be.
+        reached: its value.
+        needed: its smallest accepted value.
     """
 
     name: str
@@ -47,35 +47,34 @@ class Check:
 
     @property
     def holds(self) -> bool:
-        """Whether it was kept."""
+        """Whether it was reached."""
         return self.reached >= self.needed
 
 
 def run_quickstart(config: QuickstartConfig) -> dict[str, Any]:
-    """Walks the road and writes `quickstart.json`.
+    """Runs all stages and writes `quickstart.json`.
 
     Returns:
-        The record: figures, checks, seconds of each stage.
+        Its content: metrics, checks, seconds of each stage.
 
     Raises:
         UserError: the output folder holds something else, or a package is missing.
-        SystemExit: code 1; a promise was not kept.
+        SystemExit: code 1; something was not reached.
     """
     folders = Folders(Path(config.output_dir))
     prepare_folder(folders.root)
     _quiet_libraries()
-    road = Road(folders, config.seed)
-    record = road.walk()
-    write_json(folders.root / RECORD, record)
-    missed = [Check(**check) for check in record["checks"] if not Check(**check).holds]
+    results = Quickstart(folders, config.seed).run()
+    write_json(folders.root / RESULTS, results)
+    missed = [Check(**check) for check in results["checks"] if not Check(**check).holds]
     if missed:
         reason = "; ".join(
-            f"{check.name} is {percent(check.reached)}, promised {percent(check.needed)}" for check in missed
+            f"{check.name} is {percent(check.reached)}, expected at least {percent(check.needed)}" for check in missed
         )
-        logger.error("not as promised: %s", reason)
-        status.finish(config.output_dir, 1, f"not as promised: {reason}")
+        logger.error("not reached: %s", reason)
+        status.finish(config.output_dir, 1, f"not reached: {reason}")
         raise SystemExit(1)
-    return record
+    return results
 
 
 def prepare_folder(folder: Path) -> None:
@@ -86,19 +85,19 @@ def prepare_folder(folder: Path) -> None:
     """
     if folder.is_file():
         raise UserError(f"--output_dir {folder} is a file; name a folder")
-    if not status.is_free(folder) and not (folder / RECORD).is_file():
-        raise UserError(f"--output_dir {folder} holds something else than an earlier quickstart; name another folder")
+    if not status.is_free(folder) and not (folder / RESULTS).is_file():
+        raise UserError(f"--output_dir {folder} holds something other than an earlier quickstart; name another folder")
     try:
         if folder.exists():
             shutil.rmtree(folder)
         status.claim(folder)
-        write_json(folder / RECORD, {"finished": False})
+        write_json(folder / RESULTS, {"finished": False})
     except OSError as error:
         raise UserError(f"--output_dir {folder} cannot be written ({error.strerror}); name another folder") from error
 
 
-class Road:
-    """The stages in order; each leaves its figures in `figures`.
+class Quickstart:
+    """The stages in order; each leaves its results in `metrics`.
 
     Args:
         folders: where everything is written.
@@ -108,10 +107,10 @@ class Road:
     def __init__(self, folders: Folders, seed: int) -> None:
         self.folders, self.seed = folders, seed
         self.screen = Screen()
-        self.figures: dict[str, Any] = {}
+        self.metrics: dict[str, Any] = {}
 
-    def walk(self) -> dict[str, Any]:
-        """All stages; returns the record."""
+    def run(self) -> dict[str, Any]:
+        """Runs all stages and returns what `quickstart.json` holds."""
         self._text()
         self._vocabulary()
         self._pretraining()
@@ -123,7 +122,7 @@ class Road:
         return {
             "finished": True,
             "seed": self.seed,
-            "figures": self.figures,
+            "metrics": self.metrics,
             "checks": [vars(check) for check in checks],
             "seconds": {**self.screen.seconds, "total": round(self.screen.total_seconds, 1)},
         }
@@ -138,7 +137,7 @@ class Road:
             words = Counter[str]()
             for module in self.texts.modules:
                 words[module.package] += module.words
-            self.figures |= {"documents": len(self.texts.modules), "words": words.total()}
+            self.metrics |= {"documents": len(self.texts.modules), "words": words.total()}
             say(
                 f"{words.total():,} words in {len(self.texts.modules):,} documents of {len(words)} packages, most from "
                 f"{', '.join(name for name, _ in words.most_common(6))}. For example:"
@@ -152,7 +151,7 @@ class Road:
         with self.screen.stage("Vocabulary", explanation):
             self.tokenizer = tokenizer = stages.train_vocabulary(self.folders)
             manifest = stages.prepare(self.folders)
-            self.figures |= {"vocabulary": len(tokenizer), "tokens": manifest["counts"]["tokens"]}
+            self.metrics |= {"vocabulary": len(tokenizer), "tokens": manifest["counts"]["tokens"]}
             sentence = "Return the eigenvalues of a tridiagonal matrix."
             say(f"{sentence!r} becomes  {' '.join(tokenizer.tokenize(sentence))}")
 
@@ -168,14 +167,14 @@ class Road:
             constant_token, constant = stages.best_constant_guess(batch["labels"].numpy())
             self._show_example(batch)
             say("The loss, in nats: how surprised the network is by the right answer. It falls:")
-            metrics = stages.pretrain(config)
+            heldout = stages.pretrain(config)
             constant_text = self.tokenizer.decode([constant_token])
-            self.figures |= {"pretraining": metrics, "constant_token": constant_text, "constant_accuracy": constant}
+            self.metrics |= {"pretraining": heldout, "constant_token": constant_text, "constant_accuracy": constant}
             self._show_progress()
             say(
-                f"On modules it never saw it guesses {percent(metrics['mlm_accuracy'])} of the hidden tokens exactly. "
+                f"On modules it never saw it guesses {percent(heldout['mlm_accuracy'])} of the hidden tokens exactly. "
                 f"The best constant guess, {constant_text!r} everywhere, gets {percent(constant)}. Next sentence: "
-                f"{percent(metrics['nsp_accuracy'])} right, chance is 50%."
+                f"{percent(heldout['nsp_accuracy'])} right, chance is 50%."
             )
 
     def _show_example(self, batch: dict[str, Any]) -> None:
@@ -208,7 +207,7 @@ class Road:
             trained, and these are its five best guesses as they come, good or bad; it has read for minutes only."""
         with self.screen.stage("Filling in [MASK]", explanation):
             filled = stages.fill_masks(self.folders.pretrained)
-            self.figures["filled"] = [{"text": text, "guesses": guesses} for text, guesses in filled]
+            self.metrics["filled"] = [{"text": text, "guesses": guesses} for text, guesses in filled]
             for text, guesses in filled:
                 say(text)
                 show([[f"{token} {percent(score)}" for token, score in guesses]])
@@ -222,7 +221,7 @@ class Road:
             network as it was before pre-training learns the same task in the same way."""
         with self.screen.stage("Fine-tuning", explanation):
             folders = self.folders
-            self.figures["classifier"] = {
+            self.metrics["classifier"] = {
                 "majority": majority_accuracy([row["label"] for row in self.texts.validation]),
                 "bag_of_words": bag_of_words_accuracy(self.texts.train, self.texts.validation),
                 "untrained": stages.finetune_from(folders, folders.untrained, self.seed),
@@ -231,9 +230,9 @@ class Road:
             show(self._classifier_rows(), right=(1,))
 
     def _classifier_rows(self) -> list[tuple[str, str]]:
-        found = self.figures["classifier"]
+        found = self.metrics["classifier"]
         return [
-            ("always the commonest package", percent(found["majority"])),
+            ("always the most frequent package", percent(found["majority"])),
             ("bag of words: TF-IDF and logistic regression", percent(found["bag_of_words"])),
             ("the same network, not pre-trained", percent(found["untrained"])),
             ("pre-trained", percent(found["pretrained"])),
@@ -241,25 +240,25 @@ class Road:
 
     def _publishing(self) -> None:
         explanation = """Each run has left a folder as the Hugging Face Hub wants it: weights, configuration, tokenizer,
-            model card, results. Another process now loads it with plain transformers, without this package, and its
+            model card, results. Another process now loads it with transformers alone, without this package, and its
             outputs are compared with ours."""
         with self.screen.stage("Publishing", explanation):
             texts = [text.replace("[MASK]", self.tokenizer.mask_token) for text in stages.FILL_MASK_TEXTS]
-            found = stages.compare_with_stock(self.folders, texts)
-            self.figures["largest_difference"] = {name: difference for name, (difference, _) in found.items()}
+            found = stages.compare_with_upstream(self.folders, texts)
+            self.metrics["largest_difference"] = {name: difference for name, (difference, _) in found.items()}
             show([(f"{name}.from_pretrained(...)", f"{difference:.1e}") for name, (difference, _) in found.items()])
             broken = [name for name, (_, equal) in found.items() if not equal]
             if broken:
-                raise RuntimeError(f"plain transformers gives other outputs than this package: {', '.join(broken)}")
+                raise RuntimeError(f"transformers alone gives other outputs than this package: {', '.join(broken)}")
 
     def _checks(self) -> list[Check]:
-        classifier = self.figures["classifier"]
+        classifier = self.metrics["classifier"]
         accuracy = classifier["pretrained"]
         return [
             Check(
                 "held-out masked LM accuracy",
-                self.figures["pretraining"]["mlm_accuracy"],
-                CONSTANT_GUESS_FACTOR * self.figures["constant_accuracy"],
+                self.metrics["pretraining"]["mlm_accuracy"],
+                CONSTANT_GUESS_FACTOR * self.metrics["constant_accuracy"],
             ),
             Check("classifier accuracy, over the majority class", accuracy, classifier["majority"] + MARGIN),
             Check("classifier accuracy, over the untrained network", accuracy, classifier["untrained"] + MARGIN),
@@ -278,7 +277,7 @@ class Road:
         folders = self.folders
         heading(f"Where to look next, in {folders.root}")
         found = {
-            folders.pretrained / "README.md": "the model card, with every setting and figure",
+            folders.pretrained / "README.md": "the model card, with every setting and metric",
             folders.pretrained / "training.png": "loss and learning rate",
             folders.classifier(folders.pretrained) / "predictions.validation.tsv": "the classifier's answers",
             folders.examples / "validation.jsonl": "the texts it was asked about",
@@ -295,7 +294,7 @@ class Road:
 
 
 def _quiet_libraries() -> None:
-    # The road is the message: nothing is fetched, so nothing has to be said about it.
+    # Nothing is downloaded, so progress bars and warnings would only hide the stages.
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     warnings.simplefilter("ignore")

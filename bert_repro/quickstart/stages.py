@@ -30,7 +30,7 @@ EVAL_STEPS = 1_200
 TRAIN_TEXTS_PER_LABEL = 64
 VALIDATION_TEXTS_PER_LABEL = 100
 TOLERANCE = 1e-5
-"""Of the contract: outputs are equal when they differ by at most this times max(1, largest output)."""
+"""Outputs are equal when they differ by at most this times max(1, largest output)."""
 
 FILL_MASK_TEXTS = (
     "Return the [MASK] of the array along the given axis.",
@@ -90,22 +90,22 @@ class Texts:
 
     Args:
         modules: of the corpus.
-        kept_apart: modules whose texts validate the classifier; no part of the corpus.
+        heldout: modules whose texts validate the classifier; not part of the corpus.
         train: labelled texts to learn from, out of the corpus.
         validation: labelled texts to score on.
     """
 
     modules: list[Module]
-    kept_apart: set[Module]
+    heldout: set[Module]
     train: list[Row]
     validation: list[Row]
 
 
 def gather_texts(folders: Folders, packages: Sequence[str] = docstrings.PACKAGES) -> Texts:
-    """Gathers docstrings, keeps some modules apart for the classifier's validation, and writes both to disk."""
+    """Gathers docstrings, holds some modules out for the classifier's validation, and writes both to disk."""
     modules = docstrings.gather(packages, max_words=MAX_WORDS_PER_PACKAGE)
-    validation, kept_apart = choose(modules, VALIDATION_TEXTS_PER_LABEL)
-    corpus = [module for module in modules if module not in kept_apart]
+    validation, heldout = choose(modules, VALIDATION_TEXTS_PER_LABEL)
+    corpus = [module for module in modules if module not in heldout]
     train, _ = choose(corpus, TRAIN_TEXTS_PER_LABEL)
     folders.text.parent.mkdir(parents=True)
     folders.examples.mkdir()
@@ -114,7 +114,7 @@ def gather_texts(folders: Folders, packages: Sequence[str] = docstrings.PACKAGES
             file.write(json.dumps({"text": "\n".join(module.docstrings)}) + "\n")
     write_examples(folders.examples, "train", train)
     write_examples(folders.examples, "validation", validation)
-    return Texts(corpus, kept_apart, train, validation)
+    return Texts(corpus, heldout, train, validation)
 
 
 def train_vocabulary(folders: Folders) -> "PreTrainedTokenizerFast":
@@ -170,13 +170,13 @@ def pretraining_config(folders: Folders, seed: int) -> PretrainingConfig:
         corpus=str(folders.corpus),
         model_name_or_path=str(folders.untrained),
         output_dir=str(folders.pretrained),
-        overwrite_output_dir=True,  # the example that was shown has left its plan there
+        overwrite_output_dir=True,  # the example shown before has left its sample index there
         seed=seed,
         max_seq_length=64,
         train_batch_size=32,
         max_steps=PRETRAINING_STEPS,
         learning_rate=1.5e-3,
-        bias_correction=True,  # at so high a rate the first steps would be too large without it
+        bias_correction=True,  # at this learning rate the first steps would be too large without it
         warmup_ratio=0.06,
         mixed_precision=quickest_precision(),
         packing=False,  # nearly all sequences are full, so padding costs less than attention one by one
@@ -218,7 +218,7 @@ def quickest_precision() -> str:
 
 
 def pretrain(config: PretrainingConfig) -> dict[str, float]:
-    """Pre-trains; returns the held-out figures."""
+    """Pre-trains and returns the held-out metrics."""
     from bert_repro.pretraining.run import run_pretraining
 
     metrics: dict[str, float] = run_pretraining(config)["metrics"]
@@ -226,7 +226,7 @@ def pretrain(config: PretrainingConfig) -> dict[str, float]:
 
 
 def heldout_examples(config: PretrainingConfig) -> dict[str, Any]:
-    """The very examples and masks that the run's held-out figures are taken on, as one padded or packed batch."""
+    """Returns the examples and masks on which the run is evaluated, as one padded or packed batch."""
     from bert_repro.corpus.prepared_corpus import PreparedCorpus
     from bert_repro.corpus.tokenizer import load_tokenizer
     from bert_repro.pretraining.evaluation import HeldOutEvaluation
@@ -257,8 +257,8 @@ def finetune_from(folders: Folders, start: Path, seed: int) -> float:
     """Fine-tunes a model on the task; returns its accuracy on the validation texts."""
     from bert_repro.finetuning.run import finetune
 
-    record = finetune(finetuning_config(folders, start, seed), PackageTask())
-    return float(record["metrics"]["accuracy"])
+    results = finetune(finetuning_config(folders, start, seed), PackageTask())
+    return float(results["metrics"]["accuracy"])
 
 
 def fill_masks(folder: Path) -> list[tuple[str, list[tuple[str, float]]]]:
@@ -269,7 +269,7 @@ def fill_masks(folder: Path) -> list[tuple[str, list[tuple[str, float]]]]:
     return [(text, [(guess["token_str"], guess["score"]) for guess in fill(text)]) for text in FILL_MASK_TEXTS]
 
 
-def compare_with_stock(folders: Folders, texts: Sequence[str]) -> dict[str, tuple[float, bool]]:
+def compare_with_upstream(folders: Folders, texts: Sequence[str]) -> dict[str, tuple[float, bool]]:
     """Loads the published folders in a process without this package and compares outputs with ours.
 
     Returns:
@@ -285,7 +285,7 @@ def compare_with_stock(folders: Folders, texts: Sequence[str]) -> dict[str, tupl
         "AutoModelForMaskedLM": folders.pretrained,
         "AutoModelForSequenceClassification": folders.classifier(folders.pretrained),
     }
-    answers = _ask_stock_process(
+    answers = _ask_upstream_process(
         folders.root,
         {
             name: {"auto_class": name, "folder": str(folder.resolve()), "texts": list(texts)}
@@ -300,13 +300,13 @@ def compare_with_stock(folders: Folders, texts: Sequence[str]) -> dict[str, tupl
     return differences
 
 
-def _ask_stock_process(folder: Path, requests: dict[str, Any]) -> dict[str, Any]:
-    request_file, answers_file = folder / "stock_request.json", folder / "stock_answers.npz"
+def _ask_upstream_process(folder: Path, requests: dict[str, Any]) -> dict[str, Any]:
+    request_file, answers_file = folder / "upstream_request.json", folder / "upstream_answers.npz"
     request_file.write_text(json.dumps(requests), encoding="utf-8")
     # -P: the script's folder is part of this package and must not be on the other process's path.
     command = [sys.executable, "-P", upstream_process.__file__, str(request_file), str(answers_file)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"plain transformers could not load the published folder:\n{done.stderr.strip()}")
+        raise RuntimeError(f"transformers alone could not load the published folder:\n{done.stderr.strip()}")
     with np.load(answers_file) as answers:
         return dict(answers)

@@ -1,7 +1,7 @@
-"""Run as a script in a process of its own: loads published folders with plain transformers, never with this package.
+"""A script for a process of its own: loads published folders with upstream transformers, never with this package.
 
-`python -P stock_process.py REQUEST.json ANSWERS.npz`. The request maps a name to {"folder", "auto_class", "texts"}; the
-answers hold, under each name, the first output of that class for the texts as one padded batch.
+`python -P upstream_process.py REQUEST.json ANSWERS.npz`. The request maps a name to {"folder", "auto_class", "texts"};
+the answers hold, under each name, the first output of that class for the texts as one padded batch.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def outputs(auto_class: Any, folder: str, texts: list[str]) -> Any:
-    """The first output of a model for a padded batch of texts, as a NumPy array."""
+    """Returns the first output of a model for a padded batch of texts, as a NumPy array."""
     import torch
     from transformers import AutoTokenizer
 

@@ -138,7 +138,7 @@ RECIPES = {
     "run_study": Recipe(configs.StudyConfig, "bert_repro.reproduction.runner:run_study", "repeat tables of the paper"),
     "report": Recipe(
         configs.ReportConfig,
-        "bert_repro.reproduction.page:write_report",
+        "bert_repro.reproduction.report:write_report",
         "write the paper's tables with our numbers beside them",
     ),
     "make_glue_zip": Recipe(

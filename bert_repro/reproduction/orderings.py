@@ -1,16 +1,16 @@
-"""Which orderings of the paper appear in our numbers, which do not, and which were never tried."""
+"""Which orderings of the paper appear in our numbers, which do not, and which were not run."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bert_repro.reproduction.collect import FIGURE
+from bert_repro.paper_results import FIGURE_5_KEY
 from bert_repro.reproduction.statistics import Comparison
-from bert_repro.reproduction.tables import AVERAGED, Book, Ours, Row, Table, parameters
+from bert_repro.reproduction.tables import AVERAGED, AllResults, OurNumber, ResultsRow, ResultsTable
 
 SIGNIFICANT = 0.05
-APPEARS, HIDDEN, REVERSED, NOT_TRIED = "appears", "within our noise", "the other way", "not tried"
-VERDICTS = (APPEARS, HIDDEN, REVERSED, NOT_TRIED)
+APPEARS, HIDDEN, REVERSED, NOT_RUN = "appears", "within our noise", "reversed", "not run"
+VERDICTS = (APPEARS, HIDDEN, REVERSED, NOT_RUN)
 
 _FEATURES = (
     "Embeddings",
@@ -46,17 +46,17 @@ class Ordering:
 
     Args:
         table: 1 to 8, or `figure5`.
-        scale: of our runs; None: nothing of the table was run.
+        size_preset: that of our runs; None: nothing of the table was run.
         statement: `one row` above or below `the other`, as the paper has it.
         column: the column's name.
         paper: the paper's difference in points; None where it prints no numbers.
-        ours: our difference with its test; None: not tried.
+        ours: our difference with its test; None: not run.
         untested: our difference where it cannot be tested (one run a row, no examples).
         expected: the sign of the paper's difference.
     """
 
     table: str
-    scale: str | None
+    size_preset: str | None
     statement: str
     column: str
     paper: float | None
@@ -72,7 +72,7 @@ class Ordering:
         """
         difference = self.difference
         if difference is None:
-            return NOT_TRIED
+            return NOT_RUN
         if self.ours is not None and self.ours.p_value >= SIGNIFICANT:
             return HIDDEN
         return APPEARS if difference * self.expected > 0 else REVERSED
@@ -83,34 +83,33 @@ class Ordering:
         return self.ours.difference if self.ours else self.untested
 
 
-def orderings(book: Book) -> list[Ordering]:
-    """All orderings of the paper that differ at all, at every scale, in the order of the tables.
+def orderings(results: AllResults) -> list[Ordering]:
+    """All orderings of the paper that differ at all, at every size preset, in the order of the tables.
 
-    A row that is the same computation as another at our scale has none of its own.
+    A row that is the same computation as another at our size has none of its own.
     """
-    found = [ordering for table in book.tables for ordering in _of_table(book, table)]
-    return (
-        found + [ordering for table in book.figures for ordering in _of_figure(book, table)] + _figure_not_tried(book)
-    )
+    found = [ordering for table in results.tables for ordering in _of_table(results, table)]
+    found += [ordering for figure in results.figures for ordering in _of_figure(results, figure)]
+    return found + _figure_not_run(results)
 
 
-def _of_table(book: Book, table: Table) -> Iterator[Ordering]:
+def _of_table(results: AllResults, table: ResultsTable) -> Iterator[Ordering]:
     if table.key == "6":
-        yield from _of_sizes(book, table)
+        yield from _of_sizes(results, table)
         return
     for name, other in PAIRS.get(table.key, ()):
         first, second = table.row(name), table.row(other)
         assert first is not None and second is not None, "rows of the paper are always there"
         if first.same_as is not None:
-            continue  # told once, of the row that it is the same as
+            continue  # counted once, for the row that it is the same as
         for column in table.columns:
             if column.name in first.paper and column.name in second.paper:
                 printed = first.paper[column.name] - second.paper[column.name]
                 if abs(printed) > 1e-9:
-                    yield _ordering(book, table, (first, second), column.name, printed)
+                    yield _ordering(results, table, (first, second), column.name, printed)
 
 
-def _of_sizes(book: Book, table: Table) -> Iterator[Ordering]:
+def _of_sizes(results: AllResults, table: ResultsTable) -> Iterator[Ordering]:
     """Table 6: more is better in every column. Sizes of ours that the paper lacks are held against that too."""
     tried = [row for row in table.rows if row.ours] if len([row for row in table.rows if row.ours]) > 1 else []
     for second, first in pairwise(_by_size(tried) or [row for row in table.rows if row.paper]):
@@ -118,49 +117,56 @@ def _of_sizes(book: Book, table: Table) -> Iterator[Ordering]:
             sign = -1 if "perplexity" in column.metric else 1
             numbers = (first.paper.get(column.name), second.paper.get(column.name))
             printed = numbers[0] - numbers[1] if numbers[0] is not None and numbers[1] is not None else None
-            yield _ordering(book, table, (first, second), column.name, printed, sign)
+            yield _ordering(results, table, (first, second), column.name, printed, sign)
 
 
-def _by_size(rows: list[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: parameters(next(iter(row.ours.values())).runs[0]))
+def _by_size(rows: list[ResultsRow]) -> list[ResultsRow]:
+    return sorted(rows, key=lambda row: next(iter(row.ours.values())).runs[0].parameters)
 
 
 def _ordering(
-    book: Book, table: Table, rows: tuple[Row, Row], column: str, printed: float | None, sign: int | None = None
+    results: AllResults,
+    table: ResultsTable,
+    rows: tuple[ResultsRow, ResultsRow],
+    column: str,
+    printed: float | None,
+    sign: int | None = None,
 ) -> Ordering:
     first, second = rows
     expected = sign or (1 if (printed or 0.0) > 0 else -1)
     ours, other = first.ours.get(column), second.ours.get(column)
-    tested, untested = _compared(book, ours, other)
+    tested, untested = _compared(results, ours, other)
     if column in (item.name for item in table.columns if item.task == AVERAGED):
         averages = first.average, second.average
         untested = averages[0] - averages[1] if averages[0] is not None and averages[1] is not None else None
     statement = f"{first.name} {'above' if expected > 0 else 'below'} {second.name}"
-    return Ordering(table.key, table.scale, statement, column, printed, tested, untested, expected)
+    return Ordering(table.key, table.size_preset, statement, column, printed, tested, untested, expected)
 
 
-def _compared(book: Book, ours: Ours | None, other: Ours | None) -> tuple[Comparison | None, float | None]:
+def _compared(
+    results: AllResults, ours: OurNumber | None, other: OurNumber | None
+) -> tuple[Comparison | None, float | None]:
     if ours is None or other is None:
         return None, None
-    tested = book.compare(ours, other)
+    tested = results.compare(ours, other)
     return (tested, None) if tested else (None, ours.mean - other.mean)
 
 
-def _of_figure(book: Book, figure: Table) -> Iterator[Ordering]:
+def _of_figure(results: AllResults, figure: ResultsTable) -> Iterator[Ordering]:
     """The masked model above the left-to-right one at the end, and the last checkpoint above the first."""
     masked, other = figure.rows
     steps = [column.name for column in figure.columns]
     for name in dict.fromkeys((steps[0], steps[-1])):
         at = f"step {int(name):,}"
-        tested, untested = _compared(book, masked.ours.get(name), other.ours.get(name))
-        yield Ordering(FIGURE, figure.scale, "MLM above LTR", at, None, tested, untested, 1)
+        tested, untested = _compared(results, masked.ours.get(name), other.ours.get(name))
+        yield Ordering(FIGURE_5_KEY, figure.size_preset, "MLM above LTR", at, None, tested, untested, 1)
     for row in figure.rows if len(steps) > 1 else ():
-        tested, untested = _compared(book, row.ours.get(steps[-1]), row.ours.get(steps[0]))
+        tested, untested = _compared(results, row.ours.get(steps[-1]), row.ours.get(steps[0]))
         statement = f"{row.name} after {int(steps[-1]):,} steps above itself after {int(steps[0]):,}"
-        yield Ordering(FIGURE, figure.scale, statement, "MNLI", None, tested, untested, 1)
+        yield Ordering(FIGURE_5_KEY, figure.size_preset, statement, "MNLI", None, tested, untested, 1)
 
 
-def _figure_not_tried(book: Book) -> list[Ordering]:
-    if book.figures:
+def _figure_not_run(results: AllResults) -> list[Ordering]:
+    if results.figures:
         return []
-    return [Ordering(FIGURE, None, "MLM above LTR", "last step", None, None, None, 1)]
+    return [Ordering(FIGURE_5_KEY, None, "MLM above LTR", "last step", None, None, None, 1)]

@@ -1,14 +1,15 @@
-"""The report as text: every number written as it is printed, ready for the templates of the page and of Markdown."""
+"""The report as text: every number as it is printed, ready for the templates of the page and of Markdown."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bert_repro.reproduction.collect import FIGURE
+from bert_repro.paper_results import FIGURE_5_KEY, table_name
 from bert_repro.reproduction.conditions import Conditions
-from bert_repro.reproduction.orderings import NOT_TRIED, VERDICTS, Ordering
+from bert_repro.reproduction.orderings import NOT_RUN as ORDERING_NOT_RUN
+from bert_repro.reproduction.orderings import VERDICTS, Ordering
 from bert_repro.reproduction.report_plots import safe_name
 from bert_repro.reproduction.statistics import Comparison
-from bert_repro.reproduction.tables import AVERAGED, Ours, Row, Table, unit
+from bert_repro.reproduction.tables import AVERAGED, OurNumber, ResultsRow, ResultsTable, unit
 
 NOT_RUN = "not run"
 _NOTHING = "–"
@@ -17,7 +18,7 @@ _MARKS = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a table: of a row's name, what the line says of it, and a text for each column.
+    """One line of a table.
 
     Args:
         row: the row's name.
@@ -80,15 +81,15 @@ class Finding:
     columns: tuple[str, ...]
 
 
-def table_view(table: Table, conditions: tuple[Conditions, dict[str, Conditions]]) -> TableView:
-    """A table of the paper, or Figure 5, with ours."""
+def table_view(table: ResultsTable, conditions: tuple[Conditions, dict[str, Conditions]]) -> TableView:
+    """Returns a table of the paper, or Figure 5, with ours, as text."""
     notes: dict[str, str] = {}
     lines = [line for row in table.rows for line in _lines(table, row, notes) if set(line.cells) != {_NOTHING}]
     return TableView(
-        _anchor(table.key, table.scale),
-        where(table.key) + (f", ours at scale {table.scale}" if table.scale else ""),
+        _anchor(table.key, table.size_preset),
+        table_name(table.key) + (f", ours at size {table.size_preset}" if table.size_preset else ""),
         table.title,
-        table.scale is not None,
+        table.size_preset is not None,
         tuple((_head(table, column.name), (column.metric, column.split)) for column in table.columns),
         tuple(lines),
         tuple(f"{mark}: {reason}." for reason, mark in notes.items()),
@@ -98,38 +99,38 @@ def table_view(table: Table, conditions: tuple[Conditions, dict[str, Conditions]
 
 
 def findings(orderings: Sequence[Ordering], verdict: str) -> list[Finding]:
-    """The orderings with a verdict, those between the same rows of a table in one.
+    """Returns the orderings with a verdict, those between the same rows of a table in one.
 
-    What was tried at one scale is not told as not tried at another.
+    What was run at one size preset is not listed as not run at another.
     """
-    told = {(item.table, item.statement, item.column) for item in orderings if item.verdict != NOT_TRIED}
+    run = {(item.table, item.statement, item.column) for item in orderings if item.verdict != ORDERING_NOT_RUN}
     groups: dict[tuple[str, str | None, str], list[str]] = {}
     for item in orderings:
         if item.verdict != verdict:
             continue
-        if verdict == NOT_TRIED:
-            if (item.table, item.statement, item.column) in told:
+        if verdict == ORDERING_NOT_RUN:
+            if (item.table, item.statement, item.column) in run:
                 continue
-            told.add((item.table, item.statement, item.column))
-        groups.setdefault((item.table, item.scale, item.statement), []).append(_told(item))
+            run.add((item.table, item.statement, item.column))
+        groups.setdefault((item.table, item.size_preset, item.statement), []).append(_differences(item))
     return [
-        Finding(_anchor(table, scale), where(table) + (f" ({scale})" if scale else ""), statement, tuple(columns))
-        for (table, scale, statement), columns in groups.items()
+        Finding(
+            _anchor(table, size_preset),
+            table_name(table) + (f" ({size_preset})" if size_preset else ""),
+            statement,
+            tuple(columns),
+        )
+        for (table, size_preset, statement), columns in groups.items()
     ]
 
 
 def counts(orderings: Sequence[Ordering]) -> dict[str, int]:
-    """How many orderings have each verdict."""
+    """Counts the orderings with each verdict."""
     return {verdict: sum(len(finding.columns) for finding in findings(orderings, verdict)) for verdict in VERDICTS}
 
 
-def where(key: str) -> str:
-    """A table's or figure's name."""
-    return "Figure 5" if key == FIGURE else f"Table {key}"
-
-
 def signed(value: float, digits: int = 1) -> str:
-    """A number with its sign, and no sign where it rounds to nothing."""
+    """Returns a number with its sign, and no sign where it rounds to zero."""
     text = f"{abs(value):.{digits}f}"
     if float(text) == 0:
         return text
@@ -141,22 +142,22 @@ def _plain(value: float) -> str:
 
 
 def p_text(p_value: float) -> str:
-    """A p-value to three digits."""
+    """Returns a p-value to three digits."""
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
 
 
-def _remarks(table: Table) -> Iterable[str]:
+def _remarks(table: ResultsTable) -> Iterable[str]:
     for row in table.rows:
         if row.same_as is not None:
-            layers = row.runs[0].record["model"]["num_hidden_layers"]
+            layers = row.runs[0].results["model"]["num_hidden_layers"]
             yield (
-                f"With {layers} layers, {row.name} is the same computation as {row.same_as}: its numbers say nothing "
-                "more, and it counts as no ordering of its own."
+                f"With {layers} layers, {row.name} is the same computation as {row.same_as}: its numbers add nothing, "
+                "and it counts as no ordering of its own."
             )
 
 
-def _lines(table: Table, row: Row, notes: dict[str, str]) -> Iterable[Line]:
-    if table.key != FIGURE and row.paper:
+def _lines(table: ResultsTable, row: ResultsRow, notes: dict[str, str]) -> Iterable[Line]:
+    if table.key != FIGURE_5_KEY and row.paper:
         yield _line(table, row, "paper", "paper", lambda name: _printed(table, name, row.paper.get(name)))
     if not row.is_bert:
         return
@@ -175,17 +176,17 @@ def _lines(table: Table, row: Row, notes: dict[str, str]) -> Iterable[Line]:
         yield _line(table, row, "difference", "ours − paper", lambda name: _difference(table, row, name, notes))
 
 
-def _line(table: Table, row: Row, kind: str, label: str, cell: Callable[[str], str]) -> Line:
+def _line(table: ResultsTable, row: ResultsRow, kind: str, label: str, cell: Callable[[str], str]) -> Line:
     return Line(row.name, kind, label, tuple(cell(column.name) for column in table.columns))
 
 
-def _ours_label(row: Row) -> str:
+def _ours_label(row: ResultsRow) -> str:
     seeds = sorted({len(ours.runs) for ours in row.ours.values()})
-    told = "–".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
-    return f"ours, {told} seed{'' if seeds[-1] == 1 else 's'}"
+    count = "–".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+    return f"ours, {count} seed{'' if seeds[-1] == 1 else 's'}"
 
 
-def _printed(table: Table, name: str, value: float | None) -> str:
+def _printed(table: ResultsTable, name: str, value: float | None) -> str:
     column = next(column for column in table.columns if column.name == name)
     return _NOTHING if value is None else f"{value:.{_digits(unit(column))}f}"
 
@@ -194,7 +195,7 @@ def _digits(scale: float) -> int:
     return 2 if scale == 1.0 else 1
 
 
-def _ours(table: Table, row: Row, name: str) -> str:
+def _ours(table: ResultsTable, row: ResultsRow, name: str) -> str:
     ours = row.ours.get(name)
     if ours is None:
         if not _is_average(table, name):
@@ -204,12 +205,12 @@ def _ours(table: Table, row: Row, name: str) -> str:
     text = f"{ours.mean:.{digits}f}"
     if ours.deviation is not None:
         text += f" ± {ours.deviation:.{digits}f}"
-    if ours.collapsed:
-        text += f" ({ours.collapsed} of {len(ours.runs)} collapsed)"
+    if ours.degenerate:
+        text += f" ({ours.degenerate} of {len(ours.runs)} degenerate)"
     return text
 
 
-def _interval(ours: Ours | None) -> str:
+def _interval(ours: OurNumber | None) -> str:
     if ours is None or ours.low is None or ours.high is None:
         return _NOTHING
     return f"{_plain(ours.low)} to {_plain(ours.high)}"
@@ -219,7 +220,7 @@ def _test(comparison: Comparison | None) -> str:
     return _NOTHING if comparison is None else f"{signed(comparison.difference)}, {p_text(comparison.p_value)}"
 
 
-def _difference(table: Table, row: Row, name: str, notes: dict[str, str]) -> str:
+def _difference(table: ResultsTable, row: ResultsRow, name: str, notes: dict[str, str]) -> str:
     ours = row.ours.get(name)
     if name not in row.paper:
         return _NOTHING
@@ -234,7 +235,7 @@ def _difference(table: Table, row: Row, name: str, notes: dict[str, str]) -> str
     return f"none ({notes.setdefault(reason, _mark(len(notes)))})"
 
 
-def _is_average(table: Table, name: str) -> bool:
+def _is_average(table: ResultsTable, name: str) -> bool:
     return next(column for column in table.columns if column.name == name).task == AVERAGED
 
 
@@ -242,16 +243,16 @@ def _mark(number: int) -> str:
     return _MARKS[number % len(_MARKS)] * (1 + number // len(_MARKS))
 
 
-def _head(table: Table, name: str) -> str:
-    return f"{int(name):,} steps" if table.key == FIGURE else name
+def _head(table: ResultsTable, name: str) -> str:
+    return f"{int(name):,} steps" if table.key == FIGURE_5_KEY else name
 
 
-def _anchor(key: str, scale: str | None) -> str:
-    name = key if key == FIGURE else f"table{key}"
-    return f"{name}-{safe_name(scale)}" if scale else name
+def _anchor(key: str, size_preset: str | None) -> str:
+    name = key if key == FIGURE_5_KEY else f"table{key}"
+    return f"{name}-{safe_name(size_preset)}" if size_preset else name
 
 
-def _told(item: Ordering) -> str:
+def _differences(item: Ordering) -> str:
     """A column with the paper's difference and ours."""
     if item.difference is None:
         return item.column

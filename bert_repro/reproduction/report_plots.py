@@ -9,8 +9,8 @@ from io import StringIO
 from pathlib import PurePath
 from typing import Any
 
-from bert_repro.reproduction.collect import Run
-from bert_repro.reproduction.tables import Table
+from bert_repro.reproduction.collect import FinishedRun
+from bert_repro.reproduction.tables import ResultsTable
 
 _WIDTH = 4.8  # inches: a phone's width with letters that can be read
 _MARKERS = "osD^vPX*<>"
@@ -35,30 +35,30 @@ class Plot:
     svg: str
 
 
-def all_plots(figures: Sequence[Table], runs: Sequence[Run]) -> list[Plot]:
-    """Figure 5, the loss curves and the probes, of what was run.
+def all_plots(figures: Sequence[ResultsTable], runs: Sequence[FinishedRun]) -> list[Plot]:
+    """Draws Figure 5, the loss curves and the breakdowns, of what was run.
 
     Args:
-        figures: Figure 5 at every scale of ours.
+        figures: Figure 5 at every size preset of ours.
         runs: all runs.
     """
     plots = list(_figure_plots(figures))
-    for scale in sorted({run.scale for run in runs if run.pretrains}):
-        pretraining = labelled([run for run in runs if run.pretrains and run.scale == scale])
-        plots += [*_curve_plots(pretraining, scale), *_probe_plots(pretraining, scale)]
+    for size_preset in sorted({run.size_preset for run in runs if run.is_pretraining}):
+        pretraining = labelled([run for run in runs if run.is_pretraining and run.size_preset == size_preset])
+        plots += [*_curve_plots(pretraining, size_preset), *_breakdown_plots(pretraining, size_preset)]
     return plots
 
 
-def safe_name(scale: str) -> str:
-    """A scale's name as part of a file's: a scale may be a path, of which the readable part and a checksum stay."""
-    if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", scale):
-        return scale
-    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", PurePath(scale).stem)[:40]
-    return f"{readable}-{zlib.crc32(scale.encode()):08x}"
+def safe_name(size_preset: str) -> str:
+    """Returns a size preset's name as part of a file's: of any other text, the readable part and a checksum."""
+    if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", size_preset):
+        return size_preset
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", PurePath(size_preset).stem)[:40]
+    return f"{readable}-{zlib.crc32(size_preset.encode()):08x}"
 
 
-def labelled(runs: Sequence[Run]) -> dict[str, Run]:
-    """Pre-training runs by what sets them apart: the variant, the size where it is not the usual one, else the name."""
+def labelled(runs: Sequence[FinishedRun]) -> dict[str, FinishedRun]:
+    """Names pre-training runs by what sets them apart: variant, size where it is not the usual one, else the name."""
     shapes = [_shape(run) for run in runs]
     usual = max(shapes, key=shapes.count, default="")
     labels = [
@@ -71,14 +71,14 @@ def labelled(runs: Sequence[Run]) -> dict[str, Run]:
     }
 
 
-def _shape(run: Run) -> str:
+def _shape(run: FinishedRun) -> str:
     """Layers/hidden/heads."""
-    model = run.record.get("model", {})
+    model = run.results.get("model", {})
     return "/".join(str(model.get(name, "?")) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
 
 
-def _variant(run: Run) -> str:
-    settings = run.record.get("settings", {})
+def _variant(run: FinishedRun) -> str:
+    settings = run.settings
     if settings.get("left_to_right"):
         return "left-to-right"
     if not settings.get("next_sentence_prediction", True):
@@ -87,10 +87,10 @@ def _variant(run: Run) -> str:
     return "/".join(f"{100 * abs(share):.0f}" for share in (masks, 1 - masks - random, random))
 
 
-def _figure_plots(figures: Sequence[Table]) -> Iterator[Plot]:
+def _figure_plots(figures: Sequence[ResultsTable]) -> Iterator[Plot]:
     for figure in figures:
 
-        def draw(axis: Any, figure: Table = figure) -> None:
+        def draw(axis: Any, figure: ResultsTable = figure) -> None:
             for row, marker in zip(figure.rows, _MARKERS, strict=False):
                 points = [(int(step), ours) for step, ours in row.ours.items()]
                 if points:
@@ -101,23 +101,23 @@ def _figure_plots(figures: Sequence[Table]) -> Iterator[Plot]:
                     axis.errorbar(steps, means, [below, above], marker=marker, capsize=3, label=row.name)
             axis.set(xlabel="pre-training steps", ylabel="MNLI dev accuracy (%)")
 
-        name = f"figure5-{safe_name(str(figure.scale))}"
+        name = f"figure5-{safe_name(str(figure.size_preset))}"
         yield Plot(
             name,
-            f"Figure 5: MNLI accuracy along pre-training (scale {figure.scale})",
+            f"Figure 5: MNLI accuracy along pre-training (size {figure.size_preset})",
             "Ours: mean over fine-tuning seeds with its 95% interval. The paper prints no numbers for its figure.",
             _svg(name, draw),
         )
 
 
-def _styles(runs: Mapping[str, Run]) -> dict[str, dict[str, str]]:
-    """Colour and marker of each run, the same in every plot."""
+def _styles(runs: Mapping[str, FinishedRun]) -> dict[str, dict[str, str]]:
+    """Color and marker of each run, the same in every plot."""
     return {
         label: {"color": f"C{number}", "marker": _MARKERS[number % len(_MARKERS)]} for number, label in enumerate(runs)
     }
 
 
-def _curve_plots(runs: Mapping[str, Run], scale: str) -> Iterator[Plot]:
+def _curve_plots(runs: Mapping[str, FinishedRun], size_preset: str) -> Iterator[Plot]:
     styles = _styles(runs)
     for loss, title in (("mlm_loss", "masked LM"), ("lm_loss", "left-to-right LM"), ("nsp_loss", "NSP")):
         shown = {label: run.curve for label, run in runs.items() if run.curve and loss in run.curve["training"]}
@@ -130,44 +130,46 @@ def _curve_plots(runs: Mapping[str, Run], scale: str) -> Iterator[Plot]:
                 axis.plot(training["step"], training[loss], linewidth=1, alpha=0.7, label=label, color=style["color"])
                 if loss in heldout:
                     axis.plot(heldout["step"], heldout[loss], linestyle="none", markersize=4, **style)
-            axis.set(xlabel="optimiser step", ylabel="loss (nats)")
+            axis.set(xlabel="optimizer step", ylabel="loss (nats)")
 
-        name = f"loss-{loss.removesuffix('_loss')}-{safe_name(scale)}"
+        name = f"loss-{loss.removesuffix('_loss')}-{safe_name(size_preset)}"
         yield Plot(
             name,
-            f"Loss along pre-training: {title} (scale {scale})",
+            f"Loss along pre-training: {title} (size {size_preset})",
             "Lines: training, averaged over neighbouring steps. Markers: held-out text, with its own masks."
             + (" Losses of different masking mixes are of different problems." if loss == "mlm_loss" else ""),
             _svg(name, draw),
         )
 
 
-def _probe_plots(runs: Mapping[str, Run], scale: str) -> Iterator[Plot]:
-    styles, named = _styles(runs), safe_name(scale)
-    probed = {label: run.record["probes"] for label, run in runs.items() if run.record.get("probes")}
-    by_action = {label: probes["by_action"] for label, probes in probed.items() if "by_action" in probes}
+def _breakdown_plots(runs: Mapping[str, FinishedRun], size_preset: str) -> Iterator[Plot]:
+    styles, named = _styles(runs), safe_name(size_preset)
+    measured = {label: run.breakdown for label, run in runs.items() if run.breakdown}
+    by_action = {label: breakdown["by_action"] for label, breakdown in measured.items() if "by_action" in breakdown}
     if by_action:
         yield Plot(
-            f"probe-action-{named}",
-            f"Probe: what the model reads where it must predict (scale {scale})",
+            f"breakdown-action-{named}",
+            f"Accuracy by what stands in place of the predicted token (size {size_preset})",
             "Held-out accuracy of predicted tokens by what stands in their place. Only actions of the model's own mix.",
-            _svg(f"probe-action-{named}", lambda axis: _draw_actions(axis, by_action, styles)),
+            _svg(f"breakdown-action-{named}", lambda axis: _draw_actions(axis, by_action, styles)),
         )
-    if probed:
+    if measured:
         yield Plot(
-            f"probe-frequency-{named}",
-            f"Probe: rare and frequent tokens (scale {scale})",
+            f"breakdown-frequency-{named}",
+            f"Accuracy on rare and frequent tokens (size {size_preset})",
             "Held-out accuracy by how often the token occurs in the corpus; a left-to-right model's is of next tokens.",
-            _svg(f"probe-frequency-{named}", lambda axis: _draw_frequencies(axis, probed, styles)),
+            _svg(f"breakdown-frequency-{named}", lambda axis: _draw_frequencies(axis, measured, styles)),
         )
-    confusions = {label: probes["nsp_confusion"] for label, probes in probed.items() if "nsp_confusion" in probes}
+    confusions = {
+        label: breakdown["nsp_confusion"] for label, breakdown in measured.items() if "nsp_confusion" in breakdown
+    }
     if confusions:
         yield Plot(
-            f"probe-nsp-{named}",
-            f"Probe: next sentence prediction (scale {scale})",
-            "Of the held-out pairs with each label, the share that the model says is IsNext and NotNext.",
+            f"breakdown-nsp-{named}",
+            f"Next sentence prediction: confusion (size {size_preset})",
+            "Of the held-out pairs with each label, the share that the model calls IsNext and NotNext.",
             _svg(
-                f"probe-nsp-{named}",
+                f"breakdown-nsp-{named}",
                 lambda axis: _draw_confusions(axis, confusions),
                 height=0.7 + 0.5 * len(confusions),
             ),
@@ -188,10 +190,10 @@ def _draw_actions(
 
 
 def _draw_frequencies(
-    axis: Any, probed: Mapping[str, Mapping[str, Any]], styles: Mapping[str, Mapping[str, str]]
+    axis: Any, measured: Mapping[str, Mapping[str, Any]], styles: Mapping[str, Mapping[str, str]]
 ) -> None:
-    for label, probes in probed.items():
-        bins = probes["by_frequency"]
+    for label, breakdown in measured.items():
+        bins = breakdown["by_frequency"]
         shares = [100 * row["accuracy"] for row in bins]
         axis.plot([row["at_least"] for row in bins], shares, label=label, **styles[label])
     axis.set_xscale("log")
@@ -221,7 +223,7 @@ def _draw_confusions(axis: Any, confusions: Mapping[str, Mapping[str, Mapping[st
 
 
 def _svg(name: str, draw: Callable[[Any], None], height: float = 3.2) -> str:
-    """Draws, and makes the drawing fit to stand in a page beside others: ids of its own, nothing of date or program."""
+    """Draws a plot that can share a page with others: ids of its own, no date, no program name."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -1,7 +1,7 @@
 """Makes the runs of a study, one after another; any number of processes may work on the same study.
 
 Processes that share a folder share the work: each takes a run that is ready and that nobody else has. A run that was
-killed goes on from its newest checkpoint, by whoever comes next.
+killed resumes from its newest checkpoint, in whichever process comes next.
 """
 
 import functools
@@ -12,45 +12,41 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bert_repro.configs import StudyConfig
+from bert_repro.configs import FinetuningConfig, PretrainingConfig, StudyConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
-from bert_repro.recipes import RECIPES
-from bert_repro.reproduction.evidence import evidence
-from bert_repro.reproduction.size_presets import TASK_RECIPES, find_scale, scale_name
-from bert_repro.reproduction.slurm import write_jobs
-from bert_repro.reproduction.store import Store
-from bert_repro.reproduction.study_data import DATA_DIRS, corpus_fingerprint, task_fingerprint
-from bert_repro.reproduction.suite import Run, expand
+from bert_repro.finetuning.run import run_finetuning
+from bert_repro.pretraining.run import run_pretraining
+from bert_repro.reproduction import schedulers
+from bert_repro.reproduction.cost import describe
+from bert_repro.reproduction.run_store import RunStore, report_files_of
+from bert_repro.reproduction.size_presets import RECIPE_CONFIGS, TASK_RECIPES, find_size_preset, size_preset_name
+from bert_repro.reproduction.suite import DATA_DIRS, PlannedRun, corpus_fingerprint, plan_runs, task_fingerprint
 
 logger = logging.getLogger("bert_repro")
 
 _ALL = 1_000_000  # checkpoints: a stop writes one more, which must not push out one that Figure 5 starts from
-_PATIENCE = 2.0  # seconds between two looks at what other processes do
+_POLL_SECONDS = 2.0
 
 
 def run_study(config: StudyConfig) -> None:
     """Makes the runs behind some of the paper's tables, or lists them, or writes job scripts for them.
 
     Raises:
-        UserError: the scale, the corpus or the data do not fit, a named run is not part of the study, or a launcher
-            started several processes.
+        UserError: the size preset, the corpus or the data do not fit, a named run is not part of the study, or a
+            launcher started several processes.
         NonFiniteError: a run's loss was not finite, and what starts from it could not be made; all others are done.
-        StopRequested: a signal came; the run under way has a checkpoint, and the same command goes on.
+        StopRequested: a signal came; the current run has a checkpoint, and the same command resumes.
     """
     refuse_launcher()
-    runs = plan(config)
+    runs = planned_runs(config)
     if config.dry_run:
-        from bert_repro.reproduction.cost import describe
-
-        sys.stdout.write(describe(runs, Store(config.output_dir, config.records_dir), config.corpus))
+        sys.stdout.write(describe(runs, RunStore(config.output_dir, config.records_dir), config.corpus))
     elif config.emit == "slurm":
-        logger.info("submit the study with: %s", write_jobs(config, runs))
+        logger.info("submit the study with: %s", schedulers.write_slurm_jobs(config, runs))
     elif config.engine == "ray":
-        from bert_repro.reproduction.ray import submit
-
-        submit(config, runs)
+        schedulers.run_on_ray(config, runs, work)
     else:
-        Worker(config).work(runs)
+        work(config, runs)
 
 
 def refuse_launcher() -> None:
@@ -70,20 +66,20 @@ def refuse_launcher() -> None:
         )
 
 
-def plan(config: StudyConfig) -> list[Run]:
-    """The runs that a configuration asks for.
+def planned_runs(config: StudyConfig) -> list[PlannedRun]:
+    """Returns the runs that a configuration asks for.
 
     Raises:
-        UserError: the scale, the corpus or a task's files cannot be read, or `only` names a run that is not among
-            them.
+        UserError: the size preset, the corpus or a task's files cannot be read, or `only` names a run that is not
+            among them.
     """
     corpus = corpus_fingerprint(config.corpus) if config.corpus else "no corpus"
 
     @functools.cache
-    def data_of(task: str) -> str:
+    def name_data(task: str) -> str:
         return task_fingerprint(task, _data_dir(config, TASK_RECIPES[task]))
 
-    runs = expand(config.table, find_scale(config.size_preset), corpus, data_of)
+    runs = plan_runs(config.table, find_size_preset(config.size_preset), corpus, name_data)
     if not config.only:
         return runs
     known = {run.id: run for run in runs}
@@ -94,98 +90,91 @@ def plan(config: StudyConfig) -> list[Run]:
     return [run for run in runs if run.id in wanted]
 
 
-class Worker:
-    """Makes runs of a study.
+def work(config: StudyConfig, runs: Sequence[PlannedRun]) -> None:
+    """Makes every run that is not done, as soon as what it starts from is there.
 
-    Args:
-        config: folders, and the name of the scale.
+    Raises:
+        NonFiniteError: some runs could not be made; all others are done.
     """
+    store = RunStore(config.output_dir, config.records_dir)
+    announced: set[str] = set()
+    while pending := [run for run in runs if not _is_over(run, runs, store)]:
+        ready = (run for run in pending if run.start is None or store.can_start(run))
+        if not any(_make(run, runs, store, config) for run in ready):
+            waiting = ", ".join(run.id for run in pending[:3])
+            if waiting not in announced:
+                logger.info("waiting for other processes: %s%s", waiting, " ..." if len(pending) > 3 else "")
+            announced.add(waiting)
+            time.sleep(_POLL_SECONDS)
+    for run in runs:
+        if store.is_done(run):
+            store.update_entries(run)
+    failed = [run.id for run in runs if store.has_failed(run)]
+    if failed:
+        raise NonFiniteError(f"not finite: {', '.join(failed)}; every run that does not start from them is done")
 
-    def __init__(self, config: StudyConfig) -> None:
-        self.config, self.store = config, Store(config.output_dir, config.records_dir)
 
-    def work(self, runs: Sequence[Run]) -> None:
-        """Makes every run that is not done, as soon as what it starts from is there.
-
-        Raises:
-            NonFiniteError: some runs could not be made; all others are done.
-        """
-        told: set[str] = set()
-        while pending := [run for run in runs if not self._is_settled(run, runs)]:
-            ready = (run for run in pending if run.start is None or self.store.can_start(run))
-            if not any(self.make(run, runs) for run in ready):
-                waiting = ", ".join(run.id for run in pending[:3])
-                if waiting not in told:
-                    logger.info("waiting for other processes: %s%s", waiting, " ..." if len(pending) > 3 else "")
-                told.add(waiting)
-                time.sleep(_PATIENCE)
-        for run in runs:
-            if self.store.is_done(run):
-                self.store.update_cells(run)
-        failed = [run.id for run in runs if self.store.has_failed(run)]
-        if failed:
-            raise NonFiniteError(f"not finite: {', '.join(failed)}; every run that does not start from them is done")
-
-    def make(self, run: Run, runs: Sequence[Run]) -> bool:
-        """Makes a run, unless it is settled by now or another process is at it.
-
-        Args:
-            run: the run.
-            runs: all of the study.
-
-        Returns:
-            Whether this process made it.
-        """
-        if not self.store.claim(run):
-            return False
-        if self._is_settled(run, runs):
-            self.store.let_go(run)
-            return False
-        logger.info("run %s", run.id)
-        try:
-            config = self._configuration(run)
-            RECIPES[run.recipe].load()(config)
-            self.store.keep(run, scale_name(self.config.size_preset), evidence(config))
-        except NonFiniteError as error:
-            logger.warning("%s: %s", run.id, error)
-            self.store.release(run, error.exit_code, str(error))
-            return True
-        except StopRequested as stop:
-            self.store.release(run, stop.exit_code, str(stop))
-            raise
-        except UserError as error:
-            self.store.release(run, error.exit_code, str(error))
-            raise UserError(f"{run.id}: {error}") from error
-        if not (run.pretrains or self.config.keep_models):
-            self.store.drop_weights(run)
-        self.store.release(run, 0, "done")
+def _make(run: PlannedRun, runs: Sequence[PlannedRun], store: RunStore, config: StudyConfig) -> bool:
+    """Makes a run, unless it is over by now or another process works on it; says whether this process made it."""
+    if not store.claim(run):
+        return False
+    if _is_over(run, runs, store):
+        store.release(run)
+        return False
+    logger.info("run %s", run.id)
+    try:
+        settings = _configuration(run, store, config)
+        start_run(settings)
+        store.keep(run, size_preset_name(config.size_preset), report_files_of(settings))
+    except NonFiniteError as error:
+        logger.warning("%s: %s", run.id, error)
+        store.finish(run, error.exit_code, str(error))
         return True
+    except StopRequested as stop:
+        store.finish(run, stop.exit_code, str(stop))
+        raise
+    except UserError as error:
+        store.finish(run, error.exit_code, str(error))
+        raise UserError(f"{run.id}: {error}") from error
+    if not (run.is_pretraining or config.keep_models):
+        store.drop_weights(run)
+    store.finish(run, 0, "done")
+    return True
 
-    def _is_settled(self, run: Run, runs: Sequence[Run]) -> bool:
-        """Done and complete, failed, or without hope because what it starts from failed."""
-        if run.pretrains and self.store.is_done(run):
-            return not self._is_missed(run, runs)
-        failed = self.store.has_failed(run) or (run.start is not None and self.store.has_failed(run.start))
-        return failed or self.store.is_done(run)
 
-    def _is_missed(self, pretraining: Run, runs: Sequence[Run]) -> bool:
-        """Whether a run that is still to be made starts from a model or a checkpoint of it that is gone."""
-        dependent = (run for run in runs if run.start is not None and run.start.id == pretraining.id)
-        return any(not self.store.is_done(run) and not self.store.can_start(run) for run in dependent)
+def start_run(config: PretrainingConfig | FinetuningConfig) -> None:
+    """Runs the recipe that a configuration belongs to."""
+    if isinstance(config, PretrainingConfig):
+        run_pretraining(config)
+    else:
+        run_finetuning(config)
 
-    def _configuration(self, run: Run) -> Any:
-        begun = self.store.is_begun(run)
-        folders: dict[str, Any] = {"output_dir": str(self.store.folder(run))}
-        if run.start is None:
-            folders |= {"corpus": self.config.corpus, "save_steps": run.save_steps, "save_total_limit": _ALL}
-        else:
-            folders["model_name_or_path"] = str(self.store.start_folder(run))
-            folders["data_dir"] = _data_dir(self.config, run.recipe)
-            if "feature_based" in run.settings:
-                folders["feature_cache_dir"] = str(self.store.output_dir / "features")
-        going_on = {"resume_from_checkpoint": "latest" if begun else None, "overwrite_output_dir": not begun}
-        config_class = RECIPES[run.recipe].config
-        return config_class(**{**run.settings, **folders, **going_on})
+
+def _is_over(run: PlannedRun, runs: Sequence[PlannedRun], store: RunStore) -> bool:
+    """Done and complete, failed, or without hope because what it starts from failed."""
+    if run.is_pretraining and store.is_done(run):
+        return not _is_missed(run, runs, store)
+    failed = store.has_failed(run) or (run.start is not None and store.has_failed(run.start))
+    return failed or store.is_done(run)
+
+
+def _is_missed(pretraining: PlannedRun, runs: Sequence[PlannedRun], store: RunStore) -> bool:
+    """Whether a run that is still to be made starts from a model or a checkpoint of it that is gone."""
+    dependent = (run for run in runs if run.start is not None and run.start.id == pretraining.id)
+    return any(not store.is_done(run) and not store.can_start(run) for run in dependent)
+
+
+def _configuration(run: PlannedRun, store: RunStore, config: StudyConfig) -> PretrainingConfig | FinetuningConfig:
+    resumes = store.can_resume(run)
+    settings: dict[str, Any] = {**run.settings, "output_dir": str(store.folder(run))}
+    if run.start is None:
+        settings |= {"corpus": config.corpus, "save_steps": run.save_steps, "save_total_limit": _ALL}
+    else:
+        settings |= {"model_name_or_path": str(store.start_folder(run)), "data_dir": _data_dir(config, run.recipe)}
+        if "feature_based" in run.settings:
+            settings["feature_cache_dir"] = str(store.output_dir / "features")
+    settings |= {"resume_from_checkpoint": "latest" if resumes else None, "overwrite_output_dir": not resumes}
+    return RECIPE_CONFIGS[run.recipe](**settings)
 
 
 def _data_dir(config: StudyConfig, recipe: str) -> str | None:

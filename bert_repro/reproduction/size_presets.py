@@ -1,7 +1,7 @@
-"""How large a study is: the size of its models, how long they are pre-trained, what they are fine-tuned on.
+"""Size presets of the experiments: how large their models are, how long they pre-train, what they are fine-tuned on.
 
-What the rows of a table are does not depend on this (`bert_repro.reproduction.suite`). A custom
-scale is a YAML file with the fields of `Scale`.
+What the rows of a table are does not depend on the preset (`bert_repro.reproduction.suite`). A custom preset is a YAML
+file with the fields of `SizePreset`.
 """
 
 import re
@@ -11,10 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro.cli.arguments import read_yaml_mapping, settings_from
-from bert_repro.configs import Phase
+from bert_repro.configs import (
+    FinetuningConfig,
+    GlueConfig,
+    NerConfig,
+    Phase,
+    PretrainingConfig,
+    SquadConfig,
+    SwagConfig,
+)
 from bert_repro.errors import UserError
 from bert_repro.presets import MODEL_SIZES, PAPER_LEARNING_RATE, PAPER_PHASES, PAPER_WARMUP_STEPS, PRESETS
-from bert_repro.recipes import RECIPES
+
+FEATURES = "features"
+"""CoNLL-2003 by the feature-based approach (5.3), beside `conll2003`, which fine-tunes."""
 
 TASK_RECIPES: Mapping[str, str] = {
     **dict.fromkeys(("mnli", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte"), "run_glue"),
@@ -22,26 +32,35 @@ TASK_RECIPES: Mapping[str, str] = {
     "squad_v2": "run_squad",
     "swag": "run_swag",
     "conll2003": "run_ner",
-    "features": "run_ner",
+    FEATURES: "run_ner",
 }
-"""The tasks of the studies; `features` is CoNLL-2003 by the feature-based approach (5.3)."""
+"""Task of the experiments -> the recipe that fine-tunes and scores it."""
+
+RECIPE_CONFIGS: Mapping[str, type[PretrainingConfig] | type[FinetuningConfig]] = {
+    "run_pretraining": PretrainingConfig,
+    "run_glue": GlueConfig,
+    "run_squad": SquadConfig,
+    "run_swag": SwagConfig,
+    "run_ner": NerConfig,
+}
+"""Recipe that an experiment runs -> its configuration."""
 
 
 @dataclass(frozen=True)
-class Scale:
-    """One scale of all studies.
+class SizePreset:
+    """One size of all experiments.
 
     Args:
         description: one line for people.
-        base: the size that stands for BERT-base in every table and in Figure 5, a key of `sizes`.
-        sizes: Table 6's rows, name -> settings of the shape.
+        base: the model size that stands for BERT-base in every table and in Figure 5, a key of `sizes`.
+        sizes: Table 6's rows, name -> settings of the model's shape.
         pretraining: settings of every pre-training run.
-        checkpoints: steps at which Figure 5 fine-tunes, the last one the end of pre-training.
+        checkpoints: optimizer steps at which Figure 5 fine-tunes, the last one the end of pre-training.
         tasks: task -> settings of its fine-tuning runs; keys of `TASK_RECIPES`, at least those of the asked tables.
         seeds: one fine-tuning run for each.
         bilstm_size: size per direction of the BiLSTM in Table 5's last row.
-        large: the size that stands for BERT-large in Tables 1 to 4 and 7, a key of `sizes`; None: no such rows.
-        table_1: settings that Table 1's runs have beside their task's, such as the paper's search of rates (4.1).
+        large: the model size that stands for BERT-large in Tables 1 to 4 and 7, a key of `sizes`; None: no such rows.
+        table_1: settings that Table 1's runs have beside their task's, such as the paper's learning rate sweep (4.1).
     """
 
     description: str
@@ -72,7 +91,7 @@ class Scale:
 
     @property
     def pretraining_steps(self) -> int:
-        """Optimiser steps of every pre-training run."""
+        """Optimizer steps of every pre-training run."""
         phases = self.pretraining.get("phases")
         return sum(phase.steps for phase in phases) if phases else int(self.pretraining.get("max_steps", 0))
 
@@ -84,7 +103,7 @@ _PAPER_TASKS: Mapping[str, Mapping[str, Any]] = {
     "squad_v2": PRESETS["squad-v2"].values,
     "swag": PRESETS["swag"].values,
     "conll2003": {"train_batch_size": 32, "num_train_epochs": 3.0, "learning_rate": 5e-5},  # A.3's grid
-    "features": {"train_batch_size": 32, "num_train_epochs": 10.0, "learning_rate": 1e-3},  # ours
+    FEATURES: {"train_batch_size": 32, "num_train_epochs": 10.0, "learning_rate": 1e-3},  # ours
 }
 _FAST = {"mixed_precision": "bf16"}
 _SMALL: Mapping[str, Any] = {"train_batch_size": 16, "learning_rate": 3e-4, "bias_correction": True}
@@ -106,16 +125,16 @@ _TRIAL_TASKS: Mapping[str, Mapping[str, Any]] = {
     },
     "swag": {**_SMALL, "max_train_samples": 500, "max_eval_samples": 500, "num_train_epochs": 2.0},
     "conll2003": {**_SMALL, **_TAGGING, "learning_rate": 1e-3},
-    "features": {**_SMALL, **_TAGGING, "learning_rate": 5e-3, "bilstm_size": 64},
+    FEATURES: {**_SMALL, **_TAGGING, "learning_rate": 5e-3, "bilstm_size": 64},
 }
 
-SCALES: Mapping[str, Scale] = {
-    "paper": Scale(
+SIZE_PRESETS: Mapping[str, SizePreset] = {
+    "paper": SizePreset(
         "the paper's own sizes and settings; 1,000,000 steps for every row",
         base="base",
         sizes={name: MODEL_SIZES[name].values for name in _TABLE_6},
         pretraining={
-            # A whole batch of the larger models is too much for one device; the update is the same.
+            # The full batch of the larger models is too much for one device; the update is the same.
             "phases": tuple(replace(phase, per_device_batch=16_384 // phase.max_seq_length) for phase in PAPER_PHASES),
             "learning_rate": PAPER_LEARNING_RATE,
             "warmup_steps": PAPER_WARMUP_STEPS,
@@ -128,7 +147,7 @@ SCALES: Mapping[str, Scale] = {
         large="large",
         table_1=PRESETS["glue-sweep"].values,
     ),
-    "gpu": Scale(
+    "gpu": SizePreset(
         "about a day on one modern GPU: BERT-base for 4% of the paper's steps, full training sets, three seeds",
         base="base",
         sizes={name: MODEL_SIZES[name].values for name in _TABLE_6[:4]},
@@ -144,7 +163,7 @@ SCALES: Mapping[str, Scale] = {
         seeds=(1, 2, 3),
         bilstm_size=768,
     ),
-    "trial": Scale(
+    "trial": SizePreset(
         "two CPU cores in about two hours: a 4-layer model of hidden size 96, parts of the training sets, three seeds; "
         "of four layers the last four are all, so that two rows of Table 7 ask the same of it",
         base="4-96-2",  # Table 7's rows need four layers
@@ -174,52 +193,52 @@ SCALES: Mapping[str, Scale] = {
 }
 
 
-_MAY_LACK = ("large", "table_1")
+_OPTIONAL = ("large", "table_1")
 
 
-def find_scale(name: str) -> Scale:
-    """A scale by its name, or from a YAML file.
+def find_size_preset(name: str) -> SizePreset:
+    """Returns a size preset by its name, or reads one from a YAML file.
 
     Raises:
-        UserError: no such scale or file, an unknown field, settings that do not fit, or a file whose name cannot be
-            the scale's.
+        UserError: no such preset or file, an unknown field, settings that do not fit, or a file name that cannot name
+            a preset.
     """
-    if name in SCALES:
-        return SCALES[name]
+    if name in SIZE_PRESETS:
+        return SIZE_PRESETS[name]
     if not name.endswith((".yaml", ".yml")):
-        raise UserError(f"--size_preset is {name!r}; choose one of: {', '.join(SCALES)}, or name a YAML file")
-    title = scale_name(name)
-    if title in SCALES or not re.fullmatch(r"[\w.-]+", title, re.ASCII):
+        raise UserError(f"--size_preset is {name!r}; choose one of: {', '.join(SIZE_PRESETS)}, or name a YAML file")
+    title = size_preset_name(name)
+    if title in SIZE_PRESETS or not re.fullmatch(r"[\w.-]+", title, re.ASCII):
         raise UserError(
-            f"--size_preset {name}: the file's name without its ending names the scale in records and report; it must "
-            f"consist of letters, digits, - _ . and differ from {', '.join(SCALES)}"
+            f"--size_preset {name}: the file's name without its ending names the preset in results and report; it must "
+            f"consist of letters, digits, - _ . and differ from {', '.join(SIZE_PRESETS)}"
         )
     document, where = read_yaml_mapping(Path(name), "--size_preset"), f"--size_preset {name}"
-    known = [item.name for item in fields(Scale)]
+    known = [item.name for item in fields(SizePreset)]
     for key in [*document, *known]:
         if key not in known:
             raise UserError(f"{where}: unknown field {key!r}; the fields are {', '.join(known)}")
-        if key not in document and key not in _MAY_LACK:
+        if key not in document and key not in _OPTIONAL:
             raise UserError(f"{where}: lacks {key}; the fields are {', '.join(known)}")
-    pretraining = settings_from(document["pretraining"], RECIPES["run_pretraining"].config, f"{where}: pretraining")
+    pretraining = settings_from(document["pretraining"], PretrainingConfig, f"{where}: pretraining")
     tasks = {
-        task: settings_from(told or {}, RECIPES[TASK_RECIPES[task]].config, f"{where}: tasks: {task}")
+        task: settings_from(given or {}, RECIPE_CONFIGS[TASK_RECIPES[task]], f"{where}: tasks: {task}")
         if task in TASK_RECIPES
-        else {}  # the scale refuses it
-        for task, told in document["tasks"].items()
+        else {}  # SizePreset refuses it
+        for task, given in document["tasks"].items()
     }
-    table_1 = settings_from(document.get("table_1") or {}, RECIPES["run_glue"].config, f"{where}: table_1")
+    table_1 = settings_from(document.get("table_1") or {}, GlueConfig, f"{where}: table_1")
     lists = {name: tuple(document[name]) for name in ("checkpoints", "seeds")}
-    return Scale(**{**document, **lists, "pretraining": pretraining, "tasks": tasks, "table_1": table_1})
+    return SizePreset(**{**document, **lists, "pretraining": pretraining, "tasks": tasks, "table_1": table_1})
 
 
-def scale_name(name: str) -> str:
-    """What records and report call a scale: its own name, or that of its file, without folder and ending."""
-    return name if name in SCALES else Path(name).stem
+def size_preset_name(name: str) -> str:
+    """Returns the preset's name in results and report: that of its file without folder and ending, or its own."""
+    return name if name in SIZE_PRESETS else Path(name).stem
 
 
-def as_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings ready for JSON, phases as mappings."""
+def json_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings ready for JSON, phases as mappings."""
     return {
         key: [asdict(item) if isinstance(item, Phase) else item for item in value]
         if isinstance(value, tuple)

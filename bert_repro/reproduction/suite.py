@@ -1,11 +1,11 @@
-"""What the rows of Tables 1 to 8 and of Figure 5 are, and the runs that make them.
+"""The runs behind Tables 1 to 8 and Figure 5 of the paper.
 
-A plan is a list of runs, each with the cells of the paper's tables that it fills. Two rows that need the same run share
-it: Table 5's base is Table 8's 80/10/10 row, one of Table 6's sizes and the last point of Figure 5's masked curve.
+Each planned run names the table entries that it fills. Two rows that need the same run share it: Table 5's base is
+Table 8's 80/10/10 row, one of Table 6's sizes and the last point of Figure 5's masked curve.
 
-Tables 1 to 4 have the rows BERT-base and, where the scale has one, BERT-large, scored on dev: test sets without labels
-are the leaderboards'. So Table 1, which is test only, shows ours on dev and no difference. No plan makes the ensembles
-and the TriviaQA step of Table 2; `run_squad --ensemble_with` and `convert_triviaqa` make them by hand.
+Tables 1 to 4 have the rows BERT-base and, where the size preset has one, BERT-large, scored on dev: test sets without
+labels are the leaderboards'. So Table 1, which is test only, shows ours on dev and no difference. The ensembles and the
+TriviaQA step of Table 2 are made by hand: `run_squad --ensemble_with` and `convert_triviaqa`.
 """
 
 import hashlib
@@ -13,16 +13,19 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from bert_repro.configs import PretrainingConfig, first_names
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
-from bert_repro.paper_results import TABLES, Column
+from bert_repro.paper_results import FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
 from bert_repro.presets import MASKING_MIXES
-from bert_repro.reproduction.size_presets import TASK_RECIPES, Scale, as_settings
+from bert_repro.reproduction.size_presets import FEATURES, TASK_RECIPES, SizePreset, json_settings
+from bert_repro.tasks import get_task
 
-FIGURE_5 = "figure5"
-STUDIES = ("1", "2", "3", "4", "5", "6", "7", "8", FIGURE_5)
+DATA_DIRS = {"run_glue": "glue_dir", "run_squad": "squad_dir", "run_swag": "swag_dir", "run_ner": "conll_dir"}
+"""Recipe -> the setting of `run_study` that names the folder of its official files."""
 
 _NO_NSP = {"next_sentence_prediction": False}
 _LEFT_TO_RIGHT = {**_NO_NSP, "left_to_right": True}
@@ -44,50 +47,35 @@ _TABLE_8_FEATURES = "concat_last_four"
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A place in a table of the paper, or a point of Figure 5.
-
-    Args:
-        table: one of `STUDIES`.
-        row: name of the row, as in `paper_results`; in Figure 5 MLM or LTR.
-        column: name of the column; in Figure 5 the step.
-    """
-
-    table: str
-    row: str
-    column: str
-
-
-@dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """One run of a recipe.
 
     Args:
         name: what people call it.
-        recipe: key of `recipes.RECIPES`.
+        recipe: key of `size_presets.RECIPE_CONFIGS`.
         settings: settings that decide its result, folders apart.
         data: names what it learns from: the pre-training corpus, or the task's files.
         start: the pre-training run whose model it starts from.
         step: the checkpoint of `start` that it starts from; None: the finished model.
-        save_steps: of a pre-training run, how often it writes a checkpoint; all are kept. Makes it no other run.
-        cells: what it fills. They do not make it another run.
+        save_steps: of a pre-training run, how often it writes a checkpoint; all are kept. Not part of its identity.
+        entries: the table entries that it fills. Not part of its identity.
     """
 
     name: str
     recipe: str
     settings: Mapping[str, Any]
     data: str
-    start: "Run | None" = None
+    start: "PlannedRun | None" = None
     step: int | None = None
     save_steps: int | None = None
-    cells: tuple[Cell, ...] = ()
+    entries: tuple[TableEntry, ...] = ()
 
     @cached_property
     def id(self) -> str:
         """Name and a digest of all that decides the result: the same settings are the same run."""
         identity = {
             "recipe": self.recipe,
-            "settings": as_settings(first_names(self.settings)),  # so that renamed settings make no other run
+            "settings": json_settings(first_names(self.settings)),  # so that renamed settings make no other run
             "data": self.data,
             "start": self.start.digest if self.start else None,
             "step": self.step,
@@ -100,142 +88,144 @@ class Run:
         return self.id.rpartition("-")[2]
 
     @property
-    def pretrains(self) -> bool:
+    def is_pretraining(self) -> bool:
         """Whether other runs start from it."""
         return self.start is None
 
 
-def expand(studies: Iterable[str], scale: Scale, corpus: str, data_of: Callable[[str], str]) -> list[Run]:
-    """The runs of some studies, each once, those that others start from first.
+def plan_runs(
+    tables: Iterable[str], preset: SizePreset, corpus: str, name_data: Callable[[str], str]
+) -> list[PlannedRun]:
+    """Returns the runs of some tables, each once, pre-training first.
 
     Args:
-        studies: out of `STUDIES`.
-        scale: how large they are.
+        tables: out of `paper_results.TABLE_KEYS`.
+        preset: how large they are.
         corpus: names the pre-training corpus; another corpus makes other runs.
-        data_of: names the files of a task, a key of `scales.TASK_RECIPES`; other files make other runs.
+        name_data: names the files of a task, a key of `size_presets.TASK_RECIPES`; other files make other runs.
 
     Raises:
-        UserError: the scale has no settings for a task that a study needs.
+        UserError: the preset has no settings for a task that a table needs.
     """
-    rows = _Rows(scale, corpus, data_of)
-    merged: dict[str, Run] = {}
-    for study in dict.fromkeys(studies):
-        for run in rows.of(study):
+    suite = _Suite(preset, corpus, name_data)
+    merged: dict[str, PlannedRun] = {}
+    for table in dict.fromkeys(tables):
+        for run in suite.runs_of(table):
             known = merged.get(run.id)
-            cells = tuple(dict.fromkeys((*(known.cells if known else ()), *run.cells)))
-            merged[run.id] = replace(run, cells=cells)
-    return sorted(merged.values(), key=lambda run: not run.pretrains)
+            entries = tuple(dict.fromkeys((*(known.entries if known else ()), *run.entries)))
+            merged[run.id] = replace(run, entries=entries)
+    return sorted(merged.values(), key=lambda run: not run.is_pretraining)
 
 
-class _Rows:
-    """Makes the runs of each study; one that several rows need comes once for each."""
+class _Suite:
+    """Makes the runs of each table; one that several rows need comes once for each."""
 
-    def __init__(self, scale: Scale, corpus: str, data_of: Callable[[str], str]) -> None:
-        self.scale, self.corpus, self.data_of = scale, corpus, data_of
+    def __init__(self, preset: SizePreset, corpus: str, name_data: Callable[[str], str]) -> None:
+        self.preset, self.corpus, self.name_data = preset, corpus, name_data
 
-    def of(self, study: str) -> Iterator[Run]:
+    def runs_of(self, table: str) -> Iterator[PlannedRun]:
         makers = {"1": self._table_1, "2": self._table_2, "3": self._table_3, "4": self._table_4}
         makers |= {"5": self._table_5, "6": self._table_6, "7": self._table_7, "8": self._table_8}
-        return makers.get(study, self._figure_5)()
+        return makers.get(table, self._figure_5)()
 
-    def _table_1(self) -> Iterator[Run]:
+    def _table_1(self) -> Iterator[PlannedRun]:
         for row, start in self._models():
             for task in dict.fromkeys(column.task for column in TABLES[1].columns if column.task != "glue"):
                 columns = (column for column in TABLES[1].columns if column.task == task)
-                yield from self._finetuning(start, task, _cells("1", row, columns), **self.scale.table_1)
+                yield from self._finetuning(start, task, _entries("1", row, columns), **self.preset.table_1)
 
-    def _table_2(self) -> Iterator[Run]:
+    def _table_2(self) -> Iterator[PlannedRun]:
         return self._on_dev("2")
 
-    def _table_3(self) -> Iterator[Run]:
+    def _table_3(self) -> Iterator[PlannedRun]:
         return self._on_dev("3")
 
-    def _table_4(self) -> Iterator[Run]:
+    def _table_4(self) -> Iterator[PlannedRun]:
         return self._on_dev("4")
 
-    def _on_dev(self, table: str) -> Iterator[Run]:
+    def _on_dev(self, table: str) -> Iterator[PlannedRun]:
         """A table of one task, its columns on dev."""
         columns = [column for column in TABLES[int(table)].columns if column.split == "validation"]
         for row, start in self._models():
-            yield from self._finetuning(start, columns[0].task, _cells(table, row, columns))
+            yield from self._finetuning(start, columns[0].task, _entries(table, row, columns))
 
-    def _models(self) -> Iterator[tuple[str, Run]]:
+    def _models(self) -> Iterator[tuple[str, PlannedRun]]:
         """The rows that are models of the paper's two sizes, with their pre-training."""
-        for row, size in (("BERT-base", self.scale.base), ("BERT-large", self.scale.large)):
+        for row, size in (("BERT-base", self.preset.base), ("BERT-large", self.preset.large)):
             if size is not None:
                 yield row, self._pretraining({}, size)
 
-    def _table_5(self) -> Iterator[Run]:
+    def _table_5(self) -> Iterator[PlannedRun]:
         for row, (changes, with_bilstm) in _TABLE_5.items():
             start = self._pretraining(changes)
-            added = {"bilstm_size": self.scale.bilstm_size} if with_bilstm else {}
+            added = {"bilstm_size": self.preset.bilstm_size} if with_bilstm else {}
             for column in TABLES[5].columns:
-                yield from self._finetuning(start, column.task, [Cell("5", row, column.name)], **added)
+                yield from self._finetuning(start, column.task, [TableEntry("5", row, column.name)], **added)
 
-    def _table_6(self) -> Iterator[Run]:
+    def _table_6(self) -> Iterator[PlannedRun]:
         perplexity, *tasks = TABLES[6].columns
-        for size in self.scale.sizes:
+        for size in self.preset.sizes:
             start = self._pretraining({}, size)
-            yield replace(start, cells=(Cell("6", size, perplexity.name),))
+            yield replace(start, entries=(TableEntry("6", size, perplexity.name),))
             for column in tasks:
-                yield from self._finetuning(start, column.task, [Cell("6", size, column.name)])
+                yield from self._finetuning(start, column.task, [TableEntry("6", size, column.name)])
 
-    def _table_7(self) -> Iterator[Run]:
+    def _table_7(self) -> Iterator[PlannedRun]:
         for row, start in self._models():
-            yield from self._finetuning(start, "conll2003", _cells("7", row, TABLES[7].columns))
+            yield from self._finetuning(start, "conll2003", _entries("7", row, TABLES[7].columns))
         start = self._pretraining({})
         for row, features in _FEATURE_ROWS.items():
-            cells = _cells("7", row, TABLES[7].columns)
-            yield from self._finetuning(start, "features", cells, feature_based=features)
+            entries = _entries("7", row, TABLES[7].columns)
+            yield from self._finetuning(start, FEATURES, entries, feature_based=features)
 
-    def _table_8(self) -> Iterator[Run]:
+    def _table_8(self) -> Iterator[PlannedRun]:
         mnli, finetuned, features = TABLES[8].columns
         for row, (mask, _, random) in zip(TABLES[8].rows, MASKING_MIXES, strict=True):
             start = self._pretraining({"mask_replace_prob": mask, "random_replace_prob": random})
-            yield from self._finetuning(start, "mnli", [Cell("8", row, mnli.name)])
-            yield from self._finetuning(start, "conll2003", [Cell("8", row, finetuned.name)])
-            cell = Cell("8", row, features.name)
-            yield from self._finetuning(start, "features", [cell], feature_based=_TABLE_8_FEATURES)
+            yield from self._finetuning(start, "mnli", [TableEntry("8", row, mnli.name)])
+            yield from self._finetuning(start, "conll2003", [TableEntry("8", row, finetuned.name)])
+            entry = TableEntry("8", row, features.name)
+            yield from self._finetuning(start, FEATURES, [entry], feature_based=_TABLE_8_FEATURES)
 
-    def _figure_5(self) -> Iterator[Run]:
-        for row, changes in (("MLM", {}), ("LTR", _LEFT_TO_RIGHT)):
+    def _figure_5(self) -> Iterator[PlannedRun]:
+        for row, changes in zip(FIGURE_5_ROWS, ({}, _LEFT_TO_RIGHT), strict=True):
             start = self._pretraining(changes)
-            for step in self.scale.checkpoints:
-                reached = None if step == self.scale.pretraining_steps else step
-                yield from self._finetuning(start, "mnli", [Cell(FIGURE_5, row, str(step))], reached)
+            for step in self.preset.checkpoints:
+                reached = None if step == self.preset.pretraining_steps else step
+                yield from self._finetuning(start, "mnli", [TableEntry(FIGURE_5_KEY, row, str(step))], reached)
 
-    def _pretraining(self, changes: Mapping[str, Any], size: str | None = None) -> Run:
-        """A pre-training run; changes to what is the default anyway make no other run."""
+    def _pretraining(self, changes: Mapping[str, Any], size: str | None = None) -> PlannedRun:
+        """A pre-training run; a change to what is the default anyway makes no other run."""
         defaults = {item.name: item.default for item in fields(PretrainingConfig)}
         changes = {name: value for name, value in changes.items() if value != defaults[name]}
-        shape = self.scale.sizes[size or self.scale.base]
-        return Run(
-            _name("pretraining", size or self.scale.base, changes),
+        shape = self.preset.sizes[size or self.preset.base]
+        return PlannedRun(
+            _name("pretraining", size or self.preset.base, changes),
             "run_pretraining",
-            {**self.scale.pretraining, **shape, **changes},
+            {**self.preset.pretraining, **shape, **changes},
             self.corpus,
-            save_steps=self.scale.checkpoints[0],
+            save_steps=self.preset.checkpoints[0],
         )
 
     def _finetuning(
-        self, start: Run, task: str, cells: list[Cell], step: int | None = None, **changes: Any
-    ) -> Iterator[Run]:
+        self, start: PlannedRun, task: str, entries: list[TableEntry], step: int | None = None, **changes: Any
+    ) -> Iterator[PlannedRun]:
         """A fine-tuning run for each seed, with the runs that it needs."""
         yield start
-        if task not in self.scale.tasks:
-            where = " and ".join(dict.fromkeys(f"--table {cell.table}" for cell in cells))
-            raise UserError(f"the scale's tasks lack {task}, which {where} needs; give it an entry, if only {{}}")
-        recipe, data = TASK_RECIPES[task], self.data_of(task)
-        told = {"task_name": "conll2003" if task == "features" else task, "do_train": True, "do_eval": True}
+        if task not in self.preset.tasks:
+            where = " and ".join(dict.fromkeys(f"--table {entry.table}" for entry in entries))
+            raise UserError(f"the size preset's tasks lack {task}, which {where} needs; give it an entry, if only {{}}")
+        recipe, data = TASK_RECIPES[task], self.name_data(task)
+        given = {"task_name": "conll2003" if task == FEATURES else task, "do_train": True, "do_eval": True}
         if recipe == "run_ner":
-            told["do_predict"] = True  # its test set is labelled
-        for seed in self.scale.seeds:
-            settings = {**told, **self.scale.tasks[task], **changes, "seed": seed}
-            yield Run(f"{task}-seed{seed}", recipe, settings, data, start, step, cells=tuple(cells))
+            given["do_predict"] = True  # its test set is labelled
+        for seed in self.preset.seeds:
+            settings = {**given, **self.preset.tasks[task], **changes, "seed": seed}
+            yield PlannedRun(f"{task}-seed{seed}", recipe, settings, data, start, step, entries=tuple(entries))
 
 
-def _cells(table: str, row: str, columns: Iterable[Column]) -> list[Cell]:
-    return [Cell(table, row, column.name) for column in columns]
+def _entries(table: str, row: str, columns: Iterable[Column]) -> list[TableEntry]:
+    return [TableEntry(table, row, column.name) for column in columns]
 
 
 def _name(kind: str, size: str, changes: Mapping[str, Any]) -> str:
@@ -249,3 +239,40 @@ def _name(kind: str, size: str, changes: Mapping[str, Any]) -> str:
         percent = round(100 * mask), round(100 * (1 - mask - random)), round(100 * random)
         return f"{kind}-{size}-masks-" + "-".join(map(str, percent))
     return f"{kind}-{size}"
+
+
+def corpus_fingerprint(corpus: str) -> str:
+    """Names a prepared corpus by its content: sources, counts and vocabulary.
+
+    Raises:
+        UserError: there is no prepared corpus.
+    """
+    manifest = PreparedCorpus.load(corpus).manifest
+    known = [Path(source[0]).name for source in manifest["settings"]["sources"]], manifest["counts"]
+    text = json.dumps([*known, manifest["tokenizer_fingerprint"]], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def task_fingerprint(name: str, data_dir: str | None) -> str:
+    """Names what a task is fine-tuned and scored on: the content of the files read, or the Hub's data set.
+
+    Args:
+        name: a key of `size_presets.TASK_RECIPES`.
+        data_dir: the folder of the official files; None: the Hub.
+
+    Raises:
+        UserError: the folder holds none of the task's files.
+    """
+    task = get_task("conll2003" if name == FEATURES else name)
+    if data_dir is None:
+        description = task.data_description()
+        return f"Hub {description.get('dataset', '')} {description.get('config', task.name)}"
+    paths = task.data_files(Path(data_dir))
+    digest = hashlib.sha256()
+    for path in filter(Path.is_file, paths):
+        with path.open("rb") as file:
+            digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()} ".encode())
+    if not any(map(Path.is_file, paths)):
+        flag, names = DATA_DIRS[TASK_RECIPES[name]], ", ".join(str(path) for path in paths)
+        raise UserError(f"--{flag} {data_dir}: holds none of {names}; name the folder of {task.title}'s official files")
+    return digest.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The paper's tables with ours in them: means over seeds, what is uncertain about them, and what may be subtracted."""
+"""The paper's tables with our numbers in them: means over seeds, their uncertainty, and what may be subtracted."""
 
 import math
 import statistics
@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from bert_repro.paper_results import FIGURE_5, TABLES, Column
-from bert_repro.reproduction.agreement import no_difference
-from bert_repro.reproduction.collect import FIGURE, FIGURE_ROWS, Cell, Run
-from bert_repro.reproduction.settings import named_settings
+from bert_repro.paper_results import FIGURE_5, FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
+from bert_repro.reproduction.collect import FinishedRun
+from bert_repro.reproduction.conditions import named_settings, no_difference
 from bert_repro.reproduction.statistics import Comparison, FloatArray, compare, interval, resampled_scores
 
 BASELINES: Mapping[str, str] = {
@@ -21,7 +20,7 @@ BASELINES: Mapping[str, str] = {
     "5": "BERT-base",
     "7": "BERT-base",
     "8": "80/10/10",
-    FIGURE: "MLM",
+    FIGURE_5_KEY: "MLM",
 }
 """The row that the others are tested against. Table 6, whose rows are sizes, takes the smallest that was run."""
 
@@ -41,8 +40,8 @@ _OTHER_SYSTEMS: Mapping[str, tuple[str, ...]] = {"7": ("ELMo", "CVT", "CSE")}
 
 
 @dataclass(frozen=True)
-class Ours:
-    """Our number for one cell.
+class OurNumber:
+    """Our number for one table entry.
 
     Args:
         column: what it measures.
@@ -50,12 +49,12 @@ class Ours:
         scores: theirs, in the paper's unit: percent, or a perplexity.
         low, high: ends of the interval; None where the runs have no scores of examples.
         comparison: against the baseline row, in the paper's unit; None where there is none.
-        difference: ours less the paper's.
+        difference: ours minus the paper's.
         reason: why there is no difference; None: there is one, or the paper has no number.
     """
 
     column: Column
-    runs: tuple[Run, ...]
+    runs: tuple[FinishedRun, ...]
     scores: tuple[float, ...]
     low: float | None = None
     high: float | None = None
@@ -65,7 +64,7 @@ class Ours:
 
     @property
     def mean(self) -> float:
-        """Mean over all runs, collapsed ones included."""
+        """Mean over all runs, degenerate ones included."""
         return statistics.fmean(self.scores)
 
     @property
@@ -74,29 +73,29 @@ class Ours:
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
     @property
-    def collapsed(self) -> int:
-        """How many of the runs say the same whatever they read."""
-        return sum(bool(run.split(self.column).get("degenerate")) for run in self.runs)
+    def degenerate(self) -> int:
+        """How many of the runs gave one answer for all examples."""
+        return sum(run.is_degenerate(self.column) for run in self.runs)
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultsRow:
     """A row: the paper's numbers and ours.
 
     Args:
-        name: the row's.
+        name: name of the row.
         paper: column -> the printed number, where there is one; empty for a row that the paper lacks.
         ours: column -> our number, where something was run.
         is_bert: whether it is a model that this project could run, and not another system of the paper's table.
         average: Table 1's average of ours; None: not all nine columns are there.
-        average_difference: that less the paper's.
+        average_difference: that minus the paper's.
         average_reason: why there is no such difference; None: there is one, or one of the two averages is missing.
         same_as: an earlier row of ours that is the same computation, whatever the paper's model had.
     """
 
     name: str
     paper: Mapping[str, float]
-    ours: Mapping[str, Ours] = field(default_factory=dict)
+    ours: Mapping[str, OurNumber] = field(default_factory=dict)
     is_bert: bool = True
     average: float | None = None
     average_difference: float | None = None
@@ -104,91 +103,95 @@ class Row:
     same_as: str | None = None
 
     @property
-    def runs(self) -> list[Run]:
-        """Those behind the row, each once."""
+    def runs(self) -> list[FinishedRun]:
+        """The runs behind the row, each once."""
         return list({run.name: run for ours in self.ours.values() for run in ours.runs}.values())
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table of the paper at one scale of ours, or Figure 5, whose columns are steps.
+class ResultsTable:
+    """A table of the paper at one size preset of ours, or Figure 5, whose columns are steps.
 
     Args:
         key: 1 to 8, or `figure5`.
         title: what it shows.
         columns: left to right.
         rows: the paper's, then those that only we have.
-        scale: of our runs; None: nothing was run.
+        size_preset: that of our runs; None: nothing was run.
         baseline: the row that the others are tested against; None where it was not run.
     """
 
     key: str
     title: str
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    scale: str | None
+    rows: tuple[ResultsRow, ...]
+    size_preset: str | None
     baseline: str | None
 
-    def row(self, name: str) -> Row | None:
-        """The row of that name."""
+    def row(self, name: str) -> ResultsRow | None:
+        """Returns the row of that name."""
         return next((row for row in self.rows if row.name == name), None)
 
 
 def unit(column: Column) -> float:
-    """What a score is multiplied with to be printed as the paper prints it."""
+    """Returns the factor that turns a score into what the paper prints."""
     return 1.0 if "perplexity" in column.metric else 100.0
 
 
 def score_range(column: Column) -> tuple[float, float]:
-    """The least and the greatest score there is, as printed."""
+    """Returns the lowest and the highest possible score, as printed."""
     if "perplexity" in column.metric:
         return 1.0, math.inf
     return (-100.0 if column.metric in _CORRELATIONS else 0.0), 100.0
 
 
-class Book:
-    """All runs by the cells that they fill.
+class AllResults:
+    """All runs by the table entries that they fill.
 
     Args:
         runs: what `collect` returned.
     """
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[FinishedRun]) -> None:
         self.runs = runs
-        self._cells: dict[tuple[str, Cell], list[Run]] = {}
+        self._entries: dict[tuple[str, TableEntry], list[FinishedRun]] = {}
         for run in runs:
-            for cell in run.cells:
-                self._cells.setdefault((run.scale, cell), []).append(run)
+            for entry in run.entries:
+                self._entries.setdefault((run.size_preset, entry), []).append(run)
         self._resampled: dict[tuple[str, str, str], FloatArray] = {}
 
     @cached_property
-    def tables(self) -> list[Table]:
-        """Tables 1 to 8, each once for every scale at which some of it was run, or once where none was."""
-        return [self._table(key, scale) for key in map(str, TABLES) for scale in (*self.scales(key),) or (None,)]
+    def tables(self) -> list[ResultsTable]:
+        """Tables 1 to 8, each once for every size preset at which some of it was run, or once where none was."""
+        return [
+            self._table(key, size_preset)
+            for key in map(str, TABLES)
+            for size_preset in (*self.size_presets(key),) or (None,)
+        ]
 
     @cached_property
-    def figures(self) -> list[Table]:
-        """Figure 5 for every scale at which it was run."""
-        return [self._table(FIGURE, scale) for scale in self.scales(FIGURE)]
+    def figures(self) -> list[ResultsTable]:
+        """Figure 5 for every size preset at which it was run."""
+        return [self._table(FIGURE_5_KEY, size_preset) for size_preset in self.size_presets(FIGURE_5_KEY)]
 
-    def scales(self, key: str) -> list[str]:
-        """The scales at which something of a table was run."""
-        return sorted({scale for scale, cell in self._cells if cell.table == key})
+    def size_presets(self, key: str) -> list[str]:
+        """Returns the size presets at which something of a table was run."""
+        return sorted({size_preset for size_preset, entry in self._entries if entry.table == key})
 
-    def compare(self, ours: Ours, other: Ours) -> Comparison | None:
+    def compare(self, ours: OurNumber, other: OurNumber) -> Comparison | None:
         """Tests one of our numbers against another in the same column; None where examples cannot be paired."""
         first, second = (self._by_seed(item) for item in (ours, other))
         if first is None or second is None or self._examples(ours) != self._examples(other):
             return None
-        found, scale = compare(first, second), unit(ours.column)
-        least, greatest = score_range(ours.column)
-        low, high = _within((scale * found.low, scale * found.high), least - greatest, greatest - least)
-        return Comparison(scale * found.difference, low, high, found.p_value, found.paired_seeds)
+        found, factor = compare(first, second), unit(ours.column)
+        lowest, highest = score_range(ours.column)
+        low, high = _within((factor * found.low, factor * found.high), lowest - highest, highest - lowest)
+        return Comparison(factor * found.difference, low, high, found.p_value, found.paired_seeds)
 
-    def _table(self, key: str, scale: str | None) -> Table:
-        if key == FIGURE:
-            title, columns = FIGURE_5.statement, tuple(self._steps(scale))
-            papers: Mapping[str, Mapping[str, float]] = {name: {} for name in FIGURE_ROWS}
+    def _table(self, key: str, size_preset: str | None) -> ResultsTable:
+        if key == FIGURE_5_KEY:
+            title, columns = FIGURE_5.statement, tuple(self._steps(size_preset))
+            papers: Mapping[str, Mapping[str, float]] = {name: {} for name in FIGURE_5_ROWS}
         else:
             title, columns, printed = TABLES[int(key)].title, TABLES[int(key)].columns, TABLES[int(key)].rows
             names = [column.name for column in columns]
@@ -196,12 +199,12 @@ class Book:
                 name: {column: value for column, value in zip(names, values, strict=True) if value is not None}
                 for name, values in printed.items()
             }
-        others = [row for row in self._rows_of(key, scale) if row not in papers]
-        found = {name: self._ours(key, scale, name, columns, papers.get(name, {})) for name in [*papers, *others]}
+        others = [row for row in self._rows_of(key, size_preset) if row not in papers]
+        found = {name: self._ours(key, size_preset, name, columns, papers.get(name, {})) for name in [*papers, *others]}
         baseline = self._baseline(key, found)
         same = _coinciding(found)
         rows = [
-            Row(
+            ResultsRow(
                 name,
                 papers.get(name, {}),
                 self._tested(ours, found[baseline] if baseline and name != baseline else {}),
@@ -211,34 +214,34 @@ class Book:
             )
             for name, ours in found.items()
         ]
-        return Table(key, title, columns, tuple(rows), scale, baseline)
+        return ResultsTable(key, title, columns, tuple(rows), size_preset, baseline)
 
-    def _steps(self, scale: str | None) -> list[Column]:
-        steps = {int(cell.column) for at, cell in self._cells if at == scale and cell.table == FIGURE}
+    def _steps(self, size_preset: str | None) -> list[Column]:
+        steps = {int(entry.column) for at, entry in self._entries if at == size_preset and entry.table == FIGURE_5_KEY}
         measured = FIGURE_5.column
         return [Column(str(step), measured.task, measured.metric, measured.split) for step in sorted(steps)]
 
-    def _rows_of(self, key: str, scale: str | None) -> list[str]:
+    def _rows_of(self, key: str, size_preset: str | None) -> list[str]:
         """Rows that were run, the smaller models first."""
         sizes: dict[str, int] = {}
-        for (at, cell), runs in self._cells.items():
-            if at == scale and cell.table == key:
-                sizes.setdefault(cell.row, parameters(runs[0]))
+        for (at, entry), runs in self._entries.items():
+            if at == size_preset and entry.table == key:
+                sizes.setdefault(entry.row, runs[0].parameters)
         return sorted(sizes, key=lambda name: (sizes[name], name))
 
     def _ours(
-        self, key: str, scale: str | None, row: str, columns: Sequence[Column], paper: Mapping[str, float]
-    ) -> dict[str, Ours]:
+        self, key: str, size_preset: str | None, row: str, columns: Sequence[Column], paper: Mapping[str, float]
+    ) -> dict[str, OurNumber]:
         return {
             column.name: self._number(column, runs, paper.get(column.name))
             for column in columns
-            if scale is not None and (runs := self._cells.get((scale, Cell(key, row, column.name))))
+            if size_preset is not None and (runs := self._entries.get((size_preset, TableEntry(key, row, column.name))))
         }
 
-    def _number(self, column: Column, runs: list[Run], paper: float | None) -> Ours:
+    def _number(self, column: Column, runs: list[FinishedRun], paper: float | None) -> OurNumber:
         runs = sorted(runs, key=lambda run: run.seed)
         scores = tuple(unit(column) * run.score(column) for run in runs)
-        ours = Ours(column, tuple(runs), scores)
+        ours = OurNumber(column, tuple(runs), scores)
         resampled = self._by_seed(ours)
         low = high = difference = reason = None
         if resampled is not None:
@@ -249,24 +252,24 @@ class Book:
             difference = ours.mean - paper if reason is None else None
         return replace(ours, low=low, high=high, difference=difference, reason=reason)
 
-    def _tested(self, ours: Mapping[str, Ours], baseline: Mapping[str, Ours]) -> dict[str, Ours]:
+    def _tested(self, ours: Mapping[str, OurNumber], baseline: Mapping[str, OurNumber]) -> dict[str, OurNumber]:
         return {
             name: replace(number, comparison=self.compare(number, baseline[name])) if name in baseline else number
             for name, number in ours.items()
         }
 
-    def _baseline(self, key: str, found: Mapping[str, Mapping[str, Ours]]) -> str | None:
+    def _baseline(self, key: str, found: Mapping[str, Mapping[str, OurNumber]]) -> str | None:
         run = [name for name, ours in found.items() if ours]
         if key == "6":
-            sizes = {name: parameters(next(iter(found[name].values())).runs[0]) for name in run}
+            sizes = {name: next(iter(found[name].values())).runs[0].parameters for name in run}
             return min(sizes, key=lambda name: sizes[name], default=None)
         return BASELINES[key] if BASELINES[key] in run else None
 
-    def _by_seed(self, ours: Ours) -> dict[int, tuple[float, FloatArray]] | None:
+    def _by_seed(self, ours: OurNumber) -> dict[int, tuple[float, FloatArray]] | None:
         """Seed -> score and its resamples; None where a run has no scores of examples, or they differ in number."""
         found = {}
         for run in ours.runs:
-            examples = run.scores_of_examples(ours.column)
+            examples = run.example_scores(ours.column)
             if examples is None:
                 return None
             key = (run.name, ours.column.split, ours.column.metric)
@@ -275,20 +278,15 @@ class Book:
             found[run.seed] = (run.score(ours.column), self._resampled[key])
         return found if len(self._examples(ours)) == 1 else None
 
-    def _examples(self, ours: Ours) -> set[int]:
-        scores = [run.scores_of_examples(ours.column) for run in ours.runs]
+    def _examples(self, ours: OurNumber) -> set[int]:
+        scores = [run.example_scores(ours.column) for run in ours.runs]
         return {len(examples) for examples in scores if examples is not None}
 
 
-def _within(ends: Sequence[float], least: float, greatest: float) -> tuple[float, float]:
-    """An interval without what no score can be: Student's factor at few seeds reaches beyond."""
-    low, high = (min(max(end, least), greatest) for end in ends)
+def _within(ends: Sequence[float], lowest: float, highest: float) -> tuple[float, float]:
+    """Cuts an interval to possible scores: Student's factor at few seeds reaches beyond."""
+    low, high = (min(max(end, lowest), highest) for end in ends)
     return low, high
-
-
-def parameters(run: Run) -> int:
-    """Parameters of a run's model, its head included."""
-    return int(run.record.get("model", {}).get("parameters", 0))
 
 
 def _is_bert(key: str, row: str) -> bool:
@@ -297,19 +295,19 @@ def _is_bert(key: str, row: str) -> bool:
     return row not in _OTHER_SYSTEMS.get(key, ())
 
 
-def _coinciding(found: Mapping[str, Mapping[str, Ours]]) -> dict[str, str]:
+def _coinciding(found: Mapping[str, Mapping[str, OurNumber]]) -> dict[str, str]:
     """Row -> an earlier one that is the same computation: Table 7's rows where the model has few layers."""
     earlier: dict[Any, str] = {}
     same = {}
     for name, (combine, layers) in FEATURE_ROWS.items():
         run = next((run for ours in found.get(name, {}).values() for run in ours.runs), None)
-        if run is None or "num_hidden_layers" not in run.record.get("model", {}):
+        if run is None or "num_hidden_layers" not in run.results.get("model", {}):
             continue
-        read = tuple(range(run.record["model"]["num_hidden_layers"] + 1)[layers])
+        read = tuple(range(run.results["model"]["num_hidden_layers"] + 1)[layers])
         settings = {key: value for key, value in named_settings(run).items() if key != "feature_based"}
-        rate = run.record.get("settings", {}).get("learning_rate")
-        # A single layer is neither added nor laid beside another.
-        computed = (read, combine if len(read) > 1 else None, run.pretraining, rate, tuple(settings.items()))
+        learning_rate = run.settings.get("learning_rate")
+        # A single layer is neither added nor concatenated.
+        computed = (read, combine if len(read) > 1 else None, run.pretraining, learning_rate, tuple(settings.items()))
         if computed in earlier:
             same[name] = earlier[computed]
         earlier.setdefault(computed, name)
@@ -317,7 +315,7 @@ def _coinciding(found: Mapping[str, Mapping[str, Ours]]) -> dict[str, str]:
 
 
 def _average(
-    columns: Sequence[Column], ours: Mapping[str, Ours], paper: Mapping[str, float]
+    columns: Sequence[Column], ours: Mapping[str, OurNumber], paper: Mapping[str, float]
 ) -> tuple[float | None, float | None, str | None]:
     """Table 1's average, the mean of its other nine columns, if all are there; its difference to the paper's, or why
     there is none: what keeps one of the nine apart keeps their mean apart."""

@@ -7,8 +7,8 @@ import pytest
 from bert_repro import cli
 from bert_repro.configs import GlueConfig, PretrainingConfig, SquadConfig, current_names
 from bert_repro.errors import UserError
-from bert_repro.reproduction.size_presets import SCALES
-from bert_repro.reproduction.suite import expand
+from bert_repro.reproduction.size_presets import SIZE_PRESETS
+from bert_repro.reproduction.suite import plan_runs
 
 GLUE = ["--model_name_or_path", "m", "--do_train", "--do_eval"]
 
@@ -50,5 +50,5 @@ def test_stored_settings_compare_under_the_names_of_today() -> None:
 
 
 def test_runs_of_a_study_made_before_the_renaming_are_found() -> None:
-    runs = {run.id for run in expand(["8"], SCALES["trial"], "corpus", str)}
+    runs = {run.id for run in plan_runs(["8"], SIZE_PRESETS["trial"], "corpus", str)}
     assert "pretraining-4-96-2-masks-0-0-100-981bc088" in runs

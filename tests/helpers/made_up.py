@@ -15,20 +15,20 @@ SHAPE = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "
 HARDWARE = {"device": "cpu", "processor": "Some Processor", "cores": 2, "cpu_threads": 1, "processes": 1}
 
 
-def cell(table: Any, row: str, column: Any) -> dict[str, Any]:
+def entry(table: Any, row: str, column: Any) -> dict[str, Any]:
     return {"table": table, "row": row, "column": str(column)}
 
 
-def write(folder: Path, record: dict[str, Any], **files: Any) -> Path:
+def write(folder: Path, results: dict[str, Any], **files: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in {"results": record, **files}.items():
+    for name, content in {"results": results, **files}.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     return folder
 
 
 def finetuning(
     root: Path,
-    cells: Sequence[dict[str, Any]],
+    entries: Sequence[dict[str, Any]],
     right: float,
     *,
     task: str = "mnli",
@@ -43,7 +43,7 @@ def finetuning(
     """A fine-tuning run that is right on a share of the examples, the harder ones wrong first but for some noise."""
     rows = SPLIT_ROWS[task, split] if rows is None else rows
     trained = SPLIT_ROWS[task, "train"] if trained is None else trained
-    name = f"{task}-{zlib.crc32(json.dumps([cells, seed, changes.get('scale')]).encode()):08x}"
+    name = f"{task}-{zlib.crc32(json.dumps([entries, seed, changes.get('size_preset')]).encode()):08x}"
     generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
     hardness = np.random.default_rng(0).random(rows) + generator.normal(0, 0.3, rows)
     answers = np.zeros(rows, dtype=int)
@@ -52,11 +52,11 @@ def finetuning(
     scored = {
         "metrics": {metric: float(answers.mean())},
         "rows_scored": rows,
-        "collapsed": changes.pop("collapsed", False),
+        "degenerate": changes.pop("degenerate", False),
     }
-    study = {"cells": list(cells), "scale": changes.pop("scale", "trial")}
+    study = {"table_entries": list(entries), "size_preset": changes.pop("size_preset", "trial")}
     study |= {"pretraining": changes.pop("pretraining", None), "checkpoint_step": changes.pop("step", None)}
-    record = {
+    results = {
         "task": task,
         "splits": {split: scored},
         "train": {"examples": trained, "rows": trained, "dropped": 0, "steps": 300, "batch": 32},
@@ -68,21 +68,24 @@ def finetuning(
         **changes,
     }
     files = {"examples": {split: {metric: scores}}} if examples else {}
-    return write(root / name, record, **files)
+    return write(root / name, results, **files)
 
 
-def row(root: Path, cells: Sequence[dict[str, Any]], right: float, spread: float = 0.01, **changes: Any) -> list[Path]:
+def row(
+    root: Path, entries: Sequence[dict[str, Any]], right: float, spread: float = 0.01, **changes: Any
+) -> list[Path]:
     """A run for each seed; `spread` apart."""
     shifts = (0.0, -spread, spread)
     return [
-        finetuning(root, cells, right + shift, seed=seed, **changes) for seed, shift in zip(SEEDS, shifts, strict=True)
+        finetuning(root, entries, right + shift, seed=seed, **changes)
+        for seed, shift in zip(SEEDS, shifts, strict=True)
     ]
 
 
 def pretraining(
-    root: Path, name: str, cells: Sequence[dict[str, Any]] = (), perplexity: float = 66.7, **settings: Any
+    root: Path, name: str, entries: Sequence[dict[str, Any]] = (), perplexity: float = 66.7, **settings: Any
 ) -> str:
-    """A pre-training run with curve and probes; returns its name."""
+    """A pre-training run with curve and breakdown; returns its name."""
     steps = list(range(10, 2001, 10))
     kind = "lm" if settings.get("left_to_right") else "mlm"
     shift = zlib.crc32(name.encode()) % 100 / 200
@@ -91,7 +94,7 @@ def pretraining(
         "training": {"step": steps, f"{kind}_loss": losses},
         "heldout": {"step": [1000, 2000], f"{kind}_loss": [4.6, 4.2]},
     }
-    probes: dict[str, Any] = {
+    breakdown: dict[str, Any] = {
         "by_frequency": [
             {"at_least": 10**n, "below": 10 ** (n + 1), "right": n, "predictions": 10, "accuracy": n / 10 * (1 - shift)}
             for n in range(7)
@@ -99,21 +102,21 @@ def pretraining(
     }
     if kind == "mlm":
         accuracy = {"mask": 0.2, "same": 0.9, "random": 0.1}
-        probes["by_action"] = {
+        breakdown["by_action"] = {
             name: {"right": int(100 * share), "predictions": 100, "accuracy": share} for name, share in accuracy.items()
         }
         if settings.get("next_sentence_prediction", True):
             curve["training"]["nsp_loss"] = [0.5 + 0.2 * np.exp(-step / 900) for step in steps]
-            probes["nsp_confusion"] = {
+            breakdown["nsp_confusion"] = {
                 "is_next": {"is_next": 700, "not_next": 300},
                 "not_next": {"is_next": 200, "not_next": 800},
             }
     layers = settings.pop("num_hidden_layers", SHAPE["num_hidden_layers"])
-    record = {
+    results = {
         "task": "pre-training",
         "metrics": {f"{kind}_loss": 4.2, f"{kind}_perplexity": perplexity},
         "rows_scored": 512,
-        "probes": probes,
+        "probes": breakdown,
         "data": {
             "sources": [f"corpus-{number:02d}.jsonl.xz" for number in range(10)],
             "counts": {"documents": 29_361, "words": 82_000_000},
@@ -133,15 +136,15 @@ def pretraining(
         },
         "hardware": HARDWARE,
         "model": {**SHAPE, "num_hidden_layers": layers},
-        "study": {"cells": list(cells), "scale": "trial", "pretraining": name, "checkpoint_step": None},
+        "study": {"table_entries": list(entries), "size_preset": "trial", "pretraining": name, "checkpoint_step": None},
     }
-    write(root / name, record, curve=curve)
+    write(root / name, results, curve=curve)
     return name
 
 
 def trial(root: Path) -> Path:
-    """A study like the trial scale: Tables 5 to 8 and Figure 5, some effects there, some not."""
-    base = pretraining(root, "pretraining-base", [cell("6", "2-128-4", "LM perplexity")])
+    """A study like the trial preset: Tables 5 to 8 and Figure 5, some effects there, some not."""
+    base = pretraining(root, "pretraining-base", [entry("6", "2-128-4", "LM perplexity")])
     no_nsp = pretraining(root, "pretraining-no-nsp", next_sentence_prediction=False)
     ltr = pretraining(root, "pretraining-ltr", next_sentence_prediction=False, left_to_right=True)
     starts = dict(zip(TABLES[5].rows, (base, no_nsp, ltr, ltr), strict=True))
@@ -151,23 +154,23 @@ def trial(root: Path) -> Path:
             rows, trained = {"mnli": (1000, 3000), "qnli": (800, 3000), "squad": (600, 1500)}.get(
                 column.task, (None, None)
             )
-            cells = [cell("5", name, column.name)]
+            entries = [entry("5", name, column.name)]
             if name == "BERT-base" and column.task == "mnli":
-                cells.append(cell("8", "80/10/10", "MNLI"))
+                entries.append(entry("8", "80/10/10", "MNLI"))
             row(
-                root, cells, 0.62 + gaps[name], task=column.task, split=column.split, metric=column.metric, rows=rows,
-                trained=trained, pretraining=start, collapsed=name == "No NSP" and column.task == "mrpc",
+                root, entries, 0.62 + gaps[name], task=column.task, split=column.split, metric=column.metric, rows=rows,
+                trained=trained, pretraining=start, degenerate=name == "No NSP" and column.task == "mrpc",
             )  # fmt: skip
     for size, share, layers in (("2-128-4", 0.61, 2), ("4-128-4", 0.66, 4)):
         model = {**SHAPE, "num_hidden_layers": layers, "parameters": 1_000_000 * layers}
         start = base
         if layers != 2:
-            cells = [cell("6", size, "LM perplexity")]
-            start = pretraining(root, f"pretraining-{size}", cells, perplexity=61.5, num_hidden_layers=layers)
+            entries = [entry("6", size, "LM perplexity")]
+            start = pretraining(root, f"pretraining-{size}", entries, perplexity=61.5, num_hidden_layers=layers)
         for column in TABLES[6].columns[1:]:
             row(
                 root,
-                [cell("6", size, column.name)],
+                [entry("6", size, column.name)],
                 share,
                 rows=400,
                 task=column.task,
@@ -176,11 +179,11 @@ def trial(root: Path) -> Path:
                 model=model,
             )
     for number, name in enumerate(name for name in TABLES[7].rows if name not in ("ELMo", "CVT", "CSE", "BERT-large")):
-        cells = [cell("7", name, "dev")]
+        entries = [entry("7", name, "dev")]
         if name == "Concat last four hidden":
-            cells.append(cell("8", "80/10/10", "NER feature-based"))
+            entries.append(entry("8", "80/10/10", "NER feature-based"))
         row(
-            root, cells, 0.60 + 0.01 * number, task="conll2003", split="validation", metric="entity_f1", rows=1000,
+            root, entries, 0.60 + 0.01 * number, task="conll2003", split="validation", metric="entity_f1", rows=1000,
             pretraining=base, settings={"feature_based": name},
         )  # fmt: skip
     for mix in list(TABLES[8].rows)[1:]:
@@ -188,8 +191,8 @@ def trial(root: Path) -> Path:
         start = pretraining(
             root, f"pretraining-{mix.replace('/', '-')}", mask_replace_prob=masks, random_replace_prob=random
         )
-        row(root, [cell("8", mix, "MNLI")], 0.6 + 0.02 * same, rows=1000, trained=3000, pretraining=start)
+        row(root, [entry("8", mix, "MNLI")], 0.6 + 0.02 * same, rows=1000, trained=3000, pretraining=start)
     for number, step in enumerate((400, 800, 1200, 1600, 2000)):
         for name, share in (("MLM", 0.5 + 0.03 * number), ("LTR", 0.5 + 0.015 * number)):
-            row(root, [cell("figure5", name, step)], share, rows=1000, trained=3000, pretraining=base, step=step)
+            row(root, [entry("figure5", name, step)], share, rows=1000, trained=3000, pretraining=base, step=step)
     return root

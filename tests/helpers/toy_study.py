@@ -1,6 +1,6 @@
 """A study whose runs take a moment and learn nothing; also run as a script, in processes of its own.
 
-python toy_study.py OUTPUT LOG [--seconds S] [flags of run_study]
+python toy_study.py LOG [--seconds S] [flags of run_study]
 """
 
 import argparse
@@ -12,21 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro import cli
-from bert_repro.recipes import RECIPES, Recipe
+from bert_repro.configs import PretrainingConfig
 from bert_repro.reproduction import runner
 from bert_repro.tasks import TASKS
 
 
-class ToyRecipe:
-    """Stands in for a recipe: writes what a run leaves, with a score that its settings decide, and logs its start."""
+class ToyRun:
+    """Stands in for the recipes: writes what a run leaves, with a score that its settings decide, and logs itself."""
 
-    def __init__(self, recipe: Recipe, log: Path, seconds: float) -> None:
-        self.config, self.log, self.seconds = recipe.config, log, seconds
+    def __init__(self, log: Path, seconds: float) -> None:
+        self.log, self.seconds = log, seconds
 
-    def load(self) -> Any:
-        return self.run
-
-    def run(self, config: Any) -> None:
+    def __call__(self, config: Any) -> None:
         folder = Path(config.output_dir)
         self._say(f"begin {folder.name}")
         time.sleep(self.seconds)
@@ -35,7 +32,8 @@ class ToyRecipe:
         results = {"settings": {"output_dir": str(folder), "seed": config.seed}, "seed": config.seed} | scored(
             config, score
         )
-        steps = range(config.save_steps, config.max_steps + 1, config.save_steps) if hasattr(config, "corpus") else ()
+        pretrains = isinstance(config, PretrainingConfig)
+        steps = range(config.save_steps, config.max_steps + 1, config.save_steps) if pretrains else ()
         for place in (folder, *(folder / "checkpoints" / f"step-{step}" for step in steps)):
             place.mkdir(parents=True, exist_ok=True)
             (place / "model.safetensors").write_bytes(b"weights")
@@ -49,7 +47,7 @@ class ToyRecipe:
 
 def scored(config: Any, score: float) -> dict[str, Any]:
     """Task and scores as a run records them: the same score in every metric of every split."""
-    if not hasattr(config, "task_name"):
+    if isinstance(config, PretrainingConfig):
         metrics = {"lm_perplexity" if config.left_to_right else "mlm_perplexity": 100 * score}
         return {"task": "pre-training", "metrics": metrics, "rows_scored": 8}
     task = TASKS[config.task_name]
@@ -60,11 +58,9 @@ def scored(config: Any, score: float) -> dict[str, Any]:
 
 
 def install(log: Path, seconds: float = 0.0) -> None:
-    """Makes the engine run toys."""
-    for name in ("run_pretraining", "run_glue", "run_squad", "run_swag", "run_ner"):
-        recipe: Any = ToyRecipe(RECIPES[name], log, seconds)
-        runner.RECIPES = {**runner.RECIPES, name: recipe}
-    runner.evidence = lambda config: {"examples.json": {}}
+    """Makes the runner run toys."""
+    runner.start_run = ToyRun(log, seconds)
+    runner.report_files_of = lambda config: {"examples.json": {}}
     runner.corpus_fingerprint = lambda corpus: "toy corpus"
 
 

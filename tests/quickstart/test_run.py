@@ -39,7 +39,7 @@ def test_screen_stays_within_its_width(caplog):
 
 def test_a_foreign_folder_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="holds something else than an earlier quickstart; name another folder"):
+    with pytest.raises(UserError, match="holds something other than an earlier quickstart; name another folder"):
         prepare_folder(tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "mine"
 
@@ -49,8 +49,8 @@ def test_an_own_folder_is_emptied_and_claimed(tmp_path):
     prepare_folder(folder)
     (folder / "corpus").mkdir()
     prepare_folder(folder)
-    assert sorted(path.name for path in folder.iterdir()) == [run.RECORD, STATUS]
-    assert json.loads((folder / run.RECORD).read_text()) == {"finished": False}
+    assert sorted(path.name for path in folder.iterdir()) == [run.RESULTS, STATUS]
+    assert json.loads((folder / run.RESULTS).read_text()) == {"finished": False}
 
 
 def test_a_file_is_refused(tmp_path):
@@ -59,18 +59,18 @@ def test_a_file_is_refused(tmp_path):
         prepare_folder(tmp_path / "file")
 
 
-def test_a_promise_that_is_not_kept_ends_with_code_1_and_a_clear_line(tmp_path, monkeypatch, caplog):
+def test_a_result_below_what_is_needed_ends_with_code_1_and_a_clear_line(tmp_path, monkeypatch, caplog):
     kept, missed = Check("first", 0.5, 0.5), Check("second", 0.30, 0.45)
     monkeypatch.setattr(run, "_quiet_libraries", lambda: None)
-    monkeypatch.setattr(run.Road, "walk", lambda self: {"checks": [vars(kept), vars(missed)]})
+    monkeypatch.setattr(run.Quickstart, "run", lambda self: {"checks": [vars(kept), vars(missed)]})
     with pytest.raises(SystemExit) as stopped:
         run.run_quickstart(QuickstartConfig(output_dir=str(tmp_path / "run")))
     assert stopped.value.code == 1
-    assert caplog.messages[-1] == "not as promised: second is 30.0%, promised 45.0%"
+    assert caplog.messages[-1] == "not reached: second is 30.0%, expected at least 45.0%"
     assert json.loads((tmp_path / "run" / STATUS).read_text())["code"] == 1
 
 
-def test_the_stock_process_never_imports_this_package_and_agrees(tmp_path):
+def test_the_upstream_process_never_imports_this_package_and_agrees(tmp_path):
     from transformers import BertTokenizer
 
     from bert_repro.models.configuration_bert_repro import BertReproConfig
@@ -84,13 +84,13 @@ def test_the_stock_process_never_imports_this_package_and_agrees(tmp_path):
     BertReproForPreTraining(shape).save_pretrained(tmp_path)
     BertTokenizer(vocab={word: number for number, word in enumerate(words)}).save_pretrained(tmp_path)
     request = {"AutoModel": {"auto_class": "AutoModel", "folder": str(tmp_path), "texts": ["a b", "a [MASK] c b"]}}
-    answers = stages._ask_stock_process(tmp_path, request)
+    answers = stages._ask_upstream_process(tmp_path, request)
     ours = upstream_process.outputs(BertReproModel, str(tmp_path), ["a b", "a [MASK] c b"])
     assert answers["AutoModel"].shape == (2, 6, 32)
     np.testing.assert_allclose(answers["AutoModel"], ours, atol=1e-5)
 
 
-def test_the_stock_process_refuses_when_this_package_was_imported(tmp_path):
+def test_the_upstream_process_refuses_when_this_package_was_imported(tmp_path):
     from bert_repro.quickstart import upstream_process
 
     (tmp_path / "request.json").write_text("{}")
@@ -99,13 +99,13 @@ def test_the_stock_process_refuses_when_this_package_was_imported(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_whole_road_keeps_its_promises(tmp_path):
+def test_the_complete_quickstart_reaches_what_it_must(tmp_path):
     command = [sys.executable, str(ROOT / "recipes" / "quickstart.py"), "--output_dir", str(tmp_path / "run")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    record = json.loads((tmp_path / "run" / run.RECORD).read_text())
-    assert record["finished"]
-    assert all(Check(**check).holds for check in record["checks"])
-    assert {"majority", "bag_of_words", "untrained", "pretrained"} == set(record["figures"]["classifier"])
-    assert max(record["figures"]["largest_difference"].values()) < 1e-3
+    results = json.loads((tmp_path / "run" / run.RESULTS).read_text())
+    assert results["finished"]
+    assert all(Check(**check).holds for check in results["checks"])
+    assert {"majority", "bag_of_words", "untrained", "pretrained"} == set(results["metrics"]["classifier"])
+    assert max(results["metrics"]["largest_difference"].values()) < 1e-3
     assert json.loads((tmp_path / "run" / STATUS).read_text())["code"] == 0

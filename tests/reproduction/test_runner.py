@@ -21,10 +21,8 @@ from bert_repro.configs import ReportConfig
 from bert_repro.errors import NonFiniteError
 from bert_repro.recipes import RECIPES
 from bert_repro.reproduction import runner
-from bert_repro.reproduction.page import write_report
-from bert_repro.reproduction.size_presets import SCALES
-from bert_repro.reproduction.store import Store
-from bert_repro.reproduction.suite import expand
+from bert_repro.reproduction.report import write_report
+from bert_repro.reproduction.size_presets import SIZE_PRESETS
 
 FLAGS = ["--table", "8", "--corpus", "toy"]
 RUNS = 6 + 6 * 3 * 3  # mixes of masks; each with three tasks and three seeds
@@ -32,7 +30,7 @@ RUNS = 6 + 6 * 3 * 3  # mixes of masks; each with three tasks and three seeds
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    for name in ("RECIPES", "evidence", "corpus_fingerprint"):
+    for name in ("start_run", "report_files_of", "corpus_fingerprint"):
         monkeypatch.setattr(runner, name, getattr(runner, name))
     toy_study.install(tmp_path / "log")
     return tmp_path / "log"
@@ -60,28 +58,28 @@ def test_every_run_is_made_once_and_recorded_without_machine_paths(log: Path, tm
     assert set(found) == set(begun(log))
     assert str(tmp_path) not in json.dumps(found)
     study_of = found[next(name for name in found if name.startswith("features"))]["study"]
-    assert study_of["scale"] == "trial"
+    assert study_of["size_preset"] == "trial"
     assert study_of["pretraining"] in found
-    assert [cell["column"] for cell in study_of["cells"]] == ["NER feature-based"]
+    assert [entry["column"] for entry in study_of["table_entries"]] == ["NER feature-based"]
 
 
-def test_a_scale_of_ones_own_reaches_the_report_by_its_files_name(log: Path, tmp_path: Path) -> None:
-    scale = tmp_path / "my-scale.yaml"
-    scale.write_text(json.dumps(dataclasses.asdict(SCALES["trial"])))
-    flags = ("--table", "8", "figure5", "--corpus", "toy", "--size_preset", scale, "--output_dir", tmp_path / "study")
+def test_a_custom_size_preset_reaches_the_report_by_its_files_name(log: Path, tmp_path: Path) -> None:
+    preset = tmp_path / "my-preset.yaml"
+    preset.write_text(json.dumps(dataclasses.asdict(SIZE_PRESETS["trial"])))
+    flags = ("--table", "8", "figure5", "--corpus", "toy", "--size_preset", preset, "--output_dir", tmp_path / "study")
     assert study(*flags) == 0
     found = records(tmp_path / "study" / "records")
-    assert {record["study"]["scale"] for record in found.values()} == {"my-scale"}
+    assert {record["study"]["size_preset"] for record in found.values()} == {"my-preset"}
     assert str(tmp_path) not in json.dumps(found)
     report = tmp_path / "report"
     write_report(ReportConfig(runs_dir=str(tmp_path / "study" / "records"), report_dir=str(report)))
-    assert (report / "plots" / "figure5-my-scale.svg").exists()
-    assert "ours at scale my-scale" in (report / "report.md").read_text()
+    assert (report / "plots" / "figure5-my-preset.svg").exists()
+    assert "ours at size my-preset" in (report / "report.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["trial.yaml", "my scale.yaml", "a#b.yml"])
-def test_a_scales_file_whose_name_cannot_be_the_scales_is_refused(name: str, log: Path, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(json.dumps(dataclasses.asdict(SCALES["trial"])))
+@pytest.mark.parametrize("name", ["trial.yaml", "my preset.yaml", "a#b.yml"])
+def test_a_size_preset_file_whose_name_cannot_name_a_preset_is_refused(name: str, log: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(json.dumps(dataclasses.asdict(SIZE_PRESETS["trial"])))
     assert study(*FLAGS, "--size_preset", tmp_path / name, "--output_dir", tmp_path / "study") == 2
     assert not log.exists()
 
@@ -100,7 +98,7 @@ def test_a_second_command_makes_nothing_and_a_wider_one_only_what_is_new(log: Pa
     assert study("--table", "6", "8", "--corpus", "toy", *where) == 0
     assert set(begun(log).values()) == {1}
     found = records(tmp_path / "study" / "records")
-    tables = [{cell["table"] for cell in record["study"]["cells"]} for record in found.values()]
+    tables = [{entry["table"] for entry in record["study"]["table_entries"]} for record in found.values()]
     assert {"6", "8"} in tables
 
 
@@ -117,20 +115,20 @@ def test_a_pre_trained_model_that_is_gone_is_made_again_when_it_is_needed(log: P
 
 
 def toy_base() -> str:
-    return SCALES["trial"].base
+    return SIZE_PRESETS["trial"].base
 
 
 def test_a_loss_that_is_not_finite_costs_its_own_rows_only(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = toy_study.ToyRecipe.run
+    run = toy_study.ToyRun.__call__
 
     def fails(self: Any, config: Any) -> None:
         if "masks-100" in config.output_dir:
             raise NonFiniteError("loss nan")
         run(self, config)
 
-    monkeypatch.setattr(toy_study.ToyRecipe, "run", fails)
+    monkeypatch.setattr(toy_study.ToyRun, "__call__", fails)
     assert study(*FLAGS, "--output_dir", tmp_path / "study") == 3
     assert len(records(tmp_path / "study" / "records")) == RUNS - 10
 
@@ -168,30 +166,17 @@ def test_a_dry_run_without_a_corpus_says_that_it_cannot_know_what_is_done(
     assert "to do" not in shown.splitlines()[1]
 
 
-def test_an_interrupted_search_goes_on_and_leaves_no_weights(tmp_path: Path) -> None:
-    store = Store(str(tmp_path), None)
-    run = next(run for run in expand(["1"], SCALES["paper"], "corpus", str) if run.start)
-    weights = store.folder(run) / "sweep" / "lr5e-05-batch32-epochs3" / "seed1" / "model.safetensors"
-    weights.parent.mkdir(parents=True)
-    weights.write_bytes(b"weights")
-    assert not store.is_begun(run)
-    (store.folder(run) / "sweep" / "sweep.json").write_text("{}")
-    assert store.is_begun(run)
-    store.drop_weights(run)
-    assert not weights.exists()
-
-
 def test_the_report_takes_tables_1_to_4(log: Path, tmp_path: Path) -> None:
     where = ("--corpus", "toy", "--output_dir", tmp_path / "study")
     assert study("--table", "1", "2", "3", "4", *where) == 0
     write_report(ReportConfig(runs_dir=str(tmp_path / "study" / "records"), report_dir=str(tmp_path / "report")))
     text = (tmp_path / "report" / "report.md").read_text()
-    assert [f"Table {number}, ours at scale trial" in text for number in (1, 2, 3, 4)] == [True] * 4
+    assert [f"Table {number}, ours at size trial" in text for number in (1, 2, 3, 4)] == [True] * 4
 
 
 def test_only_some_runs(log: Path, tmp_path: Path) -> None:
     where = ("--output_dir", tmp_path / "study")
-    plan = runner.plan(cli.parse(RECIPES["run_study"].config, [*FLAGS, *map(str, where)]))
+    plan = runner.planned_runs(cli.parse(RECIPES["run_study"].config, [*FLAGS, *map(str, where)]))
     wanted = next(run for run in plan if run.start)
     assert study(*FLAGS, *where, "--only", wanted.id) == 0
     assert wanted.start is not None
@@ -212,7 +197,7 @@ def start(folder: Path, seconds: float) -> subprocess.Popen[bytes]:
 def wait_for(log: Path, lines: int) -> None:
     limit = time.monotonic() + 60
     while not log.exists() or len(log.read_text().splitlines()) < lines:
-        assert time.monotonic() < limit, "the study does not go on"
+        assert time.monotonic() < limit, "the study does not continue"
         time.sleep(0.01)
 
 

@@ -9,7 +9,7 @@ from bert_repro.configs import StudyConfig
 from bert_repro.errors import UserError
 from bert_repro.reproduction import runner
 from bert_repro.reproduction.size_presets import TASK_RECIPES
-from bert_repro.reproduction.study_data import task_fingerprint
+from bert_repro.reproduction.suite import task_fingerprint
 
 FILES = {
     "mnli": ("MNLI/train.tsv", "MNLI/dev_matched.tsv", "MNLI/dev_mismatched.tsv"),
@@ -61,9 +61,9 @@ def test_a_folder_without_the_files_is_refused(tmp_path: Path) -> None:
 
 def test_other_files_make_other_runs_of_their_task_alone(folder: Path) -> None:
     config = StudyConfig(table=("5",), dry_run=True, glue_dir=str(folder), squad_dir=str(folder))
-    before = {run.id for run in runner.plan(config)}
+    before = {run.id for run in runner.planned_runs(config)}
     (folder / "MRPC/train.tsv").write_text("more rows")
-    changed = [run for run in runner.plan(config) if run.id not in before]
+    changed = [run for run in runner.planned_runs(config) if run.id not in before]
     assert {run.settings.get("task_name") for run in changed} == {"mrpc"}
-    from_hub = {run.id for run in runner.plan(dataclasses.replace(config, squad_dir=None))}
-    assert {run.name.rpartition("-")[0] for run in runner.plan(config) if run.id not in from_hub} == {"squad"}
+    from_hub = {run.id for run in runner.planned_runs(dataclasses.replace(config, squad_dir=None))}
+    assert {run.name.rpartition("-")[0] for run in runner.planned_runs(config) if run.id not in from_hub} == {"squad"}

@@ -1,4 +1,4 @@
-"""What a plan holds: every cell of the paper's studies, and each run once."""
+"""The suite of runs: every entry of the paper's tables, and each run once."""
 
 import dataclasses
 from typing import Any
@@ -6,41 +6,42 @@ from typing import Any
 import pytest
 
 from bert_repro.errors import UserError
-from bert_repro.paper_results import TABLES
+from bert_repro.paper_results import TABLE_KEYS, TABLES, TableEntry
 from bert_repro.presets import PAPER_PHASES
-from bert_repro.recipes import RECIPES
 from bert_repro.reproduction.cost import run_flops
-from bert_repro.reproduction.size_presets import SCALES, find_scale
-from bert_repro.reproduction.suite import STUDIES, Cell, Run, expand
+from bert_repro.reproduction.size_presets import RECIPE_CONFIGS, SIZE_PRESETS, find_size_preset
+from bert_repro.reproduction.suite import PlannedRun, plan_runs
 
-TRIAL = SCALES["trial"]
+TRIAL = SIZE_PRESETS["trial"]
 
 
-def by_cell(runs: list[Run]) -> dict[Cell, list[Run]]:
-    found: dict[Cell, list[Run]] = {}
+def by_entry(runs: list[PlannedRun]) -> dict[TableEntry, list[PlannedRun]]:
+    found: dict[TableEntry, list[PlannedRun]] = {}
     for run in runs:
-        for cell in run.cells:
-            found.setdefault(cell, []).append(run)
+        for entry in run.entries:
+            found.setdefault(entry, []).append(run)
     return found
 
 
-@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
-def test_every_cell_of_the_papers_studies_has_a_run_for_each_seed(scale: Any) -> None:
-    cells = by_cell(expand(STUDIES, scale, "corpus", str))
+@pytest.mark.parametrize("preset", SIZE_PRESETS.values(), ids=SIZE_PRESETS)
+def test_every_entry_of_the_papers_tables_has_a_run_for_each_seed(preset: Any) -> None:
+    entries = by_entry(plan_runs(TABLE_KEYS, preset, "corpus", str))
     for table in (5, 7, 8):
         ours = [row for row in TABLES[table].rows if row not in ("ELMo", "CVT", "CSE", "BERT-large")]
         for row in ours:
             for column in TABLES[table].columns:
-                assert len(cells[Cell(str(table), row, column.name)]) == len(scale.seeds), (table, row, column)
-    for size in scale.sizes:
-        assert len(cells[Cell("6", size, "LM perplexity")]) == 1
-        assert len(cells[Cell("6", size, "MRPC")]) == len(scale.seeds)
+                assert len(entries[TableEntry(str(table), row, column.name)]) == len(preset.seeds), (table, row, column)
+    for size in preset.sizes:
+        assert len(entries[TableEntry("6", size, "LM perplexity")]) == 1
+        assert len(entries[TableEntry("6", size, "MRPC")]) == len(preset.seeds)
     for row in ("MLM", "LTR"):
-        assert all(len(cells[Cell("figure5", row, str(step))]) == len(scale.seeds) for step in scale.checkpoints)
+        assert all(
+            len(entries[TableEntry("figure5", row, str(step))]) == len(preset.seeds) for step in preset.checkpoints
+        )
 
 
-def test_tables_1_to_4_have_the_models_of_the_scale() -> None:
-    cells = by_cell(expand(["1", "2", "3", "4", "7"], SCALES["paper"], "corpus", str))
+def test_tables_1_to_4_have_the_models_of_the_size_preset() -> None:
+    entries = by_entry(plan_runs(["1", "2", "3", "4", "7"], SIZE_PRESETS["paper"], "corpus", str))
     for row, size in (("BERT-base", "base"), ("BERT-large", "large")):
         for table, columns in (
             ("1", TABLES[1].columns[:-1]),
@@ -48,43 +49,49 @@ def test_tables_1_to_4_have_the_models_of_the_scale() -> None:
             ("3", TABLES[3].columns[:2]),
         ):
             for column in columns:
-                runs = cells[Cell(table, row, column.name)]
+                runs = entries[TableEntry(table, row, column.name)]
                 assert len(runs) == 5, (table, row, column)
                 assert {run.start.name for run in runs if run.start} == {f"pretraining-{size}"}
-        assert len(cells[Cell("4", row, "dev")]) == 5
-        assert len(cells[Cell("7", row, "test")]) == 5
-    assert cells[Cell("1", "BERT-base", "CoLA")][0].settings["sweep_learning_rates"] == (5e-5, 4e-5, 3e-5, 2e-5)
-    assert {cell.row for cell in by_cell(expand(["1", "2", "3", "4"], TRIAL, "corpus", str))} == {"BERT-base"}
+        assert len(entries[TableEntry("4", row, "dev")]) == 5
+        assert len(entries[TableEntry("7", row, "test")]) == 5
+    assert entries[TableEntry("1", "BERT-base", "CoLA")][0].settings["sweep_learning_rates"] == (5e-5, 4e-5, 3e-5, 2e-5)
+    assert {entry.row for entry in by_entry(plan_runs(["1", "2", "3", "4"], TRIAL, "corpus", str))} == {"BERT-base"}
 
 
-@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
-def test_every_run_has_settings_that_its_recipe_takes(scale: Any) -> None:
-    for run in expand(STUDIES, scale, "corpus", str):
-        told = {"model_name_or_path": "its start"} if run.start else {"corpus": "its corpus"}
-        RECIPES[run.recipe].config(**{**run.settings, **told})
+@pytest.mark.parametrize("preset", SIZE_PRESETS.values(), ids=SIZE_PRESETS)
+def test_every_run_has_settings_that_its_recipe_takes(preset: Any) -> None:
+    for run in plan_runs(TABLE_KEYS, preset, "corpus", str):
+        folders = {"model_name_or_path": "its start"} if run.start else {"corpus": "its corpus"}
+        RECIPE_CONFIGS[run.recipe](**{**run.settings, **folders})
         assert run_flops(run, 30_522) > 0
 
 
-def test_a_scale_needs_the_tasks_of_the_asked_tables_only() -> None:
+def test_a_size_preset_needs_the_tasks_of_the_asked_tables_only() -> None:
     small = dataclasses.replace(TRIAL, tasks={"squad": {}})
-    assert expand(["2"], small, "corpus", str)
-    with pytest.raises(UserError, match="the scale's tasks lack mnli, which --table 8 needs"):
-        expand(["8"], small, "corpus", str)
+    assert plan_runs(["2"], small, "corpus", str)
+    with pytest.raises(UserError, match="the size preset's tasks lack mnli, which --table 8 needs"):
+        plan_runs(["8"], small, "corpus", str)
 
 
 def test_runs_that_several_studies_need_are_shared() -> None:
-    cells = by_cell(expand(STUDIES, TRIAL, "corpus", str))
-    base = cells[Cell("5", "BERT-base", "MNLI-m")]
-    assert base == cells[Cell("8", "80/10/10", "MNLI")]
-    assert base == cells[Cell("6", TRIAL.base, "MNLI-m")]
-    assert base == cells[Cell("figure5", "MLM", str(TRIAL.pretraining_steps))]
-    assert cells[Cell("7", "Concat last four hidden", "dev")] == cells[Cell("8", "80/10/10", "NER feature-based")]
-    assert cells[Cell("5", "LTR & no NSP", "MNLI-m")] == cells[Cell("figure5", "LTR", str(TRIAL.pretraining_steps))]
+    entries = by_entry(plan_runs(TABLE_KEYS, TRIAL, "corpus", str))
+    base = entries[TableEntry("5", "BERT-base", "MNLI-m")]
+    assert base == entries[TableEntry("8", "80/10/10", "MNLI")]
+    assert base == entries[TableEntry("6", TRIAL.base, "MNLI-m")]
+    assert base == entries[TableEntry("figure5", "MLM", str(TRIAL.pretraining_steps))]
+    assert (
+        entries[TableEntry("7", "Concat last four hidden", "dev")]
+        == entries[TableEntry("8", "80/10/10", "NER feature-based")]
+    )
+    assert (
+        entries[TableEntry("5", "LTR & no NSP", "MNLI-m")]
+        == entries[TableEntry("figure5", "LTR", str(TRIAL.pretraining_steps))]
+    )
 
 
 def test_pre_training_comes_first_and_once_for_each_variant() -> None:
-    runs = expand(STUDIES, TRIAL, "corpus", str)
-    pretraining = [run for run in runs if run.pretrains]
+    runs = plan_runs(TABLE_KEYS, TRIAL, "corpus", str)
+    pretraining = [run for run in runs if run.is_pretraining]
     assert runs[: len(pretraining)] == pretraining
     assert len(pretraining) == 2 + 2 + 5  # no NSP, LTR; two sizes; five more mixes of masks
     assert {run.start.id for run in runs if run.start} == {run.id for run in pretraining}
@@ -101,27 +108,27 @@ def test_pre_training_comes_first_and_once_for_each_variant() -> None:
     ],
 )
 def test_a_row_differs_from_the_base_in_what_it_is_about_alone(table: str, row: str, settings: dict[str, Any]) -> None:
-    cells = by_cell(expand(STUDIES, TRIAL, "corpus", str))
-    base = cells[Cell("5", "BERT-base", "MNLI-m")][0].start
-    other = next(runs[0].start for cell, runs in cells.items() if (cell.table, cell.row) == (table, row))
+    entries = by_entry(plan_runs(TABLE_KEYS, TRIAL, "corpus", str))
+    base = entries[TableEntry("5", "BERT-base", "MNLI-m")][0].start
+    other = next(runs[0].start for entry, runs in entries.items() if (entry.table, entry.row) == (table, row))
     assert base is not None
     assert other is not None
     assert other.settings == {**base.settings, **settings}
 
 
 def test_another_setting_corpus_or_checkpoint_is_another_run() -> None:
-    first = expand(["5"], TRIAL, "corpus", str)
-    assert [run.id for run in first] == [run.id for run in expand(["5"], TRIAL, "corpus", str)]
-    assert not {run.digest for run in first} & {run.digest for run in expand(["5"], TRIAL, "another corpus", str)}
+    first = plan_runs(["5"], TRIAL, "corpus", str)
+    assert [run.id for run in first] == [run.id for run in plan_runs(["5"], TRIAL, "corpus", str)]
+    assert not {run.digest for run in first} & {run.digest for run in plan_runs(["5"], TRIAL, "another corpus", str)}
     faster = dataclasses.replace(TRIAL, pretraining={**TRIAL.pretraining, "learning_rate": 1e-4})
-    assert not {run.digest for run in first} & {run.digest for run in expand(["5"], faster, "corpus", str)}
+    assert not {run.digest for run in first} & {run.digest for run in plan_runs(["5"], faster, "corpus", str)}
     mnli = dataclasses.replace(TRIAL, tasks={**TRIAL.tasks, "mnli": {"num_train_epochs": 9.0}})
-    changed = {run.digest for run in first} - {run.digest for run in expand(["5"], mnli, "corpus", str)}
+    changed = {run.digest for run in first} - {run.digest for run in plan_runs(["5"], mnli, "corpus", str)}
     assert changed == {run.digest for run in first if run.settings.get("task_name") == "mnli"}
 
 
-def test_the_paper_scale_is_the_papers() -> None:
-    paper = SCALES["paper"]
+def test_the_paper_preset_is_the_papers() -> None:
+    paper = SIZE_PRESETS["paper"]
     phases = paper.pretraining["phases"]
     assert tuple(dataclasses.replace(phase, per_device_batch=None) for phase in phases) == PAPER_PHASES
     assert paper.sizes["large"] == {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}
@@ -142,11 +149,15 @@ bilstm_size: 8
 """
 
 
-def test_a_scale_of_ones_own(tmp_path: Any) -> None:
-    path = tmp_path / "scale.yaml"
+def test_a_custom_size_preset(tmp_path: Any) -> None:
+    path = tmp_path / "preset.yaml"
     path.write_text(GOOD)
-    scale = find_scale(str(path))
-    assert (scale.checkpoints, scale.pretraining_steps, scale.tasks["sst2"]) == ((2, 4), 4, {"num_train_epochs": 1.0})
+    preset = find_size_preset(str(path))
+    assert (preset.checkpoints, preset.pretraining_steps, preset.tasks["sst2"]) == (
+        (2, 4),
+        4,
+        {"num_train_epochs": 1.0},
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,15 +173,15 @@ def test_a_scale_of_ones_own(tmp_path: Any) -> None:
         ("bilstm_size: 8", "", "lacks bilstm_size"),
     ],
 )
-def test_a_wrong_scale_is_refused_in_one_line(tmp_path: Any, old: str, new: str, message: str) -> None:
-    path = tmp_path / "scale.yaml"
+def test_a_wrong_size_preset_is_refused_in_one_line(tmp_path: Any, old: str, new: str, message: str) -> None:
+    path = tmp_path / "preset.yaml"
     path.write_text(GOOD.replace(old, new))
     with pytest.raises(UserError) as error:
-        find_scale(str(path))
+        find_size_preset(str(path))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_an_unknown_scale_is_refused() -> None:
+def test_an_unknown_size_preset_is_refused() -> None:
     with pytest.raises(UserError, match="--size_preset is 'huge'; choose one of: paper, gpu, trial"):
-        find_scale("huge")
+        find_size_preset("huge")

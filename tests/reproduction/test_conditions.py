@@ -4,16 +4,15 @@ import json
 from dataclasses import fields
 
 import pytest
-from made_up import SHAPE, cell, finetuning, pretraining, row
+from made_up import SHAPE, entry, finetuning, pretraining, row
 
 from bert_repro.configs import GlueConfig, NerConfig, PretrainingConfig, SquadConfig, SwagConfig
 from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
-from bert_repro.reproduction.collect import Run, collect
-from bert_repro.reproduction.conditions import table_conditions
+from bert_repro.reproduction.collect import FinishedRun, collect
+from bert_repro.reproduction.conditions import NOT_NAMED, inherited_dropout, named_settings, row_conditions, value_text
 from bert_repro.reproduction.orderings import orderings
-from bert_repro.reproduction.page import report_files
-from bert_repro.reproduction.settings import NOT_NAMED, inherited_dropout, named_settings, value_text
-from bert_repro.reproduction.tables import FEATURE_ROWS, Book
+from bert_repro.reproduction.report import report_files
+from bert_repro.reproduction.tables import FEATURE_ROWS, AllResults
 
 FLAGS = dict(zip(FEATURE_ROWS, BertReproTokenFeatures.LAYERS, strict=True))  # row -> `--feature_based`
 CONFIGS = {
@@ -27,7 +26,7 @@ CONFIGS = {
 
 
 def of(task, **settings):
-    return Run("run", {"task": task, "seed": 1, "settings": settings}, "trial")
+    return FinishedRun("run", {"task": task, "seed": 1, "settings": settings}, "trial")
 
 
 @pytest.mark.parametrize(("task", "config"), CONFIGS.items())
@@ -67,8 +66,8 @@ def test_a_value_is_short_and_shows_no_machines_path(value, text):
 
 def conditions(folder, key):
     runs = collect(folder)
-    table = next(table for table in Book(runs).tables if table.key == key)
-    return table_conditions(table, {run.name: run for run in runs})
+    table = next(table for table in AllResults(runs).tables if table.key == key)
+    return row_conditions({row.name: row.runs for row in table.rows}, {run.name: run for run in runs})
 
 
 MADE = {
@@ -89,7 +88,7 @@ def fill_table_5(folder):
         for task, column in (("sst2", "SST-2"), ("mrpc", "MRPC")):
             own = {"bilstm_size": 96} if changes else {}
             row(
-                folder, [cell(5, name, column)], 0.7, task=task, split="validation", pretraining=start,
+                folder, [entry(5, name, column)], 0.7, task=task, split="validation", pretraining=start,
                 settings={**tuning, **own},
             )  # fmt: skip
 
@@ -98,10 +97,15 @@ def test_what_made_the_models_is_told_once_and_what_differs_by_row(tmp_path):
     fill_table_5(tmp_path)
     shared, own = conditions(tmp_path, "5")
     told = shared["pre-training"].split(", ")
-    assert {"rate 0.0015", "initializer_range 0.1", "hidden_dropout_prob 0", "bias_correction true"} < set(told)
+    assert {"learning rate 0.0015", "initializer_range 0.1", "hidden_dropout_prob 0", "bias_correction true"} < set(
+        told
+    )
     assert {"attention_probs_dropout_prob 0", "mixed_precision bf16"} < set(told)
     assert "adam_beta2" not in shared["pre-training"]
-    assert "rate 0.0003, bias_correction true, as pre-trained: hidden_dropout_prob 0" in shared["fine-tuned on sst2"]
+    assert (
+        "learning rate 0.0003, bias_correction true, as pre-trained: hidden_dropout_prob 0"
+        in shared["fine-tuned on sst2"]
+    )
     assert own == {
         "BERT-base": {},
         "No NSP": {"pre-training": "next_sentence_prediction false", "fine-tuned on mrpc; sst2": "bilstm_size 96"},
@@ -112,8 +116,8 @@ def test_what_made_the_models_is_told_once_and_what_differs_by_row(tmp_path):
 
 def test_a_task_that_not_every_row_has_is_told_once(tmp_path):
     for name in ("BERT-base", "No NSP"):
-        finetuning(tmp_path, [cell(5, name, "SST-2")], 0.7, task="sst2", split="validation")
-    finetuning(tmp_path, [cell(5, "No NSP", "MRPC")], 0.7, task="mrpc", split="validation")
+        finetuning(tmp_path, [entry(5, name, "SST-2")], 0.7, task="sst2", split="validation")
+    finetuning(tmp_path, [entry(5, "No NSP", "MRPC")], 0.7, task="mrpc", split="validation")
     shared, own = conditions(tmp_path, "5")
     assert "3,668 rows" in shared["fine-tuned on mrpc"] and not any(own.values())
 
@@ -122,16 +126,16 @@ def test_seeds_with_other_settings_are_not_hidden(tmp_path):
     for seed, rate in ((1, 3e-4), (2, 5e-5)):
         settings = {"learning_rate": rate}
         finetuning(
-            tmp_path, [cell(5, "BERT-base", "SST-2")], 0.7, task="sst2", split="validation", seed=seed,
+            tmp_path, [entry(5, "BERT-base", "SST-2")], 0.7, task="sst2", split="validation", seed=seed,
             settings=settings,
         )  # fmt: skip
     (text,) = [text for name, text in conditions(tmp_path, "5")[0].items() if name == "fine-tuned on sst2"]
-    assert "rate 0.0003" in text and "rate 5e-05" in text
+    assert "learning rate 0.0003" in text and "learning rate 5e-05" in text
 
 
 def test_a_model_from_elsewhere_is_named(tmp_path):
     settings = {"model_name_or_path": "google-bert/bert-base-cased"}
-    finetuning(tmp_path, [cell(5, "BERT-base", "SST-2")], 0.7, task="sst2", split="validation", settings=settings)
+    finetuning(tmp_path, [entry(5, "BERT-base", "SST-2")], 0.7, task="sst2", split="validation", settings=settings)
     assert conditions(tmp_path, "5")[0]["pre-training"] == "not in this report: google-bert/bert-base-cased"
 
 
@@ -154,32 +158,32 @@ LAST_FOUR, ALL, CONCAT = "Weighted sum last four hidden", "Weighted sum all 12 l
 def fill_table_7(folder, layers, rates=(5e-3, 5e-3, 5e-3)):
     for name, rate, share in zip((LAST_FOUR, ALL, CONCAT), rates, (0.5, 0.5, 0.7), strict=True):
         finetuning(
-            folder, [cell(7, name, "dev")], share, task="conll2003", split="validation", metric="entity_f1", rows=400,
+            folder, [entry(7, name, "dev")], share, task="conll2003", split="validation", metric="entity_f1", rows=400,
             model={**SHAPE, "num_hidden_layers": layers}, pretraining="start",
             settings={"learning_rate": rate, "feature_based": FLAGS[name]},
         )  # fmt: skip
-    book = Book(collect(folder))
-    return book, next(table for table in book.tables if table.key == "7")
+    results = AllResults(collect(folder))
+    return results, next(table for table in results.tables if table.key == "7")
 
 
-def tried(book):
-    return [item.statement for item in orderings(book) if item.table == "7" and item.difference is not None]
+def tried(results):
+    return [item.statement for item in orderings(results) if item.table == "7" and item.difference is not None]
 
 
 def test_with_four_layers_two_rows_are_one(tmp_path):
-    book, table = fill_table_7(tmp_path, 4)
+    results, table = fill_table_7(tmp_path, 4)
     assert table.row(ALL).same_as == LAST_FOUR and table.row(CONCAT).same_as is table.row(LAST_FOUR).same_as is None
-    assert tried(book) == [f"{LAST_FOUR} below {CONCAT}"]
-    files = report_files(book.runs)
+    assert tried(results) == [f"{LAST_FOUR} below {CONCAT}"]
+    files = report_files(results.runs)
     note = f"With 4 layers, {ALL} is the same computation as {LAST_FOUR}"
     assert all(note in files[name] for name in ("report.md", "index.html")) and '"same_as"' in files["numbers.json"]
 
 
 @pytest.mark.parametrize(("layers", "rates"), [(6, (5e-3, 5e-3, 5e-3)), (4, (5e-3, 1e-3, 5e-3))])
 def test_other_rows_are_not(tmp_path, layers, rates):
-    book, table = fill_table_7(tmp_path, layers, rates)
+    results, table = fill_table_7(tmp_path, layers, rates)
     assert table.row(ALL).same_as is None
-    assert len(tried(book)) == 2
+    assert len(tried(results)) == 2
 
 
 def test_a_row_stands_for_itself_where_its_twin_was_not_run(tmp_path):
@@ -187,4 +191,4 @@ def test_a_row_stands_for_itself_where_its_twin_was_not_run(tmp_path):
     for path in tmp_path.glob("*/results.json"):
         if json.loads(path.read_text())["settings"]["feature_based"] == "weighted_last_four":
             path.unlink()
-    assert tried(Book(collect(tmp_path))) == [f"{ALL} below {CONCAT}"]
+    assert tried(AllResults(collect(tmp_path))) == [f"{ALL} below {CONCAT}"]

@@ -1,13 +1,10 @@
-"""The two small files beside a run's results.json: their scores are those that the task itself computes."""
-
-import json
+"""Scores of single examples, read from the predictions that a run wrote, give the score that the task computes."""
 
 import datasets
 import numpy as np
 import pytest
 
 from bert_repro.errors import UserError
-from bert_repro.reproduction.per_example_scores import CURVE_POINTS, loss_curve
 from bert_repro.tasks import get_task
 
 ROWS = 40
@@ -97,27 +94,3 @@ def test_predictions_of_other_data_are_refused(tmp_path, name):
 def test_a_correlation_has_no_scores_of_examples(tmp_path):
     with pytest.raises(UserError, match="stsb"):
         get_task("stsb").example_scores("validation", None, tmp_path)
-
-
-def log(folder, rows):
-    (folder / "train_log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def test_a_curve_is_thinned_by_means(tmp_path):
-    rows = [{"step": step, "loss": 9.0, "mlm_loss": float(step), "learning_rate": 0.1} for step in range(1, 1001)]
-    log(tmp_path, [*rows, {"step": 500, "eval_mlm_loss": 2.0, "eval_nsp_loss": 0.5}])
-    curve = loss_curve(tmp_path)
-    assert len(curve["training"]["step"]) == CURVE_POINTS and curve["training"]["step"][-1] == 1000
-    assert curve["training"]["mlm_loss"][0] == 3.0  # the mean of steps 1 to 5
-    assert curve["heldout"] == {"step": [500], "mlm_loss": [2.0], "nsp_loss": [0.5]}
-
-
-def test_a_left_to_right_curve_is_of_its_own_loss(tmp_path):
-    log(tmp_path, [{"step": 1, "loss": 4.0, "learning_rate": 0.1}, {"step": 1, "eval_lm_loss": 3.0}])
-    curve = loss_curve(tmp_path)
-    assert curve == {"training": {"step": [1], "lm_loss": [4.0]}, "heldout": {"step": [1], "lm_loss": [3.0]}}
-
-
-def test_a_run_without_a_log_has_no_curve(tmp_path):
-    with pytest.raises(UserError, match="logs no training step"):
-        loss_curve(tmp_path)

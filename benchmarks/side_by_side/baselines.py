@@ -1,8 +1,8 @@
-"""Both sides of the pre-training step, each as a contender for `laps.race`, and the proof that they compute the same.
+"""Both sides of the pre-training step, each a workload for `timing.compare`, and the proof that they compute the same.
 
 Ours is the product itself: `Trainer` on a `PretrainingSource`, data loading, logging and checks included. Theirs is
 transformers' `BertForPreTraining` with its collator in a plain PyTorch loop: no trainer, nothing read back from the
-device but at the end of a lap.
+device but at the end of an iteration.
 """
 
 import contextlib
@@ -41,17 +41,17 @@ class StepSpec:
         hidden: H; heads are H / 64 (at least 2), the feed-forward size 4H.
         length: tokens per sequence at most.
         batch: sequences per step, in one forward pass.
-        steps: steps per lap.
+        steps: steps per iteration.
         precision: `bf16` or `no` (float32).
         device: `cpu` or `cuda`.
         corpus: folder of a prepared corpus, None for the made-up one.
-        off: levers of ours to switch off; for the other side `documented` adds those of `DOCUMENTED`.
+        off: optimizations to switch off.
         compile: compile the model.
         workers: loader processes.
         dropout: of hidden states and attention.
         checkpointing: recompute activations in the backward pass.
         vocabulary: size of the model's vocabulary.
-        learning_rate: at the first step; it falls too slowly to tell.
+        learning_rate: at the first step; it falls too slowly to matter.
     """
 
     layers: int
@@ -94,7 +94,7 @@ def new_model(spec: StepSpec) -> BertReproForPreTraining:
     return model
 
 
-def new_stock_model(spec: StepSpec) -> BertForPreTraining:
+def new_upstream_model(spec: StepSpec) -> BertForPreTraining:
     """Transformers' model with the same weights."""
     ours = new_model(replace(spec, checkpointing=False))
     settings = ours.config.to_dict()
@@ -108,7 +108,7 @@ def new_stock_model(spec: StepSpec) -> BertForPreTraining:
 
 
 class MeasuredSource(PretrainingSource):
-    """The product's batches, with the real tokens of every step written down."""
+    """The product's batches; keeps the number of real tokens of every step."""
 
     def __init__(self, spec: StepSpec, config: PretrainingConfig) -> None:
         corpus, documents, tokenizer, _ = corpora.load(spec.corpus)
@@ -124,33 +124,33 @@ class MeasuredSource(PretrainingSource):
             yield step
 
 
-def ours(spec: StepSpec, lap: Callable[..., None]) -> None:
+def ours(spec: StepSpec, report: Callable[..., None]) -> None:
     """The product's training step."""
     # Of several processes, the first alone has a log to watch.
     rows: list[dict[str, float]] = []
     made = 0
 
-    def end_of_lap() -> dict[str, Any]:
+    def end_of_iteration() -> dict[str, Any]:
         nonlocal made
         tokens = source.tokens[made : made + spec.steps]
         made += spec.steps
         loss = rows[-1]["loss"] if rows else None
-        lap(sum(tokens), loss=loss, fill=sum(tokens) / (spec.steps * spec.batch * spec.length))
+        report(sum(tokens), loss=loss, fill=sum(tokens) / (spec.steps * spec.batch * spec.length))
         return {}
 
     with tempfile.TemporaryDirectory() as folder, quiet():
-        source, trainer = product(spec, folder, evaluate=end_of_lap, watch=rows.append)
+        source, trainer = product(spec, folder, evaluate=end_of_iteration, watch=rows.append)
         trainer.train()
 
 
 def product(
     spec: StepSpec, folder: str, *, dtype: torch.dtype = torch.float32, **callbacks: Any
 ) -> tuple[MeasuredSource, Trainer]:
-    """The product's source of batches and trainer, less the levers that `spec` switches off.
+    """The product's source of batches and trainer, without the optimizations that `spec` switches off.
 
     Args:
         spec: the step.
-        folder: for the log and the plan of the epoch.
+        folder: for the log and the sample index.
         dtype: of the weights.
         callbacks: `evaluate` and `watch` of the trainer.
     """
@@ -194,7 +194,7 @@ def _config(spec: StepSpec, folder: str) -> PretrainingConfig:
 DOCUMENTED = ("bf16", "fused_optimizer", "fast_float32", "workers")
 
 
-class _StockBatches(Dataset[Any]):
+class _UpstreamBatches(Dataset[Any]):
     """The same examples as transformers' users feed them: lists, padded and masked by its collator."""
 
     def __init__(self, source: MeasuredSource, pad_to: int | None) -> None:
@@ -233,31 +233,31 @@ class _Plan(Sampler[Step]):
         return self.source.steps(None)
 
 
-def stock(spec: StepSpec, lap: Callable[..., None]) -> None:
+def upstream(spec: StepSpec, report: Callable[..., None]) -> None:
     """Transformers' model and collator in a plain loop; tuned, but for what is in `off`."""
     with tempfile.TemporaryDirectory() as folder:
         if spec.device == "cpu" and "fast_float32" not in spec.off:
             use_fast_float32()
         if "kept_memory" in spec.off:  # never by default: no guide for transformers says so
-            raise ValueError("kept_memory is not a lever of this side")
+            raise ValueError("kept_memory is not a optimization of this side")
         source = MeasuredSource(spec, _config(spec, folder))
-        model = new_stock_model(spec).to(spec.device).train()
+        model = new_upstream_model(spec).to(spec.device).train()
         step_model = torch.compile(model) if spec.compile else model
         groups = parameter_groups(model, 0.01)
         optimizer = torch.optim.AdamW(groups, lr=1e-4, eps=1e-6, fused="fused_optimizer" not in spec.off)
         # A compiled graph wants one shape.
-        batches = _StockBatches(source, spec.length if spec.compile else None)
+        batches = _UpstreamBatches(source, spec.length if spec.compile else None)
         pin, workers = spec.device == "cuda", 0 if "workers" in spec.off else spec.workers
         loader = iter(DataLoader(batches, sampler=_Plan(source), batch_size=None, num_workers=workers, pin_memory=pin))
         made = 0
         while True:
-            losses = [stock_step(spec, step_model, optimizer, batch) for batch in islice(loader, spec.steps)]
+            losses = [upstream_step(spec, step_model, optimizer, batch) for batch in islice(loader, spec.steps)]
             tokens = source.tokens[made : made + spec.steps]
             made += spec.steps
-            lap(sum(tokens), loss=float(torch.stack(losses).mean()))
+            report(sum(tokens), loss=float(torch.stack(losses).mean()))
 
 
-def stock_step(
+def upstream_step(
     spec: StepSpec, model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor]
 ) -> torch.Tensor:
     """One step of a plain loop, as tuned as `spec` says; returns the loss, still on its device."""
@@ -272,13 +272,13 @@ def stock_step(
     return loss.detach()
 
 
-def tuned_with_kept_memory(spec: StepSpec, lap: Callable[..., None]) -> None:
+def tuned_with_kept_memory(spec: StepSpec, report: Callable[..., None]) -> None:
     """The tuned loop with our setting of the C library's allocator, which any program could make."""
     keep_freed_memory()
-    stock(spec, lap)
+    upstream(spec, report)
 
 
-def parity(spec: StepSpec, lap: Callable[..., None]) -> None:
+def parity(spec: StepSpec, report: Callable[..., None]) -> None:
     """Same weights, same masked batch, float32, no dropout: loss and gradients of both sides.
 
     Says `loss_difference` (relative) and `gradient_difference` (the largest over all parameters of the difference's
@@ -291,27 +291,27 @@ def parity(spec: StepSpec, lap: Callable[..., None]) -> None:
         examples = source.streams[0].read(source.streams[0].take(Position(0, 0), spec.batch)[0])
     packed = source.collators[0](examples)
     padded = DataCollatorForBertPreTraining(source.tokenizer, config, pad_to_length=spec.length)(examples)
-    model, other = new_model(spec).to(spec.device).train(), new_stock_model(spec).to(spec.device).train()
+    model, other = new_model(spec).to(spec.device).train(), new_upstream_model(spec).to(spec.device).train()
     losses = [loss_with_gradients(side, batch, spec.device) for side, batch in ((model, packed), (other, padded))]
-    lap(
+    report(
         int(examples.lengths.sum()),
         loss=losses[0],
         loss_difference=abs(losses[0] - losses[1]) / losses[1],
-        gradient_difference=compare(model, other),
+        gradient_difference=largest_gradient_difference(model, other),
     )
 
 
-def compare(model: nn.Module, other: nn.Module) -> float:
+def largest_gradient_difference(model: nn.Module, other: nn.Module) -> float:
     """The largest difference of gradients over all parameters: its norm over the gradient's.
 
     Where a gradient is zero in exact arithmetic, each side holds nothing but its own rounding; that is measured against
-    the norm of the whole gradient.
+    the norm of the complete gradient.
     """
     theirs = dict(other.named_parameters())
-    whole = torch.stack([parameter.grad.norm() for parameter in theirs.values()]).norm()
+    total = torch.stack([parameter.grad.norm() for parameter in theirs.values()]).norm()
     shifts = shifts_of_a_softmax(other)
     return max(
-        float((parameter.grad - theirs[name].grad).norm() / (whole if name in shifts else theirs[name].grad.norm()))
+        float((parameter.grad - theirs[name].grad).norm() / (total if name in shifts else theirs[name].grad.norm()))
         for name, parameter in model.named_parameters()
     )
 
@@ -337,9 +337,9 @@ def loss_with_gradients(model: nn.Module, batch: dict[str, Any], device: str) ->
     return float(loss.detach())
 
 
-def peak(spec: StepSpec, lap: Callable[..., None]) -> None:
-    """The rate of a large matrix product, again and again, in the precision and on the device of a step."""
+def peak(spec: StepSpec, report: Callable[..., None]) -> None:
+    """FLOP/s of a large matrix product, again and again, in the precision and on the device of a step."""
     if spec.device == "cpu":
         prepare_cpu(RunConfig())
     while True:
-        lap(measured_peak(torch.device(spec.device), spec.precision))
+        report(measured_peak(torch.device(spec.device), spec.precision))

@@ -12,16 +12,15 @@ import pytest
 import toy_study
 
 from bert_repro.configs import StudyConfig
-from bert_repro.reproduction import runner, slurm
-from bert_repro.reproduction.size_presets import SCALES
-from bert_repro.reproduction.study_data import task_fingerprint
-from bert_repro.reproduction.suite import Run, expand
+from bert_repro.reproduction import runner, schedulers
+from bert_repro.reproduction.size_presets import SIZE_PRESETS
+from bert_repro.reproduction.suite import PlannedRun, plan_runs, task_fingerprint
 
 
 def test_slurm_scripts_name_every_run_once_and_what_each_waits_for(tmp_path: Path) -> None:
     config = StudyConfig(table=("8",), corpus="my corpus", output_dir=str(tmp_path), keep_models=True)
-    runs = expand(config.table, SCALES["trial"], "data", str)
-    submit = slurm.write_jobs(config, runs)
+    runs = plan_runs(config.table, SIZE_PRESETS["trial"], "data", str)
+    submit = schedulers.write_slurm_jobs(config, runs)
     folder = submit.parent
     listed = [line for name in ("pretraining", "finetuning") for line in (folder / f"{name}.txt").read_text().split()]
     assert listed == [run.id for run in runs]
@@ -34,23 +33,23 @@ def test_slurm_scripts_name_every_run_once_and_what_each_waits_for(tmp_path: Pat
 
 
 @pytest.fixture
-def emitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[Run]]:
+def emitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[PlannedRun]]:
     """Scripts of a study with relative folders, and its runs; the installed command is a toy."""
     command = tmp_path / "bert-repro"
     toy = f'exec {sys.executable} {toy_study.__file__} {tmp_path / "log"} "${{@:2}}"'
     command.write_text(f"#!/bin/bash\n[ $1 = run_study ] || exit 9\n{toy}\n")
     command.chmod(0o755)
-    monkeypatch.setattr(slurm, "_entry_point", lambda: str(command))
+    monkeypatch.setattr(schedulers, "_entry_point", lambda: str(command))
     (tmp_path / "my place").mkdir()
     monkeypatch.chdir(tmp_path / "my place")
     config = StudyConfig(table=("8",), corpus="toy", output_dir="study")
-    plan = expand(config.table, SCALES["trial"], "toy corpus", lambda task: task_fingerprint(task, None))
+    plan = plan_runs(config.table, SIZE_PRESETS["trial"], "toy corpus", lambda task: task_fingerprint(task, None))
     runs = [plan[0], next(run for run in plan if run.start)]
-    return slurm.write_jobs(config, runs).parent, runs
+    return schedulers.write_slurm_jobs(config, runs).parent, runs
 
 
 def test_the_jobs_make_the_study_when_each_runs_its_line(
-    emitted: tuple[Path, list[Run]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    emitted: tuple[Path, list[PlannedRun]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What SLURM does, by hand: each line of the two arrays, in the order of their dependency, wherever it is."""
     folder, runs = emitted
@@ -75,7 +74,7 @@ def submitted(folder: Path, tmp_path: Path) -> list[str]:
 
 
 def test_a_failed_pre_training_does_not_hold_back_the_rows_of_the_others(
-    emitted: tuple[Path, list[Run]], tmp_path: Path
+    emitted: tuple[Path, list[PlannedRun]], tmp_path: Path
 ) -> None:
     folder, _ = emitted
     first, second = submitted(folder, tmp_path)
@@ -83,17 +82,17 @@ def test_a_failed_pre_training_does_not_hold_back_the_rows_of_the_others(
     assert second == f"--dependency=afterany:17 --time=1:00 {folder}/finetuning.sbatch"
 
 
-def test_an_array_without_runs_is_not_submitted(emitted: tuple[Path, list[Run]], tmp_path: Path) -> None:
+def test_an_array_without_runs_is_not_submitted(emitted: tuple[Path, list[PlannedRun]], tmp_path: Path) -> None:
     _, runs = emitted
     config = StudyConfig(table=("8",), corpus="toy", output_dir="study")
-    folder = slurm.write_jobs(config, runs[:1]).parent
+    folder = schedulers.write_slurm_jobs(config, runs[:1]).parent
     assert submitted(folder, tmp_path) == [f"--parsable --time=1:00 {folder}/pretraining.sbatch"]
     assert not list(folder.glob("finetuning*"))
 
 
 def test_the_scripts_call_the_installed_command(tmp_path: Path) -> None:
     config = StudyConfig(table=("8",), corpus="toy", output_dir=str(tmp_path))
-    folder = slurm.write_jobs(config, expand(config.table, SCALES["trial"], "data", str)).parent
+    folder = schedulers.write_slurm_jobs(config, plan_runs(config.table, SIZE_PRESETS["trial"], "data", str)).parent
     command = str(Path(sys.executable).with_name("bert-repro"))
     assert f"{shlex.quote(command)} run_study --table 8" in (folder / "pretraining.sbatch").read_text()
 
@@ -102,7 +101,7 @@ def test_the_scripts_call_the_installed_command(tmp_path: Path) -> None:
 def test_on_a_ray_cluster_of_two_workers_each_run_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     log = tmp_path / "log"
-    for name in ("RECIPES", "evidence", "corpus_fingerprint"):
+    for name in ("start_run", "report_files_of", "corpus_fingerprint"):
         monkeypatch.setattr(runner, name, getattr(runner, name))
     toy_study.install(log)
     ray.init(

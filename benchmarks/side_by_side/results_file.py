@@ -1,4 +1,4 @@
-"""Records: what was measured, on what, with which versions and which command; one JSON file a day and benchmark."""
+"""What was measured, on what, with which versions and which command: one JSON file a day and benchmark."""
 
 import json
 import shlex
@@ -15,14 +15,14 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
 def write(benchmark: str, device: str, threads: int, content: dict[str, Any], folder: Path) -> Path:
-    """Writes a record.
+    """Writes the results of a benchmark.
 
     Args:
         benchmark: name of the script.
         device: `cpu` or `cuda`.
-        threads: threads of each contender.
-        content: the figures.
-        folder: where records lie.
+        threads: threads of each workload.
+        content: what was measured.
+        folder: for all results.
 
     Returns:
         The file; an earlier one of the same day is replaced.
@@ -39,17 +39,17 @@ def write(benchmark: str, device: str, threads: int, content: dict[str, Any], fo
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{made['date']}-{benchmark}-{device}.json"
     path.write_text(json.dumps(made | content, indent=1) + "\n", encoding="utf-8")
-    print(f"record: {path.name}")
+    print(f"results: {path.name}")
     return path
 
 
 def command(arguments: list[str]) -> str:
-    """The command as others can give it: of a place on this machine, only the last part of its name is told."""
-    told = [Path(argument).name if Path(argument).is_absolute() else argument for argument in arguments[1:]]
-    return shlex.join(["python", f"benchmarks/{Path(arguments[0]).name}", *told])
+    """Returns the command as others can type it: of an absolute path, only its last part."""
+    shown = [Path(argument).name if Path(argument).is_absolute() else argument for argument in arguments[1:]]
+    return shlex.join(["python", f"benchmarks/{Path(arguments[0]).name}", *shown])
 
 
-def told(values: dict[str, float], digits: int = 2) -> str:
-    """A median with its spread, as text."""
+def summary(values: dict[str, float], digits: int = 2) -> str:
+    """Returns a median with its range, as text."""
     median, least, most = (f"{values[name]:,.{digits}f}" for name in ("median", "min", "max"))
     return f"{median} ({least} to {most})"
