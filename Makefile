@@ -18,7 +18,7 @@ export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help quickstart test test-slow test-xla test-upstream test-lowest test-space check format docs bench card report wheel clean
+.PHONY: help quickstart test test-slow test-xla test-upstream test-lowest test-space check format docs docs-site bench card report wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ format: $(READY) ## Let ruff fix what it can
 docs: $(READY) ## Write docs/CONFIGURATION.md, DEVIATIONS.md and results.schema.json from the sources
 	$(BIN)/python -m bert_repro.reference --write
 
+docs-site: $(READY) ## Build the documentation as a website into site/, offline
+	$(BIN)/mkdocs build --quiet --strict
+
 bench: $(READY) ## The side-by-side measurements, one after another
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
@@ -120,5 +123,5 @@ wheel: $(READY) ## Build the wheel and the source archive into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
 clean: ## Remove the environment, builds and caches; runs/ stays
-	rm -rf $(VENV) $(XLA) .venv-upstream .venv-lowest .venv-space build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(XLA) .venv-upstream .venv-lowest .venv-space build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro import configs, results
+from bert_repro.api_reference import api_reference
 from bert_repro.configs import Config, Phase, Range
 from bert_repro.paper_results import TABLES
 from bert_repro.presets import PAPER_PHASES, PRESETS, tokens_including_padding
@@ -213,6 +214,7 @@ def documents() -> dict[Path, str]:
         docs / "CONFIGURATION.md": configuration_reference(),
         docs / "DEVIATIONS.md": deviations(),
         docs / results.SCHEMA_FILE: schema,
+        docs / "reference" / "api.md": api_reference(),
         **{ROOT / "recipes" / f"{name}.py": recipe_script(name) for name in RECIPES},
     }
 

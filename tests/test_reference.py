@@ -25,8 +25,8 @@ def test_a_changed_document_is_noticed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(reference, "ROOT", tmp_path)
     assert reference.main(["--write"]) == 2, "outside a checkout nothing is written"
     assert list(tmp_path.iterdir()) == []
-    for name in ("docs", "recipes"):
-        (tmp_path / name).mkdir()
+    for name in ("docs/reference", "recipes"):
+        (tmp_path / name).mkdir(parents=True)
     assert reference.main(["--check"]) == 1
     assert "make docs" in capsys.readouterr().err
     assert reference.main(["--write"]) == 0

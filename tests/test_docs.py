@@ -1,0 +1,59 @@
+"""README.md and docs/ keep their promises: commands parse, internal links lead somewhere, every page is in the menu."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bert_repro import cli
+from bert_repro.errors import UserError
+from bert_repro.recipes import RECIPES
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "report" not in path.relative_to(DOCS).parts)
+LINK = re.compile(r"\[[^\]\n]+\]\(([^)\s]+)\)")
+FENCE = re.compile(r"```.*?```", re.DOTALL)
+COMMAND = re.compile(r"(?:bert-repro |recipes/)(\w+)(?:\.py)? ([^`\n|#&)]*)")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def commands(page: Path) -> list[tuple[str, str]]:
+    """Recipe and flags of every command of a page, one line each."""
+    text = re.sub(r"\\\n\s*", " ", page.read_text("utf-8"))
+    return [(recipe, flags) for recipe, flags in COMMAND.findall(text) if flags.startswith("--") and "..." not in flags]
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=name_of)
+def test_every_command_parses(page: Path) -> None:
+    if page.name == "LOG.md":
+        return  # quotes commands as they were typed
+    for recipe, flags in commands(page):
+        assert recipe in RECIPES, f"{recipe} {flags}"
+        try:
+            cli.parse(RECIPES[recipe].config, shlex.split(flags, comments=True))
+        except UserError as error:
+            raise AssertionError(f"{recipe} {flags}: {error}") from error
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=name_of)
+def test_every_internal_link_leads_to_a_file(page: Path) -> None:
+    for target in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
+        if not re.match(r"[a-z]+:|#", target):
+            assert (page.parent / target.split("#")[0]).exists(), target
+
+
+def test_the_menu_of_the_website_names_every_page_once() -> None:
+    def pages(entry: object) -> list[str]:
+        if isinstance(entry, str):
+            return [entry]
+        children = entry.values() if isinstance(entry, dict) else entry
+        return [page for child in children for page in pages(child)]  # type: ignore[attr-defined]
+
+    listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"])
+    assert sorted(listed) == sorted({path.relative_to(DOCS).as_posix() for path in PAGES} | {"report/report.md"})
