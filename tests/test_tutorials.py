@@ -1,0 +1,82 @@
+"""The tutorials run as they are written, on tiny data: a small model stands for the Hub's, a few steps for thousands."""
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from running import recipe
+from small_models import tiny_bert
+
+TUTORIALS = Path(__file__).resolve().parents[1] / "docs" / "tutorials"
+HUB_MODEL = re.compile(r"google-bert/[\w-]+")
+SMALLER = {
+    "--vocab_size": "150", "--max_steps": "3", "--num_hidden_layers": "1", "--hidden_size": "32", "--num_sequences": "50",
+    "--train_batch_size": "4", "--eval_steps": "3", "--save_steps": "3", "--num_proc": "1", "--mixed_precision": "no",
+    "--warmup_steps": "1",
+}  # fmt: skip
+CLASSES = ("Versand", "Technik", "Buchhaltung")
+PASSAGE = "the river falls under the old house near the road"
+
+
+def write_classification(folder: Path) -> None:
+    rows = [f'"the {word} stone sings slowly",{label}' for word in ("old", "bright", "small") for label in CLASSES]
+    for name in ("train", "dev"):
+        (folder / f"{name}.csv").write_text("text,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    (folder / "new.csv").write_text("text\nthe old bird sings\nthe river falls\n", encoding="utf-8")
+
+
+def write_tags(folder: Path) -> None:
+    for name in ("train", "dev"):
+        (folder / f"{name}.txt").write_text("the O\nriver B-LOC\nfalls O\n\nthe O\nbird B-PER\nsings O\n\n" * 4)
+
+
+def write_questions(folder: Path) -> None:
+    answer = {"text": "old house", "answer_start": PASSAGE.index("old house")}
+    questions = [{"id": str(number), "question": "what falls ?", "answers": [answer]} for number in range(6)]
+    article = {"title": "rivers", "paragraphs": [{"context": PASSAGE, "qas": questions}]}
+    for name in ("train", "dev"):
+        (folder / f"{name}.json").write_text(json.dumps({"version": "1.1", "data": [article]}))
+
+
+def write_nothing(folder: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("page", "write_data", "extra"),
+    [
+        ("pretrain", write_nothing, ""),
+        ("continue_pretraining", write_nothing, ""),
+        ("classify", write_classification, "--max_steps 2 --bias_correction true"),
+        ("tag", write_tags, "--max_steps 2"),
+        ("answer_questions", write_questions, "--max_steps 2 --max_seq_length 48 --doc_stride 16 --max_query_length 8"),
+    ],
+)
+def test_the_tutorial_runs(
+    page: str, write_data: Callable[[Path], None], extra: str, world, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    model = tiny_bert(world, tmp_path / "model")
+    (tmp_path / "my_text").mkdir()
+    (tmp_path / "my_text" / "text.txt").write_text(world.text.read_text("utf-8"), encoding="utf-8")
+    write_data(tmp_path)
+    blocks = re.findall(r"```(bash|python)\n(.*?)```", (TUTORIALS / f"{page}.md").read_text("utf-8"), re.DOTALL)
+    assert blocks
+    torch.manual_seed(0)
+    for kind, text in blocks:
+        if kind == "python":
+            exec(compile(text, f"{page}.md", "exec"), {})
+            continue
+        for command in re.sub(r"\\\n\s*", " ", text).strip().splitlines():
+            words = shlex.split(HUB_MODEL.sub(str(model), command))
+            assert words[0] == "bert-repro", command
+            arguments = [SMALLER.get(flag, word) for flag, word in pairwise(words[1:])]
+            if "--do_train" in arguments:
+                arguments += extra.split()
+            assert recipe(words[1], *arguments) == 0, command
