@@ -1,4 +1,4 @@
-"""The tutorials run as they are written, on tiny data: a small model stands for the Hub's, a few steps for thousands."""
+"""The tutorials run as written, on tiny data: a small model stands for the Hub's, a few steps for thousands."""
 
 import json
 import re
@@ -15,7 +15,8 @@ from small_models import tiny_bert
 TUTORIALS = Path(__file__).resolve().parents[1] / "docs" / "tutorials"
 HUB_MODEL = re.compile(r"google-bert/[\w-]+")
 SMALLER = {
-    "--vocab_size": "150", "--max_steps": "3", "--num_hidden_layers": "1", "--hidden_size": "32", "--num_sequences": "50",
+    "--vocab_size": "150", "--max_steps": "3", "--num_hidden_layers": "1", "--hidden_size": "32",
+    "--num_sequences": "50",
     "--train_batch_size": "4", "--eval_steps": "3", "--save_steps": "3", "--num_proc": "1", "--mixed_precision": "no",
     "--warmup_steps": "1",
 }  # fmt: skip
