@@ -25,6 +25,7 @@ from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.corpus.writer import Shard
 from bert_repro.errors import UserError
 from bert_repro.utils import status
+from bert_repro.utils.digests import known_digests
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -65,11 +66,14 @@ def prepare_corpus(config: CorpusConfig) -> dict[str, Any]:
             writer.require_all_parts(folder, settings)
         else:
             writer.open_folder(folder, settings, config.overwrite_output_dir)
-            num_parts = _write_parts(config, sources, tokenizer, folder)
-            if config.shard:
-                return _finish_shard(folder, Shard.parse(config.shard), num_parts, settings)
-        writer.join_parts(folder, tokenizer, settings)
-    writer.put_in_place(folder, output_dir)
+    with writer.held(folder, config.shard):
+        if not writer.is_joined(folder, settings):
+            if not config.join:
+                num_parts = _write_parts(config, sources, tokenizer, folder)
+                if config.shard:
+                    return _finish_shard(folder, Shard.parse(config.shard), num_parts, settings)
+            writer.join_parts(folder, tokenizer, settings)
+        writer.put_in_place(folder, output_dir)
     manifest = read_manifest(output_dir)
     _log_counts(manifest, output_dir)
     return manifest
@@ -80,7 +84,7 @@ def _settings(config: CorpusConfig, sources: list[Source], tokenizer: "PreTraine
     is_nupunkt = config.sentence_splitter == "nupunkt"
     return {
         "format_version": FORMAT_VERSION,
-        "sources": [[source.name, source.size, source.revision] for source in sources],
+        "sources": _identities(sources),
         "tokenizer_fingerprint": tokenizer_fingerprint(tokenizer),
         "text_column": config.text_column,
         "title_column": config.title_column,
@@ -93,6 +97,18 @@ def _settings(config: CorpusConfig, sources: list[Source], tokenizer: "PreTraine
         "max_documents": config.max_documents,
         "part_characters": PART_CHARACTERS,
     }
+
+
+def _identities(sources: list[Source]) -> list[list[Any]]:
+    """Returns name, size, revision and SHA-256 of each source: a file written again at equal size is another one."""
+    names: dict[Path, list[str]] = {}
+    for source in sources:
+        if source.revision is None:
+            names.setdefault(Path(source.name).parent, []).append(Path(source.name).name)
+    digests = {
+        str(folder / name): digest for folder in names for name, digest in known_digests(folder, names[folder]).items()
+    }
+    return [[source.name, source.size, source.revision, digests.get(str(Path(source.name)))] for source in sources]
 
 
 def _finished(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> dict[str, Any] | None:

@@ -8,13 +8,14 @@ The folder is a `datasets` folder (`load_from_disk` opens it, one row per docume
     sentence_starts.npy       int64 [N+1]  first token of each sentence, counted the same way
     document_sentences.npy    int64 [D+1]  first sentence of each document
     document_keys.npy         uint64 [D]   hash of each document's text
-    manifest.json             settings, sources, counts, versions, sizes of all files
+    manifest.json             settings, sources, counts, versions, sizes and SHA-256 of all files and of itself
     tokenizer/
 
 D documents, N sentences. A part is one Arrow record batch, so its tokens are one array that needs no copy.
 """
 
-import json
+import logging
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import UserError
+from bert_repro.utils.digests import json_digest, known_digests
+from bert_repro.utils.distributed import is_local_main_process
 from bert_repro.utils.randomness import draw, fraction
+from bert_repro.utils.readers import read_json
+
+logger = logging.getLogger("bert_repro")
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -50,16 +56,22 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise UserError(f"{folder}: not a prepared corpus ({MANIFEST} is missing); run recipes/prepare_corpus.py first")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        version = manifest["format_version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged or not the manifest of a corpus; prepare the corpus again") from error
-    if version != FORMAT_VERSION:
+    manifest = read_json(path)
+    if not isinstance(manifest, dict) or not {"format_version", "files", "parts", "counts"} <= set(manifest):
+        raise UserError(f"{path}: is damaged or not the manifest of a corpus; prepare the corpus again")
+    if manifest["format_version"] != FORMAT_VERSION:
         raise UserError(
-            f"{path}: format_version {version}, this package reads {FORMAT_VERSION}; prepare the corpus again"
+            f"{path}: format_version {manifest['format_version']}, this package reads {FORMAT_VERSION}; prepare the "
+            "corpus again"
         )
-    return dict(manifest)
+    if "sha256" in manifest and manifest.get("manifest_sha256") != manifest_digest(manifest):
+        raise UserError(f"{path}: is damaged (its digest does not match); prepare the corpus again")
+    return manifest
+
+
+def manifest_digest(manifest: dict[str, Any]) -> str:
+    """Returns the SHA-256 of all entries of a manifest but that of this digest."""
+    return json_digest({name: value for name, value in manifest.items() if name != "manifest_sha256"})
 
 
 @dataclass
@@ -86,19 +98,38 @@ class PreparedCorpus:
 
     @classmethod
     def load(cls, folder: str | Path) -> "PreparedCorpus":
-        """Opens a prepared corpus.
+        """Opens a prepared corpus and compares all its files with the digests of its manifest.
+
+        Once on each machine; files that have not changed since are not read again. Copies in other processes are
+        opened without this.
 
         Raises:
-            UserError: the folder is not a prepared corpus, or a file is missing, truncated, or unlike the manifest.
+            UserError: the folder is not a prepared corpus, or a file is missing or unlike the manifest.
         """
+        manifest = read_manifest(Path(folder))
+        if "sha256" not in manifest:
+            logger.warning(
+                "Corpus %s has no digests (an earlier version prepared it): only the sizes of its files are checked. "
+                "Prepare it again to have all damage found.",
+                folder,
+            )
+        elif is_local_main_process():
+            _require_sizes(Path(folder), manifest)
+            found = known_digests(Path(folder), manifest["sha256"])
+            for name, digest in manifest["sha256"].items():
+                if found[name] != digest:
+                    raise _damage(Path(folder), f"the content of {name} has changed")
+        return cls._open(folder)
+
+    @classmethod
+    def _open(cls, folder: str | Path) -> "PreparedCorpus":
         folder = Path(folder)
         manifest = read_manifest(folder)
-        for name, size in manifest["files"].items():
-            found = (folder / name).stat().st_size if (folder / name).is_file() else None
-            if found != size:
-                state = "is missing" if found is None else f"has {found} bytes, not {size}"
-                raise UserError(f"corpus {folder} is damaged: {name} {state}; prepare it again")
-        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in INDEX_ARRAYS}
+        _require_sizes(folder, manifest)
+        try:
+            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in INDEX_ARRAYS}
+        except ValueError as error:
+            raise _damage(folder, " ".join(str(error).split())) from error
         parts = [_map_tokens(folder / part["file"]) for part in manifest["parts"]]
         part_starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
         corpus = cls(folder=folder, manifest=manifest, **arrays, _part_starts=part_starts, _parts=parts)
@@ -106,7 +137,7 @@ class PreparedCorpus:
         return corpus
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PreparedCorpus.load, (self.folder,)
+        return PreparedCorpus._open, (self.folder,)
 
     @property
     def num_documents(self) -> int:
@@ -138,6 +169,9 @@ class PreparedCorpus:
 
         Returns:
             [sum of lengths] token ids, in the type they are stored in.
+
+        Raises:
+            UserError: a file has become shorter since it was opened; reading it would end the process.
         """
         starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         if not len(starts):
@@ -146,6 +180,8 @@ class PreparedCorpus:
         begins = starts - self._part_starts[part]
         ends = begins + lengths
         parts = self._parts
+        for number in np.unique(part).tolist():
+            self._require_size(number)
         triples = zip(part.tolist(), begins.tolist(), ends.tolist(), strict=True)
         tokens: TokenArray = np.concatenate([parts[number][begin:end] for number, begin, end in triples])
         return tokens
@@ -189,6 +225,11 @@ class PreparedCorpus:
             )
         return np.flatnonzero(~heldout), np.flatnonzero(heldout)
 
+    def _require_size(self, number: int) -> None:
+        part = self.manifest["parts"][number]
+        if os.path.getsize(self.folder / part["file"]) < part["size"]:
+            raise _damage(self.folder, f"{part['file']} was truncated while in use")
+
     def _check(self) -> None:
         documents, sentences = self.num_documents, self.num_sentences
         agree = (
@@ -199,7 +240,18 @@ class PreparedCorpus:
             and self.num_tokens == self.manifest["counts"]["tokens"]
         )
         if not agree:
-            raise UserError(f"corpus {self.folder} is damaged: its index arrays disagree; prepare it again")
+            raise _damage(self.folder, "its index arrays disagree")
+
+
+def _require_sizes(folder: Path, manifest: dict[str, Any]) -> None:
+    for name, size in manifest["files"].items():
+        found = (folder / name).stat().st_size if (folder / name).is_file() else None
+        if found != size:
+            raise _damage(folder, f"{name} " + ("is missing" if found is None else f"has {found} bytes, not {size}"))
+
+
+def _damage(folder: Path, what: str) -> UserError:
+    return UserError(f"corpus {folder} is damaged: {what}; prepare it again")
 
 
 def _map_tokens(path: Path) -> TokenArray:

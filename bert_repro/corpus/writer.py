@@ -17,6 +17,7 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +26,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.corpus.cleaning import RULES
-from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST
+from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST, manifest_digest
 from bert_repro.corpus.tokenize import Block
 from bert_repro.errors import UserError
+from bert_repro.utils.digests import file_digest
 from bert_repro.utils.files import atomic_file, write_json
+from bert_repro.utils.locks import lock, unlock
 from bert_repro.utils.ragged import row_starts
 
 if TYPE_CHECKING:
@@ -80,22 +83,77 @@ def open_folder(folder: Path, settings: dict[str, Any], overwrite: bool) -> None
     if not folder.exists():
         _create(folder, settings)
     found = _found_settings(folder)
-    if found == settings:
+    if _same_settings(settings, found):
         return
     if not overwrite:
         if found is None:
             raise UserError(f"{folder} is not a corpus in preparation; remove it or choose another --output_dir")
         require_equal(settings, found, str(folder), "choose another --output_dir or give --overwrite_output_dir")
-    shutil.rmtree(folder)
+    with held(folder, None):
+        shutil.rmtree(folder)
     _create(folder, settings)
+
+
+@contextmanager
+def held(folder: Path, shard: str | None) -> Iterator[None]:
+    """Keeps a preparation folder for this process; shards share it, but no two processes prepare the same one.
+
+    Args:
+        folder: from `preparation_folder`.
+        shard: as in `CorpusConfig.shard`; None prepares or joins all of it.
+
+    Raises:
+        UserError: another process is at work there.
+    """
+    own = folder / f"shard-{shard.replace('/', '-of-')}.lock" if shard else None
+    taken = []
+    try:
+        for path, shared in ((folder, shard is not None), (own, False)):
+            if path is None:
+                continue
+            if path is own:
+                own.touch()
+            if not lock(path, shared=shared):
+                raise UserError(
+                    f"{folder}: another process is preparing {f'shard {shard}' if path is own else 'it'}; wait for it, "
+                    "stop it, or choose another --output_dir"
+                )
+            taken.append(path)
+        yield
+    finally:
+        for path in taken:
+            unlock(path)
 
 
 def require_equal(settings: dict[str, Any], found: dict[str, Any], what: str, fix: str) -> None:
     """Raises `UserError` that names the first setting with which `what` was prepared differently."""
     for name, value in settings.items():
-        if found.get(name) != value:
-            wanted = "" if name == "sources" else f" ({found.get(name)} there, {value} asked for)"
-            raise UserError(f"{what} was prepared with other settings: {name} differs{wanted}; {fix}")
+        if name == "sources" and not _same_sources(value, found.get(name)):
+            raise UserError(f"{what} was prepared from other input: {_first_difference(value, found.get(name))}; {fix}")
+        if name != "sources" and found.get(name) != value:
+            given = f"({found.get(name)} there, {value} given)"
+            raise UserError(f"{what} was prepared with other settings: {name} differs {given}; {fix}")
+
+
+def _same_settings(settings: dict[str, Any], found: dict[str, Any] | None) -> bool:
+    return found is not None and all(
+        _same_sources(value, found.get(name)) if name == "sources" else found.get(name) == value
+        for name, value in settings.items()
+    )
+
+
+def _same_sources(given: list[list[Any]], found: Any) -> bool:
+    """Compares name, size, revision and SHA-256; the last is not there in what an earlier version prepared."""
+    if not isinstance(found, list) or len(given) != len(found):
+        return False
+    return all(source[: len(earlier)] == earlier for source, earlier in zip(given, found, strict=True))
+
+
+def _first_difference(given: list[list[Any]], found: Any) -> str:
+    for source, earlier in zip(given, found if isinstance(found, list) else [], strict=False):
+        if source[: len(earlier)] != earlier:
+            return f"{source[0]} in place of {earlier[0]}" if source[0] != earlier[0] else f"{source[0]} has changed"
+    return f"{len(given)} files given, {len(found) if isinstance(found, list) else 0} there"
 
 
 def write_part(folder: Path, number: int, blocks: list[Block]) -> None:
@@ -128,18 +186,24 @@ def write_part(folder: Path, number: int, blocks: list[Block]) -> None:
     counts: Counter[str] = Counter()
     for block in blocks:
         counts.update(block.counts)
-    part = {"file": name, "size": os.path.getsize(folder / name), "token_dtype": str(tokens.dtype), "counts": counts}
+    part = {
+        "file": name,
+        "size": os.path.getsize(folder / name),
+        "sha256": file_digest(folder / name),
+        "token_dtype": str(tokens.dtype),
+        "counts": counts,
+    }
     write_json(folder / f"part-{number:05d}.json", part)
 
 
 def finished_parts(folder: Path) -> dict[int, dict[str, Any]]:
-    """Returns what `write_part` noted of each finished part of a folder, by number."""
+    """Returns what `write_part` noted of each finished part of a folder, by number; damaged parts are not finished."""
     finished = {}
     for path in folder.iterdir():
         if match := _PART_COUNTS.fullmatch(path.name):
             part = json.loads(path.read_text(encoding="utf-8"))
             file = folder / part["file"]
-            if file.is_file() and file.stat().st_size == part["size"]:
+            if file.is_file() and file.stat().st_size == part["size"] and part.get("sha256") == file_digest(file):
                 finished[int(match[1])] = part
     return finished
 
@@ -190,7 +254,7 @@ def require_all_parts(folder: Path, settings: dict[str, Any]) -> None:
 
 def is_joined(folder: Path, settings: dict[str, Any]) -> bool:
     """Returns whether the folder already holds a complete corpus with these settings that was not yet put in place."""
-    return (folder / MANIFEST).is_file() and _found_settings(folder) == settings
+    return (folder / MANIFEST).is_file() and _same_settings(settings, _found_settings(folder))
 
 
 def join_parts(folder: Path, tokenizer: "PreTrainedTokenizerFast", settings: dict[str, Any]) -> None:
@@ -225,6 +289,9 @@ def join_parts(folder: Path, tokenizer: "PreTrainedTokenizerFast", settings: dic
         "parts": parts,
         "files": _corpus_files(folder),
     }
+    digests = {part["file"]: part["sha256"] for part in parts}
+    manifest["sha256"] = {name: digests.get(name) or file_digest(folder / name) for name in manifest["files"]}
+    manifest["manifest_sha256"] = manifest_digest(manifest)
     write_json(folder / MANIFEST, manifest)
 
 
@@ -275,7 +342,12 @@ def _corpus_files(folder: Path) -> dict[str, int]:
 
 def _is_leftover(path: Path) -> bool:
     counts_or_shard = _SHARD_FILE.fullmatch(path.name) or _PART_COUNTS.fullmatch(path.name)
-    return bool(counts_or_shard) or path.name == SETTINGS_FILE or path.name.startswith(".writing-")
+    return (
+        bool(counts_or_shard)
+        or path.name == SETTINGS_FILE
+        or path.name.startswith(".writing-")
+        or path.suffix == ".lock"
+    )
 
 
 def _write_index(folder: Path, parts: list[dict[str, Any]]) -> None:

@@ -1,11 +1,12 @@
 """What a study will do and cost, before it starts (`run_study --dry_run`)."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from bert_repro.corpus.prepared_corpus import PreparedCorpus
+from bert_repro.corpus.prepared_corpus import read_manifest
 from bert_repro.paper_results import SPLIT_ROWS
 from bert_repro.presets import ORIGINAL_VOCAB_SIZES, tokens_including_padding
 from bert_repro.pretraining.cost_estimate import model_flops
@@ -41,7 +42,7 @@ def describe(runs: Sequence[PlannedRun], store: RunStore, corpus: str) -> str:
         corpus: the prepared corpus, for its vocabulary; empty: the original uncased vocabulary's size, and what is
             done is not known.
     """
-    vocab_size = PreparedCorpus.load(corpus).manifest["vocab_size"] if corpus else ORIGINAL_VOCAB_SIZES["uncased"]
+    vocab_size = read_manifest(Path(corpus))["vocab_size"] if corpus else ORIGINAL_VOCAB_SIZES["uncased"]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = str(runs[0].settings.get("mixed_precision", "no"))
     speed = _USUAL_MFU * measured_peak(device, precision)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro.configs import PretrainingConfig, first_names
-from bert_repro.corpus.prepared_corpus import PreparedCorpus
+from bert_repro.corpus.prepared_corpus import read_manifest
 from bert_repro.errors import UserError
 from bert_repro.paper_results import FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
 from bert_repro.presets import MASKING_MIXES
@@ -247,7 +247,7 @@ def corpus_fingerprint(corpus: str) -> str:
     Raises:
         UserError: there is no prepared corpus.
     """
-    manifest = PreparedCorpus.load(corpus).manifest
+    manifest = read_manifest(Path(corpus))
     known = [Path(source[0]).name for source in manifest["settings"]["sources"]], manifest["counts"]
     text = json.dumps([*known, manifest["tokenizer_fingerprint"]], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

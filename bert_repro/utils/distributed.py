@@ -21,6 +21,11 @@ def is_main_process() -> bool:
     return rank() == 0
 
 
+def is_local_main_process() -> bool:
+    """Returns whether this is the process that does what is done once on each machine."""
+    return int(os.environ.get("LOCAL_RANK", "0")) == 0
+
+
 def broadcast(value: T) -> T:
     """Returns what the main process gives; every process must call this together. Values are pickled among them."""
     from accelerate.utils import broadcast_object_list

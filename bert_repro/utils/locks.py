@@ -6,6 +6,8 @@ killed process leaves behind, and which every listing of a run's folder would ha
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 try:
@@ -16,8 +18,12 @@ except ImportError:  # Windows: two runs in one folder are then not noticed
 _held: dict[Path, int] = {}
 
 
-def lock(folder: Path) -> bool:
-    """Keeps an existing folder for this process until `unlock` or the process's end, however it ends.
+def lock(folder: Path, *, shared: bool = False) -> bool:
+    """Keeps an existing folder or file for this process until `unlock` or the process's end, however it ends.
+
+    Args:
+        folder: the folder.
+        shared: let others have it too, who take it so.
 
     Returns:
         False if another process has it. A file system without locks never says so.
@@ -26,7 +32,7 @@ def lock(folder: Path) -> bool:
         return True
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         return False
@@ -42,3 +48,16 @@ def unlock(folder: Path) -> None:
     held = _held.pop(folder.resolve(), None)
     if held is not None:
         os.close(held)
+
+
+@contextmanager
+def waiting_lock(folder: Path) -> Iterator[None]:
+    """Holds an existing folder for a block, after waiting for whoever else holds it; without locks it goes ahead."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if fcntl is not None:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -2,13 +2,15 @@ import json
 import logging
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bert_repro.configs import CorpusConfig, TokenizerConfig
-from bert_repro.corpus import prepare, writer
+from bert_repro.corpus import prepare, prepared_corpus, writer
 from bert_repro.corpus.prepare import prepare_corpus
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import load_tokenizer, train_tokenizer, train_wordpiece
@@ -196,7 +198,7 @@ def test_missing_and_unlike_shards_are_named(make_config, small_parts):
     prepare_corpus(make_config(shard="2/4"))
     with pytest.raises(UserError, match=r"parts are missing or damaged in .*; prepare shard 1/4, 3/4, 4/4 first"):
         prepare_corpus(make_config(join=True))
-    with pytest.raises(UserError, match=r"max_documents differs \(None there, 5 asked for\)"):
+    with pytest.raises(UserError, match=r"max_documents differs \(None there, 5 given\)"):
         prepare_corpus(make_config(shard="1/4", max_documents=5))
     for shard in ("1/4", "3/4", "4/4"):
         prepare_corpus(make_config(shard=shard))
@@ -243,6 +245,34 @@ def test_a_kill_between_join_and_rename_loses_nothing(make_config, small_parts, 
     assert contents(config.output_dir) == contents(make_config().output_dir)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "refused"),
+    [
+        (None, None, "another process is preparing it"),
+        (None, "1/2", "another process is preparing it"),
+        ("1/2", None, "another process is preparing it"),
+        ("1/2", "1/2", "another process is preparing shard 1/2"),
+        ("1/2", "2/2", None),
+    ],
+)
+def test_a_second_process_in_a_preparation_is_refused_but_shards_share_it(make_config, first, second, refused):
+    prepare_corpus(make_config(shard="9/9"))  # leaves the folder
+    code = (
+        "import sys; from pathlib import Path; from bert_repro.corpus import writer\n"
+        f"with writer.held(Path({make_config().output_dir + '.preparing'!r}), {first!r}):\n"
+        "    print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        if refused is None:
+            prepare_corpus(make_config(shard=second))
+        else:
+            with pytest.raises(UserError, match=rf"\.preparing: {refused}; wait for it, stop it"):
+                prepare_corpus(make_config(shard=second))
+        other.communicate()
+    assert prepare_corpus(make_config())["counts"]["documents"] == 40
+
+
 def test_a_folder_that_is_no_preparation_is_left_alone(make_config):
     folder = Path(make_config().output_dir + ".preparing")
     folder.mkdir()
@@ -262,7 +292,7 @@ def test_finished_corpus_is_reused_refused_or_replaced(make_config, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(prepare, "_write_parts", None)
         assert prepare_corpus(make_config()) == first
-    with pytest.raises(UserError, match=r"max_documents differs \(None there, 5 asked for\).*--overwrite_output_dir"):
+    with pytest.raises(UserError, match=r"max_documents differs \(None there, 5 given\).*--overwrite_output_dir"):
         prepare_corpus(make_config(max_documents=5))
     assert prepare_corpus(make_config(max_documents=5, overwrite_output_dir=True))["counts"]["documents"] == 5
     assert PreparedCorpus.load(make_config().output_dir).num_documents == 5
@@ -353,12 +383,75 @@ def test_damage_is_found_on_loading(make_config, name):
 def test_loading_something_else_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match=r"not a prepared corpus \(manifest\.json is missing\); run"):
         PreparedCorpus.load(tmp_path)
-    (tmp_path / "manifest.json").write_text('{"format_version": 99}')
+    (tmp_path / "manifest.json").write_text('{"format_version": 99, "files": {}, "parts": [], "counts": {}}')
     with pytest.raises(UserError, match="format_version 99, this package reads 1"):
         PreparedCorpus.load(tmp_path)
-    (tmp_path / "manifest.json").write_text("{")
-    with pytest.raises(UserError, match="is damaged"):
-        PreparedCorpus.load(tmp_path)
+    for content in ("{", "[]", "{}", '{"format_version": 1}'):
+        (tmp_path / "manifest.json").write_text(content)
+        with pytest.raises(UserError, match=r"manifest\.json: is (not valid JSON|damaged)"):
+            PreparedCorpus.load(tmp_path)
+
+
+EVERY_KIND = [
+    "part-00000.arrow",
+    "sentence_starts.npy",
+    "document_keys.npy",
+    "tokenizer/tokenizer.json",
+    "dataset_info.json",
+    "manifest.json",
+]
+
+
+@pytest.mark.parametrize("name", EVERY_KIND)
+def test_damage_that_keeps_the_size_of_any_file_is_found(make_config, name):
+    prepare_corpus(make_config())
+    path = Path(make_config().output_dir) / name
+    data = bytearray(path.read_bytes())
+    place = data.index(b'"documents": 40') + 14 if name == "manifest.json" else len(data) - len(data) // 3
+    data[place] = ord("1") if name == "manifest.json" else data[place] ^ 1
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"manifest\.json: is damaged|is damaged: the content of .* has changed"):
+        PreparedCorpus.load(make_config().output_dir)
+
+
+def test_digests_are_compared_by_one_process_of_a_machine_and_not_by_its_loaders(make_config, monkeypatch):
+    prepare_corpus(make_config())
+    corpus = PreparedCorpus.load(make_config().output_dir)
+    monkeypatch.setattr(prepared_corpus, "known_digests", None)
+    assert pickle.loads(pickle.dumps(corpus)).num_documents == 40
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert PreparedCorpus.load(make_config().output_dir).num_documents == 40
+
+
+def test_a_corpus_of_an_earlier_version_opens_with_a_notice_and_counts_as_prepared(make_config, caplog):
+    manifest = prepare_corpus(make_config())
+    del manifest["sha256"], manifest["manifest_sha256"]
+    manifest["settings"]["sources"] = [source[:3] for source in manifest["settings"]["sources"]]
+    (Path(make_config().output_dir) / "manifest.json").write_text(json.dumps(manifest))
+    assert PreparedCorpus.load(make_config().output_dir).num_documents == 40
+    assert "has no digests" in caplog.text and "Prepare it again" in caplog.text
+    assert prepare_corpus(make_config())["counts"] == manifest["counts"]
+
+
+def test_input_written_again_at_equal_size_is_other_input(make_config, small_parts, monkeypatch, tmp_path):
+    raw = Path(make_config().input_files[0])
+    prepare_corpus(make_config())
+    interrupted = make_config(output_dir=str(tmp_path / "interrupted"))
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(writer, "join_parts", lambda *_: 1 / 0)
+        prepare_corpus(interrupted)
+    raw.write_text(raw.read_text().replace("Smith", "Jones"))
+    for config in (make_config(), interrupted):
+        with pytest.raises(UserError, match=r"was prepared from other input: .*raw\.jsonl has changed; choose another"):
+            prepare_corpus(config)
+
+
+def test_a_part_truncated_in_use_is_an_error_and_not_the_end_of_the_process(make_config):
+    prepare_corpus(make_config())
+    corpus = PreparedCorpus.load(make_config().output_dir)
+    os.truncate(Path(make_config().output_dir) / "part-00000.arrow", 0)
+    with pytest.raises(UserError, match=r"part-00000\.arrow was truncated while in use"):
+        corpus.gather([0], [3])
 
 
 def test_large_vocabularies_use_int32(make_config, tmp_path):
