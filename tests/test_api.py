@@ -1,0 +1,126 @@
+"""The public Python API: examples in docstrings run, objects of a notebook become files, errors are exceptions."""
+
+import inspect
+import json
+import logging
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+import bert_repro
+from bert_repro import api
+from bert_repro.configs import GlueConfig, NerConfig, SquadConfig
+from bert_repro.errors import UserError
+from bert_repro.in_memory_data import family_of, write_split
+
+MOODS = [{"text": "What a bright morning.", "label": "good"}, {"text": "The road was cold.", "label": "bad"}]
+
+
+def examples() -> dict[str, str]:
+    """The examples of the public names, in the order in which they build on each other."""
+    found = {}
+    order = ["train_wordpiece", "train_tokenizer", "prepare_corpus", "pretrain", "finetune"]
+    for name in [*order, *(other for other in bert_repro.__all__ if other not in order)]:
+        lines = (inspect.getdoc(getattr(bert_repro, name)) or "").splitlines()
+        if "    import bert_repro" in lines:
+            start = lines.index("    import bert_repro")
+            ends = (number for number in range(start, len(lines)) if lines[number] and lines[number][0] != " ")
+            found[name] = textwrap.dedent("\n".join(lines[start : next(ends, len(lines))]))
+    return found
+
+
+def test_the_examples_of_the_docstrings_run(
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus").symlink_to(world.corpus)
+    assert {"pretrain", "finetune"} <= set(examples())
+    for name, example in examples().items():
+        exec(compile(example, name, "exec"), {})
+    assert json.loads(Path("runs/moods/status.json").read_text())["code"] == 0
+    assert bert_repro.read_results(Path("runs/moods"))["split"] == "validation"
+    assert logging.getLogger("bert_repro").level == logging.NOTSET, "what a run sets up it takes back"
+
+
+def seen(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> Any:
+    """The configuration that `finetune` runs."""
+    configured: list[Any] = []
+    monkeypatch.setattr(api, "_run", lambda recipe, config: configured.append(config))
+    api.finetune(**arguments)
+    return configured[0]
+
+
+def test_objects_are_written_as_the_files_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = seen(
+        monkeypatch,
+        model="m",
+        train=MOODS,
+        test=[{"text": "Rain."}],
+        output_dir=str(tmp_path / "out"),
+        learning_rate=1e-4,
+    )
+    assert isinstance(config, GlueConfig)
+    assert (config.do_train, config.do_eval, config.do_predict) == (True, False, True)
+    assert (config.train_file, config.learning_rate) == (str(tmp_path / "out-data" / "train.jsonl"), 1e-4)
+    assert [json.loads(line) for line in Path(config.train_file).read_text().splitlines()] == MOODS
+
+
+def test_columns_say_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = str(tmp_path / "out")
+    tags = [{"tokens": ["Ada", "left"], "tags": ["B-PER", "O"]}]
+    config = seen(monkeypatch, model="m", train=tags, output_dir=out)
+    assert isinstance(config, NerConfig)
+    assert Path(str(config.train_file)).read_text() == "Ada B-PER\nleft O\n"
+    question = {"id": "q", "question": "Who?", "context": "Ada.", "answers": {"text": ["Ada"], "answer_start": [0]}}
+    config = seen(monkeypatch, model="m", validation=[question], output_dir=out)
+    assert isinstance(config, SquadConfig)
+    assert config.task_name == "squad"
+    unanswerable = question | {"answers": {"text": [], "answer_start": []}}
+    assert seen(monkeypatch, model="m", train=[question, unanswerable], output_dir=out).task_name == "squad_v2"
+
+
+class Frame:
+    """What a pandas data frame offers here, without pandas."""
+
+    columns = ("text", "label")
+
+    def to_dict(self, how: str) -> list[dict[str, Any]]:
+        assert how == "records"
+        return [*MOODS, {"text": "No label.", "label": float("nan")}]
+
+
+def test_datasets_frames_and_columns_are_equal_data(tmp_path: Path) -> None:
+    names = datasets.ClassLabel(names=["bad", "good"])
+    dataset = datasets.Dataset.from_list(MOODS).cast_column("label", names)
+    columns = {name: [row[name] for row in MOODS] for name in ("text", "label")}
+    kinds: list[Any] = [MOODS, dataset, columns]
+    written = [write_split(kind, family_of(kind), tmp_path / str(number), "train") for number, kind in enumerate(kinds)]
+    assert len({path.read_text() for path in written}) == 1
+    frame: Any = Frame()
+    lines = write_split(frame, family_of(frame), tmp_path / "frame", "test").read_text().splitlines()
+    assert json.loads(lines[-1]) == {"text": "No label."}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "no data: give train="),
+        ({"train": []}, "the data has no rows"),
+        ({"train": ["text"]}, "a row is str, not a dict"),
+        ({"train": [{"tokens": ["a"], "tags": []}]}, "row 1 has 1 tokens and 0 tags"),
+        ({"train": MOODS, "learning_rate": -1.0}, "--learning_rate is -1.0; it must not be negative"),
+        ({"train": MOODS, "preset": "large"}, "--preset 'large' is unknown; choose one of: glue"),
+    ],
+)
+def test_bad_data_and_settings_are_one_line(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
+        bert_repro.finetune(model="m", output_dir=str(tmp_path / "out"), **arguments)
+    assert message in str(raised.value)
+
+
+def test_a_configuration_excludes_everything_else() -> None:
+    with pytest.raises(TypeError, match="not both"):
+        bert_repro.finetune(GlueConfig(model_name_or_path="m", do_eval=True), seed=1)
