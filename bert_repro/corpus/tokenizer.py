@@ -17,9 +17,10 @@ from bert_repro.corpus.cleaning import passages
 from bert_repro.corpus.readers import find_sources, read_all
 from bert_repro.errors import UserError
 from bert_repro.utils import status
+from bert_repro.utils.files import write_text
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 logger = logging.getLogger("bert_repro")
 
@@ -49,7 +50,7 @@ def train_tokenizer(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
         limit_alphabet=config.limit_alphabet,
         max_input_chars_per_word=config.max_input_chars_per_word,
     )
-    tokenizer.save_pretrained(output_dir)
+    save_tokenizer(tokenizer, output_dir)
     logger.info("Tokenizer with %d entries saved in %s.", len(tokenizer), output_dir)
     return tokenizer
 
@@ -146,6 +147,19 @@ def load_tokenizer(
     if max_input_chars_per_word is not None:
         tokenizer = _with_max_input_chars(tokenizer, max_input_chars_per_word)
     return tokenizer
+
+
+def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
+    """Saves a tokenizer with tokenizer.json, and with vocab.txt for `BertTokenizer` of transformers before 5.
+
+    Args:
+        tokenizer: a WordPiece tokenizer.
+        folder: made if need be.
+    """
+    tokenizer.save_pretrained(folder)
+    words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    if [index for _, index in words] == list(range(len(words))):  # the line is the id
+        write_text(folder / "vocab.txt", "".join(f"{word}\n" for word, _ in words))
 
 
 def tokenizer_fingerprint(tokenizer: "PreTrainedTokenizerFast") -> str:
@@ -275,9 +289,11 @@ def _load_saved(path_or_id: str) -> "PreTrainedTokenizerFast":
     if Path(path_or_id).is_dir() and not _plain_or_saved(Path(path_or_id)):
         raise UserError(f"folder {path_or_id} holds no tokenizer; expected tokenizer.json or vocab.txt")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path_or_id)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
+        tokenizer = AutoTokenizer.from_pretrained(path_or_id, trust_remote_code=False)
+    except Exception as error:  # of a damaged file the tokenizers library raises nothing more exact
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if Path(path_or_id).is_dir():
+            raise UserError(f"tokenizer {path_or_id!r} cannot be read ({reason}); get its files again") from error
         raise UserError(
             f"tokenizer {path_or_id!r} is neither a local folder or file nor on the Hub: {reason}"
         ) from error

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from bert_repro.corpus.cleaning import RULES
 from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST, manifest_digest
 from bert_repro.corpus.tokenize import Block
+from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.utils.digests import file_digest
 from bert_repro.utils.files import atomic_file, write_json
@@ -273,7 +274,7 @@ def join_parts(folder: Path, tokenizer: "PreTrainedTokenizerFast", settings: dic
         raise UserError(f"the corpus is empty: no text in {', '.join(s[0] for s in settings['sources'])}{dropped}")
     _write_index(folder, parts)
     _write_datasets_files(folder, parts)
-    tokenizer.save_pretrained(folder / "tokenizer")
+    save_tokenizer(tokenizer, folder / "tokenizer")
     manifest = {
         "format_version": FORMAT_VERSION,
         "tokenizer_fingerprint": settings["tokenizer_fingerprint"],

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.hub.card import EVAL_RESULTS, make_card, write_eval_results
 from bert_repro.utils.files import flush
 from bert_repro.utils.output_files import ADAPTER, CARD, RESULTS, STATUS
@@ -61,7 +62,7 @@ def export_checkpoint(
     """
     stage = _empty_stage(Path(output_dir))
     model.save_pretrained(stage)
-    tokenizer.save_pretrained(stage)
+    save_tokenizer(tokenizer, stage)
     record = {**(results or {}), "model": _model_facts(model, stage, (results or {}).get("model", {}))}
     return _publish(stage, record, model_id, with_results=results is not None, stale=MADE_FROM_WEIGHTS)
 

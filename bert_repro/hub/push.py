@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_repro.errors import UserError
 from bert_repro.hub.card import renamed
+from bert_repro.hub.model_files import CONFIG, check_folder
 from bert_repro.utils.output_files import CARD, RESULTS, STATUS, TRAIN_LOG, TRAINING_PLOT
 from bert_repro.utils.redaction import redacted, without_machine_paths
 
@@ -60,7 +61,7 @@ def published_files(folder: Path) -> list[Path]:
     """Returns the files of a folder that a push uploads, relative to it, sorted.
 
     Raises:
-        UserError: there is no model in the folder, or the run in it has not ended.
+        UserError: there is no model in the folder that loads, the run in it has not ended, or a file is a link.
     """
     state = _state(folder)
     if state.get("code") != 0 and "code" in state and not (folder / RESULTS).exists():
@@ -69,11 +70,16 @@ def published_files(folder: Path) -> list[Path]:
             "--resume_from_checkpoint latest, or push one of its checkpoints"
         )
     found = sorted({path.relative_to(folder) for pattern in PUBLISHED for path in folder.glob(pattern)})
+    for path in found:
+        if (folder / path).resolve() != folder.resolve() / path or not (folder / path).is_file():
+            raise UserError(f"{folder / path}: is a link or no file, which a push does not follow; put the file there")
     if not any(fnmatch(path.as_posix(), pattern) for path in found for pattern in _WEIGHTS):
         raise UserError(
             f"{folder} holds no published model (no model.safetensors); name the output folder of a finished run, or "
             "one of its checkpoints"
         )
+    if any(fnmatch(path.as_posix(), _WEIGHTS[0]) for path in found):
+        check_folder(folder)
     return found
 
 
@@ -183,7 +189,7 @@ def check_card(folder: Path, card: str | None = None) -> None:
 
 
 def contents_for_others(folder: Path, repo_id: str, card: str | None = None) -> dict[str, bytes]:
-    """Returns the files that are not sent as they are in the folder: the card, and results with paths.
+    """Returns the files that are not sent as they are in the folder: the card, config.json, and results with paths.
 
     The folder keeps this machine's paths, for whoever repeats the run here; elsewhere they mean nothing.
 
@@ -195,11 +201,22 @@ def contents_for_others(folder: Path, repo_id: str, card: str | None = None) -> 
     if card is None and (folder / CARD).exists():
         card = renamed((folder / CARD).read_text(encoding="utf-8"), repo_id)
     made = {CARD: card.encode()} if card else {}
+    if (folder / CONFIG).exists():
+        made[CONFIG] = _config_for_others(folder / CONFIG, repo_id)
     for name in _WITH_PATHS:
         if (folder / name).exists():
             record = without_machine_paths(redacted(json.loads((folder / name).read_text(encoding="utf-8"))))
             made[name] = (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
     return made
+
+
+def _config_for_others(path: Path, repo_id: str) -> bytes:
+    """Returns config.json whose `auto_map` names the repository, so that a model fine-tuned from it elsewhere, which is
+    saved without the code, still finds it."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if auto_map := config.get("auto_map"):
+        config["auto_map"] = {name: f"{repo_id}--{place.split('--')[-1]}" for name, place in auto_map.items()}
+    return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
 
 
 def _state(folder: Path) -> dict[str, Any]:

@@ -65,8 +65,8 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
         NonFiniteError: the model's output is not finite.
     """
     _check(config)
-    tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
     model = _load_model(config)
+    tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
     require_length(config.max_seq_length)
     if config.max_seq_length > model.config.max_position_embeddings:
         raise UserError(

@@ -6,7 +6,6 @@ where the Hub looks for it: `onnx/model.onnx` in the published folder.
 """
 
 import importlib.util
-import json
 import logging
 import warnings
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 
 from bert_repro.configs import OnnxConfig
 from bert_repro.errors import UserError
+from bert_repro.hub.model_files import load_config
 from bert_repro.training.model_loading import load_pretrained
 from bert_repro.utils.files import atomic_path, disk_errors
 
@@ -77,10 +77,7 @@ def load_model(folder: Path) -> "PreTrainedModel":
     from bert_repro.models import modeling_bert_repro
     from bert_repro.models.configuration_bert_repro import HEADS
 
-    try:
-        names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or ["none"]
-    except (OSError, ValueError) as error:
-        raise UserError(f"--folder {folder}: config.json cannot be read; name a published folder") from error
+    names = load_config(str(folder), "--folder").architectures or ["none"]
     ours = [head.ours for head in HEADS.values() if names[0] in (head.ours, head.upstream)]
     if not ours:
         raise UserError(f"--folder {folder}: config.json names the class {names[0]}, which is no BERT of this family")

@@ -99,8 +99,8 @@ class BertReproConfig(PreTrainedConfig):
         normalize_feature_weights: whether the weights of a weighted sum of layers pass through a softmax.
         kwargs: fields of `PreTrainedConfig`.
 
-    Raises:
-        ValueError: a value is out of range, or two values do not go together.
+    What no model can have, such as a `hidden_size` that is no multiple of `num_attention_heads`, is refused when a
+    model is built; see `check`.
     """
 
     model_type = "bert_repro"
@@ -139,12 +139,14 @@ class BertReproConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        self.check()
+        if self.is_decoder:
+            self.pool_token = "last"
 
     def check(self) -> None:
-        """Checks that the fields go together, and makes a causal model pool its last token.
+        """Checks that a model can have these fields together, and makes a causal model pool its last token.
 
-        Models call it again when they are built, because fields can be set after construction.
+        Models call it when they are built: a configuration alone may pass through impossible states while its fields
+        are set one by one.
 
         Raises:
             ValueError: a value is out of range, or two values do not go together.
@@ -170,6 +172,9 @@ class BertReproConfig(PreTrainedConfig):
             probability = getattr(self, name)
             if probability is not None and not 0 <= probability < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {probability}")
+        for name in ("initializer_range", "layer_norm_eps"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
         if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
             raise ValueError(f"pad_token_id must be in [0, vocab_size = {self.vocab_size}), got {self.pad_token_id}")
         if self.add_cross_attention or self.is_encoder_decoder:
@@ -197,6 +202,10 @@ class BertReproConfig(PreTrainedConfig):
         config, unused = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
         if config.get("model_type") == UPSTREAM_MODEL_TYPE:
             config["model_type"] = cls.model_type
+            ours = {head.upstream: head.ours for head in HEADS.values()}
+            config["architectures"] = [ours.get(name, name) for name in config.get("architectures") or []] or None
+        if not cls.__module__.startswith("transformers_modules."):  # there transformers finds our models by it
+            config.pop("auto_map", None)
         return config, unused
 
     def has_upstream_counterpart(self, heads: list[Head]) -> bool:

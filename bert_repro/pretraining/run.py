@@ -16,6 +16,7 @@ from bert_repro.configs import Phase, PretrainingConfig, require
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.errors import UserError
+from bert_repro.hub.model_files import load_config
 from bert_repro.hub.revisions import RevisionUploads
 from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.models.modeling_bert_repro import BertReproForCausalLM, BertReproForPreTraining
@@ -190,7 +191,7 @@ def _dry_run(
     devices = int(os.environ.get("WORLD_SIZE", "1"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     name = config.model_name_or_path
-    shape = BertReproConfig.from_pretrained(name) if name else new_model_config(config, len(tokenizer))
+    shape = load_config(name) if name else new_model_config(config, len(tokenizer))
     tokens = int(np.diff(corpus.document_starts)[documents].sum())
     phases = resolve_phases(config, devices)
     peak = measured_peak(device, config.mixed_precision)

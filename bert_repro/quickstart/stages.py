@@ -143,7 +143,7 @@ def new_model(folders: Folders, seed: int) -> None:
     """
     import torch
 
-    from bert_repro.corpus.tokenizer import load_tokenizer
+    from bert_repro.corpus.tokenizer import load_tokenizer, save_tokenizer
     from bert_repro.models.configuration_bert_repro import BertReproConfig
     from bert_repro.models.modeling_bert_repro import BertReproForPreTraining
     from bert_repro.utils.randomness import torch_seed
@@ -161,7 +161,7 @@ def new_model(folders: Folders, seed: int) -> None:
     )
     torch.manual_seed(torch_seed(seed))
     BertReproForPreTraining(shape).save_pretrained(folders.untrained)
-    tokenizer.save_pretrained(folders.untrained)
+    save_tokenizer(tokenizer, folders.untrained)
 
 
 def pretraining_config(folders: Folders, seed: int) -> PretrainingConfig:

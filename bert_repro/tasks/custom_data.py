@@ -201,13 +201,9 @@ def _names_of_the_model(config: CustomDataConfig) -> tuple[str, ...]:
 
 
 def _config_of_the_model(config: CustomDataConfig) -> Any:
-    from transformers import AutoConfig
+    from bert_repro.hub.model_files import load_config
 
-    try:
-        return AutoConfig.from_pretrained(config.model_name_or_path)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"--model_name_or_path {config.model_name_or_path}: {reason}") from error
+    return load_config(config.model_name_or_path)
 
 
 def _found_text_columns(path: Path) -> tuple[str, ...]:

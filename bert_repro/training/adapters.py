@@ -23,6 +23,7 @@ import safetensors.torch
 from transformers.utils import is_peft_available
 
 from bert_repro.configs import AdapterConfig
+from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.models.configuration_bert_repro import HEADS, UPSTREAM_MODEL_TYPE
 
@@ -161,7 +162,7 @@ def settle(model: Any, tokenizer: Any, output_dir: Path, *, write: bool) -> tupl
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         save(model, folder)
-        tokenizer.save_pretrained(folder)
+        save_tokenizer(tokenizer, folder)
     return model.merge_and_unload(), {"adapter": facts}
 
 

@@ -26,6 +26,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.training import adapters
 from bert_repro.training.parallelism import placed_like
@@ -88,7 +89,7 @@ def save(
         shutil.rmtree(temporary, ignore_errors=True)
         (temporary / STATE).mkdir(parents=True)
         adapters.save(model, temporary) if adapters.is_adapted(model) else model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
+        save_tokenizer(tokenizer, temporary)
         safetensors.torch.save_file(moments, temporary / STATE / "optimizer.safetensors")
         write_json(temporary / STATE / "state.json", vars(state))
         files = {str(path.relative_to(temporary)): _flush_and_hash(path) for path in _files(temporary)}

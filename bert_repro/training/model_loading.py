@@ -1,4 +1,8 @@
-"""Loads checkpoints for the recipes: every model that a recipe reads comes through here."""
+"""Loads checkpoints for the recipes: every model that a recipe reads comes through here.
+
+Files are checked before anything is built (`bert_repro.hub.model_files`): safetensors only, no code of the checkpoint
+runs, and whatever is wrong with them ends in one line.
+"""
 
 import logging
 from typing import Any
@@ -7,6 +11,7 @@ import torch
 
 from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
+from bert_repro.hub.model_files import check_model
 from bert_repro.training import adapters
 from bert_repro.utils.randomness import torch_seed
 
@@ -73,11 +78,13 @@ def load_pretrained(
     Raises:
         UserError: there is no such checkpoint, or it cannot be read.
     """
-    options |= {"dtype": torch.float32, "output_loading_info": True}
     quiet_transformers()  # its report of missing and unused weights is replaced by one line of ours
+    check_model(name, flag)
+    options |= {"dtype": torch.float32, "output_loading_info": True}
+    options |= {"use_safetensors": True, "trust_remote_code": False}
     try:
         model, info = model_class.from_pretrained(name, **options)
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+    except Exception as error:  # whatever the library raises about a file, it is the file that is wrong
         raise UserError(f"{flag} {name}: {first_line(error)}") from error
     return model, info
 

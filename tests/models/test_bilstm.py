@@ -200,7 +200,9 @@ def test_encoder_states_without_token_features_are_refused(tiny):
 
 
 def test_what_goes_beyond_the_layers_is_refused(tiny):
-    with pytest.raises(ValueError, match="concat_last_four needs 4 layers, got 2"):
-        tiny.config(token_features="concat_last_four")
-    with pytest.raises(ValueError, match="bilstm_size must be at least 1"):
-        tiny.config(bilstm_size=0)
+    for fields, message in (
+        ({"token_features": "concat_last_four"}, "concat_last_four needs 4 layers, got 2"),
+        ({"bilstm_size": 0}, "bilstm_size must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            BertReproForTokenClassification(tiny.config(**fields))

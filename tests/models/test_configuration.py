@@ -33,11 +33,13 @@ def test_fields_and_defaults_are_those_of_stock_bert():
         ({"classifier_dropout": -0.1}, "classifier_dropout must be in"),
         ({"vocab_size": 10, "pad_token_id": 10}, "pad_token_id must be in"),
         ({"add_cross_attention": True}, "no cross-attention"),
+        ({"initializer_range": float("inf")}, "initializer_range must be a finite number"),
     ],
 )
-def test_values_that_do_not_go_together_are_refused(fields, message):
+def test_what_no_model_can_have_is_refused_when_one_is_built(fields, message):
+    config = BertReproConfig(**fields)
     with pytest.raises(ValueError, match=message):
-        BertReproConfig(**fields)
+        BertReproModel(config)
 
 
 def test_a_value_of_the_wrong_type_is_refused():
@@ -85,6 +87,14 @@ def test_config_is_written_in_its_published_form_and_read_back(tmp_path, tiny):
     assert written["auto_map"]["AutoModelForCausalLM"] == "modeling_bert_repro.BertReproForCausalLM"
     assert (tmp_path / "configuration_bert_repro.py").exists() and (tmp_path / "modeling_bert_repro.py").exists()
     assert BertReproConfig.from_pretrained(tmp_path).num_labels == 3
+
+
+def test_a_saved_configuration_comes_back_equal(tmp_path, tiny):
+    model = BertReproForSequenceClassification(tiny.config(id2label={0: "no", 1: "yes", 2: "maybe"}, qa_loss="sum"))
+    model.save_pretrained(tmp_path / "model")
+    tiny.config().save_pretrained(tmp_path / "config")
+    assert BertReproConfig.from_pretrained(tmp_path / "model").to_dict() == model.config.to_dict()
+    assert BertReproConfig.from_pretrained(tmp_path / "config").to_dict() == tiny.config().to_dict()
 
 
 @pytest.mark.parametrize(

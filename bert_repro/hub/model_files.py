@@ -1,0 +1,228 @@
+"""Checks the files of a model before anything of it is built: its configuration, its weights, their shapes.
+
+Only safetensors are read. Nothing of a folder is executed, and no size that config.json claims is allocated before the
+headers of the weights confirm it.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_repro.errors import UserError
+from bert_repro.models.configuration_bert_repro import BertReproConfig
+from bert_repro.utils.readers import read_json, shown
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+OLD_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
+"""Weights in formats that are not read; the first two are pickles."""
+TOKENIZER = "tokenizer.json"
+_CONVERT = "convert it: python recipes/convert_checkpoint.py --checkpoint {} --output_dir NEW_FOLDER"
+_GET_AGAIN = "get the model again"
+_MODEL_TYPES = ("bert", "bert_repro")
+_WORDS = "embeddings.word_embeddings.weight"
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def check_model(name: str, flag: str = "--model_name_or_path") -> BertReproConfig:
+    """Checks that a checkpoint can be loaded as a BERT model.
+
+    Args:
+        name: folder, or id on the Hub, whose files are then fetched into its cache.
+        flag: the setting that named it, for messages.
+
+    Returns:
+        Its configuration.
+
+    Raises:
+        UserError: a file is missing, damaged or in another format, or configuration and weights contradict each other.
+    """
+    folder = _local_folder(name, flag)
+    try:
+        config = read_model_config(folder)
+        check_shapes(config, weight_shapes(folder))
+    except UserError as error:
+        raise UserError(f"{flag} {name}: {error}") from error
+    return config
+
+
+def check_folder(folder: Path) -> None:
+    """Checks that a folder can be published: its model as `check_model` does, and its tokenizer.
+
+    Raises:
+        UserError: it could not be loaded.
+    """
+    try:
+        check_shapes(read_model_config(folder), weight_shapes(folder))
+        if (folder / TOKENIZER).exists():
+            _check_tokenizer(folder / TOKENIZER)
+    except UserError as error:
+        raise UserError(f"{folder}: nobody could load it: {error}") from error
+
+
+def load_config(name: str, flag: str = "--model_name_or_path") -> BertReproConfig:
+    """Reads the configuration of a checkpoint alone.
+
+    Args:
+        name: folder, or id on the Hub.
+        flag: the setting that named it, for messages.
+
+    Raises:
+        UserError: there is none, or it is not that of a BERT model.
+    """
+    folder = _local_folder(name, flag, weights=False)
+    try:
+        return read_model_config(folder)
+    except UserError as error:
+        raise UserError(f"{flag} {name}: {error}") from error
+
+
+def read_model_config(folder: Path) -> BertReproConfig:
+    """Reads config.json.
+
+    Raises:
+        UserError: it is missing or damaged, of another model type, or a value is not possible.
+    """
+    path = folder / CONFIG
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{CONFIG} holds no object of settings; {_GET_AGAIN}")
+    model_type = content.get("model_type", "bert")  # the first checkpoints name none
+    if model_type not in _MODEL_TYPES:
+        raise UserError(f"{CONFIG} says model_type {shown(model_type)}; name a model of type bert")
+    if "quantization_config" in content:
+        raise UserError(f"{CONFIG} has a quantization_config; name the model before it was quantized")
+    try:
+        config = BertReproConfig.from_dict({**content, "model_type": "bert_repro"})
+        config.check()
+    except Exception as error:  # the library's own checks raise many kinds
+        raise UserError(f"{CONFIG}: {_reason(error)}; {_GET_AGAIN}") from error
+    return config
+
+
+def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Reads the names and shapes of a model's weights from the headers of its safetensors files.
+
+    Raises:
+        UserError: there are none, they are in another format, or a file is damaged.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for path in _weight_files(folder):
+        found |= _header(path)
+    return found
+
+
+def check_shapes(config: BertReproConfig, shapes: Shapes) -> None:
+    """Checks that weights have the shapes that the configuration of their encoder asks for.
+
+    Raises:
+        UserError: they are no BERT's, or a weight of the encoder is missing or has another shape.
+    """
+    prefix = next((prefix for prefix in ("bert.", "") if prefix + _WORDS in shapes), None)
+    if prefix is None:
+        raise UserError(f"its weights hold no {_WORDS}; name a BERT checkpoint")
+    layers = {name.split(".")[2] for name in (name.removeprefix(prefix) for name in shapes)
+              if name.startswith("encoder.layer.")}  # fmt: skip
+    if config.num_hidden_layers > len(layers):
+        raise UserError(
+            f"{CONFIG} says num_hidden_layers {config.num_hidden_layers}, and the weights hold {len(layers)}; "
+            f"{_GET_AGAIN}"
+        )
+    for name, wanted in _encoder_shapes(config):
+        saved = shapes.get(prefix + name)
+        if saved is not None and saved != wanted:
+            raise UserError(
+                f"{prefix}{name} has the shape {list(saved)}, where its configuration asks for {list(wanted)}; "
+                f"{_GET_AGAIN}"
+            )
+
+
+def _encoder_shapes(config: BertReproConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    yield _WORDS, (config.vocab_size, hidden)
+    yield "embeddings.position_embeddings.weight", (config.max_position_embeddings, hidden)
+    yield "embeddings.token_type_embeddings.weight", (config.type_vocab_size, hidden)
+    for layer in range(config.num_hidden_layers):
+        for name in ("query", "key", "value"):
+            yield f"encoder.layer.{layer}.attention.self.{name}.weight", (hidden, hidden)
+        yield f"encoder.layer.{layer}.attention.output.dense.weight", (hidden, hidden)
+        yield f"encoder.layer.{layer}.intermediate.dense.weight", (inner, hidden)
+        yield f"encoder.layer.{layer}.output.dense.weight", (hidden, inner)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if not (folder / WEIGHTS_INDEX).is_file():
+        for name in OLD_WEIGHTS:
+            if (folder / name).exists():
+                raise UserError(f"its weights are {name}, and only safetensors are read; {_CONVERT.format(folder)}")
+        raise UserError(f"there is no {WEIGHTS}, and only safetensors are read; name a finished model")
+    names = _shards(folder)
+    for name in names:
+        if not (folder / name).is_file():
+            raise UserError(f"{WEIGHTS_INDEX} names {shown(name)}, which is missing; {_GET_AGAIN}")
+    return [folder / name for name in names]
+
+
+def _shards(folder: Path) -> list[str]:
+    """Returns the files that an index of weights names, which lie beside it and are safetensors."""
+    index = read_json(folder / WEIGHTS_INDEX)
+    parts = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(parts, dict) or not parts or not all(isinstance(name, str) for name in parts.values()):
+        raise UserError(f"{WEIGHTS_INDEX} has no weight_map of file names; {_GET_AGAIN}")
+    names = sorted(set(parts.values()))
+    for name in names:
+        if not name.endswith(".safetensors") or Path(name).name != name:
+            raise UserError(
+                f"{WEIGHTS_INDEX} names {shown(name)}, and only safetensors beside it are read; "
+                f"{_CONVERT.format(folder)}"
+            )
+    return names
+
+
+def _header(path: Path) -> dict[str, tuple[int, ...]]:
+    from safetensors import safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except Exception as error:  # the library's own, which is no OSError
+        raise UserError(f"{path.name} is damaged ({_reason(error)}); {_GET_AGAIN}") from error
+
+
+def _check_tokenizer(path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    try:
+        Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more exact
+        raise UserError(f"{path.name} is damaged ({_reason(error)}); {_GET_AGAIN}") from error
+
+
+def _local_folder(name: str, flag: str, *, weights: bool = True) -> Path:
+    """Returns the folder of a model's files; those of an id on the Hub are fetched first."""
+    if Path(name).is_dir():
+        return Path(name)
+    from transformers.utils import cached_file
+
+    optional: dict[str, Any] = {"_raise_exceptions_for_missing_entries": False}
+    try:
+        config = cached_file(name, CONFIG)
+        if weights and cached_file(name, WEIGHTS, **optional) is None:
+            path = cached_file(name, WEIGHTS_INDEX, **optional)
+            for part in _shards(Path(path).parent) if path else ():
+                cached_file(name, part)
+    except UserError:
+        raise
+    except Exception as error:  # of the Hub's library: no such id, no network ...
+        raise UserError(f"{flag} {name}: {_reason(error)}") from error
+    return Path(str(config)).parent
+
+
+def _reason(error: BaseException) -> str:
+    """Returns what an exception of a library says, on one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2]) if lines else type(error).__name__

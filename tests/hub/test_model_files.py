@@ -1,0 +1,160 @@
+"""Models whose files are damaged, hostile or in another format end every recipe with one line and code 2."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from running import recipe
+
+import bert_repro
+from bert_repro.errors import UserError
+from bert_repro.hub import export_checkpoint
+from bert_repro.hub.model_files import check_folder, check_model
+from bert_repro.hub.push import published_files
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+@pytest.fixture(scope="module")
+def published(world, tmp_path_factory) -> Path:
+    """A masked language model, in one file and, in `sharded`, in several."""
+    torch.manual_seed(0)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(world.tokenizer)
+    model = bert_repro.BertReproForMaskedLM(bert_repro.BertReproConfig(vocab_size=len(tokenizer), **SIZES))
+    folder = export_checkpoint(model, tokenizer, tmp_path_factory.mktemp("published") / "model")
+    model.save_pretrained(folder.parent / "sharded", max_shard_size="10KB")
+    return folder
+
+
+@pytest.fixture
+def folder(published, tmp_path) -> Path:
+    return Path(shutil.copytree(published, tmp_path / "model"))
+
+
+def change_json(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def truncate(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def as_pickle(folder: Path) -> None:
+    torch.save({"x": torch.ones(1)}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def index(content: object):
+    def write(folder: Path) -> None:
+        (folder / "model.safetensors").rename(folder / "other.safetensors")
+        (folder / "model.safetensors.index.json").write_text(json.dumps(content))
+
+    return write
+
+
+def config(**changes: object):
+    return lambda folder: change_json(folder / "config.json", **changes)
+
+
+def text(name: str, content: str):
+    return lambda folder: (folder / name).write_text(content)
+
+
+DAMAGE = {
+    "only a pickle": (
+        as_pickle,
+        "only safetensors are read; convert it: python recipes/convert_checkpoint.py",
+    ),
+    "an index of pickles": (index({"weight_map": {"x": "pytorch_model-00001.bin"}}), "only safetensors beside it are"),
+    "an index that leaves the folder": (index({"weight_map": {"x": "../x.safetensors"}}), "only safetensors beside"),
+    "an index of missing files": (index({"weight_map": {"x": "y.safetensors"}}), "'y.safetensors', which is missing"),
+    "an index of nothing": (index([]), "has no weight_map of file names"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "there is no model.safetensors"),
+    "truncated weights": (truncate, "model.safetensors is damaged"),
+    "weights that are none": (text("model.safetensors", "x" * 100), "model.safetensors is damaged"),
+    "no configuration": (lambda folder: (folder / "config.json").unlink(), "config.json"),
+    "half a configuration": (text("config.json", '{"hidden_size": 16,'), "config.json: is not valid JSON"),
+    "a list as configuration": (text("config.json", "[]"), "config.json holds no object"),
+    "a text as width": (config(hidden_size="16"), "hidden_size"),
+    "a width of no head": (config(num_attention_heads=3), "hidden_size must be a multiple"),
+    "labels that are a number": (config(id2label=5), "config.json"),
+    "an unknown type": (config(dtype="float9"), "config.json"),
+    "an unknown activation": (config(hidden_act="golu"), "golu"),
+    "another model": (config(model_type="gpt2"), "model_type 'gpt2'; name a model of type bert"),
+    "quantized weights": (config(quantization_config={"quant_method": "bitsandbytes"}), "quantization_config"),
+    "100,000 layers": (config(num_hidden_layers=100_000), "num_hidden_layers 100000, and the weights hold 2"),
+    "a width of a billion": (config(hidden_size=10**9), "where its configuration asks for"),
+    "half a tokenizer": (text("tokenizer.json", '{"version": "1.0",'), "tokenizer"),
+    "a tokenizer of nothing": (text("tokenizer.json", '{"model": 3}'), "tokenizer"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_one_line(world, folder, tmp_path, capsys, kind):
+    damage, message = DAMAGE[kind]
+    damage(folder)
+    arguments = f"--model_name_or_path {folder} --input_file {world.text} --output_file {tmp_path / 'f.parquet'}"
+    began = time.perf_counter()
+    assert recipe("extract_features", arguments) == 2
+    assert time.perf_counter() - began < 10
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert message in line and len(line) < 600
+    if kind != "an unknown activation":
+        with pytest.raises(UserError):
+            published_files(folder)
+
+
+RECIPES = {
+    "run_glue": "--task_name sst2 --do_eval --data_dir {glue} --output_dir {out} --model_name_or_path {model}",
+    "run_pretraining": "--corpus {corpus} --max_steps 1 --output_dir {out} --model_name_or_path {model}",
+    "score_sentences": "--input_file {text} --output_dir {out} --model_name_or_path {model}",
+    "export_onnx": "--folder {model}",
+    "push_to_hub": "--folder {model} --hub_model_id org/x --dry_run",
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("kind", ["only a pickle", "truncated weights", "a text as width"])
+def test_every_recipe_refuses_it_the_same_way(world, folder, tmp_path, capsys, kind, name):
+    damage, message = DAMAGE[kind]
+    damage(folder)
+    places = {"glue": world.glue, "corpus": world.corpus, "text": world.text, "out": tmp_path / "out.jsonl"}
+    assert recipe(name, RECIPES[name].format(model=folder, **places)) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert message in line or (name == "push_to_hub" and "holds no published model" in line)
+
+
+def test_no_code_of_a_checkpoint_runs_and_nobody_is_asked(world, folder, tmp_path, monkeypatch):
+    trap = tmp_path / "trap"
+    code = f"import pathlib\npathlib.Path({str(trap)!r}).touch()\n"
+    for name in ("configuration_bert_repro.py", "modeling_bert_repro.py", "evil.py"):
+        (folder / name).write_text(code)
+    change_json(folder / "config.json", model_type="bert", auto_map={"AutoConfig": "evil.A", "AutoModel": "evil.B"})
+    change_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.C", "evil.C"]})
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("somebody was asked"))
+    arguments = f"--model_name_or_path {folder} --input_file {world.text} --output_file {tmp_path / 'f.parquet'}"
+    assert recipe("extract_features", arguments) == 0
+    assert not trap.exists()
+
+
+def test_what_is_right_passes(published):
+    assert check_model(str(published)).num_hidden_layers == 2
+    check_folder(published.parent / "sharded")
+    assert len(list((published.parent / "sharded").glob("*.safetensors"))) > 1
+
+
+def test_a_push_follows_no_link(folder, tmp_path):
+    secret = tmp_path / "secret.json"
+    secret.write_text("{}")
+    (folder / "special_tokens_map.json").symlink_to(secret)
+    with pytest.raises(UserError, match=r"special_tokens_map\.json: is a link"):
+        published_files(folder)
