@@ -117,7 +117,7 @@ card: $(READY) ## Write a run's card: make card RUN=runs/mrpc NAME=bert-mrpc ARG
 	$(BIN)/python recipes/make_card.py --folder $(RUN) --output_file model_cards/$(NAME).md --hub_model_id $(NAME) $(ARGS)
 
 report: $(READY) ## Write docs/report from the results of finished runs: ours beside the paper's numbers
-	$(BIN)/python recipes/report.py
+	$(BIN)/python recipes/report.py --runs_dir docs/report/runs --report_dir docs/report
 
 wheel: $(READY) ## Build the wheel and the source archive into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .

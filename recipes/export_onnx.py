@@ -1,6 +1,6 @@
 r"""Writes a finished model as ONNX, so that it runs without PyTorch.
 
-    pip install "bert-repro[onnx]"
+    pip install onnx onnxruntime onnxscript
     python recipes/export_onnx.py --folder runs/mrpc
 
 Every head, any batch size and length up to the model's maximum; a model with a

@@ -1,19 +1,20 @@
 r"""Writes the reproduction report: every table of the paper with our numbers
 beside its own, and how certain they are.
 
-    python recipes/report.py --runs_dir runs/study/records --report_dir runs/report
+    python recipes/report.py
 
-Reads every results.json below --runs_dir, with the examples.json and
-curve.json beside it, as run_study leaves them, and writes index.html (one
-file, no network), report.md, numbers.json and plots/. It begins with which
+Reads every results.json below --runs_dir (runs/study/records by default), with
+the examples.json and curve.json beside it, as run_study leaves them, and
+writes index.html (one file, no network), report.md, numbers.json and plots/ to
+--report_dir. It begins with which
 orderings of the paper appear in our numbers, which do not, and which were
 never tried. The same results give the same bytes. A results.json of another
 run is counted and fills no cell; to give it one, add to it
 "study": {"scale": "mine", "cells": [{"table": 2, "row": "BERT-base",
 "column": "dev F1"}]}.
 
-Expected: in a checkout, without flags, docs/report byte for byte from the
-results in docs/report/runs.
+Expected: a page to open in a browser, runs/report/index.html. In a checkout,
+make report rebuilds docs/report byte for byte from docs/report/runs.
 Cost: seconds.
 """
 

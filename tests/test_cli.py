@@ -64,7 +64,7 @@ def test_phases_come_from_yaml(tmp_path: Path) -> None:
         (["--seed", "-1"], "--seed is -1; it must be at least 0 and at most 4,294,967,295"),
         (["--max_seq_length", "0"], "--max_seq_length is 0; it must be at least 8 and at most 65,536"),
         (["--per_device_eval_batch_size", "10000000000000"], "it must be positive and at most 1,000,000"),
-        (["--seed", "9" * 70], "--seed is a number of more than 60 digits; it must be"),
+        (["--seed", "9" * 70], "9999...; it must be at least 0 and at most"),
         (["--seed", "9" * 5000], "invalid int value: '999"),
         (["--sweep_batch_sizes", "8", "0"], "--sweep_batch_sizes is 0; it must be positive"),
         (["--dataloader_num_workers", "-1"], "--dataloader_num_workers is -1; it must be at least 0"),
@@ -107,6 +107,11 @@ def test_numbers_of_every_configuration_are_finite() -> None:
         ("seed: many", "seed: 'many' is not of type int"),
         ("do_eval: 3", "do_eval: 3 is not of type bool"),
         ("- 1", "holds no mapping"),
+        ("seed: 1\nseed: 2", "line 2: 'seed' is given twice"),
+        ("seed: &s 1\nmax_steps: *s", "line 2: aliases are not accepted"),
+        ("seed: " + "9" * 5000, "is not valid YAML"),
+        ("seed: !!python/object:os.system x", "is not valid YAML"),
+        ("a: " + "[" * 5000, "is not valid YAML"),
         ("a: [", "is not valid YAML"),
     ],
 )
@@ -116,6 +121,13 @@ def test_wrong_yaml_is_named(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
         cli.parse(GlueConfig, [*GLUE, "--config", str(file)])
     assert told in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["runs/mrpc", "./mrpc", "/nowhere/mrpc", "a/b/c", "mrpc/"])
+def test_a_model_that_looks_like_a_folder_and_is_none_is_refused_at_once(name: str, tmp_path: Path) -> None:
+    config = GlueConfig(model_name_or_path=name, do_eval=True, output_dir=str(tmp_path / "run"))
+    with pytest.raises(UserError, match=f"^--model_name_or_path {name}: no such folder; name the output folder of a "):
+        RECIPES["run_glue"].run(config)
 
 
 def run_main(monkeypatch: pytest.MonkeyPatch, output_dir: Path, error: BaseException | None) -> int:
@@ -236,3 +248,20 @@ def test_help_shows_choices_defaults_and_presets(
     assert "--do_train Train." in text
     assert "Default: ." not in text
     assert "default: none" not in text.replace("[default: none]", "").replace("checkpoints; default: none", "")
+
+
+def test_the_end_of_a_run_says_where_everything_is_and_what_to_type_next(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "mrpc")
+    found = {"metrics": {"accuracy": 0.86764, "f1": 0.9}, "primary_metric": "f1", "split": "validation"}
+    monkeypatch.setattr(Recipe, "load", lambda self: lambda config: found)
+    flags = ["--model_name_or_path", "m", "--task_name", "mrpc", "--do_train", "--do_eval", "--output_dir", folder]
+    assert console(monkeypatch, "run_glue", *flags) == 0
+    scores, model, predict, upload = capsys.readouterr().err.splitlines()
+    assert scores == "f1 0.9, accuracy 0.8676 on validation"
+    assert model == f"model, card and scores: {folder} (README.md, results.json)"
+    for line, name in ((predict, "run_glue"), (upload, "push_to_hub")):
+        program, recipe, *arguments = line.removeprefix("next:").split()
+        assert (program, recipe) == ("bert-repro", name)
+        cli.parse(RECIPES[recipe].config, arguments)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from bert_repro.cli.arguments import parse
+from bert_repro.cli.next_steps import closing_lines
 from bert_repro.errors import NonFiniteError, StopRequested, UserError, outcome
 from bert_repro.recipes import RECIPES, help_text
 from bert_repro.utils.distributed import is_main_process
@@ -34,7 +35,9 @@ def main(name: str, argv: Sequence[str] | None = None, *, script: bool = True) -
     try:
         recipe, arguments = RECIPES[name], sys.argv[1:] if argv is None else argv
         config = parse(recipe.config, arguments, prog=name, description=help_text(name, as_script=script))
-        recipe.run(config)
+        result = recipe.run(config)
+        for line in closing_lines(name, config, result, as_script=script):
+            logger.info("%s", line)
         code = 0
     except BaseException as error:
         code = _report(error)

@@ -18,6 +18,7 @@ from bert_repro.cli.help import HelpFormatter, heading, help_of, metavar
 from bert_repro.cli.suggestions import answer_unknown, closest
 from bert_repro.errors import UserError
 from bert_repro.presets import preset_names, preset_values
+from bert_repro.utils.readers import shown
 
 logger = logging.getLogger("bert_repro")
 
@@ -93,14 +94,14 @@ def read_yaml_mapping(path: Path, flag: str) -> dict[str, Any]:
     Raises:
         UserError: there is no such file, or it is something else.
     """
-    import yaml
+    from bert_repro.cli.strict_yaml import load
 
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{flag} {path}: cannot be read ({error.strerror}); name an existing YAML file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
         raise UserError(f"{flag} {path}: is not valid YAML ({reason})") from error
     if not isinstance(document, dict):
         raise UserError(f"{flag} {path}: holds no mapping of settings; write lines such as 'learning_rate: 1e-4'")
@@ -127,7 +128,7 @@ def settings_from(document: dict[str, Any], config_class: type[configs.Config], 
             _warn_of_alias(f"{where}: {key}", aliases[key])
             key = aliases[key]
         if key not in hints:
-            raise UserError(f"{where}: unknown setting {key!r}{_did_you_mean(str(key), hints)}")
+            raise UserError(f"{where}: unknown setting {shown(key)}{_did_you_mean(str(key), hints)}")
         values[key] = _from_yaml(value, hints[key], f"{where}: {key}")
     return values
 
@@ -192,7 +193,7 @@ def _single_from_yaml(value: Any, base: type, where: str) -> Any:
             return base(**value)
         except TypeError as error:
             names = ", ".join(field.name for field in dataclasses.fields(base))
-            raise UserError(f"{where}: {value!r} does not fit; write a mapping of {names}") from error
+            raise UserError(f"{where}: {shown(value)} does not fit; write a mapping of {names}") from error
     if base is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
             return float(value)  # YAML 1.1 reads 1e-4 as a string
@@ -200,7 +201,7 @@ def _single_from_yaml(value: Any, base: type, where: str) -> Any:
             pass
     elif isinstance(value, base) and not (base is int and isinstance(value, bool)):
         return value
-    raise UserError(f"{where}: {value!r} is not of type {base.__name__}")
+    raise UserError(f"{where}: {shown(value)} is not of type {base.__name__}")
 
 
 def _current_spelling(word: str, known: typing.Container[str], aliases: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from bert_repro.configs.base import (
     current_names,
     first_names,
     require,
+    require_checkpoints,
     setting,
 )
 from bert_repro.configs.benchmark_files import GlueZipCheckConfig, GlueZipConfig, SquadScoringConfig, TriviaqaConfig
@@ -33,6 +34,7 @@ __all__ = [  # noqa: RUF022 - the order of the configuration reference
     "setting",
     "Config",
     "require",
+    "require_checkpoints",
     "aliases_of",
     "current_names",
     "first_names",

@@ -4,9 +4,11 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
 from bert_repro.errors import UserError
+from bert_repro.utils.readers import shown
 
 logger = logging.getLogger("bert_repro")
 
@@ -40,6 +42,7 @@ def setting(
     unit: str | None = None,
     choices: tuple[str, ...] | None = None,
     required: str | None = None,
+    checkpoint: bool = False,
     at_least: float | None = None,
     above: float | None = None,
     at_most: float | None = None,
@@ -58,6 +61,7 @@ def setting(
         unit: what a number counts (steps, tokens, epochs, fraction ...).
         choices: the allowed values of a string.
         required: what to give; the setting must then not be empty.
+        checkpoint: whether it names a model or tokenizer; `require_checkpoints` then looks for folders.
         at_least: smallest value of a number, or of each of several.
         above: a bound that the value must exceed.
         at_most: largest value.
@@ -75,6 +79,7 @@ def setting(
         "unit": unit,
         "choices": choices,
         "required": required,
+        "checkpoint": checkpoint,
         "range": Range(at_least, above, at_most, below),
         "deviation": deviation,
         "aliases": aliases,
@@ -164,10 +169,33 @@ class Config:
         """Raises `UserError` when settings contradict each other. Each class checks its own and calls super()."""
 
 
-def shown(value: object) -> str:
-    """Returns a value for a message, cut to a readable length, control characters escaped."""
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**60 else "a number of more than 60 digits"
-    return text if len(text) <= 80 else f"{text[:60]} ... {text[-10:]}"
+def require_checkpoints(config: Config) -> None:
+    """Refuses names of models and tokenizers that look like folders and are none, before anything asks the Hub.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    for item in fields(config):
+        value = getattr(config, item.name) if item.metadata["checkpoint"] else None
+        for name in value if isinstance(value, tuple) else (value,):
+            if not name or Path(name).is_file():
+                continue
+            if not Path(name).is_dir() and _looks_like_a_folder(name):
+                raise UserError(
+                    f"--{item.name} {name}: no such folder; name the output folder of a finished run, or an id of the "
+                    "Hub such as google-bert/bert-base-uncased"
+                )
+
+
+def _looks_like_a_folder(name: str) -> bool:
+    first, *rest = Path(name).parts
+    return (
+        name.startswith((".", "~"))
+        or name.endswith("/")
+        or Path(name).is_absolute()
+        or first == "runs"
+        or len(rest) > 1
+    )
 
 
 def aliases_of(config_class: type[Config]) -> dict[str, str]:

@@ -105,6 +105,7 @@ class CorpusConfig(TextConfig):
         "",
         "Tokenizer folder, vocab.txt or Hub id.",
         group="model",
+        checkpoint=True,
         required="name a tokenizer folder, a vocab.txt or a Hub id",
     )
     output_dir: str = setting("runs/corpus", "Folder to write the prepared corpus to.", group="output")

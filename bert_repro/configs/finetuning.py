@@ -16,10 +16,15 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         "Checkpoint to start from: a folder or a Hub id.",
         source="transformers",
         group="model",
+        checkpoint=True,
         required="name a checkpoint folder or a Hub id",
     )
     tokenizer_name: str | None = setting(
-        None, "Tokenizer, where it is not with the model.", source="transformers", group="model"
+        None,
+        "Tokenizer, where it is not with the model.",
+        source="transformers",
+        group="model",
+        checkpoint=True,
     )
     ensemble_with: tuple[str, ...] = setting(
         (),
@@ -28,6 +33,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         deviation="The paper's SQuAD ensembles (Table 2) are 7 systems from different pre-training checkpoints and "
         "fine-tuning seeds; how they are combined it does not say. Ours takes the mean of their logits.",
         group="model",
+        checkpoint=True,
     )
     task_name: str = setting("", "Name of the task.", source="transformers", group="data")
     data_dir: str | None = setting(

@@ -152,6 +152,7 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
         "Continue from this BERT checkpoint, a folder or a Hub id; default: from scratch.",
         source="transformers",
         group="model",
+        checkpoint=True,
     )
     num_hidden_layers: int = setting(
         12, "Layers (the paper's L).", source="paper", group="model", above=0, at_most=1000

@@ -14,10 +14,15 @@ class ExtractionConfig(Config):
         "Any BERT checkpoint: a folder or a Hub id.",
         source="transformers",
         group="model",
+        checkpoint=True,
         required="name a checkpoint folder or a Hub id",
     )
     tokenizer_name: str | None = setting(
-        None, "Tokenizer, where it is not with the model.", source="transformers", group="model"
+        None,
+        "Tokenizer, where it is not with the model.",
+        source="transformers",
+        group="model",
+        checkpoint=True,
     )
     input_file: str = setting(
         "",
@@ -79,10 +84,15 @@ class SentenceScoringConfig(Config):
         "A BERT checkpoint with its masked language model: a folder or a Hub id.",
         source="transformers",
         group="model",
+        checkpoint=True,
         required="name a checkpoint folder or a Hub id",
     )
     tokenizer_name: str | None = setting(
-        None, "Tokenizer, where it is not with the model.", source="transformers", group="model"
+        None,
+        "Tokenizer, where it is not with the model.",
+        source="transformers",
+        group="model",
+        checkpoint=True,
     )
     input_file: str | None = setting(
         None, "A text on each line, or .jsonl (.json) with an object on each line that holds one.", group="data"

@@ -68,9 +68,11 @@ class StudyConfig(Config):
 class ReportConfig(Config):
     """Writes the reproduction report: our numbers beside the paper's (recipes/report.py)."""
 
-    runs_dir: str = setting("docs/report/runs", "Folder with the results.json of finished runs below it.", group="data")
+    runs_dir: str = setting(
+        "runs/study/records", "Folder with the results.json of finished runs below it.", group="data"
+    )
     report_dir: str = setting(
-        "docs/report", "Folder for report.md, index.html, numbers.json and the plots.", group="output"
+        "runs/report", "Folder for report.md, index.html, numbers.json and the plots.", group="output"
     )
 
 

@@ -48,7 +48,7 @@ def export_onnx(config: OnnxConfig) -> Path:
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
-            raise UserError(f"export_onnx needs the package {package}; install it with: pip install -e '.[onnx]'")
+            raise UserError(f"export_onnx needs the package {package}; run: pip install onnx onnxruntime onnxscript")
     folder = Path(config.folder)
     path = Path(config.output_file) if config.output_file else folder / ONNX_FILE
     if path.exists() and not config.overwrite_output_file:

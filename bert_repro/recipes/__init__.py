@@ -38,6 +38,7 @@ class Recipe:
         """
         output_dir = getattr(config, "output_dir", None) if getattr(config, "makes_runs", True) else None
         try:
+            configs.require_checkpoints(config)
             result = self.load()(config)
         except BaseException as error:
             status.finish(output_dir, *outcome(error))

@@ -120,7 +120,7 @@ def run_on_ray(config: StudyConfig, runs: Sequence[PlannedRun], work: Work) -> N
     try:
         import ray
     except ImportError as error:
-        raise UserError("--engine ray: Ray is not installed; pip install bert-repro[ray]") from error
+        raise UserError("--engine ray: Ray is not installed; run: pip install ray") from error
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
     resources: dict[str, Any] = {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}

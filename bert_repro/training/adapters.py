@@ -40,7 +40,7 @@ _TOKEN_PREDICTOR = "cls.predictions"
 def require_peft(config: AdapterConfig) -> None:
     """Raises `UserError` where an adapter is asked for and the library is not installed."""
     if config.peft and not is_peft_available():
-        raise UserError(f"--peft {config.peft}: the package is not installed; pip install bert-repro[peft]")
+        raise UserError(f"--peft {config.peft}: the package peft is not installed; run: pip install peft")
 
 
 def is_adapter(name_or_path: str) -> bool:

@@ -165,7 +165,7 @@ def _told_of_the_folder(folder: Path) -> Iterator[None]:
 def _accelerator(config: RunConfig) -> Accelerator:
     for tracker, available in (("tensorboard", is_tensorboard_available), ("wandb", is_wandb_available)):
         if config.report_to == tracker and not available():
-            raise UserError(f"--report_to {tracker}: the package is not installed; pip install bert-repro[{tracker}]")
+            raise UserError(f"--report_to {tracker}: the package is not installed; run: pip install {tracker}")
     tracked = config.report_to != "none"
     try:
         accelerator = Accelerator(

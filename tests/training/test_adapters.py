@@ -231,7 +231,7 @@ def test_peft_is_named_where_it_is_not_installed(
 ) -> None:
     monkeypatch.setattr(adapters, "is_peft_available", lambda: False)
     assert train(world, base, tmp_path, "--peft lora") == 2
-    assert "--peft lora: the package is not installed; pip install bert-repro[peft]" in error_of(capsys)
+    assert "--peft lora: the package peft is not installed; run: pip install peft" in error_of(capsys)
 
 
 @pytest.mark.parametrize(
