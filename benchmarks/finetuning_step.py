@@ -182,7 +182,7 @@ def ours(spec: FinetuningSpec, report: Callable[..., None]) -> None:
         accelerator = Accelerator(cpu=spec.device == "cpu", mixed_precision=spec.precision)
         (model,) = new_models(spec)
         Trainer(
-            accelerator, model, source, source.config, tokenizer=None, evaluate=end_of_iteration, watch=rows.append
+            accelerator, model, source, source.config, tokenizer=None, evaluate=end_of_iteration, on_row=rows.append
         ).train()
 
 

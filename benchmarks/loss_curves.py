@@ -98,7 +98,7 @@ def train(task: tuple[StepSpec, int, torch.dtype], report: Callable[..., None]) 
         return {}
 
     with tempfile.TemporaryDirectory() as folder, baselines.quiet():
-        baselines.product(spec, folder, dtype=dtype, evaluate=end_of_step, watch=rows.append)[1].train()
+        baselines.product(spec, folder, dtype=dtype, evaluate=end_of_step, on_row=rows.append)[1].train()
 
 
 def differences(curve: list[float], other: list[float]) -> list[float]:

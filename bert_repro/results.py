@@ -58,6 +58,7 @@ class TrainResults(TypedDict, total=False):
 
     steps: Annotated[int, "optimizer steps"]
     batch: Annotated[int, "sequences per optimizer step over all devices"]
+    sequences_per_example: Annotated[int, "sequences that the encoder reads for one of them; 4 for SWAG"]
     examples: Annotated[int, "rows of the training set"]
     rows: Annotated[int, "sequences made from them (windows of long passages count each)"]
     dropped: Annotated[int, "sequences left out, such as windows without the answer"]
@@ -259,8 +260,8 @@ def _renamed(value: Any, hint: Any) -> Any:
     if not typing.is_typeddict(hint):
         return {name: _renamed(item, arguments[1] if arguments else Any) for name, item in value.items()}
     fields = typing.get_type_hints(hint, include_extras=True)
-    new_names = {old: new for old, new in _RENAMED.items() if old in value and new in fields}
-    current = {new_names.get(name, name): item for name, item in value.items() if new_names.get(name, "") not in value}
+    names = {name: _RENAMED[name] if _RENAMED.get(name) in fields else name for name in value}
+    current = {names[name]: item for name, item in value.items() if names[name] == name or names[name] not in value}
     return {name: _renamed(item, fields.get(name, Any)) for name, item in current.items()}
 
 

@@ -25,8 +25,9 @@ from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, Exam
 from bert_repro.pretraining.dataset import Position, PretrainingSource
 from bert_repro.pretraining.run import resolve_layout
 from bert_repro.training.cpu_performance import keep_freed_memory, measured_peak, prepare_cpu, use_fast_float32
+from bert_repro.training.micro_batches import Step
 from bert_repro.training.optimizer import parameter_groups
-from bert_repro.training.trainer import Step, Trainer
+from bert_repro.training.trainer import Trainer
 from side_by_side import corpora
 
 ENDLESS = 1_000_000  # steps
@@ -139,7 +140,7 @@ def ours(spec: StepSpec, report: Callable[..., None]) -> None:
         return {}
 
     with tempfile.TemporaryDirectory() as folder, quiet():
-        source, trainer = product(spec, folder, evaluate=end_of_iteration, watch=rows.append)
+        source, trainer = product(spec, folder, evaluate=end_of_iteration, on_row=rows.append)
         trainer.train()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bert_repro.training import results
+from bert_repro.training import environment
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
@@ -27,14 +27,14 @@ def write(benchmark: str, device: str, threads: int, content: dict[str, Any], fo
     Returns:
         The file; an earlier one of the same day is replaced.
     """
-    hardware = {**results.hardware(torch.device(device)), "cpu_threads": threads}
+    hardware = {**environment.hardware(torch.device(device)), "cpu_threads": threads}
     made = {
         "benchmark": benchmark,
         "date": time.strftime("%Y-%m-%d"),
         "command": command(sys.argv),
-        "git_commit": results.git_commit(),
+        "git_commit": environment.git_commit(),
         "hardware": hardware,
-        "versions": results.versions(),
+        "versions": environment.versions(),
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{made['date']}-{benchmark}-{device}.json"

@@ -13,6 +13,7 @@ from bert_repro.finetuning.data import FinetuningSource, Split, SplitCache, Spli
 from bert_repro.finetuning.feature_based import FeatureCache, model_changes
 from bert_repro.finetuning.prediction import Predictor
 from bert_repro.models import modeling_bert_repro
+from bert_repro.results import RunResults
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import Predictions, Task
 from bert_repro.training import adapters, run
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 
-def run_finetuning(config: FinetuningConfig) -> dict[str, Any]:
+def run_finetuning(config: FinetuningConfig) -> RunResults:
     """Fine-tunes, scores and predicts once, or sweeps over several runs where the configuration asks for it."""
     task = configured_task(config)
     if config.sweeps:
@@ -37,9 +38,7 @@ def run_finetuning(config: FinetuningConfig) -> dict[str, Any]:
     return finetune(config, task)
 
 
-def finetune(
-    config: FinetuningConfig, task: Task, *, last: bool = True, cache: SplitCache | None = None
-) -> dict[str, Any]:
+def finetune(config: FinetuningConfig, task: Task, *, last: bool = True, cache: SplitCache | None = None) -> RunResults:
     """Makes one run: reads the data, loads the model, trains, scores, predicts, publishes what was trained.
 
     Args:
@@ -130,7 +129,9 @@ class FinetuningRun:
         )
         trainer.train()
         writes = self.accelerator.is_main_process
-        self.model, adapter = adapters.settle(trainer.model, self.tokenizer, Path(config.output_dir), write=writes)
+        self.model, adapter = adapters.merge_and_save(
+            trainer.model, self.tokenizer, Path(config.output_dir), write=writes
+        )
         return {
             **adapter,
             **(self.feature_cache.record() if self.feature_cache else {}),
@@ -140,6 +141,7 @@ class FinetuningRun:
             "truncated": task.count_truncated(features),
             "steps": source.total_steps,
             "batch": sizes.batch,
+            "sequences_per_example": task.sequences_per_example,
             "compiled_graphs": trainer.compiled_graphs,
         }
 

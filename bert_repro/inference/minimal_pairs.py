@@ -18,6 +18,7 @@ from bert_repro.configs import SentenceScoringConfig
 from bert_repro.errors import UserError
 from bert_repro.inference.sentence_scoring import score_with
 from bert_repro.utils.files import write_json, write_text
+from bert_repro.utils.output_files import RESULTS
 from bert_repro.utils.readers import read_json_lines
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def score_minimal_pairs(
         "wall_time_seconds": round(time.perf_counter() - began, 1),
     }
     folder = Path(config.output_dir)
-    write_json(folder / "results.json", results)
+    write_json(folder / RESULTS, results)
     table = accuracy_table(results)
     write_text(folder / TABLE_FILE, table)
     logger.info("%s", table.rstrip())

@@ -29,8 +29,8 @@ from bert_repro.inference.feature_extraction import read_texts
 from bert_repro.models.modeling_bert_repro import BertReproForMaskedLM
 from bert_repro.tasks.encoding import special_ids
 from bert_repro.training.collation import collate_features
+from bert_repro.training.micro_batches import to_device
 from bert_repro.training.model_loading import load_pretrained
-from bert_repro.training.trainer import to_device
 from bert_repro.utils import status
 from bert_repro.utils.files import atomic_file
 

@@ -25,7 +25,8 @@ from bert_repro.pretraining.dataset import PretrainingSource
 from bert_repro.pretraining.evaluation import HeldOutEvaluation
 from bert_repro.pretraining.health_checks import HealthChecks
 from bert_repro.pretraining.mlm_breakdown import MlmBreakdown
-from bert_repro.training import adapters, model_loading, results, run
+from bert_repro.results import RunResults
+from bert_repro.training import adapters, environment, model_loading, run
 from bert_repro.training.cpu_performance import measured_peak
 from bert_repro.training.micro_batches import batch_sizes
 from bert_repro.training.trainer import Trainer
@@ -37,7 +38,7 @@ logger = logging.getLogger("bert_repro")
 PAPER_BATCH = 256
 
 
-def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
+def run_pretraining(config: PretrainingConfig) -> RunResults:
     """Pre-trains a model and publishes it in `config.output_dir`.
 
     Returns:
@@ -75,12 +76,13 @@ def run_pretraining(config: PretrainingConfig) -> dict[str, Any]:
         config,
         tokenizer=tokenizer,
         evaluate=lambda: evaluation.measure(model, accelerator),
-        watch=health.check_row,
+        on_row=health.check_row,
         compile_options={"dynamic": False if config.static_shapes else None} if config.torch_compile else None,
         uploads=_uploads(config, begun, model, data),
     )
     trainer.train()
-    model, adapter = adapters.settle(trainer.model, tokenizer, begun.output_dir, write=accelerator.is_main_process)
+    writes = accelerator.is_main_process
+    model, adapter = adapters.merge_and_save(trainer.model, tokenizer, begun.output_dir, write=writes)
     train = {"steps": trainer.state.step, "compiled_graphs": trainer.compiled_graphs}
     measured = _measure(evaluation, model, accelerator, MlmBreakdown(corpus.token_counts(), tokenizer.mask_token_id))
     if accelerator.is_local_main_process:  # every process has read its last example
@@ -140,7 +142,7 @@ def _uploads(config: PretrainingConfig, begun: run.Run, model: Any, data: dict[s
     if not config.push_to_hub or config.hub_strategy != "every_save" or not accelerator.is_main_process:
         return None
     assert config.hub_model_id is not None, "checked when the run began"
-    known = {"task": "pre-training", "data": data, **results.run_record(config, accelerator, model)}
+    known = {"task": "pre-training", "data": data, **environment.run_facts(config, accelerator, model)}
     return RevisionUploads(config.hub_model_id, private=config.hub_private_repo, results=known)
 
 
@@ -187,7 +189,7 @@ def new_model_config(config: PretrainingConfig, vocab_size: int, pad_token_id: i
 
 def _dry_run(
     config: PretrainingConfig, corpus: PreparedCorpus, documents: npt.NDArray[np.int64], tokenizer: Any
-) -> dict[str, Any]:
+) -> RunResults:
     devices = int(os.environ.get("WORLD_SIZE", "1"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     name = config.model_name_or_path

@@ -13,7 +13,6 @@ folder) is about the merged model, an ordinary one. So the run's folder loads as
 import importlib.metadata
 import json
 import logging
-import shutil
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -26,10 +25,12 @@ from bert_repro.configs import AdapterConfig
 from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.models.configuration_bert_repro import HEADS, UPSTREAM_MODEL_TYPE
+from bert_repro.results import AdapterResults, TrainResults
+from bert_repro.utils.files import atomic_folder, write_json
+from bert_repro.utils.output_files import ADAPTER, CARD
 
 logger = logging.getLogger("bert_repro")
 
-FOLDER = "adapter"
 _CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TASK_TYPES = {"BertForSequenceClassification": "SEQ_CLS", "BertForTokenClassification": "TOKEN_CLS"}
 """What peft calls the heads that it has classes for, by the class of transformers. Not question answering: that class
@@ -44,12 +45,12 @@ def require_peft(config: AdapterConfig) -> None:
 
 
 def is_adapter(name_or_path: str) -> bool:
-    """Whether a folder holds an adapter alone."""
+    """Returns whether a folder holds an adapter alone."""
     return (Path(name_or_path) / _CONFIG).is_file()
 
 
 def is_adapted(model: Any) -> bool:
-    """Whether a model carries an adapter that is not merged."""
+    """Returns whether a model carries an adapter that is not merged."""
     return hasattr(model, "peft_config")
 
 
@@ -104,14 +105,14 @@ def save(model: Any, folder: Path) -> None:
     """
     # "auto" would look the vocabulary up on the Hub; the embeddings are never resized here.
     model.save_pretrained(folder, save_embedding_layers=False)
-    (folder / "README.md").unlink()  # peft's blank form; the run's card says what is known
+    (folder / CARD).unlink()  # peft's blank form; the run's card says what is known
     path = folder / _CONFIG
     written = json.loads(path.read_text(encoding="utf-8"))
     for name in ("target_modules", "modules_to_save"):  # sets and repetitions, in another order every time
         written[name] = sorted(set(written[name] or ())) or None
     written["task_type"] = _TASK_TYPES.get(_upstream_class(model.get_base_model()) or "")
     written["auto_mapping"] = None if written["task_type"] else _base_class(model.get_base_model())
-    path.write_text(json.dumps(written, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    write_json(path, dict(sorted(written.items())))
 
 
 def load(model: Any, folder: Path) -> tuple[list[str], list[str]]:
@@ -133,8 +134,8 @@ def load(model: Any, folder: Path) -> tuple[list[str], list[str]]:
     return sorted(own - set(weights)), sorted(set(weights) - own)
 
 
-def settle(model: Any, tokenizer: Any, output_dir: Path, *, write: bool) -> tuple[Any, dict[str, Any]]:
-    """Writes the trained adapter of a run and merges it; a model without one stays as it is.
+def merge_and_save(model: Any, tokenizer: Any, output_dir: Path, *, write: bool) -> tuple[Any, TrainResults]:
+    """Merges the trained adapter of a run after writing it; a model without one stays as it is.
 
     Args:
         model: the unwrapped model after training.
@@ -143,13 +144,13 @@ def settle(model: Any, tokenizer: Any, output_dir: Path, *, write: bool) -> tupl
         write: whether this process writes.
 
     Returns:
-        The merged model, of the class it had before, and what the record says under `adapter`.
+        The merged model, of the class it had before, and its part of the results.
     """
     if not is_adapted(model):
         return model, {}
     trained, total = model.get_nb_trainable_parameters()
     method = model.peft_config["default"]
-    facts = {
+    facts: AdapterResults = {
         "kind": "dora" if getattr(method, "use_dora", False) else method.peft_type.value.lower(),
         "target_modules": sorted(method.target_modules),
         "trained_parameters": trained,
@@ -158,23 +159,21 @@ def settle(model: Any, tokenizer: Any, output_dir: Path, *, write: bool) -> tupl
     }
     logger.info("adapter: %s of %s weights trained (%.2f%%)", f"{trained:,}", f"{total:,}", 100 * trained / total)
     if write:
-        folder = output_dir / FOLDER
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        save(model, folder)
-        save_tokenizer(tokenizer, folder)
+        with atomic_folder(output_dir / ADAPTER) as folder:
+            save(model, folder)
+            save_tokenizer(tokenizer, folder)
     return model.merge_and_unload(), {"adapter": facts}
 
 
-def complete(model: Any, output_dir: Path) -> None:
+def save_final_config(model: Any, output_dir: Path) -> None:
     """Puts the model's final configuration (labels, a tuned threshold) beside a run's adapter, if it has one.
 
     Args:
         model: the merged model.
         output_dir: the run's folder.
     """
-    if (output_dir / FOLDER).is_dir():
-        model.config.save_pretrained(output_dir / FOLDER)
+    if (output_dir / ADAPTER).is_dir():
+        model.config.save_pretrained(output_dir / ADAPTER)
 
 
 def _peft_config(model: Any, config: Any, new_weights: Iterable[str]) -> Any:

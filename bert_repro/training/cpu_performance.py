@@ -1,4 +1,4 @@
-"""What a machine can do: its measured peak, against which a run's speed is shown, and how to come near it on a CPU."""
+"""The measured peak of a device, against which a run's speed is shown (MFU), and settings that help a CPU reach it."""
 
 import ctypes
 import os
@@ -16,7 +16,7 @@ _KERNELS_KEPT = 256
 
 
 def measured_peak(device: torch.device, mixed_precision: str) -> float:
-    """Floating-point operations per second of a large matrix product on this device, in the run's precision.
+    """Measures the FLOPs per second of a large matrix product on this device, in the run's precision.
 
     A published peak is rarely reached by any product, and unknown for most processors; this takes under a second.
 
@@ -45,9 +45,9 @@ def prepare_cpu(config: RunConfig) -> None:
 def bound_kernel_caches() -> None:
     """Lets oneDNN keep fewer of the kernels that it makes for every new shape, unless the environment says how many.
 
-    Batches without padding have ever other numbers of tokens, and a kernel for thousands of them takes up to 3 MiB: the
-    thousand that are kept by default grow to gigabytes. A step uses some two hundred again. It counts only before this
-    process's first product.
+    Batches without padding have ever changing numbers of tokens, and a kernel takes up to 3 MiB: the thousand that are
+    kept by default grow to gigabytes. A step uses some two hundred again. This has an effect only before the process's
+    first product.
     """
     for name in _KERNEL_CACHES:
         os.environ.setdefault(name, str(_KERNELS_KEPT))

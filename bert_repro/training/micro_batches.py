@@ -1,4 +1,4 @@
-"""From the plan of a run to the forward passes of one process.
+"""From the data of a run to the forward passes of one process.
 
 A step is a set of example ids. How processes share it and cut it into micro-batches changes nothing but the order of
 sums: every loss term is divided by its count over the whole set. So it may be cut to make forward passes alike: as many
@@ -25,15 +25,15 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Step:
-    """One optimiser step of the plan.
+    """One optimizer step.
 
     Args:
         ids: example ids of the global batch, in the source's own form; first dimension is the batch.
         totals: for each loss term of the model's output, what its sum is divided by over the global batch.
         micro: most sequences per device and forward pass.
-        group: which stretch of the run this is (a pre-training phase); the source's `load` needs it.
-        position: where the data stands after this step; JSON.
-        flops_per_token: useful operations per token, to show the speed as a share of the hardware's; 0: not shown.
+        group: which part of the run this is (a pre-training phase); the source's `load` needs it.
+        position: position in the data after this step; JSON.
+        flops_per_token: useful FLOPs per token, from which the MFU is shown; 0: not shown.
         lengths: tokens of each example, int64 [batch], where forward passes are to hold as many tokens each.
         token_budget: most tokens per device and forward pass; needs `lengths`.
     """
@@ -55,7 +55,7 @@ class MicroBatch:
     Args:
         inputs: keyword arguments of the model.
         counts: for each loss term, how many terms this micro-batch's mean is over.
-        tokens: tokens that are no padding.
+        tokens: tokens, padding not counted.
     """
 
     inputs: dict[str, Any]
@@ -63,16 +63,16 @@ class MicroBatch:
     tokens: int
 
     def pin_memory(self) -> "MicroBatch":
-        """The same in page-locked memory, from which copies to a device overlap with its work."""
+        """Returns the same in page-locked memory, from which copies to a device overlap with its work."""
         pinned = {name: value.pin_memory() if torch.is_tensor(value) else value for name, value in self.inputs.items()}
         return MicroBatch(pinned, self.counts, self.tokens)
 
 
 class BatchSource(Protocol):
-    """The plan of a run's data; picklable, so that loader processes can `load`.
+    """What each step of a run reads; picklable, so that loader processes can `load`.
 
     Args:
-        total_steps: optimiser steps of the whole run.
+        total_steps: optimizer steps of the complete run.
         data_fingerprint: what decides which examples each step takes and what they mean; a resumed run must have the
             same.
     """
@@ -81,13 +81,13 @@ class BatchSource(Protocol):
     data_fingerprint: dict[str, Any]
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
-        """The steps from a position on (None: from the beginning)."""
+        """Yields the steps from a position on (None: from the beginning)."""
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """Reads, masks and collates examples; a pure function of its arguments."""
 
     def count_right(self, output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """For loss terms with a right answer, how many of this forward pass are right; logged as an accuracy."""
+        """Counts the right answers of a forward pass, for loss terms that have one; logged as an accuracy."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class BatchSizes:
 
 
 def batch_sizes(config: RunConfig, processes: int, default: int, *, fixed: int | None = None) -> BatchSizes:
-    """Settles the three batch settings (README, "Batch sizes").
+    """Resolves the three batch settings (README, "Batch sizes").
 
     Args:
         config: its `train_batch_size`, `per_device_train_batch_size` and `gradient_accumulation_steps`.
@@ -126,7 +126,7 @@ def batch_sizes(config: RunConfig, processes: int, default: int, *, fixed: int |
 
 
 def forward_passes(step: Step, process: int, processes: int) -> list[Ids]:
-    """The ids of each forward pass of one process; every process gets as many passes, since collectives pair them up.
+    """Returns the ids of each forward pass of one process; all have as many passes, since collectives pair them up.
 
     With `lengths` the passes of all processes hold nearly as many tokens each: examples are dealt out longest first,
     back and forth (1 2 3 3 2 1 ...). Where a pass would still go over `token_budget`, all processes take one more.
@@ -139,24 +139,24 @@ def forward_passes(step: Step, process: int, processes: int) -> list[Ids]:
     while True:
         dealt = _deal(longest_first, passes * processes)
         if step.token_budget is None or _most_tokens(step.lengths, dealt) <= step.token_budget:
-            return [step.ids[hand] for hand in dealt[process::processes]]
+            return [step.ids[examples] for examples in dealt[process::processes]]
         passes += 1
 
 
 def fullest_pass(lengths: Ids, micro: int, processes: int) -> int:
-    """Tokens of the fullest forward pass of a step whose examples have these lengths."""
+    """Returns the tokens of the fullest forward pass of a step whose examples have these lengths."""
     passes = math.ceil(len(lengths) / (processes * micro)) * processes
     return _most_tokens(lengths, _deal(np.argsort(-lengths, kind="stable"), passes))
 
 
-def _most_tokens(lengths: Ids, hands: list[Ids]) -> int:
-    return max(int(lengths[hand].sum()) for hand in hands)
+def _most_tokens(lengths: Ids, passes: list[Ids]) -> int:
+    return max(int(lengths[examples].sum()) for examples in passes)
 
 
-def _deal(cards: Ids, hands: int) -> list[Ids]:
-    rounds = -(-len(cards) // hands)
-    table = np.full((rounds, hands), -1, dtype=np.int64)
-    table.flat[: len(cards)] = cards
+def _deal(examples: Ids, passes: int) -> list[Ids]:
+    rounds = -(-len(examples) // passes)
+    table = np.full((rounds, passes), -1, dtype=np.int64)
+    table.flat[: len(examples)] = examples
     table[1::2] = table[1::2, ::-1]
     return [column[column >= 0] for column in table.T]
 
@@ -172,11 +172,11 @@ def load_steps(
     prefetch_factor: int,
     pin_memory: bool,
 ) -> Iterator[tuple[Step, list[MicroBatch]]]:
-    """The next steps with this process's micro-batches, loaded ahead where there are loader processes.
+    """Yields the next steps with this process's micro-batches, loaded ahead where there are loader processes.
 
     Args:
-        source: the plan.
-        position: where the data stands.
+        source: the data.
+        position: position in the data.
         count: steps to load.
         process: index of this process.
         processes: number of processes.
@@ -200,7 +200,7 @@ def load_steps(
 
 
 class _Schedule(Sampler[Step]):
-    """Feeds the loader the plan's steps from a position on."""
+    """Feeds the loader the steps from a position on."""
 
     def __init__(self, source: BatchSource, position: dict[str, Any] | None) -> None:
         self.source, self.position = source, position
@@ -221,7 +221,7 @@ class _Share(Dataset[tuple[Step, list[MicroBatch]]]):
 
 
 def _leave_signals_to_parent(_: int) -> None:
-    # Ctrl-C reaches the whole process group; the loader must go on until the step is finished.
+    # Ctrl-C reaches the whole process group; the loader must continue until the step is finished.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # how the parent ends its loader processes

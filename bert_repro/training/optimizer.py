@@ -1,4 +1,4 @@
-"""BERT's Adam, its parameter groups and its learning rate (paper A.2; released optimization.py)."""
+"""BERT's Adam, its parameter groups and its learning rate (paper A.2; optimization.py of google-research/bert)."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +14,7 @@ _UNCORRECTED_STEP = 2.0**20
 
 
 class BertAdam(torch.optim.AdamW):
-    """Adam with decoupled weight decay and, as released, without bias correction.
+    """Adam with decoupled weight decay and, as in the original implementation, without bias correction.
 
     It is PyTorch's fused AdamW whose step counters start where the bias corrections have become 1, so no kernel of our
     own is needed.
@@ -34,7 +34,9 @@ class BertAdam(torch.optim.AdamW):
 
 
 class LazyBertAdam(torch.optim.Optimizer):
-    """The same update written out, for XLA: its graphs take rates and counters as data, and PyTorch's fused kernel not.
+    """The same update written out, for XLA: its graphs take learning rate and step count as data.
+
+    PyTorch's fused kernel cannot be part of such a graph.
 
     Args:
         params: parameters or parameter groups, already on their device.
@@ -59,7 +61,8 @@ class LazyBertAdam(torch.optim.Optimizer):
         _start_state(self, bias_correction)
         for parameter, state in self.state.items():
             state["step"] = torch.full((), 0.0 if bias_correction else _UNCORRECTED_STEP)
-            # Born on the device they would be constants of the first update's graph, and the second be compiled anew.
+            # Created on the device they would be constants of the first update's graph, and the second be compiled
+            # again.
             for name in ("exp_avg", "exp_avg_sq"):
                 state[name] = torch.zeros_like(parameter, device="cpu").to(parameter.device)
 
@@ -68,8 +71,8 @@ class LazyBertAdam(torch.optim.Optimizer):
         """Makes one update."""
         for group in self.param_groups:
             (beta1, beta2), eps = group["betas"], group["eps"]
-            # Rate and corrections go to the device as an array: a number would be part of the graph, which would be
-            # compiled anew at every step.
+            # Learning rate and corrections go to the device as an array: a number would be part of the graph, which
+            # would be compiled again at every step.
             scales: dict[float, torch.Tensor] = {}
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -79,10 +82,10 @@ class LazyBertAdam(torch.optim.Optimizer):
                 if step not in scales:
                     numbers = [group["lr"], 1 - beta1**step, 1 - beta2**step]
                     scales[step] = torch.tensor(numbers, device=parameter.device)
-                rate, correction1, correction2 = scales[step].unbind()
+                lr, correction1, correction2 = scales[step].unbind()
                 mean = state["exp_avg"].lerp_(grad, 1 - beta1) / correction1
                 square = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2) / correction2
-                parameter.mul_(1 - rate * group["weight_decay"]).sub_(rate * mean / (square.sqrt() + eps))
+                parameter.mul_(1 - lr * group["weight_decay"]).sub_(lr * mean / (square.sqrt() + eps))
 
 
 def _start_state(optimizer: torch.optim.Optimizer, bias_correction: bool) -> None:
@@ -97,13 +100,13 @@ def _start_state(optimizer: torch.optim.Optimizer, bias_correction: bool) -> Non
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups of the trainable parameters: decayed, and not decayed (biases and LayerNorm).
+    """Returns two groups of the trainable parameters: decayed, and not decayed (biases and LayerNorm).
 
     Args:
         model: any module; tied parameters count once.
         weight_decay: decay of the first group.
 
-    Source: released optimization.py (`exclude_from_weight_decay`); embeddings are decayed.
+    Source: optimization.py of google-research/bert (`exclude_from_weight_decay`); embeddings are decayed.
     """
     layer_norms = {
         id(parameter)
@@ -122,7 +125,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """BERT's optimiser for the trainable parameters of `model`, which must already be on its device."""
+    """Returns BERT's optimizer for the trainable parameters of `model`, which must already be on its device."""
     device = next(model.parameters()).device
     groups = parameter_groups(model, config.weight_decay)
     options: dict[str, Any] = {
@@ -136,26 +139,26 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
     return BertAdam(groups, fused=config.fused_optimizer, **options)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Gives every parameter group the same rate."""
+def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    """Gives every parameter group the same learning rate."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = value
 
 
 def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:
-    """Length of the warm-up in optimiser steps: `warmup_steps` where given, else the ratio's share, rounded down."""
+    """Returns the length of the warm-up in steps: `warmup_steps` where given, else the ratio's share, rounded down."""
     if config.warmup_steps is not None:
         return config.warmup_steps
     return int(total_steps * config.warmup_ratio)
 
 
 def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float:
-    """The rate of one optimiser step: linear warm-up from 0, then linear decay to 0.
+    """Returns the learning rate of one step: linear warm-up from 0, then linear decay to 0.
 
     Args:
-        step: number of updates already made, so the first step has rate 0 when there is a warm-up.
-        config: peak rate, warm-up, and `decay_from`: the decay is measured from step 0 (released; the rate falls a
-            little when the warm-up ends) or from the end of the warm-up.
+        step: number of updates already made, so the first step has learning rate 0 when there is a warm-up.
+        config: peak learning rate, warm-up, and `decay_from`: the decay is measured from step 0 (as in the original
+            implementation, where it falls a little when the warm-up ends) or from the end of the warm-up.
         total_steps: steps of the whole run, all phases together.
     """
     warmup = warmup_steps(config, total_steps)

@@ -1,10 +1,10 @@
-"""How a model lies on its devices: whole, one copy on each (DDP), in shards (FSDP2), or behind XLA's lazy graph.
+"""Parallelism and device placement: one device, a copy on each (DDP), shards (FSDP2), or XLA's lazy graph.
 
-DDP is Accelerate's. Sharding is torch's own `fully_shard`, on the CPU as on GPUs: the optimiser must be built on the
+DDP is Accelerate's. Sharding is torch's own `fully_shard`, on the CPU as on GPUs: the optimizer must be built on the
 shards, or the pinned step counters of BERT's Adam are lost. Shards stay in float32 and autocast decides the precision
-of each operation, so sharding changes where numbers lie and not what they are.
+of each operation, so sharding changes where numbers are and not what they are.
 
-Whatever the placement, what is saved is whole and plain, so any run goes on from any checkpoint.
+Whatever the parallelism, what is saved is the complete, plain model, so any run resumes from any checkpoint.
 """
 
 import copy
@@ -26,7 +26,8 @@ from bert_repro.errors import UserError
 
 
 def launched_with_fsdp() -> bool:
-    """Whether `accelerate launch --use_fsdp`, or its configuration file, asks for shards; then Accelerate makes none.
+    """Returns whether `accelerate launch --use_fsdp`, or its configuration file, asks for shards, and has Accelerate
+    make none itself.
 
     Raises:
         UserError: it asks for the first version of FSDP.
@@ -37,13 +38,13 @@ def launched_with_fsdp() -> bool:
     return asked
 
 
-class Placement:
+class ParallelModel:
     """A model on the devices of a run.
 
     Args:
         accelerator: says where, and wraps the model for DDP.
         model: not yet wrapped; sharded in place where there are shards.
-        shard: whether each device keeps only its share of weights, gradients and moments. One device keeps all.
+        shard: whether each device keeps only its share of weights, gradients and optimizer state. One device keeps all.
         compile_options: of `torch.compile`; None does not compile.
 
     Attributes:
@@ -62,12 +63,12 @@ class Placement:
         self.accelerator = accelerator
         self._compiles = compile_options is not None
         if self._compiles:
-            # All our models share code, of which PyTorch compiles eight versions in a process and runs the rest plain;
-            # a study makes many models in one process.
+            # All our models share code, of which PyTorch compiles eight versions in a process and runs the others
+            # eagerly; an experiment makes many models in one process.
             torch.compiler.reset()
         self.is_sharded = shard and accelerator.num_processes > 1
         self._on_xla = accelerator.device.type == "xla"
-        self._blank = _blank_copy(model) if self.is_sharded or self._on_xla else None
+        self._empty = _empty_copy(model) if self.is_sharded or self._on_xla else None
         self.model = to_xla(model, accelerator.device) if self._on_xla else model.to(accelerator.device)
         self.wrapped: nn.Module = self.model
         self._graphs_before = self._graphs_of_process()
@@ -81,14 +82,14 @@ class Placement:
                 self.wrapped = torch.compile(self.wrapped, **compile_options)  # type: ignore[assignment]
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """A context in which backward passes add up gradients on each device and exchange nothing."""
+        """Returns a context in which backward passes add up gradients on each device and exchange nothing."""
         if self.is_sharded:
             return _WithoutSync(self.wrapped)
         context: AbstractContextManager[None] = self.accelerator.no_sync(self.wrapped)
         return context
 
     def uncompiled(self) -> AbstractContextManager[Any]:
-        """A context in which sharded layers are not compiled anew for the shapes of an evaluation."""
+        """Returns a context in which layers are not compiled again for the shapes of an evaluation."""
         return torch.compiler.set_stance("force_eager") if self._compiles else nullcontext()
 
     def seed(self, seed: int) -> None:
@@ -99,23 +100,23 @@ class Placement:
 
             xla_model.set_rng_state(seed, self.accelerator.device)
 
-    def number(self, value: float) -> Any:
-        """A number that changes from step to step, to reckon with on the device.
+    def scalar(self, value: float) -> Any:
+        """Returns a number that changes from step to step, to compute with on the device.
 
-        XLA makes equal numbers one input of its graph, and a 0 or 1 a part of it, so that it compiles anew when two
+        XLA makes equal numbers one input of its graph, and a 0 or 1 a part of it, so that it compiles again when two
         happen to be equal; an array stays an input.
         """
         return torch.tensor([value], device=self.accelerator.device)[0] if self._on_xla else value
 
     def execute(self) -> None:
-        """Has XLA run what it has recorded; nothing elsewhere."""
+        """Has XLA run what it has recorded; does nothing elsewhere."""
         if self._on_xla:
             import torch_xla
 
             torch_xla.sync()
 
     def compiled_graphs(self) -> int:
-        """Graphs compiled since the model was placed, by `torch.compile` or XLA."""
+        """Returns the number of graphs compiled for this model so far, by `torch.compile` or XLA."""
         return self._graphs_of_process() - self._graphs_before
 
     def _graphs_of_process(self) -> int:
@@ -130,40 +131,40 @@ class Placement:
 
         return int(counters["stats"]["unique_graphs"])
 
-    def whole_model(self, device: torch.device | str, *, keep: bool = True) -> Any:
-        """The model as it was before it was placed, with today's weights; every process must call this together.
+    def full_model(self, device: torch.device | str, *, keep: bool = True) -> Any:
+        """Returns the complete, plain model with the present weights; every process must call this together.
 
         Args:
             device: where to put it, where it is a copy.
             keep: False on processes that only help to gather it, which get None.
         """
-        if self._blank is None:
+        if self._empty is None:
             return self.model
         if self.is_sharded:
             _reshard(self.model)
-        values = whole_tensors(self.model.named_parameters(), device, keep=keep)
+        values = full_tensors(self.model.named_parameters(), device, keep=keep)
         if not keep:
             return None
         parameters = dict(self.model.named_parameters())
-        whole = {
+        full = {
             id(parameters[name]): nn.Parameter(value, parameters[name].requires_grad) for name, value in values.items()
         }
         # Tied weights get one and the same parameter again.
-        state = {name: whole[id(value)] for name, value in self.model.named_parameters(remove_duplicate=False)}
-        copied = copy.deepcopy(self._blank)
+        state = {name: full[id(value)] for name, value in self.model.named_parameters(remove_duplicate=False)}
+        copied = copy.deepcopy(self._empty)
         copied.load_state_dict(state, strict=False, assign=True)
         return copied.to(device)
 
     def unwrap(self) -> None:
-        """Lets DDP go."""
-        # It must go before the process group: whoever holds the group last joins its threads while holding the
+        """Releases DDP."""
+        # It must be released before the process group: whoever holds the group last joins its threads while holding the
         # interpreter's lock, and gloo's threads may wait for that lock.
         if self.wrapped is not self.model:
             self.wrapped = self.model
             self.accelerator.free_memory()
 
 
-def whole_tensors(
+def full_tensors(
     named: Iterable[tuple[str, torch.Tensor]], device: torch.device | str = "cpu", *, keep: bool = True
 ) -> dict[str, torch.Tensor]:
     """Gathers tensors of which each process may hold a shard; every process must call this together.
@@ -173,16 +174,16 @@ def whole_tensors(
         device: where to put them.
         keep: False on processes that only help to gather, which get none.
     """
-    whole = {}
+    gathered = {}
     for name, value in named:
         full = value.full_tensor() if isinstance(value, DTensor) else value
         if keep:
-            whole[name] = full.detach().to(device).contiguous()
-    return whole
+            gathered[name] = full.detach().to(device).contiguous()
+    return gathered
 
 
-def saveable(model: nn.Module) -> nn.Module:
-    """The model, or a copy on the CPU where its device has no memory that a file could be written from (XLA)."""
+def savable(model: nn.Module) -> nn.Module:
+    """Returns the model, or a copy on the CPU where files cannot be written from the device's memory (XLA)."""
     if next(model.parameters()).device.type != "xla":
         return model
     on_cpu = {
@@ -192,8 +193,8 @@ def saveable(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, on_cpu)
 
 
-def placed_like(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """A whole tensor that every process has, laid out as `target` is."""
+def sharded_like(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Returns a complete tensor, which every process has, sharded as `target` is."""
     if not isinstance(target, DTensor):
         return value
     moved = value.to(target.to_local().device)
@@ -212,7 +213,7 @@ class _WithoutSync(AbstractContextManager[None]):
 
 
 def to_xla(model: nn.Module, device: torch.device) -> nn.Module:
-    """Moves a model and ties its weights anew: on the way to XLA every module gets parameters of its own."""
+    """Moves a model and ties its weights again: on the way to XLA every module gets parameters of its own."""
     tied = find_tied_parameters(model)
     model = model.to(device)
     retie_parameters(model, tied)
@@ -220,7 +221,7 @@ def to_xla(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 def _shard(model: nn.Module, accelerator: Accelerator, compile_options: dict[str, Any] | None) -> None:
-    """Gives each Transformer layer a gathering of its own, and one to all the rest, where tied weights meet."""
+    """Shards each Transformer layer on its own, and all the rest together, where tied weights meet."""
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
     for module in list(model.modules()):
         if isinstance(module, GradientCheckpointingLayer):
@@ -233,17 +234,17 @@ def _shard(model: nn.Module, accelerator: Accelerator, compile_options: dict[str
 def _reshard(model: nn.Module) -> None:
     """Leaves only shards: a forward pass without a backward one, as in an evaluation, keeps outer weights gathered.
 
-    The optimiser's state belongs to the shards, so while weights are gathered their moments are not found.
+    The optimizer's state belongs to the shards, so while weights are gathered it is not found.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
 
 
-def _blank_copy(model: nn.Module) -> nn.Module:
-    """A copy of a model whose parameters have shapes and ties but no values."""
-    blank = {
+def _empty_copy(model: nn.Module) -> nn.Module:
+    """Returns a copy of a model whose parameters have shapes and ties but no values."""
+    empty = {
         id(parameter): nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
         for parameter in model.parameters()
     }
-    return copy.deepcopy(model, blank)
+    return copy.deepcopy(model, empty)

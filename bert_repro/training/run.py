@@ -4,7 +4,8 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Iterator
+import typing
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,27 +19,36 @@ from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
 from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpoint, remove
 from bert_repro.hub.push import prepare_repository, push_folder
-from bert_repro.training import adapters, checkpoint, plots
+from bert_repro.results import RunResults, write_results
+from bert_repro.training import adapters, training_log
 from bert_repro.training.cpu_performance import prepare_cpu
+from bert_repro.training.environment import run_facts
+from bert_repro.training.flops import training_totals
 from bert_repro.training.model_loading import first_line, quiet_transformers
-from bert_repro.training.parallelism import launched_with_fsdp, saveable
-from bert_repro.training.results import run_record
-from bert_repro.training.totals import training_totals
+from bert_repro.training.parallelism import launched_with_fsdp, savable
 from bert_repro.utils import status
-from bert_repro.utils.files import write_json
+from bert_repro.utils.distributed import is_main_process, world_size
 from bert_repro.utils.locks import lock
-from bert_repro.utils.output_files import SAMPLE_INDEX, STATUS, SWEEP, TRAIN_LOG
+from bert_repro.utils.output_files import (
+    ADAPTER,
+    CARD,
+    CHECKPOINTS,
+    RESULTS,
+    SAMPLE_INDEX,
+    STATUS,
+    SWEEP,
+    TRAIN_LOG,
+    TRAINING_PLOT,
+)
 from bert_repro.utils.redaction import redacted
 
 logger = logging.getLogger("bert_repro")
 
 _PRODUCTS = (
-    checkpoint.FOLDER, TRAIN_LOG, STATUS, "results.json", "training.png", "README.md", SAMPLE_INDEX,
-    "plans",  # where version 0.1 kept the sample index
-    SWEEP,
-    "search",  # its name in version 0.1
-    adapters.FOLDER, *MADE_FROM_WEIGHTS, *PREDICTIONS,
+    CHECKPOINTS, TRAIN_LOG, STATUS, RESULTS, TRAINING_PLOT, CARD, ADAPTER, SWEEP, "search", SAMPLE_INDEX, "plans",
+    *MADE_FROM_WEIGHTS, *PREDICTIONS,
 )  # fmt: skip
+"""What an earlier run left; `search` and `plans` are what version 0.1 called the folders of sweep and sample index."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +71,12 @@ class Run:
         return Path(self.config.output_dir)
 
     def clear(self) -> None:
-        """Makes the folder this run's: an earlier run's products go, where they may.
+        """Makes the folder this run's: the products of an earlier run are removed, where they may be.
 
         Called when all that the run reads has been found right, so that a mistyped name costs nobody a finished run.
         """
-        if int(os.environ.get("RANK", "0")) == 0:
-            with _told_of_the_folder(self.output_dir):
+        if is_main_process():
+            with output_dir_errors(self.output_dir):
                 if not status.is_free(self.output_dir) and not self.config.resume_from_checkpoint:
                     remove(self.output_dir, _PRODUCTS)
                 status.claim(self.output_dir)
@@ -74,32 +84,29 @@ class Run:
             self.accelerator.wait_for_everyone()
 
     def finish(
-        self, model: Any, tokenizer: Any, results: dict[str, Any], *, save_model: bool = True, last: bool = True
-    ) -> dict[str, Any]:
-        """Writes results.json, the plot, the published folder with its card, and uploads it where asked.
+        self, model: Any, tokenizer: Any, results: Mapping[str, Any], *, save_model: bool = True, last: bool = True
+    ) -> RunResults:
+        """Ends a run: results, plot, published folder with its card, upload where asked.
 
         Args:
             model: the unwrapped model.
             tokenizer: its tokenizer.
             results: what the caller knows: task, split, metrics, rows_scored, data ...
-            save_model: False for a run that only evaluated.
-            last: leave the process group; False where these processes go on with another run.
+            save_model: False for a run that only evaluated; it leaves results.json alone.
+            last: leave the process group; False where these processes make another run.
 
         Returns:
-            The complete record, as written to results.json.
+            The complete results, as written to results.json.
         """
-        complete = redacted({**results, **run_record(self.config, self.accelerator, model)})
-        complete["wall_time_seconds"] = round(time.perf_counter() - self.began, 1)
-        if "train" in complete:
-            complete["train"] |= training_totals(self.output_dir, complete)
+        complete = self._completed(results, model)
         if self.accelerator.is_main_process:
             if (self.output_dir / TRAIN_LOG).exists():
-                plots.plot_training(self.output_dir)
+                training_log.plot_training(self.output_dir)
             if save_model:
-                export_checkpoint(saveable(model), tokenizer, self.output_dir, results=complete)
-                adapters.complete(model, self.output_dir)
+                export_checkpoint(savable(model), tokenizer, self.output_dir, results=complete)
+                adapters.save_final_config(model, self.output_dir)
             else:
-                write_json(self.output_dir / "results.json", complete)
+                write_results(self.output_dir, complete)
         self.accelerator.wait_for_everyone()
         if self.config.push_to_hub and self.accelerator.is_main_process:
             # After the last barrier: nobody waits for the upload, and nobody hangs when it fails.
@@ -108,7 +115,16 @@ class Run:
             tracker.finish()
         if last:
             self.accelerator.state.destroy_process_group()
-        return dict(complete)
+        return complete
+
+    def _completed(self, results: Mapping[str, Any], model: Any) -> RunResults:
+        """Adds what every run says of itself: settings, versions, time, what training went through."""
+        facts = run_facts(self.config, self.accelerator, model)
+        complete = typing.cast(RunResults, redacted({**results, **facts}))
+        complete["wall_time_seconds"] = round(time.perf_counter() - self.began, 1)
+        if "train" in complete:
+            complete["train"] |= training_totals(training_log.read(self.output_dir / TRAIN_LOG), complete)
+        return complete
 
 
 def begin(config: RunConfig) -> Run:
@@ -121,7 +137,7 @@ def begin(config: RunConfig) -> Run:
     if config.push_to_hub and not config.hub_model_id:
         raise UserError("--push_to_hub needs --hub_model_id, for example org/bert-repro-base")
     adapters.require_peft(config)
-    if int(os.environ.get("RANK", "0")) == 0:
+    if is_main_process():
         _lock_output_dir(config)
         if config.push_to_hub and config.hub_model_id:
             # Now, not after a week: whether this login may write there.
@@ -142,20 +158,21 @@ def _lock_output_dir(config: RunConfig) -> None:
     folder = Path(config.output_dir)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--output_dir {folder} is a file; name a folder")
-    with _told_of_the_folder(folder):
+    with output_dir_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not lock(folder):
-            raise UserError(f"--output_dir {folder} is written by a run that is still going; stop it or name another")
+            raise UserError(f"--output_dir {folder} is written by a run that is not finished; stop it or name another")
         status.try_writing(folder)
         if not (status.is_free(folder) or config.resume_from_checkpoint or config.overwrite_output_dir):
             raise UserError(
-                f"--output_dir {folder} is not empty; name another folder, give --overwrite_output_dir, or go on with "
+                f"--output_dir {folder} is not empty; name another folder, give --overwrite_output_dir, or resume with "
                 "--resume_from_checkpoint latest"
             )
 
 
 @contextmanager
-def _told_of_the_folder(folder: Path) -> Iterator[None]:
+def output_dir_errors(folder: Path) -> Iterator[None]:
+    """Turns errors of the system about the output folder into one `UserError`."""
     try:
         yield
     except OSError as error:
@@ -175,7 +192,7 @@ def _accelerator(config: RunConfig) -> Accelerator:
         )
     except ValueError as error:
         raise UserError(f"--mixed_precision {config.mixed_precision}: {first_line(error)}") from error
-    started = int(os.environ.get("WORLD_SIZE", "1"))
+    started = world_size()
     if started > 1 and accelerator.num_processes == 1:
         # Accelerate says nothing where it finds no GPU, and each process would train alone into the same folder.
         raise UserError(

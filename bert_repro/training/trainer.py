@@ -25,24 +25,14 @@ from torch.distributed.tensor import DTensor
 
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.hub.revisions import RevisionUploads
-from bert_repro.training import checkpoint, results
+from bert_repro.training import checkpoint
 from bert_repro.training.checkpoint import TrainerState
-from bert_repro.training.micro_batches import (
-    BatchSizes,
-    BatchSource,
-    Ids,
-    MicroBatch,
-    Step,
-    batch_sizes,
-    load_steps,
-    to_device,
-)
+from bert_repro.training.environment import environment
+from bert_repro.training.micro_batches import BatchSource, MicroBatch, Step, load_steps, to_device
 from bert_repro.training.optimizer import build_optimizer, learning_rate, set_learning_rate
-from bert_repro.training.parallelism import Placement, whole_tensors
+from bert_repro.training.parallelism import ParallelModel, full_tensors
 from bert_repro.training.training_log import TrainingLog
 from bert_repro.utils.randomness import torch_seed
-
-__all__ = ["BatchSizes", "BatchSource", "Ids", "MicroBatch", "Step", "Trainer", "batch_sizes", "to_device"]
 
 logger = logging.getLogger("bert_repro")
 
@@ -57,11 +47,11 @@ class Trainer:
     Args:
         accelerator: places and wraps the model, runs autocast and the gradient scaler.
         model: a model whose output has one attribute per loss term (`loss`, or `mlm_loss` and `nsp_loss`), each a mean.
-        source: the plan.
-        config: settings of the run and of the optimiser.
+        source: the data.
+        config: settings of the run and of the optimizer.
         tokenizer: saved in every checkpoint.
-        evaluate: called every `eval_steps`; returns figures for the log.
-        watch: called with every row of the training log.
+        evaluate: called every `eval_steps`; returns metrics for the log.
+        on_row: called with every row of the training log.
         compile_options: of `torch.compile`, for training steps; None does not compile.
         uploads: takes the checkpoints of `save_steps` to the Hub; on the main process only.
     """
@@ -75,22 +65,22 @@ class Trainer:
         *,
         tokenizer: Any,
         evaluate: Callable[[], dict[str, Any]] | None = None,
-        watch: Callable[[dict[str, float]], None] | None = None,
+        on_row: Callable[[dict[str, float]], None] | None = None,
         compile_options: dict[str, Any] | None = None,
         uploads: RevisionUploads | None = None,
     ) -> None:
         self.accelerator, self.source, self.config, self.tokenizer = accelerator, source, config, tokenizer
-        self.evaluate, self.watch, self.uploads = evaluate, watch, uploads
+        self.evaluate, self.on_row, self.uploads = evaluate, on_row, uploads
         self.output_dir = Path(config.output_dir)
-        self.placement = Placement(accelerator, model, shard=config.fsdp, compile_options=compile_options)
-        self.model = self.placement.model
+        self.parallel = ParallelModel(accelerator, model, shard=config.fsdp, compile_options=compile_options)
+        self.model = self.parallel.model
         self.optimizer = accelerator.prepare_optimizer(build_optimizer(self.model, config), device_placement=False)
         self.state = TrainerState()
         self.compiled_graphs = 0
         self._skipped_in_a_row = 0
 
     def train(self) -> None:
-        """Runs every remaining step; afterwards `model` is whole and plain, a new object where it was sharded.
+        """Runs every remaining step; afterwards `model` is complete and plain, a new object where it was sharded.
 
         Raises:
             NonFiniteError: the loss or the gradient norm is not finite; the update was not made.
@@ -98,24 +88,24 @@ class Trainer:
         """
         if self.config.resume_from_checkpoint:
             self._resume()
-        log = TrainingLog(self.accelerator, self.config, self.state.step, self.source.total_steps, watch=self.watch)
+        log = TrainingLog(self.accelerator, self.config, self.state.step, self.source.total_steps, on_row=self.on_row)
         try:
             with log, _stop_signals() as received:
                 self._run(log, received)
         finally:
-            self.placement.unwrap()
+            self.parallel.unwrap()
         if self.uploads:
             self.uploads.wait()
-        self.compiled_graphs = self.placement.compiled_graphs()
-        self.model = self.placement.whole_model(self.accelerator.device)
+        self.compiled_graphs = self.parallel.compiled_graphs()
+        self.model = self.parallel.full_model(self.accelerator.device)
 
     def _run(self, log: TrainingLog, received: list[int]) -> None:
         for step, micro_batches in self._steps():
-            self.placement.wrapped.train()
-            figures, stop = self._step(step, micro_batches, stop=bool(received))
-            log.step(self.state.step, figures)
+            self.parallel.wrapped.train()
+            metrics, stop = self._step(step, micro_batches, stop=bool(received))
+            log.step(self.state.step, metrics)
             if self._due(self.config.eval_steps) and self.evaluate:
-                with self.placement.uncompiled():
+                with self.parallel.uncompiled():
                     log.evaluation(self.state.step, self.evaluate())
             if stop or self._due(self.config.save_steps):
                 self.save(upload=not stop)
@@ -131,21 +121,21 @@ class Trainer:
         main, uploads = self.accelerator.is_main_process, self.uploads if upload else None
         if uploads:
             uploads.wait()  # the checkpoint under way may be the oldest, which goes now
-        model = self.placement.whole_model("cpu", keep=main)
-        moments = whole_tensors(checkpoint.named_moments(self.model, self.optimizer.optimizer), keep=main)
+        model = self.parallel.full_model("cpu", keep=main)
+        optimizer_state = full_tensors(checkpoint.named_state(self.model, self.optimizer.optimizer), keep=main)
         if main:
             scaler = self.accelerator.scaler  # asked here only, since it waits for the device
             folder = checkpoint.save(
                 self.output_dir,
                 model,
-                moments,
+                optimizer_state,
                 replace(
                     self.state,
                     scaler=scaler.state_dict() if scaler else None,
-                    plan=dict(self.source.data_fingerprint),
+                    data_fingerprint=dict(self.source.data_fingerprint),
                 ),
                 tokenizer=self.tokenizer,
-                environment=results.environment(self.accelerator),
+                environment=environment(self.accelerator),
                 keep=self.config.save_total_limit,
             )
             if uploads:
@@ -155,20 +145,20 @@ class Trainer:
 
     def _resume(self) -> None:
         folder = checkpoint.find(self.output_dir, self.config.resume_from_checkpoint)
-        self._require_same_plan(folder, checkpoint.state_of(folder))
-        environment = results.environment(self.accelerator)
-        self.state = checkpoint.load(folder, self.model, self.optimizer.optimizer, environment)
+        self._require_same_data(folder, checkpoint.read_state(folder))
+        today = environment(self.accelerator)
+        self.state = checkpoint.load(folder, self.model, self.optimizer.optimizer, today)
         if self.accelerator.scaler is not None and self.state.scaler:
             self.accelerator.scaler.load_state_dict(self.state.scaler)
         logger.info("resuming from %s", folder)
 
-    def _require_same_plan(self, folder: Path, state: TrainerState) -> None:
-        fingerprint = self.source.data_fingerprint
-        for name, before in (state.plan or {}).items():
-            if fingerprint.get(name) != before:
+    def _require_same_data(self, folder: Path, state: TrainerState) -> None:
+        for name, before in (state.data_fingerprint or {}).items():
+            now = self.source.data_fingerprint.get(name)
+            if now != before:
                 raise UserError(
-                    f"{folder}: its run had the {name} {before}, not {fingerprint.get(name)}; go on with the data "
-                    "and settings that it had, or start anew with --overwrite_output_dir"
+                    f"{folder}: its run had the {name} {before}, not {now}; resume with the data and settings that it "
+                    "had, or start again with --overwrite_output_dir"
                 )
         if state.step > self.source.total_steps:
             raise UserError(
@@ -195,47 +185,48 @@ class Trainer:
         """Forward, backward and update of one global batch.
 
         Returns:
-            The step's figures (losses, accuracies, rate, gradient norm, tokens), and whether any process wants to stop.
+            The step's metrics (losses, accuracies, learning rate, gradient norm, tokens), and whether any process wants
+            to stop.
         """
         sums: dict[str, Any] = {}
         for number, micro_batch in enumerate(micro_batches):
             self._seed_dropout(number)
             last = number == len(micro_batches) - 1
-            with nullcontext() if last else self.placement.accumulating():
+            with nullcontext() if last else self.parallel.accumulating():
                 shares = self._backward(step, micro_batch)
             for name, share in shares.items():
                 sums[name] = sums.get(name, 0) + share
         tokens = sum(micro_batch.tokens for micro_batch in micro_batches)
-        figures, tokens, stop = self._read_figures(sums, tokens, stop)
-        losses = {term: figures[term] for term in step.totals}
-        rate = self._update(losses, figures["grad_norm"])
-        self._advance(step, skipped=not math.isfinite(figures["grad_norm"]))
-        figures |= {"loss": sum(losses.values()), "learning_rate": rate}
-        figures |= {"tokens": tokens, "flops": tokens * step.flops_per_token}
-        return figures, stop
+        metrics, tokens, stop = self._clip_and_read(sums, tokens, stop)
+        losses = {term: metrics[term] for term in step.totals}
+        used_learning_rate = self._update(losses, metrics["grad_norm"])
+        self._advance(step, skipped=not math.isfinite(metrics["grad_norm"]))
+        metrics |= {"loss": sum(losses.values()), "learning_rate": used_learning_rate}
+        metrics |= {"tokens": tokens, "flops": tokens * step.flops_per_token}
+        return metrics, stop
 
     def _backward(self, step: Step, micro_batch: MicroBatch) -> dict[str, torch.Tensor]:
-        """This micro-batch's share of every loss term and accuracy of the global batch; gradients are added up."""
+        """Adds up gradients; returns this micro-batch's share of every loss term and accuracy of the global batch."""
         inputs = to_device(micro_batch.inputs, self.accelerator.device)
         with self.accelerator.autocast():
-            output = self.placement.wrapped(**inputs)
+            output = self.parallel.wrapped(**inputs)
         losses = {
-            term: getattr(output, term) * self.placement.number(micro_batch.counts[term] / total)
+            term: getattr(output, term) * self.parallel.scalar(micro_batch.counts[term] / total)
             for term, total in step.totals.items()
         }
         # DDP and FSDP average gradients over the processes, while the totals already count all of them.
         self.accelerator.backward(sum(losses.values()) * self.accelerator.num_processes)
         shares = {term: loss.detach() for term, loss in losses.items()}
         for term, right in self.source.count_right(output, inputs).items():
-            total = self.placement.number(step.totals[term])
+            total = self.parallel.scalar(step.totals[term])
             shares[term.replace("loss", "accuracy")] = right.to(shares[term].dtype) / total
         return shares
 
     def _seed_dropout(self, micro_batch: int) -> None:
         names = (self.config.seed, DROPOUT, self.state.step, self.accelerator.process_index, micro_batch)
-        self.placement.seed(torch_seed(*names))
+        self.parallel.seed(torch_seed(*names))
 
-    def _read_figures(self, sums: dict[str, Any], tokens: int, stop: bool) -> tuple[dict[str, float], int, bool]:
+    def _clip_and_read(self, sums: dict[str, Any], tokens: int, stop: bool) -> tuple[dict[str, float], int, bool]:
         """Clips the gradient, adds up loss terms, tokens and stop requests over the processes, and reads them.
 
         One collective, and one wait for the device a step. The gradient norm is that before clipping.
@@ -246,7 +237,7 @@ class Trainer:
         own = torch.cat([values, torch.tensor([tokens, stop], dtype=values.dtype, device=values.device)])
         total = self.accelerator.reduce(own, "sum") if self.accelerator.num_processes > 1 else own
         read = torch.cat([total, norm.to(total.dtype).reshape(1)])
-        self.placement.execute()
+        self.parallel.execute()
         *terms, tokens, stop, norm = read.tolist()
         return dict(zip(sums, terms, strict=True)) | {"grad_norm": norm}, int(tokens), stop > 0
 
@@ -259,12 +250,12 @@ class Trainer:
                 f"stopped at step {self.state.step}: loss {losses}, gradient norm {norm}; the update was not made and "
                 "nothing was saved from it. Lower --learning_rate or lengthen the warm-up, then resume"
             )
-        rate = learning_rate(self.state.step - self.state.skipped, self.config, self.source.total_steps)
-        set_learning_rate(self.optimizer.optimizer, rate)
+        value = learning_rate(self.state.step - self.state.skipped, self.config, self.source.total_steps)
+        set_learning_rate(self.optimizer.optimizer, value)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.placement.execute()
-        return rate
+        self.parallel.execute()
+        return value
 
     def _advance(self, step: Step, *, skipped: bool) -> None:
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0

@@ -1,4 +1,4 @@
-"""train_log.jsonl, the progress bar and the tracker: one line per logged step, for people, plots and programs."""
+"""train_log.jsonl, the progress bar, the tracker and the plot: what a run reports while it trains."""
 
 import json
 import logging
@@ -14,11 +14,14 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from bert_repro.configs import RunConfig
 from bert_repro.training.cpu_performance import measured_peak
-from bert_repro.utils.output_files import TRAIN_LOG
+from bert_repro.utils.files import atomic_path, write_text
+from bert_repro.utils.output_files import TRAIN_LOG, TRAINING_PLOT
 
 logger = logging.getLogger("bert_repro")
 
 _SHOWN = ("loss", "mlm_loss", "nsp_loss")
+_RENAMED = {"peak_share": "mfu"}
+"""Names of version 0.1 -> today's; read for one more release."""
 
 
 class TrainingLog:
@@ -27,9 +30,9 @@ class TrainingLog:
     Args:
         accelerator: knows the main process and the trackers.
         config: output folder and logging interval.
-        start: steps already taken; later lines of an interrupted run are dropped from the file.
+        start: steps already taken; lines of an interrupted run beyond them are dropped from the file.
         total: steps of the whole run.
-        watch: called with every row, on the main process.
+        on_row: called with every row, on the main process.
     """
 
     def __init__(
@@ -39,9 +42,9 @@ class TrainingLog:
         start: int,
         total: int,
         *,
-        watch: Callable[[dict[str, float]], None] | None = None,
+        on_row: Callable[[dict[str, float]], None] | None = None,
     ) -> None:
-        self.accelerator, self.every, self.watch = accelerator, config.logging_steps, watch
+        self.accelerator, self.every, self.on_row = accelerator, config.logging_steps, on_row
         self.precision = config.mixed_precision
         self.path = Path(config.output_dir) / TRAIN_LOG
         self.start, self.total = start, total
@@ -51,7 +54,7 @@ class TrainingLog:
     def __enter__(self) -> Self:
         if self.active:
             kept = [row for row in read(self.path) if row["step"] <= self.start] if self.start else []
-            self.path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
             self._seconds_before = kept[-1]["seconds"] if kept else 0.0
             self._tokens = max((row["tokens"] for row in kept if "tokens" in row), default=0)
             self._peak: float | None = None
@@ -65,29 +68,29 @@ class TrainingLog:
         self._redirect.__exit__(None, None, None)
         self._bar.close()
 
-    def step(self, step: int, figures: dict[str, float]) -> None:
-        """Takes the figures of one step; every `logging_steps` writes their mean over the window.
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        """Takes the metrics of one step; every `logging_steps` writes their mean over the window.
 
         In the log `tokens` counts real tokens since the beginning of the run, `tokens_per_second` those of the window;
-        `peak_share` is the useful work as a share of what a large matrix product reached on the same devices.
+        `mfu` is the useful FLOPs per second as a share of those of a large matrix product on the same devices.
         """
         self._bar.update(1)
-        self._window.append(figures)
+        self._window.append(metrics)
         if not self.active or (step % self.every and step != self.total):
             return
-        row = self._summary(figures)
+        row = self._summary(metrics)
         self._write(step, row)
-        if self.watch:
-            self.watch(row)
+        if self.on_row:
+            self.on_row(row)
         shown = {name: f"{row[name]:.3f}" for name in _SHOWN if name in row}
         speed = {"tokens/s": f"{row['tokens_per_second']:,.0f}"}
-        if "peak_share" in row:
-            speed["of peak"] = f"{row['peak_share']:.0%}"
+        if "mfu" in row:
+            speed["MFU"] = f"{row['mfu']:.0%}"
         self._bar.set_postfix({**shown, **speed})
         self._window, self._window_began = [], time.perf_counter()
 
     def _summary(self, last: dict[str, float]) -> dict[str, float]:
-        """Means over the window, the last step's rate, tokens so far, and the window's speed."""
+        """Returns means over the window, the last step's learning rate, tokens so far, and the window's speed."""
         window, seconds = self._window, time.perf_counter() - self._window_began
         sums = {name: sum(entry[name] for entry in window) for name in ("tokens", "flops")}
         row = {name: _mean([entry[name] for entry in window]) for name in window[0] if name != "flops"}
@@ -96,7 +99,7 @@ class TrainingLog:
         row["tokens_per_second"] = sums["tokens"] / seconds
         # A product on XLA would be one more graph, and its time that of compiling it.
         if sums["flops"] and self.accelerator.device.type != "xla":
-            row["peak_share"] = sums["flops"] / seconds / self._measured_peak()
+            row["mfu"] = sums["flops"] / seconds / self._measured_peak()
         return row
 
     def _measured_peak(self) -> float:
@@ -104,42 +107,73 @@ class TrainingLog:
             self._peak = measured_peak(self.accelerator.device, self.precision) * self.accelerator.num_processes
         return self._peak
 
-    def evaluation(self, step: int, figures: dict[str, Any]) -> None:
-        """Writes the figures of an evaluation, each named `eval_...`; its time does not count as training time."""
+    def evaluation(self, step: int, metrics: dict[str, Any]) -> None:
+        """Writes the metrics of an evaluation, each named `eval_...`; its time does not count as training time."""
         began = time.perf_counter()
         if self.active:
-            self._write(step, {f"eval_{name}": value for name, value in figures.items()})
-            told = ", ".join(f"{name} {value:.4f}" for name, value in figures.items() if isinstance(value, float))
-            logger.info("step %d: %s", step, told)
+            self._write(step, {f"eval_{name}": value for name, value in metrics.items()})
+            shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if isinstance(value, float))
+            logger.info("step %d: %s", step, shown)
         self._window_began += time.perf_counter() - began
 
-    def _write(self, step: int, figures: dict[str, Any]) -> None:
+    def _write(self, step: int, metrics: dict[str, Any]) -> None:
         seconds = self._seconds_before + time.perf_counter() - self._began
         with self.path.open("a", encoding="utf-8") as file:
             # JSON has no word for a gradient that is not finite, as in a step that fp16 skips.
-            known = {name: None if _is_lost(value) else value for name, value in figures.items()}
+            known = {name: value if _is_finite(value) else None for name, value in metrics.items()}
             file.write(json.dumps({"step": step, **known, "seconds": seconds}, allow_nan=False) + "\n")
-        self.accelerator.log(figures, step=step)
+        self.accelerator.log(metrics, step=step)
 
 
-def _is_lost(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _mean(values: list[float]) -> float:
-    """Over the steps that have a figure; NaN where none has."""
+    """Returns the mean of the finite values; NaN where there is none."""
     finite = [value for value in values if math.isfinite(value)]
     return sum(finite) / len(finite) if finite else math.nan
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a train_log.jsonl; a last line cut off by a kill is left out."""
+    """Returns the rows of a train_log.jsonl under today's names; a last line cut off by a kill is left out."""
     if not path.exists():
         return []
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:
             break
+        rows.append({_RENAMED.get(name, name): value for name, value in row.items()})
     return rows
+
+
+def plot_training(output_dir: Path) -> None:
+    """Draws loss and learning rate over the steps of a run into training.png, from its train_log.jsonl."""
+    from matplotlib.figure import Figure
+
+    rows = read(output_dir / TRAIN_LOG)
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    losses, learning_rates = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    training = [row for row in rows if "learning_rate" in row]
+    for name, label in (("loss", "loss"), ("mlm_loss", "MLM"), ("nsp_loss", "NSP")):
+        _draw(losses, training, name, f"training {label}", linewidth=1.2)
+        _draw(losses, rows, f"eval_{name}", f"held-out {label}", marker="o", linestyle="none", markersize=4)
+    losses.set_ylabel("loss (nats)")
+    losses.set_ylim(bottom=0)
+    losses.legend()
+    losses.grid(alpha=0.3)
+    _draw(learning_rates, training, "learning_rate", None, color="tab:gray")
+    learning_rates.set_ylabel("learning rate")
+    learning_rates.set_xlabel("optimizer step")
+    learning_rates.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    learning_rates.grid(alpha=0.3)
+    with atomic_path(output_dir / TRAINING_PLOT) as path:
+        figure.savefig(path, dpi=120)
+
+
+def _draw(axis: Any, rows: list[dict[str, Any]], name: str, label: str | None, **style: Any) -> None:
+    points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
+    if points:
+        axis.plot(*zip(*points, strict=True), label=label, **style)

@@ -19,27 +19,33 @@ from torch import nn
 from transformers.utils import ModelOutput
 
 from bert_repro.configs import OptimizerConfig, RunConfig
+from bert_repro.configs.base import setting
 from bert_repro.errors import StopRequested
 from bert_repro.training import training_log
-from bert_repro.training.trainer import Ids, MicroBatch, Step, Trainer, batch_sizes
+from bert_repro.training.micro_batches import Ids, MicroBatch, Step, batch_sizes
+from bert_repro.training.trainer import Trainer
 from bert_repro.utils.output_files import TRAIN_LOG
 from bert_repro.utils.randomness import draw, fraction
 
 WIDTH = 6
 
 
+def _setting(default: Any) -> Any:
+    return setting(default, "Of the toy.", group="training")
+
+
 @dataclass(frozen=True)
 class ToyConfig(OptimizerConfig, RunConfig):
     """Settings of a toy run."""
 
-    learning_rate: float = 1e-2
-    dropout: float = 0.2
-    max_steps: int | None = 40
-    train_batch_size: int | None = 8
-    logging_steps: int = 1
-    float64: bool = False
-    nan_at: int = -1
-    pause: float = 0.0
+    learning_rate: float = _setting(1e-2)
+    dropout: float = _setting(0.2)
+    max_steps: int | None = _setting(40)
+    train_batch_size: int | None = _setting(8)
+    logging_steps: int = _setting(1)
+    float64: bool = _setting(False)
+    nan_at: int = _setting(-1)
+    pause: float = _setting(0.0)
 
 
 @dataclass

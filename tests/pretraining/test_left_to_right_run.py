@@ -29,7 +29,7 @@ def test_it_learns_the_next_token_and_says_so(left_to_right: Path) -> None:
     rows = [row for row in training_log.read(left_to_right / "train_log.jsonl") if "loss" in row]
     losses = [row["loss"] for row in rows]
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.5
-    assert all(0 <= row["accuracy"] <= 1 and row["peak_share"] > 0 for row in rows)
+    assert all(0 <= row["accuracy"] <= 1 and row["mfu"] > 0 for row in rows)
     assert set(results(left_to_right)["metrics"]) == {"lm_loss", "lm_accuracy", "lm_perplexity"}
 
 

@@ -160,8 +160,8 @@ def test_every_head_is_adapted_merged_and_loaded_by_peft(base: Path, tmp_path: P
     inputs["attention_mask"][-1, ..., -2:] = 0
     with torch.no_grad():
         unmerged = adapted.eval()(**inputs)[0]
-        merged, record = adapters.settle(adapted, AutoTokenizer.from_pretrained(base), tmp_path, write=True)
-        adapters.complete(merged, tmp_path)
+        merged, record = adapters.merge_and_save(adapted, AutoTokenizer.from_pretrained(base), tmp_path, write=True)
+        adapters.save_final_config(merged, tmp_path)
         assert type(merged) is model_class and record["adapter"]["trained_share"] < 0.1
         assert_close(merged(**inputs)[0], unmerged)
         typed = {"SequenceClassification": AutoPeftModelForSequenceClassification}
@@ -191,7 +191,7 @@ def test_a_left_to_right_head_is_never_loaded_as_another_model(world: Any, tmp_p
     model = modeling_bert_repro.BertReproForSequenceClassification(config)
     settings = GlueConfig(model_name_or_path="base", do_train=True, peft="lora")
     adapted = adapters.add_adapter(model, settings, [])
-    adapters.settle(adapted, AutoTokenizer.from_pretrained(world.tokenizer), tmp_path, write=True)
+    adapters.merge_and_save(adapted, AutoTokenizer.from_pretrained(world.tokenizer), tmp_path, write=True)
     with pytest.raises(ValueError, match="not in the import allowlist"):
         AutoPeftModelForSequenceClassification.from_pretrained(tmp_path / "adapter")
 

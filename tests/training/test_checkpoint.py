@@ -55,7 +55,7 @@ def test_a_damaged_file_is_found_and_the_next_checkpoint_used(
 
 
 def test_no_whole_checkpoint_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no whole checkpoint"):
+    with pytest.raises(UserError, match="no valid checkpoint"):
         checkpoint.find(tmp_path, "latest")
 
 

@@ -4,7 +4,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from bert_repro.training.parallelism import Placement
+from bert_repro.training.parallelism import ParallelModel
 
 
 class Doubled(nn.Module):
@@ -19,7 +19,7 @@ class Doubled(nn.Module):
 def test_many_models_in_one_process_are_each_compiled_once() -> None:
     accelerator = Accelerator(cpu=True)
     for width in range(2, 14):  # PyTorch gives up on a piece of code after eight versions
-        placement = Placement(
+        placement = ParallelModel(
             accelerator, Doubled(width), shard=False, compile_options={"backend": "eager", "dynamic": False}
         )
         for _ in range(2):

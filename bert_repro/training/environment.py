@@ -1,4 +1,4 @@
-"""The record of a run: what is needed to judge its numbers and to repeat it."""
+"""What a run was made with: versions, hardware, commit, command; needed to judge its numbers and to repeat it."""
 
 import dataclasses
 import importlib.metadata
@@ -7,18 +7,21 @@ import platform
 import shlex
 import subprocess
 import sys
+import typing
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 
+from bert_repro.results import HardwareResults, ModelResults, RunResults
+
 _SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
 
 def environment(accelerator: Accelerator) -> dict[str, Any]:
-    """What bit-exact repetition depends on: versions, processes, CPU threads, device."""
+    """Returns what bit-exact repetition depends on: versions, processes, CPU threads, device."""
     return {
         "versions": versions(),
         "processes": accelerator.num_processes,
@@ -27,32 +30,40 @@ def environment(accelerator: Accelerator) -> dict[str, Any]:
     }
 
 
-def run_record(config: Any, accelerator: Accelerator, model: torch.nn.Module) -> dict[str, Any]:
-    """The part of results.json that every run has; the caller adds task, metrics and data."""
+def run_facts(config: Any, accelerator: Accelerator, model: torch.nn.Module) -> RunResults:
+    """Returns the fields of results.json that every run has; the caller adds task, metrics and data."""
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    shape = {name: getattr(model.config, name) for name in _SHAPE}
     return {
         "seed": config.seed,
         "settings": dataclasses.asdict(config),
         "versions": versions(),
         "git_commit": git_commit(),
-        "hardware": {**hardware(accelerator.device), "processes": accelerator.num_processes},
+        "hardware": hardware(accelerator.device) | {"processes": accelerator.num_processes},
         "command": command(),
         "base_model": _hub_id(config.model_name_or_path),
-        "model": {
-            "class": type(model).__name__,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            **{name: getattr(model.config, name) for name in _SHAPE},
-        },
+        "model": typing.cast(ModelResults, {"class": type(model).__name__, "parameters": parameters, **shape}),
     }
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python, this package and the libraries that decide numbers."""
-    found = {"python": platform.python_version(), "bert_repro": importlib.metadata.version("bert-repro")}
-    return found | {name: importlib.metadata.version(name) for name in _LIBRARIES}
+def versions() -> dict[str, str | None]:
+    """Returns the versions of Python, this package and the libraries that decide numbers; None: not installed as one.
+
+    The package has no version where its sources are run without being installed.
+    """
+    found = {"python": platform.python_version(), "bert_repro": _version("bert-repro")}
+    return found | {name: _version(name) for name in _LIBRARIES}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def git_commit() -> str | None:
-    """Commit of the source tree, with `-dirty` when it has changes; None for an installed package."""
+    """Returns the commit of the source tree, with `-dirty` when it has changes; None for an installed package."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -65,8 +76,8 @@ def git_commit() -> str | None:
     return f"{commit}-dirty" if changed else commit
 
 
-def hardware(device: torch.device) -> dict[str, Any]:
-    """Device, processor, cores and threads."""
+def hardware(device: torch.device) -> HardwareResults:
+    """Returns device, processor, cores and threads."""
     return {
         "device": _device_name(device),
         "processor": _processor_name(),
@@ -76,7 +87,7 @@ def hardware(device: torch.device) -> dict[str, Any]:
 
 
 def command() -> str:
-    """The command line of this process, without the folders before the script's name."""
+    """Returns the command line of this process, without the folders before the script's name."""
     script = Path(sys.argv[0])
     if script.suffix != ".py":  # the installed `bert-repro`, which is a program
         return shlex.join([script.name, *sys.argv[1:]])

@@ -1,8 +1,8 @@
-"""The command in a run's record is one that can be typed again."""
+"""What results.json says of how a run was made."""
 
 import pytest
 
-from bert_repro.training import results
+from bert_repro.training import environment
 
 
 @pytest.mark.parametrize(
@@ -15,12 +15,12 @@ from bert_repro.training import results
 )
 def test_command(monkeypatch, argv, shown):
     monkeypatch.setattr("sys.argv", argv)
-    assert results.command() == shown
+    assert environment.command() == shown
 
 
 @pytest.mark.parametrize("name", ["folder", "./runs/mini", "./mini", "/mini", "~/mini", "/data/mini", "a/b/c", None])
 def test_a_folder_of_this_machine_is_no_model_of_the_hub(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    assert results._hub_id(name) is None
-    assert results._hub_id("org/mini") == "org/mini"
+    assert environment._hub_id(name) is None
+    assert environment._hub_id("org/mini") == "org/mini"
