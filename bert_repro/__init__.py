@@ -28,6 +28,7 @@ if _TYPE_CHECKING:
     from .api import finetune, pretrain
     from .configs import (
         CorpusConfig,
+        ExampleConfig,
         GlueConfig,
         NerConfig,
         Phase,
@@ -73,6 +74,7 @@ __all__ = [
     "BertReproModel",
     "CorpusConfig",
     "DataCollatorForBertPreTraining",
+    "ExampleConfig",
     "ExtractiveQuestionAnsweringPipeline",
     "GlueConfig",
     "NerConfig",
@@ -100,6 +102,7 @@ _HOMES = {
     "BertReproConfig": "models",
     "BertRepro": "models.modeling_bert_repro",  # all other classes of this prefix
     "CorpusConfig": "configs",
+    "ExampleConfig": "configs",
     "GlueConfig": "configs",
     "NerConfig": "configs",
     "Phase": "configs",

@@ -43,6 +43,13 @@ def prepare_corpus(config: CorpusConfig) -> dict[str, Any]:
     While it runs the parts are in `<output_dir>.preparing`; started again with the same settings it continues there.
     With `config.shard` it writes that shard's parts and stops; `config.join` makes the corpus out of all shards.
 
+        import bert_repro
+
+        manifest = bert_repro.prepare_corpus(
+            bert_repro.CorpusConfig(input_files=("texts.txt",), tokenizer="runs/tokenizer", output_dir="corpus")
+        )
+        print(manifest["counts"]["documents"])
+
     Returns:
         The manifest of the corpus: settings, sources, counts (documents, sentences, tokens, words, bytes, lines dropped
         by each rule), versions. For a shard: its name and the number of parts of the complete input.

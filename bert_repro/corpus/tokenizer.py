@@ -34,6 +34,12 @@ _REPEATS_PER_TEXT = 1000
 def train_tokenizer(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
     """Trains a WordPiece vocabulary on the text of a corpus and saves the tokenizer in `config.output_dir`.
 
+        import bert_repro
+
+        bert_repro.train_tokenizer(
+            bert_repro.TokenizerConfig(input_files=("texts.txt",), vocab_size=200, output_dir="runs/tokenizer")
+        )
+
     Raises:
         UserError: bad input, no text, or an output folder that is not empty.
     """
@@ -69,6 +75,11 @@ def train_wordpiece(
     """Trains a WordPiece vocabulary. The same texts and settings give the same vocabulary, ids included.
 
     Ids: the five special tokens from 0, the characters, the characters as inner pieces, then the learned pieces.
+
+        import bert_repro
+
+        tokenizer = bert_repro.train_wordpiece(["a first text", "a second text"], vocab_size=60)
+        print(tokenizer.tokenize("a second text"))
 
     Args:
         texts: read once. Memory grows with the number of different words only.

@@ -49,6 +49,12 @@ def export_checkpoint(
     of `output_dir` stay; files of an earlier export are replaced, its surplus weight shards and `MADE_FROM_WEIGHTS`
     removed.
 
+        import bert_repro
+        from transformers import AutoTokenizer
+
+        model = bert_repro.BertReproForSequenceClassification.from_pretrained("runs/moods")
+        bert_repro.export_checkpoint(model, AutoTokenizer.from_pretrained("runs/moods"), "runs/to-publish")
+
     Args:
         model: one of our models; its `save_pretrained` writes the published configuration and the code beside it.
         tokenizer: its tokenizer.

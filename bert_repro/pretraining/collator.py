@@ -113,6 +113,15 @@ class DataCollatorForBertPreTraining:
     `example_id` the masks are a function of it and `seed` (the Trainer drops it unless `remove_unused_columns=False`);
     without it they are drawn from torch's global generator, differently every time.
 
+        import bert_repro
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained("runs/tokenizer")
+        whole_words = bert_repro.ExampleConfig(whole_word_masking=True)
+        collate = bert_repro.DataCollatorForBertPreTraining(tokenizer, whole_words)
+        batch = collate([tokenizer("She opened the window.", "Fresh air came in.")])
+        print(batch["input_ids"].shape, batch["labels"].shape)
+
     Args:
         tokenizer: its special tokens and vocabulary are used.
         config: masking settings.
