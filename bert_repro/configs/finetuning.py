@@ -84,6 +84,38 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         above=0,
         at_most=65_536,
     )
+    freeze_layers: int | None = setting(
+        None,
+        "Do not train the embeddings and this many of the first layers; as many as the model has leave the head and "
+        "the pooler.",
+        unit="layers",
+        group="training",
+        at_least=0,
+    )
+    layerwise_lr_decay: float = setting(
+        1.0,
+        "Learning rate of each layer as a fraction of that of the layer above it, down to the embeddings; 1: the same "
+        "for all.",
+        unit="fraction",
+        group="optimizer",
+        above=0,
+        at_most=1,
+    )
+    early_stopping_patience: int | None = setting(
+        None,
+        "Stop after this many evaluations in a row (every eval_steps) without a better primary metric on dev, and "
+        "publish the weights of the best one.",
+        source="transformers",
+        unit="evaluations",
+        group="training",
+        above=0,
+    )
+    load_best_model_at_end: bool = setting(
+        False,
+        "Publish the weights of the evaluation (every eval_steps) with the best primary metric on dev, not the last.",
+        source="transformers",
+        group="training",
+    )
     max_train_samples: int | None = setting(
         None,
         "Train on at most this many examples, the first.",
@@ -169,6 +201,15 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         require(
             self.peft is None or self.do_train,
             f"--peft {self.peft} needs --do_train; a finished run's folder holds the merged model, score it without",
+        )
+        for name in ("early_stopping_patience", "load_best_model_at_end"):
+            require(
+                not getattr(self, name) or (self.do_train and self.do_eval and self.eval_steps is not None),
+                f"--{name} needs --do_train, --do_eval and --eval_steps: evaluations on dev decide",
+            )
+        require(
+            self.freeze_layers is None or (self.do_train and self.peft is None),
+            f"--freeze_layers {self.freeze_layers} needs --do_train, and no --peft, which freezes all layers",
         )
         require(
             self.bilstm_size is None or self.do_train,

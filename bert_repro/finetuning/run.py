@@ -17,8 +17,10 @@ from bert_repro.results import RunResults
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import Predictions, Task
 from bert_repro.training import adapters, run
+from bert_repro.training.best_model import BestModel
 from bert_repro.training.micro_batches import Ids, batch_sizes
 from bert_repro.training.model_loading import load_model
+from bert_repro.training.optimizer import freeze
 from bert_repro.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -109,6 +111,8 @@ class FinetuningRun:
         self.model.to(accelerator.device)
         self.task = task.restored(self.model.config)
         self._check_fit()
+        if config.freeze_layers is not None:
+            freeze(self.model, config.freeze_layers)
         self.feature_cache: FeatureCache | None = None
         if isinstance(config, NerConfig) and config.feature_based:
             self.model.bert.requires_grad_(False)
@@ -124,10 +128,19 @@ class FinetuningRun:
         features = task.training_features(split.features)
         sizes = batch_sizes(config, self.accelerator.num_processes, task.paper_batch)
         source = FinetuningSource(config, task, features, sizes, self._collate)
+        best = self._best_model()
         trainer = Trainer(
-            self.accelerator, self.model, source, config, tokenizer=self.tokenizer, evaluate=self._evaluate_first
+            self.accelerator,
+            self.model,
+            source,
+            config,
+            tokenizer=self.tokenizer,
+            evaluate=self._evaluate_first,
+            best=best,
         )
         trainer.train()
+        if best and self.accelerator.is_main_process:
+            best.clear()
         writes = self.accelerator.is_main_process
         self.model, adapter = adapters.merge_and_save(
             trainer.model, self.tokenizer, Path(config.output_dir), write=writes
@@ -143,7 +156,19 @@ class FinetuningRun:
             "batch": sizes.batch,
             "sequences_per_example": task.sequences_per_example,
             "compiled_graphs": trainer.compiled_graphs,
+            **({"best_step": best.step, "steps_taken": trainer.state.step} if best else {}),
         }
+
+    def _best_model(self) -> BestModel | None:
+        config = self.config
+        if config.early_stopping_patience is None and not config.load_best_model_at_end:
+            return None
+        return BestModel(
+            Path(config.output_dir),
+            self.task.primary_metric,
+            patience=config.early_stopping_patience,
+            keep_weights=True,
+        )
 
     def evaluate_all(self) -> dict[str, Any]:
         """Scores every evaluation split; a missing one is reported as missing."""
@@ -227,6 +252,10 @@ class FinetuningRun:
 
     def _check_fit(self) -> None:
         config, model = self.config, self.model
+        if config.freeze_layers is not None and config.freeze_layers > model.config.num_hidden_layers:
+            raise UserError(
+                f"--freeze_layers is {config.freeze_layers}; the model has {model.config.num_hidden_layers} layers"
+            )
         positions = model.config.max_position_embeddings
         if config.max_seq_length > positions:
             raise UserError(f"--max_seq_length is {config.max_seq_length}; the model has {positions} positions")

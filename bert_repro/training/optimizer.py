@@ -1,5 +1,6 @@
 """BERT's Adam, its parameter groups and its learning rate (paper A.2; optimization.py of google-research/bert)."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -99,12 +100,14 @@ def _start_state(optimizer: torch.optim.Optimizer, bias_correction: bool) -> Non
             }
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Returns two groups of the trainable parameters: decayed, and not decayed (biases and LayerNorm).
+def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, Any]]:
+    """Returns groups of the trainable parameters: decayed, and not decayed (biases and LayerNorm).
 
     Args:
         model: any module; tied parameters count once.
-        weight_decay: decay of the first group.
+        weight_decay: weight decay of the first group.
+        layer_decay: below 1, every layer is a pair of groups whose learning rate is this times that of the layer above
+            it (`lr_scale`): the top layer's once, the embeddings' once for each layer and once more.
 
     Source: optimization.py of google-research/bert (`exclude_from_weight_decay`); embeddings are decayed.
     """
@@ -114,20 +117,47 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
         if isinstance(module, nn.LayerNorm)
         for parameter in module.parameters(recurse=False)
     }
-    decayed: list[nn.Parameter] = []
-    kept: list[nn.Parameter] = []
+    depths = layer_depths(model) if layer_decay != 1 else {}
+    groups: dict[tuple[int, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             exempt = id(parameter) in layer_norms or name.rsplit(".", 1)[-1].startswith("bias")
-            (kept if exempt else decayed).append(parameter)
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+            groups.setdefault((depths.get(name, 0), exempt), []).append(parameter)
+    return [
+        {"params": groups[depth, exempt], "weight_decay": 0.0 if exempt else weight_decay}
+        | ({"lr_scale": layer_decay**depth} if depths else {})
+        for depth, exempt in sorted(groups)
+    ]
+
+
+def layer_depths(model: nn.Module) -> dict[str, int]:
+    """Returns how deep each parameter of a BERT lies: 0 the head and pooler, 1 the top layer, L + 1 the embeddings."""
+    layers = model.config.num_hidden_layers
+    depths = {}
+    for name, _ in model.named_parameters():
+        found = re.search(r"\bencoder\.layer\.(\d+)\.", name)
+        depths[name] = layers - int(found[1]) if found else (layers + 1 if "embeddings." in name else 0)
+    return depths
+
+
+def freeze(model: nn.Module, layers: int) -> None:
+    """Stops training of the embeddings and the first layers of a BERT, before the optimizer is built.
+
+    Args:
+        model: a model with an encoder.
+        layers: how many layers; 0 freezes the embeddings alone.
+    """
+    depths = layer_depths(model)
+    total = model.config.num_hidden_layers
+    for name, parameter in model.named_parameters():
+        if depths[name] > total - layers:
+            parameter.requires_grad_(False)
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """Returns BERT's optimizer for the trainable parameters of `model`, which must already be on its device."""
     device = next(model.parameters()).device
-    groups = parameter_groups(model, config.weight_decay)
+    groups = parameter_groups(model, config.weight_decay, getattr(config, "layerwise_lr_decay", 1.0))
     options: dict[str, Any] = {
         "lr": config.learning_rate,
         "betas": (config.adam_beta1, config.adam_beta2),
@@ -140,9 +170,9 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Gives every parameter group the same learning rate."""
+    """Gives every parameter group the learning rate, times its own `lr_scale` where it has one."""
     for group in optimizer.param_groups:
-        group["lr"] = value
+        group["lr"] = value * group.get("lr_scale", 1.0)
 
 
 def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:

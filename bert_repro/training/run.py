@@ -31,6 +31,7 @@ from bert_repro.utils.distributed import is_main_process, world_size
 from bert_repro.utils.locks import lock
 from bert_repro.utils.output_files import (
     ADAPTER,
+    BEST,
     CARD,
     CHECKPOINTS,
     RESULTS,
@@ -45,7 +46,7 @@ from bert_repro.utils.redaction import redacted
 logger = logging.getLogger("bert_repro")
 
 _PRODUCTS = (
-    CHECKPOINTS, TRAIN_LOG, STATUS, RESULTS, TRAINING_PLOT, CARD, ADAPTER, SWEEP, "search", SAMPLE_INDEX, "plans",
+    CHECKPOINTS, TRAIN_LOG, STATUS, RESULTS, TRAINING_PLOT, CARD, BEST, ADAPTER, SWEEP, "search", SAMPLE_INDEX, "plans",
     *MADE_FROM_WEIGHTS, *PREDICTIONS,
 )  # fmt: skip
 """What an earlier run left; `search` and `plans` are what version 0.1 called the folders of sweep and sample index."""

@@ -25,13 +25,15 @@ from torch.distributed.tensor import DTensor
 
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.hub.revisions import RevisionUploads
-from bert_repro.training import checkpoint
+from bert_repro.training import checkpoint, training_log
+from bert_repro.training.best_model import BestModel
 from bert_repro.training.checkpoint import TrainerState
 from bert_repro.training.environment import environment
 from bert_repro.training.micro_batches import BatchSource, MicroBatch, Step, load_steps, to_device
 from bert_repro.training.optimizer import build_optimizer, learning_rate, set_learning_rate
 from bert_repro.training.parallelism import ParallelModel, full_tensors
 from bert_repro.training.training_log import TrainingLog
+from bert_repro.utils.output_files import TRAIN_LOG
 from bert_repro.utils.randomness import torch_seed
 
 logger = logging.getLogger("bert_repro")
@@ -53,6 +55,7 @@ class Trainer:
         evaluate: called every `eval_steps`; returns metrics for the log.
         on_row: called with every row of the training log.
         compile_options: of `torch.compile`, for training steps; None does not compile.
+        best: takes every evaluation, keeps the best weights and may stop the run.
         uploads: takes the checkpoints of `save_steps` to the Hub; on the main process only.
     """
 
@@ -68,9 +71,10 @@ class Trainer:
         on_row: Callable[[dict[str, float]], None] | None = None,
         compile_options: dict[str, Any] | None = None,
         uploads: RevisionUploads | None = None,
+        best: BestModel | None = None,
     ) -> None:
         self.accelerator, self.source, self.config, self.tokenizer = accelerator, source, config, tokenizer
-        self.evaluate, self.on_row, self.uploads = evaluate, on_row, uploads
+        self.evaluate, self.on_row, self.uploads, self.best = evaluate, on_row, uploads, best
         self.output_dir = Path(config.output_dir)
         self.parallel = ParallelModel(accelerator, model, shard=config.fsdp, compile_options=compile_options)
         self.model = self.parallel.model
@@ -88,6 +92,9 @@ class Trainer:
         """
         if self.config.resume_from_checkpoint:
             self._resume()
+            if self.best:
+                rows = training_log.read(self.output_dir / TRAIN_LOG)
+                self.best.replay([row for row in rows if row["step"] <= self.state.step])
         log = TrainingLog(self.accelerator, self.config, self.state.step, self.source.total_steps, on_row=self.on_row)
         try:
             with log, _stop_signals() as received:
@@ -98,6 +105,9 @@ class Trainer:
             self.uploads.wait()
         self.compiled_graphs = self.parallel.compiled_graphs()
         self.model = self.parallel.full_model(self.accelerator.device)
+        if self.best:
+            self.accelerator.wait_for_everyone()
+            self.best.restore(self.model)
 
     def _run(self, log: TrainingLog, received: list[int]) -> None:
         for step, micro_batches in self._steps():
@@ -106,11 +116,22 @@ class Trainer:
             log.step(self.state.step, metrics)
             if self._due(self.config.eval_steps) and self.evaluate:
                 with self.parallel.uncompiled():
-                    log.evaluation(self.state.step, self.evaluate())
+                    scores = self.evaluate()
+                log.evaluation(self.state.step, scores)
+                if self.best:
+                    self.best.consider(scores, self.state.step, self._model_to_write())
             if stop or self._due(self.config.save_steps):
                 self.save(upload=not stop)
             if stop:
                 raise StopRequested(received[0] if received else signal.SIGTERM)
+            if self.best and self.best.should_stop:
+                logger.info("stopped early at step %d: no better %s", self.state.step, self.best.metric)
+                break
+
+    def _model_to_write(self) -> torch.nn.Module | None:
+        """Returns the complete model on the main process, None on the others; all processes call it together."""
+        model: torch.nn.Module | None = self.parallel.full_model("cpu", keep=self.accelerator.is_main_process)
+        return model if self.accelerator.is_main_process else None
 
     def save(self, *, upload: bool = True) -> None:
         """Writes a checkpoint of the present state; every process gives its share, the main one writes.
