@@ -9,8 +9,9 @@ from bert_repro.reproduction.statistics import Comparison
 from bert_repro.reproduction.tables import AVERAGED, AllResults, OurNumber, ResultsRow, ResultsTable
 
 SIGNIFICANT = 0.05
-APPEARS, HIDDEN, REVERSED, NOT_RUN = "appears", "within our noise", "reversed", "not run"
-VERDICTS = (APPEARS, HIDDEN, REVERSED, NOT_RUN)
+APPEARS, HIDDEN, REVERSED = "appears", "within our noise", "reversed"
+NOT_MEASURABLE, NOT_RUN = "not measurable", "not run"
+VERDICTS = (APPEARS, HIDDEN, REVERSED, NOT_MEASURABLE, NOT_RUN)
 
 _FEATURES = (
     "Embeddings",
@@ -50,9 +51,10 @@ class Ordering:
         statement: `one row` above or below `the other`, as the paper has it.
         column: the column's name.
         paper: the paper's difference in points; None where it prints no numbers.
+        expected: the sign of the paper's difference.
         ours: our difference with its test; None: not run.
         untested: our difference where it cannot be tested (one run a row, no examples).
-        expected: the sign of the paper's difference.
+        degenerate: whether half of the runs or more on one side gave one answer for all examples.
     """
 
     table: str
@@ -60,19 +62,23 @@ class Ordering:
     statement: str
     column: str
     paper: float | None
-    ours: Comparison | None
-    untested: float | None
     expected: int
+    ours: Comparison | None = None
+    untested: float | None = None
+    degenerate: bool = False
 
     @property
     def verdict(self) -> str:
         """One of VERDICTS. An ordering appears when it is ours too, and is reversed, beyond our noise only.
 
-        Where nothing can be tested (one run a row), the direction alone decides.
+        Where nothing can be tested (one run a row), the direction alone decides. A side that is degenerate (one answer
+        for all examples) says nothing about its model: then nothing was measured, whatever the difference.
         """
         difference = self.difference
         if difference is None:
             return NOT_RUN
+        if self.degenerate:
+            return NOT_MEASURABLE
         if self.ours is not None and self.ours.p_value >= SIGNIFICANT:
             return HIDDEN
         return APPEARS if difference * self.expected > 0 else REVERSED
@@ -135,21 +141,23 @@ def _ordering(
     first, second = rows
     expected = sign or (1 if (printed or 0.0) > 0 else -1)
     ours, other = first.ours.get(column), second.ours.get(column)
-    tested, untested = _compared(results, ours, other)
+    tested, untested, degenerate = _compared(results, ours, other)
     if column in (item.name for item in table.columns if item.task == AVERAGED):
         averages = first.average, second.average
         untested = averages[0] - averages[1] if averages[0] is not None and averages[1] is not None else None
     statement = f"{first.name} {'above' if expected > 0 else 'below'} {second.name}"
-    return Ordering(table.key, table.size_preset, statement, column, printed, tested, untested, expected)
+    return Ordering(table.key, table.size_preset, statement, column, printed, expected, tested, untested, degenerate)
 
 
 def _compared(
     results: AllResults, ours: OurNumber | None, other: OurNumber | None
-) -> tuple[Comparison | None, float | None]:
+) -> tuple[Comparison | None, float | None, bool]:
+    """The difference with its test, or without where it cannot be tested, and whether a side is degenerate."""
     if ours is None or other is None:
-        return None, None
+        return None, None, False
+    degenerate = ours.is_degenerate or other.is_degenerate
     tested = results.compare(ours, other)
-    return (tested, None) if tested else (None, ours.mean - other.mean)
+    return (tested, None, degenerate) if tested else (None, ours.mean - other.mean, degenerate)
 
 
 def _of_figure(results: AllResults, figure: ResultsTable) -> Iterator[Ordering]:
@@ -158,15 +166,15 @@ def _of_figure(results: AllResults, figure: ResultsTable) -> Iterator[Ordering]:
     steps = [column.name for column in figure.columns]
     for name in dict.fromkeys((steps[0], steps[-1])):
         at = f"step {int(name):,}"
-        tested, untested = _compared(results, masked.ours.get(name), other.ours.get(name))
-        yield Ordering(FIGURE_5_KEY, figure.size_preset, "MLM above LTR", at, None, tested, untested, 1)
+        outcome = _compared(results, masked.ours.get(name), other.ours.get(name))
+        yield Ordering(FIGURE_5_KEY, figure.size_preset, "MLM above LTR", at, None, 1, *outcome)
     for row in figure.rows if len(steps) > 1 else ():
-        tested, untested = _compared(results, row.ours.get(steps[-1]), row.ours.get(steps[0]))
+        outcome = _compared(results, row.ours.get(steps[-1]), row.ours.get(steps[0]))
         statement = f"{row.name} after {int(steps[-1]):,} steps above itself after {int(steps[0]):,}"
-        yield Ordering(FIGURE_5_KEY, figure.size_preset, statement, "MNLI", None, tested, untested, 1)
+        yield Ordering(FIGURE_5_KEY, figure.size_preset, statement, "MNLI", None, 1, *outcome)
 
 
 def _figure_not_run(results: AllResults) -> list[Ordering]:
     if results.figures:
         return []
-    return [Ordering(FIGURE_5_KEY, None, "MLM above LTR", "last step", None, None, None, 1)]
+    return [Ordering(FIGURE_5_KEY, None, "MLM above LTR", "last step", None, 1)]

@@ -4,14 +4,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bert_repro.paper_results import FIGURE_5_KEY, table_name
+from bert_repro.reproduction.collect import FinishedRun
 from bert_repro.reproduction.conditions import Conditions
+from bert_repro.reproduction.orderings import NOT_MEASURABLE, SIGNIFICANT, VERDICTS, Ordering
 from bert_repro.reproduction.orderings import NOT_RUN as ORDERING_NOT_RUN
-from bert_repro.reproduction.orderings import VERDICTS, Ordering
 from bert_repro.reproduction.report_plots import safe_name
 from bert_repro.reproduction.statistics import Comparison
 from bert_repro.reproduction.tables import AVERAGED, OurNumber, ResultsRow, ResultsTable, unit
 
 NOT_RUN = "not run"
+_PAPER_MODELS = {"BERT-base": "12 layers of 768", "BERT-large": "24 layers of 1024"}
 _NOTHING = "–"
 _MARKS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -148,6 +150,10 @@ def p_text(p_value: float) -> str:
 
 def _remarks(table: ResultsTable) -> Iterable[str]:
     for row in table.rows:
+        shapes = {shape for run in row.runs if (shape := _shape(run))}
+        if row.name in _PAPER_MODELS and len(shapes) == 1 and shapes != {_PAPER_MODELS[row.name]}:
+            yield f"Our model in the row {row.name} has {shapes.pop()}; the paper's has {_PAPER_MODELS[row.name]}."
+    for row in table.rows:
         if row.same_as is not None:
             layers = row.runs[0].results["model"]["num_hidden_layers"]
             yield (
@@ -167,10 +173,19 @@ def _lines(table: ResultsTable, row: ResultsRow, notes: dict[str, str]) -> Itera
     yield _line(table, row, "ours", _ours_label(row), lambda name: _ours(table, row, name))
     yield _line(table, row, "interval", "95% interval", lambda name: _interval(row.ours.get(name)))
     if table.baseline and row.name != table.baseline:
+        baseline = table.row(table.baseline)
+        assert baseline is not None, "a baseline is one of the rows"
+        measurable = {
+            name: not (ours.is_degenerate or (name in baseline.ours and baseline.ours[name].is_degenerate))
+            for name, ours in row.ours.items()
+        }
         tests = {name: ours.comparison for name, ours in row.ours.items()}
-        line = _line(table, row, "test", f"against {table.baseline}", lambda name: _test(tests.get(name)))
-        significant = (tests.get(column.name) for column in table.columns)
-        strong = tuple(test is not None and test.p_value < 0.05 for test in significant)
+        line = _line(
+            table, row, "test", f"against {table.baseline}",
+            lambda name: _test(tests.get(name), measurable=measurable.get(name, True)),
+        )  # fmt: skip
+        tested = ((tests.get(column.name), measurable.get(column.name)) for column in table.columns)
+        strong = tuple(test is not None and bool(ok) and test.p_value < SIGNIFICANT for test, ok in tested)
         yield Line(line.row, line.kind, line.label, line.cells, strong)
     if row.paper:
         yield _line(table, row, "difference", "ours − paper", lambda name: _difference(table, row, name, notes))
@@ -183,7 +198,16 @@ def _line(table: ResultsTable, row: ResultsRow, kind: str, label: str, cell: Cal
 def _ours_label(row: ResultsRow) -> str:
     seeds = sorted({len(ours.runs) for ours in row.ours.values()})
     count = "–".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
-    return f"ours, {count} seed{'' if seeds[-1] == 1 else 's'}"
+    shapes = list(dict.fromkeys(filter(None, map(_shape, row.runs))))
+    model = f"{shapes[0]}, " if len(shapes) == 1 else ""
+    return f"ours: {model}{count} seed{'' if seeds[-1] == 1 else 's'}"
+
+
+def _shape(run: FinishedRun) -> str:
+    model = run.results.get("model", {})
+    if "num_hidden_layers" not in model:
+        return ""
+    return f"{model['num_hidden_layers']} layers of {model['hidden_size']}"
 
 
 def _printed(table: ResultsTable, name: str, value: float | None) -> str:
@@ -216,8 +240,10 @@ def _interval(ours: OurNumber | None) -> str:
     return f"{_plain(ours.low)} to {_plain(ours.high)}"
 
 
-def _test(comparison: Comparison | None) -> str:
-    return _NOTHING if comparison is None else f"{signed(comparison.difference)}, {p_text(comparison.p_value)}"
+def _test(comparison: Comparison | None, *, measurable: bool) -> str:
+    if comparison is None:
+        return _NOTHING
+    return f"{signed(comparison.difference)}, {p_text(comparison.p_value)}" if measurable else NOT_MEASURABLE
 
 
 def _difference(table: ResultsTable, row: ResultsRow, name: str, notes: dict[str, str]) -> str:

@@ -18,7 +18,7 @@ from bert_repro.configs import ReportConfig
 from bert_repro.errors import UserError
 from bert_repro.reproduction.collect import FinishedRun, collect
 from bert_repro.reproduction.conditions import Conditions, row_conditions
-from bert_repro.reproduction.orderings import APPEARS, HIDDEN, NOT_RUN, REVERSED, Ordering, orderings
+from bert_repro.reproduction.orderings import APPEARS, HIDDEN, NOT_MEASURABLE, NOT_RUN, REVERSED, Ordering, orderings
 from bert_repro.reproduction.render import Line, counts, findings, table_view
 from bert_repro.reproduction.report_plots import Plot, all_plots
 from bert_repro.reproduction.statistics import CONFIDENCE, RESAMPLES, SEED, Comparison
@@ -107,14 +107,18 @@ def _context(
     groups = [
         ("Appear", "appears", {"": findings(found, APPEARS)}),
         ("Do not appear", "absent", {name: findings(found, name) for name in (HIDDEN, REVERSED)}),
+        ("Not measurable", "unmeasurable", {"": findings(found, NOT_MEASURABLE)}),
         ("Not run", "not-run", {"": findings(found, NOT_RUN)}),
     ]
+    views = [table_view(table, parts) for table, parts in zip(tables, conditions, strict=True)]
     return {
-        "tables": [table_view(table, parts) for table, parts in zip(tables, conditions, strict=True)],
+        "tables": [view for view in views if view.is_run],
+        "not_run": [view for view in views if not view.is_run],
         "groups": groups,
         "counts": {
             "Appear": verdicts[APPEARS],
             "Do not appear": verdicts[HIDDEN] + verdicts[REVERSED],
+            "Not measurable": verdicts[NOT_MEASURABLE],
             "Not run": verdicts[NOT_RUN],
         },
         "total": sum(verdicts.values()),

@@ -77,6 +77,11 @@ class OurNumber:
         """How many of the runs gave one answer for all examples."""
         return sum(run.is_degenerate(self.column) for run in self.runs)
 
+    @property
+    def is_degenerate(self) -> bool:
+        """Whether half of the runs or more are degenerate: then the mean says nothing about the model."""
+        return 2 * self.degenerate >= len(self.runs)
+
 
 @dataclass(frozen=True)
 class ResultsRow:

@@ -9,7 +9,7 @@ from made_up import entry, finetuning, pretraining, row
 from bert_repro.paper_results import SPLIT_ROWS, TABLES, Column
 from bert_repro.reproduction.collect import collect
 from bert_repro.reproduction.conditions import no_difference
-from bert_repro.reproduction.orderings import APPEARS, HIDDEN, NOT_RUN, REVERSED, orderings
+from bert_repro.reproduction.orderings import APPEARS, HIDDEN, NOT_MEASURABLE, NOT_RUN, REVERSED, orderings
 from bert_repro.reproduction.render import table_view
 from bert_repro.reproduction.tables import AllResults, score_range
 from bert_repro.tasks.glue.leaderboard_zip import FILES
@@ -283,6 +283,22 @@ def test_orderings_appear_are_hidden_by_noise_are_reversed_or_not_tried(found):
     assert found["figure5", "MLM above LTR", "step 2,000"] == APPEARS
     assert found["1", "BERT-large above BERT-base", "MNLI-m"] == NOT_RUN
     assert found["8", "100/0/0 below 80/10/10", "NER fine-tune"] == NOT_RUN
+
+
+@pytest.mark.parametrize(
+    ("degenerate", "verdict"), [(0, APPEARS), (1, APPEARS), (2, NOT_MEASURABLE), (3, NOT_MEASURABLE)]
+)
+@pytest.mark.parametrize("side", ["No NSP", "BERT-base"])
+def test_an_ordering_with_a_degenerate_side_is_not_measurable(tmp_path, degenerate, verdict, side):
+    for name, share in (("No NSP", 0.5), ("BERT-base", 0.8)):
+        for seed in (1, 2, 3):
+            finetuning(
+                tmp_path, [entry(5, name, "SST-2")], share, task="sst2", split="validation", seed=seed,
+                degenerate=name == side and seed <= degenerate,
+            )  # fmt: skip
+    assert verdicts(tmp_path)["5", "No NSP below BERT-base", "SST-2"] == verdict
+    cells, _ = line_of(table(tmp_path, "5"), "No NSP", "test")
+    assert (cells["SST-2"] == "not measurable") == (verdict == NOT_MEASURABLE)
 
 
 def test_rows_that_the_paper_prints_as_equal_have_no_ordering(found):
