@@ -11,7 +11,8 @@ class _StrictLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise ValueError(f"line {self.peek_event().start_mark.line + 1}: aliases are not accepted; write the value")
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+            raise ValueError(f"line {event.start_mark.line + 1}: aliases are not accepted; write the value")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:

@@ -196,7 +196,7 @@ def content_digest(features: "datasets.Dataset") -> str:
             column = batch.column(name).combine_chunks()
             digest.update(f"{name} {column.type} {len(column)}".encode())
             while hasattr(column, "value_lengths"):  # lists, and lists of lists
-                digest.update(np.ascontiguousarray(column.value_lengths().to_numpy(zero_copy_only=False)))
+                digest.update(np.ascontiguousarray(column.value_lengths().to_numpy(zero_copy_only=False)).tobytes())
                 column = column.flatten()
             digest.update(repr(column.to_pylist()).encode() if column.null_count else _plain_bytes(column))
     return digest.hexdigest()[:16]

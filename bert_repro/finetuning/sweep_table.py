@@ -60,10 +60,10 @@ class Outcome:
 
     def results(self) -> SweepRun:
         """Returns the run for results.json."""
-        shared: Any = {**asdict(self.varied), "seed": self.seed, "folder": self.folder}
+        ended: dict[str, Any] = {"splits": self.scores, "degenerate": self.degenerate}
         if self.scores is None:
-            return {**shared, "not_finite": True}
-        return {**shared, "splits": self.scores, "degenerate": self.degenerate}
+            ended = {"not_finite": True}
+        return cast(SweepRun, {**asdict(self.varied), "seed": self.seed, "folder": self.folder, **ended})
 
 
 def best_run(outcomes: Sequence[Outcome], split: str, metric: str) -> Outcome | None:

@@ -95,7 +95,7 @@ def read_model_config(folder: Path) -> BertReproConfig:
     if "quantization_config" in content:
         raise UserError(f"{CONFIG} has a quantization_config; name the model before it was quantized")
     try:
-        config = BertReproConfig.from_dict({**content, "model_type": "bert_repro"})
+        config: BertReproConfig = BertReproConfig.from_dict({**content, "model_type": "bert_repro"})
         config.check()
     except Exception as error:  # the library's own checks raise many kinds
         raise UserError(f"{CONFIG}: {_reason(error)}; {_GET_AGAIN}") from error

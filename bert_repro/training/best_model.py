@@ -1,7 +1,7 @@
 """Keeps the weights that scored best on dev, and stops when they no longer improve (not in the paper).
 
-The weights are in OUTPUT/best/ while training lasts. Scores are those of the training log, so a resumed run replays them
-and decides as the run without an interruption would have.
+The weights are in OUTPUT/best/ while training lasts. Scores are those of the training log, so a resumed run replays
+them and decides as the run without an interruption would have.
 """
 
 import logging

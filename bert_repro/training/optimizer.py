@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -132,7 +132,7 @@ def parameter_groups(model: nn.Module, weight_decay: float, layer_decay: float =
 
 def layer_depths(model: nn.Module) -> dict[str, int]:
     """Returns how deep each parameter of a BERT lies: 0 the head and pooler, 1 the top layer, L + 1 the embeddings."""
-    layers = model.config.num_hidden_layers
+    layers = int(cast(Any, model).config.num_hidden_layers)
     depths = {}
     for name, _ in model.named_parameters():
         found = re.search(r"\bencoder\.layer\.(\d+)\.", name)
@@ -148,7 +148,7 @@ def freeze(model: nn.Module, layers: int) -> None:
         layers: how many layers; 0 freezes the embeddings alone.
     """
     depths = layer_depths(model)
-    total = model.config.num_hidden_layers
+    total = int(cast(Any, model).config.num_hidden_layers)
     for name, parameter in model.named_parameters():
         if depths[name] > total - layers:
             parameter.requires_grad_(False)
