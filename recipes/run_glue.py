@@ -3,7 +3,7 @@ or a task of GLUE (paper 4.1, Table 1).
 
     python recipes/run_glue.py --model_name_or_path google-bert/bert-base-uncased \
       --train_file train.csv --validation_file dev.csv \
-      --do_train --do_eval --output_dir runs/my-classifier
+      --output_dir runs/my-classifier
 
     accelerate launch recipes/run_glue.py \
       --model_name_or_path google-bert/bert-base-uncased --task_name mrpc \
@@ -11,7 +11,9 @@ or a task of GLUE (paper 4.1, Table 1).
 
 Without accelerate launch the same command runs on one device. Files have a
 column "text" (or text_a and text_b) and a column "label"; --text_columns and
---label_column name others. Tasks: cola sst2 mrpc stsb qqp mnli qnli rte wnli
+--label_column name others. Without --do_train, --do_eval and --do_predict a
+run does what files are given for (--train_file, --validation_file,
+--test_file). Tasks: cola sst2 mrpc stsb qqp mnli qnli rte wnli
 ax, from the Hub (nyu-mll/glue) or, with --data_dir, from the folder that holds
 the official CoLA/, SST-2/, MRPC/ ... Batch 32, 3 epochs (the paper's).
 --preset glue-sweep takes the best on dev of the learning rates 5e-5, 4e-5,

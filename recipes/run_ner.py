@@ -3,7 +3,7 @@ Table 7).
 
     python recipes/run_ner.py --model_name_or_path google-bert/bert-base-cased \
       --train_file my_train.txt --validation_file my_dev.txt \
-      --do_train --do_eval --output_dir runs/my-tagger
+      --output_dir runs/my-tagger
 
     accelerate launch recipes/run_ner.py \
       --model_name_or_path google-bert/bert-base-cased --data_dir conll2003 \

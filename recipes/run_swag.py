@@ -7,7 +7,7 @@ Table 4), or your own rows in its columns.
 
     python recipes/run_swag.py --model_name_or_path google-bert/bert-base-uncased \
       --train_file train.jsonl --validation_file dev.jsonl \
-      --do_train --do_eval --output_dir runs/my-choices
+      --output_dir runs/my-choices
 
 Without accelerate launch the same command runs on one device. The data comes
 from the Hub (allenai/swag) or, with --data_dir, from the official train.csv

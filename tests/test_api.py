@@ -16,6 +16,7 @@ from bert_repro import api
 from bert_repro.configs import GlueConfig, NerConfig, SquadConfig
 from bert_repro.errors import UserError
 from bert_repro.in_memory_data import family_of, write_split
+from bert_repro.tasks import configured_task
 
 MOODS = [{"text": "What a bright morning.", "label": "good"}, {"text": "The road was cold.", "label": "bad"}]
 
@@ -82,6 +83,18 @@ def test_columns_say_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert config.task_name == "squad"
     unanswerable = question | {"answers": {"text": [], "answer_start": []}}
     assert seen(monkeypatch, model="m", train=[question, unanswerable], output_dir=out).task_name == "squad_v2"
+
+
+@pytest.mark.parametrize(("texts", "name"), [([["Ada"]], "squad"), ([["Ada"], []], "squad_v2")])
+def test_files_of_questions_say_which_task_of_squad_they_are_for(
+    tmp_path: Path, texts: list[list[str]], name: str
+) -> None:
+    rows = [
+        {"question": "Who?", "context": "Ada.", "answers": {"text": text, "answer_start": [0] * len(text)}}
+        for text in texts
+    ]
+    file = write_split(rows, "questions", tmp_path, "train")
+    assert configured_task(SquadConfig(model_name_or_path="m", train_file=str(file))).name == name
 
 
 class Frame:

@@ -198,6 +198,22 @@ def test_the_console_lists_recipes_and_its_version(
     assert capsys.readouterr().out == f"bert-repro {bert_repro.__version__}\n"
 
 
+def test_files_alone_say_what_to_do_and_short_names_reach_the_recipe(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[GlueConfig] = []
+    monkeypatch.setattr(Recipe, "load", lambda self: seen.append)
+    flags = ["--model_name_or_path", "m", "--output_dir", str(tmp_path / "out")]
+    assert console(monkeypatch, "classify", *flags, "--train_file", "a.csv", "--validation_file", "b.csv") == 0
+    assert (
+        console(monkeypatch, "run-glue", *flags, "--train_file", "a.csv", "--test_file", "b.csv", "--do_predict") == 0
+    )
+    assert [(config.do_train, config.do_eval, config.do_predict) for config in seen] == [
+        (True, True, False),
+        (False, False, True),
+    ]
+
+
 def test_a_mistyped_recipe_gets_a_suggestion(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

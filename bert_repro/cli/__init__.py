@@ -15,7 +15,7 @@ from typing import NoReturn
 from bert_repro.cli.arguments import parse
 from bert_repro.cli.next_steps import closing_lines
 from bert_repro.errors import NonFiniteError, StopRequested, UserError, outcome
-from bert_repro.recipes import RECIPES, help_text
+from bert_repro.recipes import RECIPES, SHORT_NAMES, help_text
 from bert_repro.utils.distributed import is_main_process
 
 __all__ = ["console", "main", "parse"]
@@ -48,6 +48,7 @@ def main(name: str, argv: Sequence[str] | None = None, *, script: bool = True) -
 def console() -> NoReturn:
     """Runs `bert-repro RECIPE [flags]`."""
     asked, *arguments = sys.argv[1:] or ["--help"]
+    asked = SHORT_NAMES.get(asked.replace("-", "_"), asked.replace("-", "_") if asked[:1] != "-" else asked)
     if asked in RECIPES:
         main(asked, arguments, script=False)
     if asked in ("-h", "--help"):
@@ -56,9 +57,9 @@ def console() -> NoReturn:
     if asked == "--version":
         sys.stdout.write(f"bert-repro {importlib.metadata.version('bert-repro')}\n")
         sys.exit(0)
-    close = difflib.get_close_matches(asked.replace("-", "_"), RECIPES, n=1, cutoff=0.4)
+    close = difflib.get_close_matches(asked, [*RECIPES, *SHORT_NAMES], n=1, cutoff=0.4)
     meant = f"did you mean {close[0]}?" if close else "bert-repro --help lists them"
-    sys.stderr.write(f"error: there is no recipe {asked!r}; {meant}\n")
+    sys.stderr.write(f"error: there is no recipe {sys.argv[1][:60]!r}; {meant}\n")
     sys.exit(2)
 
 
@@ -72,6 +73,9 @@ def _list_of_recipes() -> str:
         "",
         "recipes:",
         *rows,
+        "",
+        "short names:",
+        *(f"  {short:{width}}  {name}" for short, name in SHORT_NAMES.items()),
         "",
     ])  # fmt: skip
 

@@ -21,7 +21,7 @@ def closing_lines(recipe: str, config: Any, result: Any, *, as_script: bool) -> 
     """
     if getattr(config, "dry_run", False):
         return []
-    lines = _lines(recipe, config)
+    lines = _lines(recipe, config, result)
     scores = _scores(result) if isinstance(result, Mapping) else ""
     folder = getattr(config, "output_dir", "")
     names = ("prepare_corpus", "audit_pretraining_data", "run_pretraining", "run_glue", "push_to_hub", recipe)
@@ -30,7 +30,7 @@ def closing_lines(recipe: str, config: Any, result: Any, *, as_script: bool) -> 
     return [scores, *filled] if scores and filled else filled
 
 
-def _lines(recipe: str, config: Any) -> list[str]:
+def _lines(recipe: str, config: Any, result: Any) -> list[str]:
     if recipe == "train_tokenizer":
         return [
             "tokenizer: {folder}",
@@ -50,7 +50,7 @@ def _lines(recipe: str, config: Any) -> list[str]:
             f"      {_UPLOAD}",
         ]
     if isinstance(config, FinetuningConfig) and config.do_train:
-        task = f"--task_name {config.task_name} " if isinstance(config, SquadConfig) else ""
+        task = f"--task_name {result['task']} " if isinstance(config, SquadConfig) else ""
         return [
             *_MODEL,
             f"next: {{{recipe}}} --model_name_or_path {{folder}} {task}--test_file FILE --do_predict --output_dir "

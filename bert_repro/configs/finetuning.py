@@ -182,12 +182,29 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         """Whether this is a search over several runs."""
         return self.num_restarts > 1 or any(getattr(self, name) for name in SWEPT)
 
+    def __post_init__(self) -> None:
+        self._do_what_files_are_for()
+        super().__post_init__()
+
+    def _do_what_files_are_for(self) -> None:
+        """Trains, scores and predicts where files are given for it and no flag says which of these to do."""
+        if self.do_train or self.do_eval or self.do_predict:
+            return
+        data = {
+            "do_train": ("train_file",),
+            "do_eval": ("validation_file", "validation_fraction"),
+            "do_predict": ("test_file",),
+        }
+        for doing, names in data.items():
+            if any(getattr(self, name, None) is not None for name in names):
+                object.__setattr__(self, doing, True)
+
     def validate(self) -> None:
         """Something to do; what needs training; a sweep whose settings do not exclude each other."""
         super().validate()
         require(
             self.do_train or self.do_eval or self.do_predict,
-            "nothing to do: give at least one of --do_train, --do_eval, --do_predict",
+            "nothing to do: give files such as --train_file, or at least one of --do_train, --do_eval, --do_predict",
         )
         require(
             not self.ensemble_with or not self.do_train,

@@ -164,3 +164,12 @@ RECIPES = {
     ),
 }
 """Name -> recipe, in the order in which a newcomer meets them."""
+
+SHORT_NAMES = {
+    "pretrain": "run_pretraining",
+    "classify": "run_glue",
+    "tag": "run_ner",
+    "answer": "run_squad",
+    "choose": "run_swag",
+}
+"""What `bert-repro` also calls a recipe, for those who have files of their own and no benchmark in mind."""

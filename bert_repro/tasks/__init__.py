@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import fields
 
-from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig
+from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig, SquadConfig
 from bert_repro.errors import UserError
+from bert_repro.in_memory_data import lacks_answers
 from bert_repro.tasks.base import Task
 from bert_repro.tasks.custom_data import custom_classification, custom_tagging
 from bert_repro.tasks.glue.glue_tasks import GLUE_TASKS
@@ -37,12 +38,19 @@ def configured_task(config: FinetuningConfig) -> Task:
             return custom_classification(config)
         case NerConfig() if config.data_files:
             return custom_tagging(config)
+        case SquadConfig() if not config.task_name and (files := _files_of(config)):
+            return get_task("squad_v2" if any(map(lacks_answers, files)) else "squad")
         case _ if not config.task_name:
             (choices,) = (item.metadata["choices"] for item in fields(config) if item.name == "task_name")
             own = ", or name files of your own with --train_file" if isinstance(config, GlueConfig) else ""
             raise UserError(f"--task_name is missing; it must be one of: {', '.join(choices or TASKS)}{own}")
         case _:
             return get_task(config.task_name)
+
+
+def _files_of(config: SquadConfig) -> list[str]:
+    """The files that say whether questions may lack an answer; without them a test file says nothing."""
+    return [name for name in (config.train_file, config.validation_file) if name]
 
 
 __all__ = ["TASKS", "Task", "configured_task", "get_task"]
