@@ -24,6 +24,11 @@ class StudyConfig(Config):
     corpus: str = setting("", "Prepared corpus for all pre-training runs (recipes/prepare_corpus.py).", group="data")
     glue_dir: str | None = setting(None, "Folder of GLUE's official files; default: the Hub.", group="data")
     squad_dir: str | None = setting(None, "Folder of SQuAD's official files; default: the Hub.", group="data")
+    triviaqa_file: str | None = setting(
+        None,
+        "Questions of TriviaQA as recipes/convert_triviaqa.py writes them; without: no such rows in Table 2.",
+        group="data",
+    )
     swag_dir: str | None = setting(None, "Folder of SWAG's official files; default: the Hub.", group="data")
     conll_dir: str | None = setting(None, "Folder of CoNLL-2003's official files; default: the Hub.", group="data")
     output_dir: str = setting("runs/study", "Folder for all runs; the same command, repeated, resumes.", group="output")

@@ -76,12 +76,12 @@ def run_flops(run: PlannedRun, vocab_size: int) -> float:
     known: dict[str, Any] = {**run.settings, "model_name_or_path": "its pre-trained model"}
     config: Any = RECIPE_CONFIGS[run.recipe](**known)
     name = config.task_name
-    rows = SPLIT_ROWS[name, "train"]
+    rows = SPLIT_ROWS[name, "train"] if config.do_train else 0  # TriviaQA: about as many as SQuAD
     scored = sum(SPLIT_ROWS[name, split] for split in _SCORED_SPLITS.get(name, ("validation",)))
     rows = min(rows, config.max_train_samples or rows)
-    scored = min(scored, config.max_eval_samples or scored)
+    scored = min(scored, config.max_eval_samples or scored) * (1 + len(run.members)) if config.do_eval else 0
     tokens = get_task(name).sequences_per_example * _MEAN_TOKENS[name]
-    shape = _shape(run.start, vocab_size)
+    shape = _shape(run.pretraining, vocab_size)
     per_token = flops_per_token(shape.num_hidden_layers, shape.hidden_size, vocab_size, tokens, predicted_fraction=0.0)
     # The features of a frozen encoder are computed in one forward pass, a third of a training step.
     passes = 1 / 3 if "feature_based" in run.settings else config.num_train_epochs or 3.0

@@ -75,6 +75,11 @@ class RunStore:
         folder = self.folder(run.start)
         return folder if run.step is None else folder / CHECKPOINTS / f"step-{run.step}"
 
+    def has_model_for(self, run: PlannedRun, needed: PlannedRun) -> bool:
+        """Whether the very model of another run that a run needs is there."""
+        folder = self.start_folder(run) if run.start is not None and needed.id == run.start.id else self.folder(needed)
+        return self.is_done(needed) and any(folder.glob(_WEIGHTS))
+
     def is_done(self, run: PlannedRun) -> bool:
         """Whether the run's results are kept."""
         return (self.kept_folder(run) / RESULTS).exists()
@@ -84,9 +89,8 @@ class RunStore:
         return not self.is_done(run) and status.exit_code(self.folder(run)) == NonFiniteError.exit_code
 
     def can_start(self, run: PlannedRun) -> bool:
-        """Whether the very model that a fine-tuning run starts from is there."""
-        assert run.start is not None, "pre-training starts from nothing"
-        return self.is_done(run.start) and any(self.start_folder(run).glob(_WEIGHTS))
+        """Whether all models that a run needs are there."""
+        return all(self.has_model_for(run, needed) for needed in run.dependencies)
 
     def can_resume(self, run: PlannedRun) -> bool:
         """Whether the run was interrupted and left a checkpoint to resume from."""
@@ -127,7 +131,9 @@ class RunStore:
             "run": run.id,
             "size_preset": size_preset,
             "table_entries": [vars(entry) for entry in run.entries],
-            "pretraining": (run.start or run).id,
+            "pretraining": run.pretraining.id,
+            "start": run.start.id if run.start else None,
+            "members": [member.id for member in run.members],
             "checkpoint_step": run.step,
             "settings": json_settings(run.settings),
         }
@@ -169,7 +175,7 @@ def report_files_of(config: PretrainingConfig | FinetuningConfig) -> dict[str, A
     folder = Path(config.output_dir)
     if isinstance(config, PretrainingConfig):
         return {CURVE_FILE: loss_curve(folder)}
-    splits = [name for name, scored in read_results(folder)["splits"].items() if scored.get("metrics")]
+    splits = [name for name, scored in read_results(folder).get("splits", {}).items() if scored.get("metrics")]
     task = configured_task(config).prepared(config, load_tokenizer(config.model_name_or_path))
     data = task.load(config.data_dir, splits)
     return {EXAMPLES_FILE: {split: task.example_scores(split, data[split], folder) for split in splits}}

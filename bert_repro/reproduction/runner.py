@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from bert_repro.configs import FinetuningConfig, PretrainingConfig, StudyConfig
@@ -20,7 +21,15 @@ from bert_repro.reproduction import schedulers
 from bert_repro.reproduction.cost import describe
 from bert_repro.reproduction.run_store import RunStore, report_files_of
 from bert_repro.reproduction.size_presets import RECIPE_CONFIGS, TASK_RECIPES, find_size_preset, size_preset_name
-from bert_repro.reproduction.suite import DATA_DIRS, PlannedRun, corpus_fingerprint, plan_runs, task_fingerprint
+from bert_repro.reproduction.suite import (
+    DATA_DIRS,
+    TRIVIAQA,
+    PlannedRun,
+    corpus_fingerprint,
+    file_fingerprint,
+    plan_runs,
+    task_fingerprint,
+)
 
 logger = logging.getLogger("bert_repro")
 
@@ -79,14 +88,15 @@ def planned_runs(config: StudyConfig) -> list[PlannedRun]:
     def name_data(task: str) -> str:
         return task_fingerprint(task, _data_dir(config, TASK_RECIPES[task]))
 
-    runs = plan_runs(config.table, find_size_preset(config.size_preset), corpus, name_data)
+    triviaqa = file_fingerprint(Path(config.triviaqa_file)) if config.triviaqa_file else None
+    runs = plan_runs(config.table, find_size_preset(config.size_preset), corpus, name_data, triviaqa)
     if not config.only:
         return runs
     known = {run.id: run for run in runs}
     for name in config.only:
         if name not in known:
             raise UserError(f"--only {name}: no such run in this study; --dry_run lists them")
-    wanted = {name for name in config.only} | {start.id for name in config.only if (start := known[name].start)}
+    wanted = {*config.only, *(run.id for name in config.only for run in known[name].ancestors)}
     return [run for run in runs if run.id in wanted]
 
 
@@ -99,7 +109,7 @@ def work(config: StudyConfig, runs: Sequence[PlannedRun]) -> None:
     store = RunStore(config.output_dir, config.records_dir)
     announced: set[str] = set()
     while pending := [run for run in runs if not _is_over(run, runs, store)]:
-        ready = (run for run in pending if run.start is None or store.can_start(run))
+        ready = (run for run in pending if store.can_start(run))
         if not any(_make(run, runs, store, config) for run in ready):
             waiting = ", ".join(run.id for run in pending[:3])
             if waiting not in announced:
@@ -136,7 +146,7 @@ def _make(run: PlannedRun, runs: Sequence[PlannedRun], store: RunStore, config: 
     except UserError as error:
         store.finish(run, error.exit_code, str(error))
         raise UserError(f"{run.id}: {error}") from error
-    if not (run.is_pretraining or config.keep_models):
+    if not (run.is_pretraining or run.keeps_model or config.keep_models):
         store.drop_weights(run)
     store.finish(run, 0, "done")
     return True
@@ -152,16 +162,15 @@ def start_run(config: PretrainingConfig | FinetuningConfig) -> None:
 
 def _is_over(run: PlannedRun, runs: Sequence[PlannedRun], store: RunStore) -> bool:
     """Done and complete, failed, or without hope because what it starts from failed."""
-    if run.is_pretraining and store.is_done(run):
+    if store.is_done(run):
         return not _is_missed(run, runs, store)
-    failed = store.has_failed(run) or (run.start is not None and store.has_failed(run.start))
-    return failed or store.is_done(run)
+    return any(store.has_failed(needed) for needed in (run, *run.ancestors))
 
 
-def _is_missed(pretraining: PlannedRun, runs: Sequence[PlannedRun], store: RunStore) -> bool:
-    """Whether a run that is still to be made starts from a model or a checkpoint of it that is gone."""
-    dependent = (run for run in runs if run.start is not None and run.start.id == pretraining.id)
-    return any(not store.is_done(run) and not store.can_start(run) for run in dependent)
+def _is_missed(done: PlannedRun, runs: Sequence[PlannedRun], store: RunStore) -> bool:
+    """Whether a run that is still to be made needs a model or a checkpoint of it that is gone."""
+    dependent = (run for run in runs if any(needed.id == done.id for needed in run.dependencies))
+    return any(not store.is_done(run) and not store.has_model_for(run, done) for run in dependent)
 
 
 def _configuration(run: PlannedRun, store: RunStore, config: StudyConfig) -> PretrainingConfig | FinetuningConfig:
@@ -171,6 +180,10 @@ def _configuration(run: PlannedRun, store: RunStore, config: StudyConfig) -> Pre
         settings |= {"corpus": config.corpus, "save_steps": run.save_steps, "save_total_limit": _ALL}
     else:
         settings |= {"model_name_or_path": str(store.start_folder(run)), "data_dir": _data_dir(config, run.recipe)}
+        if run.members:
+            settings["ensemble_with"] = tuple(str(store.folder(member)) for member in run.members)
+        if run.name.startswith(TRIVIAQA):
+            settings |= {"train_file": config.triviaqa_file, "data_dir": None}
         if "feature_based" in run.settings:
             settings["feature_cache_dir"] = str(store.output_dir / "features")
     settings |= {"resume_from_checkpoint": "latest" if resumes else None, "overwrite_output_dir": not resumes}

@@ -41,13 +41,13 @@ exit $code
 _SUBMIT = """#!/bin/bash
 # Submits all; arguments go to sbatch, for example --partition=gpu --gres=gpu:1 --time=24:00:00
 """
-_FIRST = 'first=$(sbatch --parsable "$@" {folder}/{name}.sbatch) || exit 1\n'
+_FIRST = 'job=$(sbatch --parsable "$@" {folder}/{name}.sbatch) || exit 1\n'
 # afterany: a run whose pre-training failed says so, and the others are made.
-_SECOND = 'sbatch --dependency=afterany:"${{first%%;*}}" "$@" {folder}/{name}.sbatch\n'
+_NEXT = 'job=$(sbatch --parsable --dependency=afterany:"${{job%%;*}}" "$@" {folder}/{name}.sbatch) || exit 1\n'
 
 
 def write_slurm_jobs(config: StudyConfig, runs: Sequence[PlannedRun]) -> Path:
-    """Writes an array of the pre-training runs, and one of all that start from them, to `slurm/` in the output folder.
+    """Writes an array of the pre-training runs, and one for each step of runs that need others, to `slurm/`.
 
     The scripts run where they were written, so that relative folders mean what they meant there, with the very
     installation that wrote them. An array without runs is left out: SLURM takes none.
@@ -61,27 +61,29 @@ def write_slurm_jobs(config: StudyConfig, runs: Sequence[PlannedRun]) -> Path:
     """
     folder = Path(config.output_dir).resolve() / SLURM_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    arrays = {
-        "pretraining": [run.id for run in runs if run.is_pretraining],
-        "finetuning": [run.id for run in runs if not run.is_pretraining],
-    }
+    depths = range(max((run.depth for run in runs), default=0) + 1)
+    arrays = {_array_name(depth): [run.id for run in runs if run.depth == depth] for depth in depths}
     parts = {"folder": shlex.quote(str(folder)), "here": shlex.quote(str(Path.cwd()))}
     parts["command"] = shlex.join([_entry_point(), "run_study", *_flags_of(config)])
-    submissions = iter((_FIRST, _SECOND))
-    script = _SUBMIT
+    script, submission = _SUBMIT, _FIRST
+    for path in (*folder.glob("*.txt"), *folder.glob("*.sbatch")):
+        path.unlink()
     for name, ids in arrays.items():
-        for path in (folder / f"{name}.txt", folder / f"{name}.sbatch"):
-            path.unlink(missing_ok=True)
         if not ids:
             continue
         (folder / f"{name}.txt").write_text("".join(f"{run_id}\n" for run_id in ids), encoding="utf-8")
         job = _JOB.format(name=name, count=len(ids), **parts)
         (folder / f"{name}.sbatch").write_text(job, encoding="utf-8")
-        script += next(submissions).format(name=name, **parts)
+        script += submission.format(name=name, **parts)
+        submission = _NEXT
     submit = folder / "submit.sh"
     submit.write_text(script, encoding="utf-8")
     submit.chmod(0o755)
     return submit
+
+
+def _array_name(depth: int) -> str:
+    return "pretraining" if depth == 0 else "finetuning" if depth == 1 else f"finetuning-{depth}"
 
 
 def _entry_point() -> str:
@@ -105,7 +107,7 @@ def _flags_of(config: StudyConfig) -> list[str]:
 def run_on_ray(config: StudyConfig, runs: Sequence[PlannedRun], work: Work) -> None:
     """Makes the runs on the cluster of RAY_ADDRESS or, without one, on a cluster of this machine.
 
-    Each run is a task, and what starts from it waits for it. A task asks for one GPU where the cluster has any, else
+    Each run is a task, and what needs its model waits for it. A task asks for one GPU where the cluster has any, else
     for one CPU. All nodes must see the folders of the study.
 
     Args:
@@ -128,8 +130,7 @@ def run_on_ray(config: StudyConfig, runs: Sequence[PlannedRun], work: Work) -> N
     local = dataclasses.replace(config, engine="local")
     results: dict[str, Any] = {}
     for run in runs:
-        before = results[run.start.id] if run.start else None
-        results[run.id] = task.remote(work, local, run, before)
+        results[run.id] = task.remote(work, local, run, *(results[needed.id] for needed in run.dependencies))
     waiting = {reference: name for name, reference in results.items()}
     while waiting:
         ready, _ = ray.wait(list(waiting), num_returns=1)
@@ -139,9 +140,9 @@ def run_on_ray(config: StudyConfig, runs: Sequence[PlannedRun], work: Work) -> N
     work(local, runs)  # nothing is left to make: it reports the runs that failed
 
 
-def _ray_task(work: Work, config: StudyConfig, run: PlannedRun, before: object) -> None:
-    """Makes one run; `before` is there once the run that it starts from is over."""
+def _ray_task(work: Work, config: StudyConfig, run: PlannedRun, *before: object) -> None:
+    """Makes one run; what is `before` it is there once the runs that it needs are over."""
     try:
-        work(config, [run] if run.start is None else [run.start, run])
+        work(config, [*run.ancestors, run])
     except NonFiniteError:
         return  # the other runs continue

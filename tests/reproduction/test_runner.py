@@ -174,6 +174,26 @@ def test_the_report_takes_tables_1_to_4(log: Path, tmp_path: Path) -> None:
     assert [f"Table {number}, ours at size trial" in text for number in (1, 2, 3, 4)] == [True] * 4
 
 
+def test_ensembles_wait_for_their_models_and_keep_them(log: Path, tmp_path: Path) -> None:
+    preset, questions, where = tmp_path / "large.yaml", tmp_path / "questions.json", tmp_path / "study"
+    trial = dataclasses.asdict(SIZE_PRESETS["trial"])
+    preset.write_text(json.dumps({**trial, "large": "4-96-2", "seeds": [1]}))
+    questions.write_text("{}")
+    flags = ("--table", "2", "--corpus", "toy", "--size_preset", preset, "--output_dir", where)
+    assert study(*flags, "--triviaqa_file", questions) == 0
+    assert set(begun(log).values()) == {1}
+    order = [line.split()[1] for line in log.read_text().splitlines() if line.startswith("begin")]
+    found = records(where / "records")
+    ensembles = [name for name in found if name.startswith("squad-ensemble")]
+    assert len(ensembles) == 2
+    for name in ensembles:
+        needed = [found[name]["study"]["start"], *found[name]["study"]["members"]]
+        assert len(needed) == 7 and all(order.index(one) < order.index(name) for one in needed)
+        assert all((where / "runs" / one / "model.safetensors").exists() for one in needed)
+        assert not (where / "runs" / name / "model.safetensors").exists()
+    assert study(*flags, "--triviaqa_file", tmp_path / "nowhere.json") == 2
+
+
 def test_only_some_runs(log: Path, tmp_path: Path) -> None:
     where = ("--output_dir", tmp_path / "study")
     plan = runner.planned_runs(cli.parse(RECIPES["run_study"].config, [*FLAGS, *map(str, where)]))

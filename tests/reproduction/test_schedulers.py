@@ -79,7 +79,7 @@ def test_a_failed_pre_training_does_not_hold_back_the_rows_of_the_others(
     folder, _ = emitted
     first, second = submitted(folder, tmp_path)
     assert first == f"--parsable --time=1:00 {folder}/pretraining.sbatch"
-    assert second == f"--dependency=afterany:17 --time=1:00 {folder}/finetuning.sbatch"
+    assert second == f"--parsable --dependency=afterany:17 --time=1:00 {folder}/finetuning.sbatch"
 
 
 def test_an_array_without_runs_is_not_submitted(emitted: tuple[Path, list[PlannedRun]], tmp_path: Path) -> None:

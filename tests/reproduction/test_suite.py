@@ -60,10 +60,37 @@ def test_tables_1_to_4_have_the_models_of_the_size_preset() -> None:
 
 @pytest.mark.parametrize("preset", SIZE_PRESETS.values(), ids=SIZE_PRESETS)
 def test_every_run_has_settings_that_its_recipe_takes(preset: Any) -> None:
-    for run in plan_runs(TABLE_KEYS, preset, "corpus", str):
+    for run in plan_runs(TABLE_KEYS, preset, "corpus", str, "questions"):
         folders = {"model_name_or_path": "its start"} if run.start else {"corpus": "its corpus"}
         RECIPE_CONFIGS[run.recipe](**{**run.settings, **folders})
         assert run_flops(run, 30_522) > 0
+
+
+def test_table_2_has_ensembles_of_seven_models_with_and_without_triviaqa() -> None:
+    with_both = plan_runs(["2"], SIZE_PRESETS["paper"], "corpus", str, "questions")
+    ensembles = {run.entries[0].row: run for run in with_both if run.members}
+    assert set(ensembles) == {"BERT-large ensemble", "BERT-large ensemble + TriviaQA"}
+    for row, run in ensembles.items():
+        models = run.dependencies
+        assert len({model.id for model in models}) == 7 and {model.settings["seed"] for model in models} == set(
+            range(1, 8)
+        )
+        starts = [model.start for model in models if model.start]
+        assert {start.name.startswith("triviaqa") for start in starts} == {row.endswith("TriviaQA")}
+        reached = {
+            (start.step if row.endswith("TriviaQA") else model.step)
+            for start, model in zip(starts, models, strict=True)
+        }
+        assert reached == {None, 800_000}  # the last two checkpoints of one pre-training
+        assert {model.pretraining.name for model in models} == {"pretraining-large"}
+    assert len(by_entry(with_both)[TableEntry("2", "BERT-large + TriviaQA", "dev F1")]) == 5
+    position = {run.id: number for number, run in enumerate(with_both)}
+    assert all(position[needed.id] < position[run.id] for run in with_both for needed in run.dependencies)
+    assert {run.id for run in with_both if run.keeps_model} == {
+        needed.id for run in with_both for needed in run.dependencies
+    }
+    rows = {entry.row for entry in by_entry(plan_runs(["2"], SIZE_PRESETS["paper"], "corpus", str))}
+    assert rows == {"BERT-base", "BERT-large", "BERT-large ensemble"}
 
 
 def test_a_size_preset_needs_the_tasks_of_the_asked_tables_only() -> None:
