@@ -25,7 +25,7 @@ from bert_repro.configs.pretraining import AuditConfig, CurveComparisonConfig, E
 from bert_repro.configs.publishing import CardConfig, ExtractionConfig, OnnxConfig, PushConfig, SentenceScoringConfig
 from bert_repro.configs.reproduction import QuickstartConfig, ReportConfig, StudyConfig
 from bert_repro.configs.tasks import GlueConfig, NerConfig, SquadConfig, SwagConfig
-from bert_repro.configs.training import AdapterConfig, OptimizerConfig, RunConfig
+from bert_repro.configs.training import AdapterConfig, DryRunConfig, OptimizerConfig, RunConfig
 
 __all__ = [  # noqa: RUF022 - the order of the configuration reference
     "GROUPS",
@@ -42,6 +42,7 @@ __all__ = [  # noqa: RUF022 - the order of the configuration reference
     "TokenizerConfig",
     "CorpusConfig",
     "OptimizerConfig",
+    "DryRunConfig",
     "AdapterConfig",
     "RunConfig",
     "Phase",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bert_repro.configs.base import Config, require, setting
-from bert_repro.configs.training import OptimizerConfig, RunConfig
+from bert_repro.configs.training import DryRunConfig, OptimizerConfig, RunConfig
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class ExampleConfig(Config):
 
 
 @dataclass(frozen=True)
-class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
+class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig):
     """Pre-training with MLM and NSP (recipes/run_pretraining.py)."""
 
     corpus: str = setting("", "Prepared corpus (recipes/prepare_corpus.py).", group="data")
@@ -224,9 +224,6 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, RunConfig):
         "where the model is compiled, and on XLA.",
         aliases=("fixed_shapes",),
         group="speed",
-    )
-    dry_run: bool = setting(
-        False, "Print tokens, FLOPs and expected time of the run, and stop.", aliases=("plan",), group="output"
     )
     hub_strategy: str = setting(
         "end",

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from bert_repro.configs.base import Config, require, setting
+from bert_repro.configs.training import DryRunConfig
 
 
 @dataclass(frozen=True)
-class StudyConfig(Config):
+class StudyConfig(DryRunConfig):
     """Makes the runs behind a table of the paper (recipes/run_study.py)."""
 
     table: tuple[str, ...] = setting(
@@ -43,7 +44,6 @@ class StudyConfig(Config):
     only: tuple[str, ...] = setting(
         (), "Make only the runs with these names, and those that they start from.", group="speed"
     )
-    dry_run: bool = setting(False, "List runs, FLOPs and hours, and stop.", group="output")
     emit: str | None = setting(
         None, "Write job scripts for this scheduler instead of running: slurm.", choices=("slurm",), group="speed"
     )

@@ -71,6 +71,36 @@ class OptimizerConfig(Config):
 
 
 @dataclass(frozen=True)
+class DryRunConfig(Config):
+    """Estimates of a run before it starts, on this machine or for another device."""
+
+    dry_run: bool = setting(
+        False, "Print tokens, FLOPs and expected hours, and stop.", aliases=("plan",), group="output"
+    )
+    tflops: float | None = setting(
+        None,
+        "With dry_run: estimate the time for devices of this speed instead of this machine's.",
+        unit="TFLOP/s",
+        group="output",
+        above=0,
+        at_most=1_000_000,
+    )
+    device_name: str | None = setting(
+        None,
+        "With dry_run: estimate the time for this device, by the speed that its maker publishes.",
+        choices=("t4", "v100", "rtx3090", "rtx4090", "l4", "l40s", "a100", "h100", "h200"),
+        group="output",
+    )
+
+    def validate(self) -> None:
+        """A speed or a device, of an estimate."""
+        super().validate()
+        for name in ("tflops", "device_name"):
+            require(getattr(self, name) is None or self.dry_run, f"--{name} needs --dry_run")
+        require(self.tflops is None or self.device_name is None, "--tflops and --device_name exclude each other")
+
+
+@dataclass(frozen=True)
 class AdapterConfig(Config):
     """Training a few added weights instead of all, through the `peft` library (Hu et al., 2021; not in the paper)."""
 

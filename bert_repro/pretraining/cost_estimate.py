@@ -29,16 +29,18 @@ def describe(
     training_tokens: int,
     peak: float,
     devices: int,
+    origin: str,
 ) -> str:
-    """Describes a run in text: phases, tokens, passes over the corpus, FLOPs, expected time.
+    """Describes a run in text: phases, tokens, passes over the corpus, FLOPs, expected time, disk space.
 
     Args:
         config: how examples are masked.
         model_config: shape of the model.
         phases: as `resolve_phases` returns them.
         training_tokens: tokens of the documents to train on.
-        peak: measured FLOP/s of one device on a large matrix product.
+        peak: FLOP/s of one device on a large matrix product.
         devices: how many share the work.
+        origin: where `peak` is from, in words.
     """
     lines = [
         f"model     {model_config.num_hidden_layers} layers, hidden {model_config.hidden_size}, "
@@ -58,10 +60,20 @@ def describe(
         f"tokens    {seen:,} with padding ({as_in_paper:,} with every sequence as {PAPER_LENGTH}, as in the paper)",
         f"passes    about {seen / training_tokens:.1f} over the {training_tokens:,} tokens of the training documents",
         f"compute   {flops:.2e} FLOPs",
-        f"time      {_hours(flops, peak, devices, 0.3)} to {_hours(flops, peak, devices, 0.6)} at 30% to 60% of the "
-        f"{peak / 1e12:.2f} TFLOP/s that a large matrix product reaches here",
+        f"time      {_hours(flops, peak, devices, 0.6)} to {_hours(flops, peak, devices, 0.3)}, "
+        f"at 60% to 30% of {origin}",
+        _disk(config, model_config),
     ]
     return "\n".join(lines)
+
+
+def _disk(config: PretrainingConfig, model_config: Any) -> str:
+    """The space for the model and the checkpoints that are kept: weights, and two moments of the optimizer each."""
+    hidden, length = model_config.hidden_size, model_config.max_position_embeddings
+    layer = 4 * hidden**2 + 2 * hidden * model_config.intermediate_size
+    weights = 4 * (model_config.num_hidden_layers * layer + (model_config.vocab_size + length) * hidden)
+    kept = config.save_total_limit if config.save_steps else 0
+    return f"disk      about {weights * (1 + 3 * kept) / 1e9:.1f} GB: the model and {kept} checkpoint(s)"
 
 
 def _hours(flops: float, peak: float, devices: int, share: float) -> str:

@@ -27,7 +27,7 @@ from bert_repro.pretraining.health_checks import HealthChecks
 from bert_repro.pretraining.mlm_breakdown import MlmBreakdown
 from bert_repro.results import RunResults
 from bert_repro.training import adapters, environment, model_loading, run
-from bert_repro.training.cpu_performance import measured_peak
+from bert_repro.training.device_speed import assumed_speed
 from bert_repro.training.micro_batches import batch_sizes
 from bert_repro.training.trainer import Trainer
 from bert_repro.utils.output_files import SAMPLE_INDEX
@@ -191,13 +191,13 @@ def _dry_run(
     config: PretrainingConfig, corpus: PreparedCorpus, documents: npt.NDArray[np.int64], tokenizer: Any
 ) -> RunResults:
     devices = int(os.environ.get("WORLD_SIZE", "1"))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     name = config.model_name_or_path
     shape = load_config(name) if name else new_model_config(config, len(tokenizer))
     tokens = int(np.diff(corpus.document_starts)[documents].sum())
     phases = resolve_phases(config, devices)
-    peak = measured_peak(device, config.mixed_precision)
-    sys.stdout.write(cost_estimate.describe(config, shape, phases, tokens, peak, devices) + "\n")
+    peak, origin = assumed_speed(config, config.mixed_precision)
+    text = cost_estimate.describe(config, shape, phases, tokens, peak, devices, origin)
+    sys.stdout.write(text + "\n")
     return {}
 
 

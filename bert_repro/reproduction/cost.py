@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from bert_repro.configs import StudyConfig
 from bert_repro.corpus.prepared_corpus import read_manifest
 from bert_repro.paper_results import SPLIT_ROWS
 from bert_repro.presets import ORIGINAL_VOCAB_SIZES, tokens_including_padding
@@ -15,7 +14,7 @@ from bert_repro.reproduction.run_store import RunStore
 from bert_repro.reproduction.size_presets import RECIPE_CONFIGS
 from bert_repro.reproduction.suite import PlannedRun
 from bert_repro.tasks import get_task
-from bert_repro.training.cpu_performance import measured_peak
+from bert_repro.training.device_speed import assumed_speed
 from bert_repro.training.flops import flops_per_token
 
 # Mean tokens of one sequence with the original uncased vocabulary.
@@ -30,22 +29,22 @@ _USUAL_MFU = 0.4
 _NO_CORPUS = "without --corpus finished runs cannot be recognised, as a run's name depends on the corpus"
 
 
-def describe(runs: Sequence[PlannedRun], store: RunStore, corpus: str) -> str:
+def describe(runs: Sequence[PlannedRun], store: RunStore, config: StudyConfig) -> str:
     """Lists every run with its table entries, FLOPs and hours, and the sums.
 
-    Fine-tuning is estimated from the size of the official data sets; hours are those of one device such as this
-    machine's at 40% of what a large matrix product reaches on it.
+    Fine-tuning is estimated from the size of the official data sets; hours are those of one device at 40% of
+    what a large matrix product reaches on it.
 
     Args:
         runs: the planned runs.
         store: knows what is done.
-        corpus: the prepared corpus, for its vocabulary; empty: the original uncased vocabulary's size, and what is
-            done is not known.
+        config: its prepared corpus, for the vocabulary (without one: the original uncased vocabulary's size, and what
+            is done is not known), and the device that the hours are for.
     """
+    corpus = config.corpus
     vocab_size = read_manifest(Path(corpus))["vocab_size"] if corpus else ORIGINAL_VOCAB_SIZES["uncased"]
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    precision = str(runs[0].settings.get("mixed_precision", "no"))
-    speed = _USUAL_MFU * measured_peak(device, precision)
+    peak, origin = assumed_speed(config, str(runs[0].settings.get("mixed_precision", "no")))
+    speed = _USUAL_MFU * peak
     rows = [("state", "FLOPs", "hours", "run", "fills")]
     costs = [run_flops(run, vocab_size) for run in runs]
     for run, flops in zip(runs, costs, strict=True):
@@ -63,8 +62,7 @@ def describe(runs: Sequence[PlannedRun], store: RunStore, corpus: str) -> str:
         "",
         f"{len(runs)} runs: {pretraining} pre-training, {len(runs) - pretraining} fine-tuning; {done}",
         f"{sum(costs):.1e} FLOPs, {remaining:.1e} of them to do: about {_hours(remaining / speed)} hours on one device "
-        f"such as this one ({device.type}, {speed / _USUAL_MFU / 1e12:.2f} TFLOP/s on a large product, "
-        f"{_USUAL_MFU:.0%} of it)",
+        f"at {_USUAL_MFU:.0%} of {origin}",
     ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 

@@ -49,7 +49,7 @@ def run_study(config: StudyConfig) -> None:
     refuse_launcher()
     runs = planned_runs(config)
     if config.dry_run:
-        sys.stdout.write(describe(runs, RunStore(config.output_dir, config.records_dir), config.corpus))
+        sys.stdout.write(describe(runs, RunStore(config.output_dir, config.records_dir), config))
     elif config.emit == "slurm":
         logger.info("submit the study with: %s", schedulers.write_slurm_jobs(config, runs))
     elif config.engine == "ray":

@@ -19,7 +19,7 @@ Work = Callable[[StudyConfig, Sequence[PlannedRun]], None]
 """Makes runs, those that others start from first; `runner.work`."""
 
 SLURM_FOLDER = "slurm"
-_NOT_PASSED_ON = {"only", "emit", "dry_run", "engine"}
+_NOT_PASSED_ON = {"only", "emit", "dry_run", "tflops", "device_name", "engine"}
 
 _JOB = """#!/bin/bash
 #SBATCH --job-name={name}

@@ -12,19 +12,37 @@ from running import TINY, recipe
 from toy import ToyConfig
 
 from bert_repro import BertReproConfig
-from bert_repro.configs import PretrainingConfig
+from bert_repro.configs import DryRunConfig, PretrainingConfig
+from bert_repro.errors import UserError
 from bert_repro.presets import PAPER_PHASES
 from bert_repro.pretraining import cost_estimate
 from bert_repro.pretraining.health_checks import HealthChecks
 from bert_repro.training import training_log
 from bert_repro.training.cpu_performance import measured_peak
+from bert_repro.training.device_speed import PUBLISHED_TFLOPS, assumed_speed
 from bert_repro.utils.output_files import TRAIN_LOG
 
 
 def test_the_cost_estimate_of_the_papers_phases() -> None:
-    text = cost_estimate.describe(PretrainingConfig(), BertReproConfig(), PAPER_PHASES, 3_300_000_000, 790e12, 1)
+    text = cost_estimate.describe(
+        PretrainingConfig(), BertReproConfig(), PAPER_PHASES, 3_300_000_000, 790e12, 1, "a device"
+    )
     assert "42,598,400,000" in text and "131,072,000,000" in text
+    assert "14 hours to 28 hours, at 60% to 30% of a device" in text
+    assert "disk      about 0.4 GB: the model and 0 checkpoint(s)" in text
     assert "2.38e+19" in text  # 29.5e9 tokens of 545 MFLOP and 13.1e9 of 588
+
+
+def test_an_estimate_is_for_the_device_that_is_named() -> None:
+    def named(**settings: Any) -> tuple[float, str]:
+        return assumed_speed(PretrainingConfig(dry_run=True, **settings), settings.get("mixed_precision", "no"))
+
+    assert set(PUBLISHED_TFLOPS) == set(DryRunConfig.__dataclass_fields__["device_name"].metadata["choices"])
+    assert named(tflops=50.0) == (50e12, "the 50 TFLOP/s given")
+    assert named(device_name="a100", mixed_precision="bf16") == (312e12, "the 312 TFLOP/s (16-bit) published for a100")
+    assert named(device_name="a100")[0] == 19.5e12
+    with pytest.raises(UserError, match="--tflops needs --dry_run"):
+        PretrainingConfig(tflops=50.0)
 
 
 def test_a_dry_run_prints_the_estimate_and_starts_nothing(world: Any, tmp_path: Path, capsys: Any) -> None:
