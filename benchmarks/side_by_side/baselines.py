@@ -46,6 +46,7 @@ class StepSpec:
         precision: `bf16` or `no` (float32).
         device: `cpu` or `cuda`.
         corpus: folder of a prepared corpus, None for the made-up one.
+        documents: of the made-up corpus.
         off: optimizations to switch off.
         compile: compile the model.
         workers: loader processes.
@@ -63,6 +64,7 @@ class StepSpec:
     precision: str = "bf16"
     device: str = "cpu"
     corpus: str | None = None
+    documents: int = 1000
     off: tuple[str, ...] = ()
     compile: bool = False
     workers: int = 1
@@ -112,7 +114,7 @@ class MeasuredSource(PretrainingSource):
     """The product's batches; keeps the number of real tokens of every step."""
 
     def __init__(self, spec: StepSpec, config: PretrainingConfig) -> None:
-        corpus, documents, tokenizer, _ = corpora.load(spec.corpus)
+        corpus, documents, tokenizer, _ = corpora.load(spec.corpus, spec.documents)
         most = max(1, round(0.15 * spec.length))
         phase = Phase(spec.length, ENDLESS, spec.batch, most, spec.batch)
         super().__init__(config, (phase,), corpus, documents, tokenizer, model_config(spec))

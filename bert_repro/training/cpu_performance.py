@@ -11,6 +11,7 @@ from bert_repro.models.modeling_bert_repro import use_cpu_kernels
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h
 _SIZES = {"cpu": 1024, "cuda": 8192}
+_PRODUCTS = {"cpu": 1}  # timed together; elsewhere 10, as a call returns before the device is done
 _KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")  # oneDNN's own and PyTorch's on top of it
 _KERNELS_KEPT = 256
 
@@ -18,7 +19,9 @@ _KERNELS_KEPT = 256
 def measured_peak(device: torch.device, mixed_precision: str) -> float:
     """Measures the FLOPs per second of a large matrix product on this device, in the run's precision.
 
-    A published peak is rarely reached by any product, and unknown for most processors; this takes under a second.
+    A published peak is rarely reached by any product, and unknown for most processors; this takes under a second. The
+    data are random, as constant data let a chip run faster than a model can, one product warms up,
+    and on an accelerator several are timed together.
 
     Args:
         device: where the run computes.
@@ -26,9 +29,10 @@ def measured_peak(device: torch.device, mixed_precision: str) -> float:
     """
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(mixed_precision, torch.float32)
     size = _SIZES.get(device.type, 2048)
-    left, right = (torch.full((size, size), 0.5, device=device, dtype=dtype) for _ in range(2))
-    seconds = min(_seconds(left, right) for _ in range(5))
-    return 2 * size**3 / seconds
+    generator = torch.Generator().manual_seed(0)  # of its own: a run's random numbers must not depend on this
+    left, right = (torch.randn(size, size, generator=generator).to(device, dtype) for _ in range(2))
+    _seconds(left, right)
+    return 2 * size**3 / min(_seconds(left, right) for _ in range(5))
 
 
 def prepare_cpu(config: RunConfig) -> None:
@@ -88,7 +92,10 @@ def keep_freed_memory() -> bool:
 
 
 def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:
+    """Returns seconds per product."""
     began = time.perf_counter()
-    product = left @ right
+    count = _PRODUCTS.get(left.device.type, 10)
+    for _ in range(count):
+        product = left @ right
     float(product[0, 0])  # waits for the device
-    return time.perf_counter() - began
+    return (time.perf_counter() - began) / count
