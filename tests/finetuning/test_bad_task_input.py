@@ -35,29 +35,29 @@ def base(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (
             "run_squad --task_name squad", "train-v1.1.json", squad(answer_start=5),
-            "question 'q7': answer 'Paris' at 5 lies outside its context of 9 characters; mend answer_start",
+            "question 'q7': answer 'Paris' at 5 lies outside its context of 9 characters; correct answer_start",
         ),
         ("run_squad --task_name squad", "train-v1.1.json", '{"data": []}', "no questions; get the file again"),
         (
             "run_glue --task_name sst2", "SST-2/train.tsv", "sentence\tlabel\nfine\t1\nbroken\n",
-            "row 3: 1 columns, expected 2; put one tab between columns",
+            "line 3: 1 columns, expected 2; put one tab between columns",
         ),
         (
             "run_glue --task_name sst2", "SST-2/train.tsv", "sentence\tlabel\nfine\t1\nfine\tgood\n",
-            "row 3: column 'label': label 'good' is not known; it must be one of: 0, 1",
+            "line 3: column 'label': label 'good' is not known; it must be one of: 0, 1",
         ),
-        ("run_glue --task_name sst2", "SST-2/train.tsv", "sentence\tlabel\n", "no rows; get the file again"),
+        ("run_glue --task_name sst2", "SST-2/train.tsv", "sentence\tlabel\n", "no rows; name a file with at least one"),
         (
             "run_swag", "train.csv", f"{SWAG}0,v,1,x,He runs,to,gold,the tree,the house,the field,1\n",
-            "row 2: 11 columns, expected 12; quote texts that hold commas, and give every row all columns",
+            "line 2: 11 columns, expected 12; quote texts that hold commas, and give every row all columns",
         ),
         (
             "run_swag", "train.csv", f"{SWAG}0,v,1,x,He runs,to,gold,the tree,the house,the field,,1\n",
-            "row 2: column 'ending3' is empty; every row needs four endings",
+            "line 2: column 'ending3' is empty; every row needs four endings",
         ),
         (
             "run_swag", "train.csv", f"{SWAG}0,v,1,x,He runs,to,gold,a,b,c,d,4\n",
-            "row 2: column 'label': label '4' is not known; it must be one of: 0, 1, 2, 3",
+            "line 2: column 'label': label '4' is not known; it must be one of: 0, 1, 2, 3",
         ),
         ("run_swag", "train.csv", SWAG, "no rows; name a file with at least one"),
         (
@@ -71,7 +71,7 @@ def base(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("run_ner", "eng.train", "-DOCSTART- -X- O O\n\n", "no words; name a file with a word and its tag"),
     ],
 )  # fmt: skip
-def test_one_line_names_place_value_and_mend(
+def test_one_line_names_place_value_and_fix(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, file: str, content: str, told: str
 ) -> None:
     path = tmp_path / "data" / file

@@ -178,7 +178,7 @@ def test_what_cannot_be_an_ensemble(
         ([answering[0], torn], "--do_eval", f"--ensemble_with {torn}: bert.embeddings.word_embeddings.weight has the"),
         ([answering[0], headless], "--do_eval", f"--ensemble_with {headless}: lacks qa_outputs.bias; name a finished"),
         ([answering[0], other], "--do_eval", f"--ensemble_with {other}: its tokenizer is not that of {answering[0]}"),
-        ([answering[0], tmp_path / "no"], "--do_eval", f"--ensemble_with {tmp_path / 'no'}: tokenizer "),
+        ([answering[0], tmp_path / "no"], "--do_eval", f"--ensemble_with {tmp_path / 'no'}: no such folder"),
         (answering, "--do_train", "--ensemble_with and --do_train exclude each other"),
     ):
         assert recipe("run_squad", *members(folders), *common, doing) == 2

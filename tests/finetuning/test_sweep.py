@@ -75,7 +75,7 @@ def test_the_best_on_dev_is_published_as_a_single_run_is(swept: Path) -> None:
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     stock = AutoModelForSequenceClassification.from_pretrained(swept)
     assert stock.config.id2label == {0: "negative", 1: "positive"}
-    assert "best on dev of 4 runs" in (swept / "README.md").read_text()
+    assert "best of 4 runs on the dev set" in (swept / "README.md").read_text()
     assert json.loads((swept / "status.json").read_text()) == {"code": 0, "reason": "done"}
 
 
@@ -312,7 +312,7 @@ def test_finished_work_is_not_removed_for_a_command_that_cannot_run(
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     before = files_of(swept)
     assert recipe("run_glue", *arguments(world, model, swept, GRID, "--overwrite_output_dir")) == 2
-    assert "is written by a run that is still going" in capsys.readouterr().err
+    assert "is written by a run that is not finished" in capsys.readouterr().err
     os.close(descriptor)
     assert files_of(swept) == before
 

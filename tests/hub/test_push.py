@@ -64,8 +64,10 @@ def test_a_push_sends_the_published_files_as_one_commit(hub, folder):
     assert set(tree) >= {"config.json", "modeling_bert_repro.py", "tokenizer.json", "README.md", "results.json"}
     assert not [name for name in tree if "predictions" in name or "trainer_state" in name or "status" in name]
     for name, content in tree.items():
-        if name not in (".gitattributes", "README.md"):
+        if name not in (".gitattributes", "README.md", "config.json"):
             assert (folder / name).read_bytes() == content
+    auto_map = json.loads(tree["config.json"])["auto_map"]
+    assert {value.split("--")[0] for value in auto_map.values()} == {REPO}, "a copy finds the code in the repository"
     card = tree["README.md"].decode()
     assert f"\n# {REPO}\n" in card and f'pipeline("text-classification", model="{REPO}")' in card
     assert "# toy\n" in (folder / "README.md").read_text() and '"toy"' not in card
@@ -240,8 +242,7 @@ def test_private_stays_private(hub, folder):
 def test_dry_run_lists_files_and_sizes_and_asks_the_hub_nothing(hub, folder, capsys):
     assert run_recipe("--folder", folder, "--hub_model_id", REPO, "--dry_run") == 0
     shown = capsys.readouterr().out
-    size = (folder / "config.json").stat().st_size
-    assert f"{size:,}  config.json" in shown
+    assert re.search(r"\d,\d{3}  config\.json", shown)
     assert f"files to {REPO} (main)" in shown
     assert "stays in" in shown and "predictions.validation.tsv" in shown.splitlines()[-1]
     assert not hub.requests

@@ -39,7 +39,7 @@ def test_the_commands_of_its_readme_publish_it(hub, tmp_path):
         assert done.returncode == 0, done.stderr[-2000:]
     _, tree = hub.repos["spaces/org/bert-demo"].tree("main")
     assert tree["app.py"] == (SPACE / "app.py").read_bytes()
-    assert set(tree) >= {"README.md", "requirements.txt", "bert_repro/__init__.py", "bert_repro/pipelines/__init__.py"}
+    assert set(tree) >= {"README.md", "requirements.txt", "bert_repro/__init__.py", "bert_repro/inference/pipelines.py"}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "bert_repro").rglob("*.py")}
     assert modules <= set(tree)
     assert not [name for name in tree if "__pycache__" in name]

@@ -199,8 +199,8 @@ def test_columns_that_are_no_labels_are_noticed(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"task_name": "mrpc", "train_file": "x.csv"}, "--task_name mrpc and own files exclude each other"),
-        ({"data_dir": "glue", "train_file": "x.csv"}, "--data_dir glue and own files exclude each other"),
+        ({"task_name": "mrpc", "train_file": "x.csv"}, "--task_name mrpc excludes --train_file"),
+        ({"data_dir": "glue", "train_file": "x.csv"}, "--data_dir glue excludes --train_file"),
         ({"validation_file": "x.csv"}, "--do_train needs --train_file"),
     ],
 )

@@ -170,5 +170,5 @@ def test_a_folder_that_another_run_is_writing_is_refused_and_left_alone(
     )  # fmt: skip
     os.close(other_run)
     assert code == 2
-    told(capsys, str(output), "is written by a run that is still going")
+    told(capsys, str(output), "is written by a run that is not finished")
     assert [path.name for path in output.iterdir()] == ["model.safetensors"]
