@@ -12,7 +12,6 @@ import torch
 import transformers
 
 import bert_repro
-from bert_repro.errors import UserError
 from bert_repro.hub import export
 from bert_repro.hub.export import export_checkpoint, republish
 from bert_repro.inference.onnx import ONNX_FILE
@@ -168,6 +167,9 @@ def move_counter(monkeypatch, limit):
     moved: list[Path] = []
 
     def replace(source, target):
+        if export._STAGE in Path(target).parts:  # a file written where the export is gathered
+            os.rename(source, target)
+            return
         if len(moved) == limit:
             raise OSError(28, "No space left on device")
         moved.append(Path(target))
@@ -181,7 +183,7 @@ def test_an_interruption_while_moving_leaves_no_folder_that_loads(tmp_path, toke
     export_checkpoint(tiny(num_labels=2), tokenizer, tmp_path / "toy", results=RECORD)
     count = len([path for path in (tmp_path / "toy").iterdir() if path.is_file()])
     for limit in range(count):
-        with monkeypatch.context() as patch, pytest.raises(UserError, match="No space"):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
             move_counter(patch, limit)
             export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
         for loader in (transformers.AutoModelForSequenceClassification, bert_repro.BertReproForSequenceClassification):
