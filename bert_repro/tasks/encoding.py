@@ -16,7 +16,9 @@ MIN_SEQ_LENGTH = 8
 
 
 def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[list[int]]:
-    """Tokenises texts in full, without special tokens.
+    """Tokenizes texts in full, without special tokens.
+
+    "[SEP]" or "[MASK]" written in a text is text, as in the corpus and in the original implementation.
 
     Args:
         tokenizer: a fast tokenizer of transformers.
@@ -32,6 +34,7 @@ def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> lis
         truncation=False,
         return_attention_mask=False,
         return_token_type_ids=False,
+        split_special_tokens=True,
         verbose=False,
     )
     return cast(list[list[int]], encoded["input_ids"])

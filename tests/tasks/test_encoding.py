@@ -1,7 +1,10 @@
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from bert_repro.errors import UserError
-from bert_repro.tasks.encoding import join, require_length, truncated_lengths
+from bert_repro.tasks.encoding import join, require_length, token_ids, truncated_lengths
+from bert_repro.tasks.squad.passage_windows import tokenize_passages
 
 
 def test_truncation_equals_popping_one_token_at_a_time():
@@ -27,3 +30,16 @@ def test_join_marks_segments_through_the_first_separator():
 def test_too_short_a_length_is_refused():
     with pytest.raises(UserError, match="--max_seq_length is 4; it must be at least 8"):
         require_length(4)
+
+
+def test_special_tokens_written_in_a_text_are_text():
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "[", "]", "SEP", "MASK"]
+    backend = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = {"unk_token": "[UNK]", "sep_token": "[SEP]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", **special)
+    assert tokenizer("a [SEP] b")["input_ids"] == [5, 3, 6]
+    expected = [5, 7, 9, 8, 6, 7, 10, 8]
+    assert token_ids(tokenizer, ["a [SEP] b[MASK]"]) == [expected]
+    (passage,) = tokenize_passages(tokenizer, ["a [SEP] b[MASK]"])
+    assert passage.ids.tolist() == expected and passage.starts.tolist() == [0, 2, 3, 6, 8, 9, 10, 14]

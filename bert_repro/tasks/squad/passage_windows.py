@@ -61,7 +61,13 @@ def tokenize_passages(tokenizer: "PreTrainedTokenizerBase", contexts: Sequence[s
     """
     if not contexts:
         return
-    encoded = tokenizer(list(contexts), add_special_tokens=False, return_attention_mask=False, verbose=False)
+    encoded = tokenizer(
+        list(contexts),
+        add_special_tokens=False,
+        return_attention_mask=False,
+        split_special_tokens=True,  # see `token_ids`
+        verbose=False,
+    )
     for number, context in enumerate(contexts):
         encoding = encoded[number]
         offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
