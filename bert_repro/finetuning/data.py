@@ -142,7 +142,7 @@ class FinetuningSource:
             "labels": list(task.label_names),
             "content of the training inputs": content_digest(features),
         }
-        self.total_steps = config.max_steps or max(1, int(len(features) * epochs / sizes.batch))
+        self.total_steps = config.max_steps or max(1, int(task.epoch_size(features) * epochs / sizes.batch))
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         """See `BatchSource.steps`; the position is the number of steps taken."""

@@ -216,6 +216,10 @@ class Task(ABC):
         """
         return features
 
+    def epoch_size(self, features: "datasets.Dataset") -> int:
+        """Returns how many rows of `training_features` count as an epoch, which the number of steps is made from."""
+        return len(features)
+
     def count_truncated(self, features: "datasets.Dataset") -> int:
         """How many features lost text to `max_seq_length`."""
         return int(np.sum(features["truncated"][:]))

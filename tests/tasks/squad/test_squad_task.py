@@ -16,9 +16,11 @@ from bert_repro import BertReproConfig, BertReproForQuestionAnswering, cli
 from bert_repro.configs import SquadConfig
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.finetuning.data import FinetuningSource
 from bert_repro.tasks import get_task
 from bert_repro.tasks.squad.passage_windows import NO_ANSWER, UNFOUND
 from bert_repro.tasks.squad.squad_task import SQUAD, SQUAD_V2
+from bert_repro.training.micro_batches import BatchSizes
 
 LENGTH, QUERY, STRIDE = 24, 8, 5
 NAMES = "river stone bird light tree house".split()
@@ -431,3 +433,12 @@ def test_where_no_answer_is_best_the_stored_threshold_answers_nothing():
     assert scores["f1"] == scores["best_f1"] == pytest.approx(2 / 3)
     assert scores["best_f1_threshold"] == 0.0, "as the official script names it"
     assert scores["null_score_diff_threshold"] < -4.0 and tuned.answers(predictions) == ["", "", ""]
+
+
+def test_the_number_of_steps_counts_questions_and_not_their_windows():
+    features = datasets.Dataset.from_dict({"window": [0, 1, 2, 0, 0, 1, 0]})
+    assert SQUAD.epoch_size(features) == 4
+    sizes = BatchSizes(batch=2, micro=2)
+    config = SquadConfig(model_name_or_path="-", task_name="squad", do_train=True, num_train_epochs=3.0)
+    source = FinetuningSource(config, SQUAD, features, sizes, None)
+    assert source.total_steps == 6  # int(4 questions x 3 epochs / 2), where 7 windows would give 10
