@@ -28,6 +28,7 @@ logger = logging.getLogger("bert_repro")
 HEADER = "index\tprediction"
 WNLI_MAJORITY = "not_entailment"
 """Of the 635 training rows 323 have it."""
+_LONGEST_ROW = 100  # bytes, far above an index and the longest label
 _SHOWN_FAULTS = 5  # of one file; the others are counted
 
 
@@ -255,23 +256,33 @@ def check_glue_zip(config: GlueZipCheckConfig) -> None:
 
 
 def read_zip(path: Path) -> tuple[dict[str, bytes], list[str]]:
-    """The files of a zip by name, and what is wrong with the zip itself (damaged and repeated files).
+    """Reads the files of a zip by name, and what is wrong with the zip itself.
+
+    Only the eleven files are unpacked, none beyond a size that its rows can have; of others the name is read. Damaged,
+    repeated and oversized files are faults.
 
     Raises:
         UserError: it is missing or no zip.
     """
+    known = {file.name: file for file in FILES}
     contents: dict[str, bytes] = {}
     faults = []
     try:
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
-                if entry.filename in contents:
-                    faults.append(f"{entry.filename}: is in the zip more than once")
-                try:
-                    contents[entry.filename] = archive.read(entry)
-                except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError) as error:  # damaged or encrypted
-                    contents[entry.filename] = b""
-                    faults.append(f"{entry.filename}: cannot be read ({error})")
+                name = entry.filename
+                limit = _LONGEST_ROW * (known[name].rows + 1) if name in known else 0
+                if name in contents:
+                    faults.append(f"{shown(name)}: is in the zip more than once")
+                    continue
+                contents[name] = b""
+                if limit and entry.file_size > limit:
+                    faults.append(f"{name}: unpacks to {entry.file_size:,} bytes; it cannot have more than {limit:,}")
+                elif limit:
+                    try:
+                        contents[name] = archive.read(entry)
+                    except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, NotImplementedError) as error:
+                        faults.append(f"{name}: cannot be read ({error})")  # damaged or encrypted
     except OSError as error:
         raise UserError(f"--zip_file {path}: cannot be read ({error.strerror}); name an existing zip") from error
     except zipfile.BadZipFile as error:

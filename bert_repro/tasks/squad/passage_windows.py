@@ -115,11 +115,15 @@ def fullest_windows(spans: Sequence[tuple[int, int]], length: int) -> IntArray:
     """
     if len(spans) == 1:
         return np.zeros(length, dtype=np.int64)
-    scores = np.full((len(spans), length), -np.inf)
-    for row, (start, size) in zip(scores, spans, strict=True):
+    fullest = np.zeros(length, dtype=np.int64)
+    best = np.full(length, -np.inf)
+    for number, (start, size) in enumerate(spans):
         left = np.arange(size)
-        row[start : start + size] = np.minimum(left, size - 1 - left) + 0.01 * size
-    fullest: IntArray = scores.argmax(axis=0)
+        context = np.minimum(left, size - 1 - left) + 0.01 * size
+        here = slice(start, start + size)
+        better = context > best[here]
+        fullest[here][better] = number
+        best[here][better] = context[better]
     return fullest
 
 

@@ -115,8 +115,16 @@ class _Evidence:
             )
 
     def read(self, folder: str, name: str) -> str | None:
-        """The text of a document; None where there is no such file."""
+        """Reads the text of a document; None where there is no such file.
+
+        Raises:
+            UserError: the name leads out of the folder, or the file cannot be read.
+        """
         path = self.root / folder / name
+        if not path.resolve().is_relative_to((self.root / folder).resolve()):
+            raise UserError(
+                f"Filename is {shown(name)}, which leads out of {self.root / folder}; name a file inside it"
+            )
         if not path.is_file():
             if folder not in self._names:
                 below = (self.root / folder).rglob("*.txt")
@@ -170,7 +178,10 @@ def _articles(
                 counts["repeated"] += 1
                 continue
             seen.add(name)
-            text = evidence.read(folder, name)
+            try:
+                text = evidence.read(folder, name)
+            except UserError as error:
+                raise UserError(f"{where}: {error}") from error
             if text is None:
                 counts["missing"] += 1
                 continue

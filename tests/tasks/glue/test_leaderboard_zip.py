@@ -2,6 +2,7 @@
 
 import json
 import re
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,15 @@ import pytest
 
 from bert_repro import cli
 from bert_repro.errors import UserError
-from bert_repro.tasks.glue.leaderboard_zip import FILES, HEADER, WNLI_MAJORITY, LeaderboardFile, find_faults, find_runs
+from bert_repro.tasks.glue.leaderboard_zip import (
+    FILES,
+    HEADER,
+    WNLI_MAJORITY,
+    LeaderboardFile,
+    find_faults,
+    find_runs,
+    read_zip,
+)
 
 ROWS = {  # the sizes of the official test sets
     "AX.tsv": 1104, "CoLA.tsv": 1063, "MNLI-m.tsv": 9796, "MNLI-mm.tsv": 9847, "MRPC.tsv": 1725, "QNLI.tsv": 5463,
@@ -259,3 +268,16 @@ def test_two_runs_of_a_task_are_not_chosen_between(runs: Path, tmp_path: Path, c
     with pytest.raises(UserError, match="no such folder"):
         find_runs([tmp_path / "nowhere"])
     assert len(find_runs([runs, runs / "rte"])) == 10
+
+
+def test_a_zip_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("RTE.tsv", "other.tsv"):
+            archive.writestr(name, b"0" * 20_000_000)
+    tracemalloc.start()
+    contents, faults = read_zip(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert contents == {"RTE.tsv": b"", "other.tsv": b""} and peak < 1_000_000
+    assert faults == ["RTE.tsv: unpacks to 20,000,000 bytes; it cannot have more than 300,100"]

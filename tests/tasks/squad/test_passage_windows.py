@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -138,3 +140,13 @@ def test_spans_are_plain_numbers(tokenizer):
     span = answer_span(passage_of(tokenizer, "the mill"), "mill", 4, [WORDS.index("mill") + len(SPECIAL_TOKENS)])
     assert span == (1, 1) and all(type(place) is int for place in span)
     assert isinstance(fullest_windows([(0, 3)], 3), np.ndarray)
+
+
+def test_a_passage_of_a_book_takes_memory_in_proportion_to_its_length():
+    length = 300_000
+    spans = window_spans(length, 320, 128)
+    tracemalloc.start()
+    fullest = fullest_windows(spans, length)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 * length and fullest[0] == 0 and fullest[-1] == len(spans) - 1

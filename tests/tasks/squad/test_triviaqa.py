@@ -77,6 +77,15 @@ def test_a_page_without_a_file_is_counted_as_missing(evidence: Path) -> None:
     assert (counts["documents"], counts["missing"], counts["examples"]) == (2, 1, 1)
 
 
+@pytest.mark.parametrize("name", ["../../secret.txt", "{root}/secret.txt", "link.txt"])
+def test_names_that_lead_out_of_the_evidence_are_refused(evidence: Path, name: str) -> None:
+    secret = evidence.parent / "secret.txt"
+    secret.write_text("Sunset Boulevard")
+    (evidence / "wikipedia/link.txt").symlink_to(secret)
+    with pytest.raises(UserError, match=r"Data\[0\]: Filename is .* leads out of .*wikipedia; name a file inside it"):
+        convert(evidence, question("a", name.format(root=evidence.parent)))
+
+
 def test_file_names_may_differ_in_case_and_unicode_form(evidence: Path) -> None:
     assert convert(evidence, question("a", "BEYONCÉ.txt"))["examples"] == 1
 
