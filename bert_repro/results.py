@@ -27,6 +27,7 @@ class SplitResults(TypedDict, total=False):
 
     metrics: Metrics
     rows_scored: Annotated[int, "rows that the metrics are over"]
+    details: Annotated[dict[str, Any], "scores of each label or type, confusions, calibration, as the task has them"]
     degenerate: Annotated[bool, "the model says the same of every row"]
     rows: Annotated[int, "rows of the split that were read"]
     truncated: Annotated[int, "rows cut to max_seq_length"]

@@ -276,6 +276,15 @@ class CustomDataConfig(FinetuningConfig):
     train_file: str | None = setting(None, "File to train on.", source="transformers", group="data")
     validation_file: str | None = setting(None, "File to score.", source="transformers", group="data")
     test_file: str | None = setting(None, "File to predict; may lack labels.", source="transformers", group="data")
+    validation_fraction: float | None = setting(
+        None,
+        "Hold out this share of train_file as the dev set, in place of validation_file: drawn with the seed, of each "
+        "label in proportion.",
+        unit="fraction",
+        group="data",
+        above=0,
+        below=1,
+    )
 
     @property
     def data_files(self) -> dict[str, Path]:
@@ -286,6 +295,12 @@ class CustomDataConfig(FinetuningConfig):
     def validate(self) -> None:
         """Custom data replaces published data, and every part of the run has a file."""
         super().validate()
+        divides = self.validation_fraction is not None
+        require(not divides or self.train_file is not None, "--validation_fraction needs --train_file")
+        require(
+            not divides or self.validation_file is None,
+            "--validation_fraction and --validation_file exclude each other; leave one out",
+        )
         if not self.data_files:
             return
         require(
@@ -294,6 +309,6 @@ class CustomDataConfig(FinetuningConfig):
         )
         for doing, split in (("do_train", "train"), ("do_eval", "validation"), ("do_predict", "test")):
             require(
-                not getattr(self, doing) or split in self.data_files,
-                f"--{doing} needs --{split}_file",
+                not getattr(self, doing) or split in self.data_files or (split == "validation" and divides),
+                f"--{doing} needs --{split}_file" + (" or --validation_fraction" if split == "validation" else ""),
             )

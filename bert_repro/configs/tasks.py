@@ -14,11 +14,33 @@ class GlueConfig(CustomDataConfig):
 
     task_name: str = setting("", "Name of the task.", source="transformers", choices=GLUE_NAMES, group="data")
     text_columns: tuple[str, ...] = setting(
-        (), "Custom data: the column, or two columns, of text; default: text, else text_a and text_b.", group="data"
+        (),
+        "Custom data: the column, or two columns, of text; default: text, text_a and text_b, or those of a GLUE task.",
+        group="data",
     )
     label_column: str = setting("label", "Custom data: the column of labels.", group="data")
     regression: bool = setting(
         False, "Custom data: labels are numbers to predict; a finished model knows.", group="data"
+    )
+    multi_label: bool = setting(
+        False,
+        "Custom data: a row may have several labels, or none: a list in JSON lines, elsewhere a text such as `a|b`. "
+        "The threshold of each label is chosen on dev and stored with the model.",
+        group="data",
+    )
+    label_separator: str = setting("|", "Custom data with several labels: what stands between them.", group="data")
+    class_weights: tuple[str, ...] = setting(
+        (),
+        "Custom data: weights of the labels in the loss, `balanced` (rarer ones weigh more) or label=weight for each.",
+        group="training",
+    )
+    label_smoothing: float = setting(
+        0.0,
+        "Custom data: share of the target that is spread evenly over all labels.",
+        unit="fraction",
+        group="training",
+        at_least=0,
+        below=1,
     )
 
     def validate(self) -> None:
@@ -29,6 +51,13 @@ class GlueConfig(CustomDataConfig):
                 not self.task_name,
                 f"--task_name {self.task_name} excludes --train_file, --validation_file and --test_file; leave one out",
             )
+        kind = "--regression" if self.regression else "--multi_label" if self.multi_label else None
+        for name in ("multi_label", "class_weights", "label_smoothing"):
+            if not getattr(self, name):
+                continue
+            require(bool(self.data_files), f"--{name} is for custom data; give --train_file, or leave it out")
+            require(kind in (None, f"--{name}"), f"--{name} and {kind} exclude each other; leave one out")
+        require(bool(self.label_separator), "--label_separator is empty; give what stands between labels, such as |")
         require(len(self.text_columns) <= 2, f"--text_columns names {len(self.text_columns)}; one or two are needed")
 
 

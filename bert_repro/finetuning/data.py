@@ -179,7 +179,7 @@ class FinetuningSource:
         return self._orders[epoch]
 
     def _count(self, ids: Ids) -> dict[str, int]:
-        return {"loss": int(self.task.loss_items(rows_of(self.features, ids)).sum())}
+        return {"loss": self.task.loss_items(rows_of(self.features, ids)).sum().item()}
 
 
 def rows_of(features: "datasets.Dataset", ids: Ids) -> list[dict[str, Any]]:

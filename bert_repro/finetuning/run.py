@@ -225,7 +225,8 @@ class FinetuningRun:
         metrics = self.task.score(predictions, split.examples)
         shown = ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())
         logger.info("%s %s: %s", self.task.name, name, shown)
-        return {"metrics": metrics, "rows_scored": len(split.examples)}
+        details = self.task.score_details(predictions, split.examples)
+        return {"metrics": metrics, "rows_scored": len(split.examples), **({"details": details} if details else {})}
 
     def _predictions(self, split: Split) -> Predictions:
         outputs = self.predictor.outputs(self.model, split.features)

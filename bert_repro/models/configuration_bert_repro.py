@@ -89,6 +89,11 @@ class BertReproConfig(PreTrainedConfig):
         qa_loss: `mean` (original implementation) or `sum` (the paper's words) of the two losses of question answering.
         null_score_diff_threshold: a model fine-tuned on SQuAD v2.0 answers unless its null score exceeds that of the
             best answer by more than this. `None`: not tuned.
+        class_weights: weight of each label in the loss of a sequence classifier with one label per text; the loss is
+            the weighted mean. `None`: all equal.
+        label_smoothing: share of that loss's target that is spread evenly over all labels.
+        label_thresholds: probability that each label of a classifier with several labels per text must reach, chosen
+            on labelled data. `None`: not chosen, 0.5.
         bilstm_size: size per direction of a bidirectional LSTM between the encoder and the layer of a classification,
             choice, tagging or question-answering head (Table 5's "+ BiLSTM", and the feature-based approach). `None`:
             there is none.
@@ -130,6 +135,9 @@ class BertReproConfig(PreTrainedConfig):
     sparse_prediction: bool | None = None
     qa_loss: Literal["mean", "sum"] = "mean"
     null_score_diff_threshold: float | int | None = None
+    class_weights: list[float] | None = None
+    label_smoothing: float | int = 0.0
+    label_thresholds: list[float] | None = None
     bilstm_size: int | None = None
     bilstm_layers: int = 1
     token_features: (

@@ -1317,9 +1317,14 @@ class BertReproForSequenceClassification(BertReproClassifier):
                 self.config.problem_type = "multi_label_classification"
             else:
                 self.config.problem_type = "single_label_classification"
-        if self.config.problem_type == "single_label_classification":
+        weights, smoothing = self.config.class_weights, self.config.label_smoothing
+        one_label = self.config.problem_type == "single_label_classification"
+        if one_label and not (weights or smoothing):
             return mean_cross_entropy(logits, labels)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if one_label:
+            weight = logits.new_tensor(weights) if weights else None
+            return F.cross_entropy(logits, labels.view(-1), weight=weight, label_smoothing=smoothing)
         labels = labels.to(logits.dtype).view_as(logits)
         if self.config.problem_type == "regression":
             return F.mse_loss(logits, labels)

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import fields
 
-from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig, SquadConfig
+from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
 from bert_repro.in_memory_data import lacks_answers
 from bert_repro.tasks.base import Task
 from bert_repro.tasks.custom_data import custom_classification, custom_tagging
 from bert_repro.tasks.glue.glue_tasks import GLUE_TASKS
-from bert_repro.tasks.multiple_choice import SWAG
+from bert_repro.tasks.multiple_choice import SWAG, custom_choices
 from bert_repro.tasks.squad.squad_task import SQUAD_TASKS
 from bert_repro.tasks.tagging.conll2003 import CONLL2003
 
@@ -17,7 +17,7 @@ TASKS: Mapping[str, Task] = {task.name: task for task in (*GLUE_TASKS, *SQUAD_TA
 
 
 def get_task(name: str) -> Task:
-    """The task of that name.
+    """Returns the task of that name.
 
     Raises:
         UserError: there is none.
@@ -28,10 +28,10 @@ def get_task(name: str) -> Task:
 
 
 def configured_task(config: FinetuningConfig) -> Task:
-    """The task that a run is about: one's own files, or the one that `--task_name` says.
+    """Returns the task of a run: that of custom files, or the one that `--task_name` names.
 
     Raises:
-        UserError: there is no such task, or the files are not as its family needs them.
+        UserError: there is no such task, or the files are not as the task needs them.
     """
     match config:
         case GlueConfig() if config.data_files:
@@ -40,10 +40,12 @@ def configured_task(config: FinetuningConfig) -> Task:
             return custom_tagging(config)
         case SquadConfig() if not config.task_name and (files := _files_of(config)):
             return get_task("squad_v2" if any(map(lacks_answers, files)) else "squad")
+        case SwagConfig() if config.data_files:
+            return custom_choices(config)
         case _ if not config.task_name:
             (choices,) = (item.metadata["choices"] for item in fields(config) if item.name == "task_name")
-            own = ", or name files of your own with --train_file" if isinstance(config, GlueConfig) else ""
-            raise UserError(f"--task_name is missing; it must be one of: {', '.join(choices or TASKS)}{own}")
+            custom = ", or name your own files with --train_file" if isinstance(config, GlueConfig) else ""
+            raise UserError(f"--task_name is missing; it must be one of: {', '.join(choices or TASKS)}{custom}")
         case _:
             return get_task(config.task_name)
 

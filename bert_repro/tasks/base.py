@@ -64,7 +64,7 @@ class Task(ABC):
         train_split: the split to train on; None: the task has no training set.
         eval_splits: labelled splits to score, each reported under its name.
         predict_splits: splits to predict, usually unlabelled.
-        paper_batch: sequences per optimiser step, where the user gives none.
+        paper_batch: sequences per optimizer step, where the user gives none.
         paper_epochs: passes over the training set, where the configuration leaves it to the task.
         data_license: of the published data, for the card; None: not known.
 
@@ -72,7 +72,6 @@ class Task(ABC):
         reference_column: the column of labels, tags or answers; a split without it is unlabelled.
         encodes_at_once: whether `encode_batch` takes all examples of a split at once.
         encoding_code: the modules and functions that `encode_batch` calls; features on disk are those of this code.
-        sequences_per_example: how many sequences the encoder reads for one row of a batch.
     """
 
     name: str
@@ -91,18 +90,22 @@ class Task(ABC):
     reference_column: ClassVar[str] = "label"
     encodes_at_once: ClassVar[bool] = False
     encoding_code: ClassVar[tuple[Any, ...]] = (encoding,)
-    sequences_per_example: ClassVar[int] = 1
+
+    @property
+    def sequences_per_example(self) -> int:
+        """How many sequences the encoder reads for one row of a batch."""
+        return 1
 
     def prepared(self, config: "FinetuningConfig", tokenizer: "PreTrainedTokenizerBase") -> "Task":
-        """The task with a run's settings and tokenizer, where it needs them; called once, before the model loads."""
+        """Returns the task with a run's settings and tokenizer; called once, before the model loads."""
         return self
 
     def restored(self, model_config: Any) -> "Task":
-        """The task with what a fine-tuned model's configuration stores for it; called once the model is there."""
+        """Returns the task with what a fine-tuned model's configuration stores for it; called after loading."""
         return self
 
     def tuned(self, predictions: Predictions, dataset: "datasets.Dataset") -> "Task":
-        """The task with the settings that are chosen on a labelled split after training.
+        """Returns the task with the settings that are chosen on a labelled split after training.
 
         They reach the model's configuration through `model_settings`, and inference through `restored`.
 
@@ -115,7 +118,7 @@ class Task(ABC):
     def deviations(
         self, tokenizer: "PreTrainedTokenizerBase", splits: "Mapping[str, datasets.Dataset]"
     ) -> dict[str, str]:
-        """Where a run departs from the paper by the model or the data that it was given, not by a setting.
+        """Returns where a run departs from the paper by the model or the data that it was given, not by a setting.
 
         Args:
             tokenizer: the model's tokenizer.
@@ -173,7 +176,7 @@ class Task(ABC):
     def encode(
         self, dataset: "datasets.Dataset", tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
     ) -> "datasets.Dataset":
-        """Tokenises a split, or finds it tokenised on disk. Texts that were cut are counted in the log and by
+        """Tokenizes a split, or finds it tokenized on disk. Texts that were cut are counted in the log and by
         `count_truncated`.
 
         Args:
@@ -196,7 +199,7 @@ class Task(ABC):
             batch_size=None if self.encodes_at_once else _ROWS_AT_ONCE,
             fn_kwargs={"tokenizer": tokenizer, "max_seq_length": max_seq_length},
             remove_columns=dataset.column_names,
-            desc=f"tokenising {self.name}",
+            desc=f"tokenizing {self.name}",
             **cached_as(dataset, key, (type(self).encode_batch, *self.encoding_code)),
         )
         truncated = self.count_truncated(features)
@@ -205,11 +208,11 @@ class Task(ABC):
         return features
 
     def encoding_settings(self) -> dict[str, Any]:
-        """What decides `encode_batch`'s work beside its arguments: part of the name that features have on disk."""
+        """Returns what decides `encode_batch`'s work beside its arguments: part of the features' name on disk."""
         return {}
 
     def training_features(self, features: "datasets.Dataset") -> "datasets.Dataset":
-        """The features that can be trained on; a task that drops some counts them in the log.
+        """Returns the features that can be trained on; a task that drops some counts them in the log.
 
         Raises:
             UserError: none is left.
@@ -221,7 +224,7 @@ class Task(ABC):
         return len(features)
 
     def count_truncated(self, features: "datasets.Dataset") -> int:
-        """How many features lost text to `max_seq_length`."""
+        """Returns how many features lost text to `max_seq_length`."""
         return int(np.sum(features["truncated"][:]))
 
     def collate(
@@ -250,10 +253,10 @@ class Task(ABC):
             batch["labels"] = torch.tensor([feature["labels"] for feature in features])
         return batch
 
-    def loss_items(self, features: Sequence[Feature]) -> npt.NDArray[np.int64]:
-        """How many terms each feature adds to the loss; the loop divides by their sum over the global batch.
+    def loss_items(self, features: Sequence[Feature]) -> npt.NDArray[Any]:
+        """Returns how much each feature counts in the loss, which is divided by the sum over the global batch.
 
-        One per feature here; a tagging task counts labelled words.
+        One per feature here; a tagging task counts labelled words, weighted labels count their weights.
         """
         return np.ones(len(features), dtype=np.int64)
 
@@ -312,15 +315,14 @@ class Task(ABC):
 
         return Scores(self.metrics, **options)
 
+    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
+        """Returns what the scores of a labelled split consist of, ready for JSON: scores of each label and the like."""
+        return {}
+
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
-        """Whether a fine-tuned model says the same whatever it reads, the known failure of BERT on small sets (4.1).
+        """Returns whether a model gives one answer whatever it reads, the known failure of BERT on small sets (4.1).
 
-        Args:
-            predictions: what `postprocess` returned.
-            dataset: the labelled split.
-
-        Returns:
-            True if all predictions are equal; one prediction alone shows nothing.
+        One prediction alone shows nothing.
         """
         return len(dataset) > 1 and metrics.is_constant(predictions["prediction"])
 
@@ -359,8 +361,8 @@ class Task(ABC):
         """
 
     def data_description(self) -> dict[str, Any]:
-        """What results and the card say about the data: `dataset` (its id on the Hub; None: it has none there, as
-        one's own files), `config`, `language`, `text_columns`, `license`."""
+        """Returns what results and the card say about the data: `dataset` (its id on the Hub; None: it has none, as
+        custom data), `config`, `language`, `text_columns`, `license`."""
         return {"dataset": None}
 
     def model_settings(self) -> dict[str, Any]:
@@ -371,7 +373,7 @@ class Task(ABC):
         return {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
 
     def label_columns(self, id2label: Mapping[int, str]) -> list[int]:
-        """Where a finished model's logits hold this task's labels.
+        """Finds where a finished model's logits hold this task's labels.
 
         Published models order labels as they like; `logits[..., task.label_columns(model.config.id2label)]` is in the
         order of `label_names`. Where names differ in case alone, and no two of them do, they are the same; a model with
@@ -385,9 +387,9 @@ class Task(ABC):
         unnamed = all(name.lower() == f"label_{index}" for index, name in enumerate(found))
         if len(found) == len(wanted) and (unnamed or len(found) == 1):
             return list(range(len(wanted)))
-        told = f"the model tells apart {', '.join(found)}, but task {self.name} needs {', '.join(wanted)}"
+        difference = f"the model tells apart {', '.join(found)}, but task {self.name} needs {', '.join(wanted)}"
         if sorted(found) != sorted(wanted):
             found, wanted = [name.lower() for name in found], [name.lower() for name in wanted]
         if sorted(found) != sorted(wanted) or len(set(found)) < len(found):
-            raise UserError(f"--model_name_or_path: {told}; name a model fine-tuned for it, or add --do_train")
+            raise UserError(f"--model_name_or_path: {difference}; name a model fine-tuned for it, or add --do_train")
         return [found.index(name) for name in wanted]

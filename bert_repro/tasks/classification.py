@@ -1,7 +1,7 @@
 """Tasks that give one label or one number to a text or a pair of texts (paper 4.1)."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import NonFiniteError
-from bert_repro.tasks import metrics
+from bert_repro.tasks import error_analysis, metrics
 from bert_repro.tasks.base import ExampleScores, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
-from bert_repro.tasks.prediction_files import read_prediction_rows, require_first_rows
+from bert_repro.tasks.prediction_files import (
+    read_prediction_rows,
+    require_first_rows,
+    write_json_lines,
+    write_prediction_rows,
+)
 from bert_repro.utils.readers import shown
 
 if TYPE_CHECKING:
@@ -49,7 +54,7 @@ class ClassificationTask(Task):
     def encode_batch(
         self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
     ) -> dict[str, list[Any]]:
-        """[CLS] text [SEP], or [CLS] first [SEP] second [SEP], cut as the released runner does.
+        """Makes [CLS] text [SEP], or [CLS] first [SEP] second [SEP], cut as the original run_classifier.py does.
 
         A single text keeps its first tokens; of a pair the longer text loses its last token until both fit.
         """
@@ -72,7 +77,7 @@ class ClassificationTask(Task):
     def postprocess(
         self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
     ) -> Predictions:
-        """The likeliest label of each example with the `probabilities` of all (N, labels), or its number."""
+        """Returns the likeliest label of each example with the `probabilities` of all (N, labels), or its number."""
         return self._predict(np.stack(list(outputs)).astype(np.float64))
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
@@ -98,38 +103,81 @@ class ClassificationTask(Task):
         return {"accuracy": [int(row["prediction"] == name) for row, name in zip(rows, expected, strict=True)]}
 
     def compute_metrics(self, prediction: "EvalPrediction") -> dict[str, float]:
-        """The same scores for `Trainer(compute_metrics=task.compute_metrics)`, through `evaluate`."""
+        """Returns the same scores for `Trainer(compute_metrics=task.compute_metrics)`, through `evaluate`."""
         predicted = self._predict(np.asarray(prediction.predictions, dtype=np.float64))["prediction"]
         scores: dict[str, float] = self.load_metric().compute(predictions=predicted, references=prediction.label_ids)
         return scores
 
+    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
+        """See `Task.score_details`; of labels, not of numbers."""
+        if self.number_range is not None:
+            return {}
+        predicted, expected = predictions["prediction"], np.asarray(dataset["label"][:])
+        details = error_analysis.label_details(predicted, expected, self.label_names)
+        error = error_analysis.calibration_error(predictions["probabilities"], predicted, expected)
+        return {**details, "calibration_error": error}
+
     def write_predictions(
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
     ) -> list[Path]:
-        """Writes `predictions.SPLIT.tsv`: index, prediction (a label's name, or a number), each label's probability."""
+        """Writes `predictions.SPLIT.tsv` and, of a labelled split, `predictions.SPLIT.errors.jsonl`.
+
+        The first has the columns index, prediction (a label's name, or a number), label (where known), the probability
+        of each label, and the texts; the second the hundred errors that the model was surest of.
+        """
         path = Path(directory) / f"predictions.{split}.tsv"
-        values = predictions["prediction"]
-        probabilities = predictions.get("probabilities", np.empty((len(values), 0)))
-        header = ["index", "prediction"]
-        if self.number_range is None:
-            header += [f"probability_{name}" for name in self.label_names]
-        with path.open("w", encoding="utf-8", newline="\n") as file:
-            file.write("\t".join(header) + "\n")
-            for index, value, shares in zip(dataset["idx"], values, probabilities, strict=True):
-                shown = f"{value:.9g}" if self.number_range else self.label_names[value]
-                file.write("\t".join([str(index), shown, *(f"{share:.6f}" for share in shares)]) + "\n")
+        columns: dict[str, Sequence[object]] = {
+            "index": dataset["idx"][:],
+            "prediction": [self.spelled(value) for value in self.predicted_values(predictions)],
+        }
+        if self.is_labelled(dataset):
+            columns["label"] = [self.spelled(label) for label in dataset["label"]]
+        for number, name in enumerate(self.label_names if "probabilities" in predictions else ()):
+            columns[f"probability_{name}"] = [f"{share:.6f}" for share in predictions["probabilities"][:, number]]
+        columns |= {name: dataset[name][:] for name in self.text_columns}
+        write_prediction_rows(path, columns)
+        return [path, *self._write_errors(path.with_suffix(".errors.jsonl"), dataset, predictions)]
+
+    def _write_errors(self, path: Path, dataset: "datasets.Dataset", predictions: Predictions) -> list[Path]:
+        predicted = predictions["prediction"]
+        if not self.is_labelled(dataset) or self.number_range is not None or predicted.ndim != 1:
+            return []
+        probabilities, expected = predictions["probabilities"], np.asarray(dataset["label"][:])
+        rows = error_analysis.surest_errors(probabilities, predicted, expected)
+        write_json_lines(
+            path,
+            (
+                {
+                    "index": dataset[row]["idx"],
+                    **{name: dataset[row][name] for name in self.text_columns},
+                    "label": self.spelled(expected[row]),
+                    "prediction": self.spelled(predicted[row]),
+                    "probability": round(float(probabilities[row, predicted[row]]), 6),
+                }
+                for row in rows
+            ),
+        )
         return [path]
+
+    def predicted_values(self, predictions: Predictions) -> Sequence[Any]:
+        """Returns the answer to each example, as `spelled` takes it."""
+        values: Sequence[Any] = predictions["prediction"]
+        return values
+
+    def spelled(self, value: Any) -> str:
+        """Spells a label by its name, or a number so that it is read back exactly."""
+        return f"{value:.9g}" if self.number_range is not None else self.label_names[value]
 
     def data_description(self) -> dict[str, Any]:
         """See `Task.data_description`."""
         return {**super().data_description(), "text_columns": list(self.text_columns)}
 
     def model_settings(self) -> dict[str, Any]:
-        """Labels, and whether the loss is cross-entropy or squared error."""
+        """Returns the labels, and whether the loss is cross-entropy or squared error."""
         problem_type = "regression" if self.number_range else "single_label_classification"
         return {**super().model_settings(), "problem_type": problem_type}
 
-    def parse_label(self, text: str) -> int | float:
+    def parse_label(self, text: str) -> int | float | list[int]:
         """Reads a label of a file.
 
         Args:

@@ -1,4 +1,4 @@
-"""Tasks made of one's own files: a label or a number for texts or pairs (CSV, TSV, JSON lines), a tag for every word.
+"""Makes tasks of the user's own files: labels or a number for texts and pairs (CSV, TSV, JSON lines), tags for words.
 
 The names of labels and tags come from the training file and travel with the published model (`id2label`); without
 training they come from the model, as does whether it predicts labels or numbers.
@@ -14,77 +14,60 @@ from typing import TYPE_CHECKING, Any
 
 from bert_repro.configs import CustomDataConfig, GlueConfig, NerConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks.classification import ClassificationTask
-from bert_repro.tasks.splits import from_custom_files
+from bert_repro.tasks.custom_classification import (
+    CustomClassificationTask,
+    MultiLabelTask,
+    balanced_weights,
+    split_labels,
+)
+from bert_repro.tasks.glue.glue_tasks import GLUE_TASKS
+from bert_repro.tasks.splits import CustomFiles
 from bert_repro.tasks.tagging.tag_files import are_entity_tags, read_tagged_text, to_bio
 from bert_repro.tasks.tagging.tagging_task import TaggingTask, tagged_dataset
-from bert_repro.utils.readers import read_table, shown
+from bert_repro.utils.readers import listed, read_table, shown
 
 if TYPE_CHECKING:
     import datasets
+    from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger("bert_repro")
 
-TEXT_COLUMNS = (("text",), ("text_a", "text_b"))
-"""Names that are found without being told."""
+TEXT_COLUMNS = (
+    ("text",),
+    ("text_a", "text_b"),
+    *sorted(dict.fromkeys(task.text_columns for task in GLUE_TASKS), key=len, reverse=True),  # pairs before singles
+)
+"""Names that are found without --text_columns: `text`, `text_a` and `text_b`, and those of GLUE's tasks."""
 OTHER_COLUMNS = ("label", "idx")
-"""What a split has beside its texts."""
+"""Columns of a split beside its texts."""
 ANY_NUMBER = (-math.inf, math.inf)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CustomClassificationTask(ClassificationTask):
-    """A label or a number for each row of one's own files.
-
-    Args:
-        files: the file of each split that there is.
-        label_column: the column that holds the label.
-    """
-
-    files: Mapping[str, Path]
-    label_column: str
-
-    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.read_splits`; `data_dir` plays no part. Only the test file may lack labels."""
-        return from_custom_files(self.files, splits, self._read)
-
-    def parse_label(self, text: str) -> int | float:
-        """See `ClassificationTask.parse_label`; numbers of any size."""
-        if self.number_range is None:
-            return super().parse_label(text)
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            raise ValueError(f"label {shown(text)} is not a number; write one, or leave --regression out")
-        return number
-
-    def _read(self, split: str, path: Path) -> "datasets.Dataset":
-        import datasets
-
-        unlabelled = split == "test"
-        required = self.text_columns if unlabelled else (*self.text_columns, self.label_column)
-        table = read_table(path, required, optional=(self.label_column,) if unlabelled else ())
-        columns: dict[str, list[Any]] = {name: table.columns[name] for name in self.text_columns}
-        if self.label_column in table.columns:
-            columns["label"] = table.parsed(self.label_column, self.parse_label)
-        return datasets.Dataset.from_dict({**columns, "idx": list(range(len(table.lines)))})
+METRICS_OF = {
+    "label": ("accuracy", "macro_f1", "weighted_f1", "matthews_correlation"),
+    "labels": ("micro_f1", "macro_f1", "exact_match"),
+    "number": ("pearson", "spearmanr"),
+}
+"""What is reported of a row's label, its labels, or its number; the first chooses among runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CustomTaggingTask(TaggingTask):
-    """A tag for every word of one's own files.
+    """A tag for every word of the user's files.
 
     Args:
-        files: the file of each split that there is.
+        files: the files, by split.
     """
 
-    files: Mapping[str, Path]
+    files: CustomFiles
 
     def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
         """See `Task.read_splits`; `data_dir` plays no part. Only the test file may lack tags."""
-        return from_custom_files(self.files, splits, self._read)
+        return self.files.read(splits, self._read)
+
+    def deviations(
+        self, tokenizer: "PreTrainedTokenizerBase", splits: "Mapping[str, datasets.Dataset]"
+    ) -> dict[str, str]:
+        """See `Task.deviations`; custom data have no counterpart in the paper to depart from."""
+        return {}
 
     def _read(self, split: str, path: Path) -> "datasets.Dataset":
         found = read_tagged_text(path, may_lack_tags=split == "test")
@@ -92,51 +75,57 @@ class CustomTaggingTask(TaggingTask):
 
 
 def custom_classification(config: GlueConfig) -> CustomClassificationTask:
-    """The task of `--train_file` and its kin.
+    """Makes the task of `--train_file`, `--validation_file` and `--test_file`.
 
     Args:
-        config: the files, their columns, and, for training, whether labels are numbers.
+        config: the files, their columns, and, for training, what labels are and how the loss weighs them.
 
     Raises:
         UserError: a column is missing or cannot be text, the training file lacks a label or has fewer than two
             different ones, or the finished model predicts something else.
     """
-    files = config.data_files
-    text_columns = config.text_columns or _found_text_columns(next(iter(files.values())))
+    paths = config.data_files
+    text_columns = config.text_columns or _found_text_columns(next(iter(paths.values())))
     _check_names(text_columns, config.label_column)
-    numbers = config.regression if config.do_train else _model_predicts_numbers(config)
-    metrics = ("pearson", "spearmanr") if numbers else ("accuracy", "matthews_correlation")
-    return CustomClassificationTask(
-        name="custom",
-        title=_title(files),
-        metrics=metrics,
-        primary_metric=metrics[0],
-        paper_metrics={},
-        label_names=(config.label_column,) if numbers else _label_names(config, text_columns),
-        text_columns=text_columns,
-        number_range=ANY_NUMBER if numbers else None,
-        files=files,
-        label_column=config.label_column,
-    )
+    kind = _label_kind(config)
+    labels = _training_labels(config, text_columns) if config.do_train and kind != "number" else []
+    names = (config.label_column,) if kind == "number" else _label_names(config, labels)
+    common: dict[str, Any] = {
+        "name": "custom",
+        "title": _title(paths),
+        "metrics": METRICS_OF[kind],
+        "primary_metric": METRICS_OF[kind][0],
+        "paper_metrics": {},
+        "label_names": names,
+        "text_columns": text_columns,
+        "files": CustomFiles(paths, config.validation_fraction, config.seed),
+        "label_column": config.label_column,
+    }
+    if kind == "labels":
+        return MultiLabelTask(**common, label_separator=config.label_separator)
+    if kind == "number":
+        return CustomClassificationTask(**common, number_range=ANY_NUMBER)
+    weights = _class_weights(config, names, [label for row in labels for label in row])
+    return CustomClassificationTask(**common, class_weights=weights, label_smoothing=config.label_smoothing)
 
 
 def custom_tagging(config: NerConfig) -> CustomTaggingTask:
-    """The task of `--train_file` and its kin, for tagged text.
+    """Makes the task of `--train_file`, `--validation_file` and `--test_file` for tagged text.
 
-    Tags that mark entities (B-, I- and a type) are scored by entity F1, others by the share of words that are right.
+    Tags that mark entities (B-, I- and a type) are scored by entity F1, others by the share of words that are correct.
     """
-    files = config.data_files
+    paths = config.data_files
     tags = _tag_names(config)
     metric = "entity_f1" if are_entity_tags(tags) else "accuracy"
     logger.info("%d tags, scored by %s: %s", len(tags), metric, ", ".join(tags))
     return CustomTaggingTask(
         name="custom",
-        title=_title(files),
+        title=_title(paths),
         metrics=(metric,),
         primary_metric=metric,
         paper_metrics={},
         label_names=tags,
-        files=files,
+        files=CustomFiles(paths, config.validation_fraction, config.seed),
     )
 
 
@@ -146,27 +135,71 @@ def _check_names(text_columns: Sequence[str], label_column: str) -> None:
         if name == label_column:
             raise UserError(f"--text_columns: {name!r} is the column of labels; name another")
         if name in OTHER_COLUMNS:
-            raise UserError(f"--text_columns: {name!r} is no name for a text here; rename that column of the files")
+            raise UserError(f"--text_columns: {name!r} cannot name a text here; rename that column of the files")
 
 
-def _label_names(config: GlueConfig, text_columns: Sequence[str]) -> tuple[str, ...]:
+def _label_kind(config: GlueConfig) -> str:
+    """Returns whether rows have one `label`, several `labels` or a `number`; a finished model says so itself."""
+    if config.do_train:
+        return "number" if config.regression else "labels" if config.multi_label else "label"
+    model = _config_of_the_model(config)
+    several = model.problem_type == "multi_label_classification"
+    if config.multi_label and not several:
+        raise UserError(f"--multi_label: {config.model_name_or_path} gives one label to a row; leave --multi_label out")
+    return "labels" if several else "number" if _model_predicts_numbers(config) else "label"
+
+
+def _training_labels(config: GlueConfig, text_columns: Sequence[str]) -> list[list[str]]:
+    """Reads the labels of every training row; one each unless rows may have several."""
+    path, column = config.data_files["train"], config.label_column
+    separator = config.label_separator if config.multi_label else None
+    table = read_table(path, (*text_columns, column), list_separator=separator)
+    if separator is not None:
+        return [split_labels(text, separator) for text in table.columns[column]]
+    for row, label in enumerate(table.columns[column]):
+        if not label.strip():
+            raise table.error(row, f"column {column!r} is empty; give the row a label, or leave it out")
+    return [[label] for label in table.columns[column]]
+
+
+def _label_names(config: GlueConfig, labels: Sequence[Sequence[str]]) -> tuple[str, ...]:
     if not config.do_train:
         return _names_of_the_model(config)
-    path = config.data_files["train"]
-    table = read_table(path, (*text_columns, config.label_column))
-    labels = table.columns[config.label_column]
-    for row, label in enumerate(labels):
-        if not label.strip():
-            raise table.error(row, f"column {config.label_column!r} is empty; give the row a label, or leave it out")
-    names = sorted(set(labels), key=_numbers_first)
+    path, column = config.data_files["train"], config.label_column
+    names = sorted(set(chain.from_iterable(labels)), key=_numbers_first)
     if len(names) < 2:
-        raise UserError(f"{path}: column {config.label_column!r} is {names[0]!r} in every row; two labels are needed")
+        found = shown(names[0]) if names else "empty"
+        raise UserError(f"{path}: column {column!r} is {found} in every row; two labels are needed")
     if len(names) > 20 and len(names) > len(labels) // 2:
         raise UserError(
-            f"{path}: column {config.label_column!r} has {len(names)} different labels in {len(labels)} rows; name the "
-            "column of labels with --label_column, or predict numbers with --regression"
+            f"{path}: column {column!r} has {len(names)} different labels in {len(labels)} rows; name the column of "
+            "labels with --label_column, or predict numbers with --regression"
         )
     return tuple(names)
+
+
+def _class_weights(config: GlueConfig, names: Sequence[str], labels: Sequence[str]) -> tuple[float, ...]:
+    """Returns the weight of each label, as `--class_weights` says: `balanced`, or `label=weight` for each."""
+    if not config.class_weights:
+        return ()
+    if config.class_weights == ("balanced",):
+        return balanced_weights(labels, names)
+    given: dict[str, float] = {}
+    for item in config.class_weights:
+        name, _, number = item.rpartition("=")
+        try:
+            given[name] = float(number)
+        except ValueError:
+            given[name] = math.nan
+        if name not in names or not 0 < given[name] < math.inf:
+            raise UserError(
+                f"--class_weights {shown(item)}: write `balanced`, or label=weight with a positive number for each of: "
+                f"{listed(names)}"
+            )
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise UserError(f"--class_weights: no weight for {listed(missing)}; give every label one, or write `balanced`")
+    return tuple(given[name] for name in names)
 
 
 def _tag_names(config: NerConfig) -> tuple[str, ...]:
@@ -181,7 +214,7 @@ def _tag_names(config: NerConfig) -> tuple[str, ...]:
 
 
 def _model_predicts_numbers(config: GlueConfig) -> bool:
-    """Whether the finished model was trained with `--regression`, or as stock classes take a single label to be."""
+    """Returns whether the finished model was trained with `--regression`, or has one label as upstream models do."""
     model, name = _config_of_the_model(config), config.model_name_or_path
     numbers = model.problem_type == "regression" or len(model.id2label) == 1
     if numbers and len(model.id2label) > 1:
@@ -207,13 +240,14 @@ def _config_of_the_model(config: CustomDataConfig) -> Any:
 
 
 def _found_text_columns(path: Path) -> tuple[str, ...]:
-    """The first of `TEXT_COLUMNS` that a file has all of."""
+    """Returns the first of `TEXT_COLUMNS` that a file has all of."""
     names = [name for columns in TEXT_COLUMNS for name in columns]
     present = read_table(path, (), optional=names).columns
     for columns in TEXT_COLUMNS:
         if all(name in present for name in columns):
             return columns
-    raise UserError(f"{path}: no column 'text', nor 'text_a' and 'text_b'; name its columns with --text_columns")
+    known = ", ".join(" and ".join(map(repr, columns)) for columns in TEXT_COLUMNS)
+    raise UserError(f"{path}: no column of text ({known}); name its columns with --text_columns")
 
 
 def _numbers_first(label: str) -> tuple[int, float, str]:

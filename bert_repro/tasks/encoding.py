@@ -1,4 +1,4 @@
-"""Texts to token ids with the released runner's truncation, shared by all tasks."""
+"""Texts to token ids with the original implementation's truncation, shared by all tasks."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -41,7 +41,7 @@ def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> lis
 
 
 def special_ids(tokenizer: "PreTrainedTokenizerBase") -> tuple[int, int]:
-    """The ids of [CLS] and [SEP].
+    """Returns the ids of [CLS] and [SEP].
 
     Raises:
         UserError: the tokenizer lacks one of them.
@@ -55,7 +55,7 @@ def special_ids(tokenizer: "PreTrainedTokenizerBase") -> tuple[int, int]:
 
 
 def truncated_lengths(length_a: int, length_b: int, limit: int) -> tuple[int, int]:
-    """What truncation leaves of a pair (released run_classifier.py).
+    """Computes what truncation leaves of a pair (original run_classifier.py).
 
     One token at a time leaves the end of the longer text, on a tie that of the second, until both fit.
 
@@ -82,7 +82,7 @@ def truncated_lengths(length_a: int, length_b: int, limit: int) -> tuple[int, in
 def join(
     cls: int, sep: int, first: Sequence[int], second: Sequence[int] | None = None
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
-    """[CLS] first [SEP], or [CLS] first [SEP] second [SEP] (paper 3, Figure 2).
+    """Makes [CLS] first [SEP], or [CLS] first [SEP] second [SEP] (paper 3, Figure 2).
 
     Args:
         cls: id of [CLS].

@@ -17,6 +17,7 @@ from bert_repro.tasks.squad import scoring
 
 _FEATURES = {
     "labels": datasets.Value("int64"),
+    "label_sets": datasets.List(datasets.Value("int64")),
     "numbers": datasets.Value("float64"),
     "tags": datasets.List(datasets.Value("string")),
 }
@@ -53,10 +54,10 @@ class Scores(_LocalMetric):
     """
 
     def __init__(self, names: Sequence[str], **options: Any) -> None:
-        kinds = {METRICS[name].compares for name in names}
-        if len(kinds) != 1:
+        kinds = [kind for kind in _FEATURES if all(kind in METRICS[name].compares for name in names)]
+        if not kinds:
             raise ValueError(f"scores {', '.join(names)} do not compare one kind of values")
-        self.names, self._kind = tuple(names), kinds.pop()
+        self.names, self._kind = tuple(names), kinds[0]
         super().__init__("-".join(names), **options)
 
     def _info(self) -> Any:

@@ -22,7 +22,7 @@ Tags = Sequence[Sequence[str]]
 
 
 def accuracy(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
-    """Share of predictions that equal their reference.
+    """Computes the share of predictions that equal their reference.
 
     Args:
         predictions: label ids, shape (N,).
@@ -36,7 +36,7 @@ def accuracy(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
 
 
 def f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
-    """F1 of class 1 of two classes (GLUE's MRPC and QQP): 2 TP / (2 TP + FP + FN).
+    """Computes F1 of class 1 of two classes (GLUE's MRPC and QQP): 2 TP / (2 TP + FP + FN).
 
     0 when class 1 is neither predicted nor present.
 
@@ -53,6 +53,35 @@ def f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
     if not np.isin(np.concatenate([predicted, expected]), (0, 1)).all():
         raise ValueError("f1 is the score of class 1 of two classes; labels must be 0 or 1")
     return float(f1_score(expected, predicted, pos_label=1, zero_division=0.0))
+
+
+def macro_f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Computes the mean of the F1 of every label that is predicted or present, each counting the same.
+
+    Args:
+        predictions: label ids, shape (N,), or zeros and ones for several labels a row, (N, labels).
+        references: the same shape.
+
+    Raises:
+        ValueError: the shapes differ, or there is nothing to score.
+    """
+    return _averaged_f1(predictions, references, "macro")
+
+
+def weighted_f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Computes the mean of the F1 of every label, weighted by the rows that have it; otherwise as `macro_f1`."""
+    return _averaged_f1(predictions, references, "weighted")
+
+
+def micro_f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Computes F1 over all decisions of rows that may have several labels; shapes (N, labels)."""
+    return _averaged_f1(predictions, references, "micro")
+
+
+def exact_match(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Computes the share of rows whose labels are all correct; zeros and ones, shapes (N, labels)."""
+    predicted, expected = _arrays(predictions, references, dimensions=2)
+    return float(np.mean((predicted == expected).all(axis=1)))
 
 
 def matthews_correlation(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
@@ -76,7 +105,7 @@ def matthews_correlation(predictions: npt.ArrayLike, references: npt.ArrayLike) 
 
 
 def pearson(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
-    """Pearson correlation (GLUE's STS-B).
+    """Computes Pearson correlation (GLUE's STS-B).
 
     Undefined when predictions or references are constant; 0 then (our choice), as no linear relation is shown.
 
@@ -94,7 +123,7 @@ def pearson(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
 
 
 def spearman(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
-    """Spearman rank correlation (GLUE's STS-B): Pearson correlation of the ranks, ties sharing their mean rank.
+    """Computes Spearman rank correlation (GLUE's STS-B): that of the ranks, ties sharing their mean rank.
 
     Undefined when predictions or references are constant; 0 then (our choice).
 
@@ -112,7 +141,7 @@ def spearman(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
 
 
 def entity_f1(predictions: Tags, references: Tags) -> float:
-    """Entity F1 over all types as the conlleval script counts it (CoNLL-2003; seqeval's default mode, not strict).
+    """Computes entity F1 as the conlleval script counts it (CoNLL-2003; seqeval's default mode, not strict).
 
     An entity counts when its type and both ends agree; one never reaches over the end of a sentence. 0 when no
     entity is predicted or none present.
@@ -135,7 +164,7 @@ def entity_f1(predictions: Tags, references: Tags) -> float:
 
 
 def is_constant(values: npt.ArrayLike) -> bool:
-    """Whether all values are equal: the mark of a degenerate run when they are predictions."""
+    """Returns whether all values are equal: the mark of a degenerate run when they are predictions."""
     array = np.asarray(values)
     return bool((array == array[:1]).all())
 
@@ -146,20 +175,24 @@ class Metric:
 
     Args:
         function: takes predictions and references, returns a float.
-        compares: label ids, numbers, or one list of tags for each sentence.
+        compares: label ids, zeros and ones for each label (`label_sets`), numbers, or a list of tags for each sentence.
     """
 
     function: Callable[[Any, Any], float]
-    compares: Literal["labels", "numbers", "tags"]
+    compares: tuple[Literal["labels", "label_sets", "numbers", "tags"], ...]
 
 
 METRICS: Mapping[str, Metric] = {
-    "accuracy": Metric(accuracy, "labels"),
-    "f1": Metric(f1, "labels"),
-    "matthews_correlation": Metric(matthews_correlation, "labels"),
-    "pearson": Metric(pearson, "numbers"),
-    "spearmanr": Metric(spearman, "numbers"),
-    "entity_f1": Metric(entity_f1, "tags"),
+    "accuracy": Metric(accuracy, ("labels",)),
+    "f1": Metric(f1, ("labels",)),
+    "macro_f1": Metric(macro_f1, ("labels", "label_sets")),
+    "weighted_f1": Metric(weighted_f1, ("labels", "label_sets")),
+    "micro_f1": Metric(micro_f1, ("label_sets",)),
+    "exact_match": Metric(exact_match, ("label_sets",)),
+    "matthews_correlation": Metric(matthews_correlation, ("labels",)),
+    "pearson": Metric(pearson, ("numbers",)),
+    "spearmanr": Metric(spearman, ("numbers",)),
+    "entity_f1": Metric(entity_f1, ("tags",)),
 }
 
 
@@ -168,7 +201,7 @@ _HUB_NAMES = {"mnli_matched": "mnli", "mnli_mismatched": "mnli", "seqeval": "con
 
 
 def compute(names: Sequence[str], predictions: Any, references: Any) -> dict[str, float]:
-    """Several scores of the same predictions.
+    """Computes several scores of the same predictions.
 
     Args:
         names: keys of `METRICS`.
@@ -212,9 +245,18 @@ def load_metric(name: str, **options: Any) -> "evaluate.Metric":
     return Scores([name], **options)
 
 
-def _arrays(predictions: npt.ArrayLike, references: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _averaged_f1(predictions: npt.ArrayLike, references: npt.ArrayLike, average: str) -> float:
+    from sklearn.metrics import f1_score
+
+    predicted, expected = _arrays(predictions, references, dimensions=np.asarray(references).ndim)
+    return float(f1_score(expected, predicted, average=average, zero_division=0.0))
+
+
+def _arrays(
+    predictions: npt.ArrayLike, references: npt.ArrayLike, *, dimensions: int = 1
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     predicted, expected = np.asarray(predictions), np.asarray(references)
-    if predicted.shape != expected.shape or predicted.ndim != 1 or predicted.size == 0:
+    if predicted.shape != expected.shape or predicted.ndim != dimensions or predicted.size == 0:
         raise ValueError(f"predictions {predicted.shape} and references {expected.shape} must be one equal, full row")
     return predicted, expected
 

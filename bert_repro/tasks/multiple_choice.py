@@ -1,24 +1,25 @@
 """SWAG: which of four endings follows (paper 4.4; https://github.com/rowanz/swagaf).
 
-Four sequences per example, one vector scored against each [CLS], a softmax over the four. The loader takes the official
-`train.csv`, `val.csv` and `test.csv`, and files of one's own with their columns.
+A sequence for each ending, one vector scored against each [CLS], a softmax over them. The loader takes the official
+`train.csv`, `val.csv` and `test.csv`, and custom files with their columns and any number of endings.
 """
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from bert_repro.configs import FinetuningConfig, SwagConfig
-from bert_repro.errors import NonFiniteError
+from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks import encoding
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
-from bert_repro.tasks.prediction_files import read_prediction_rows, require_first_rows
-from bert_repro.tasks.splits import from_custom_files, from_hub, from_official_files, without_placeholder_labels
+from bert_repro.tasks.error_analysis import calibration_error
+from bert_repro.tasks.prediction_files import read_prediction_rows, require_first_rows, write_prediction_rows
+from bert_repro.tasks.splits import CustomFiles, from_hub, from_official_files, without_placeholder_labels
 from bert_repro.utils.readers import read_table, shown
 
 if TYPE_CHECKING:
@@ -27,18 +28,20 @@ if TYPE_CHECKING:
 
 HUB_DATASET, HUB_CONFIG = "allenai/swag", "regular"
 ENDINGS = ("ending0", "ending1", "ending2", "ending3")
-LABELS = ("0", "1", "2", "3")
+MOST_ENDINGS = 100
 FILES = {"train": "train.csv", "validation": "val.csv", "test": "test.csv"}
 
 
-def _segments(examples: Mapping[str, list[str]], start_segment: str) -> tuple[list[str], list[list[str]]]:
+def _segments(
+    examples: Mapping[str, list[str]], endings: Sequence[str], start_segment: str
+) -> tuple[list[str], list[list[str]]]:
     """Returns segment A of every example, and for each ending segment B of every example."""
     if start_segment == "A":
         firsts = [f"{first} {start}" for first, start in zip(examples["sent1"], examples["sent2"], strict=True)]
-        return firsts, [examples[name] for name in ENDINGS]
+        return firsts, [examples[name] for name in endings]
     seconds = [
         [f"{start} {ending}" for start, ending in zip(examples["sent2"], examples[name], strict=True)]
-        for name in ENDINGS
+        for name in endings
     ]
     return examples["sent1"], seconds
 
@@ -53,31 +56,37 @@ class SwagTask(Task):
     Args:
         start_segment: the segment that holds the start of the second sentence: `B`, before the ending, or `A`, after
             the first sentence.
-        files: one's own file of each split, in place of SWAG's.
+        endings: the columns of the endings.
+        files: custom files in place of SWAG's.
     """
 
     head: str = "BertReproForMultipleChoice"
     start_segment: str = "B"
     data_license: str | None = "unknown, as its card on the Hub says"
-    files: Mapping[str, Path] = field(default_factory=dict)
-    sequences_per_example: ClassVar[int] = len(ENDINGS)
+    endings: tuple[str, ...] = ENDINGS
+    files: CustomFiles | None = None
     encoding_code: ClassVar[tuple[Any, ...]] = (encoding, _segments)
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SwagTask":
-        """The task with the configuration's `start_segment` and files."""
+        """Returns the task with the configuration's `start_segment`."""
         if not isinstance(config, SwagConfig):
             return self
-        return dataclasses.replace(self, start_segment=config.start_segment, files=config.data_files)
+        return dataclasses.replace(self, start_segment=config.start_segment)
+
+    @property
+    def sequences_per_example(self) -> int:
+        """See `Task.sequences_per_example`."""
+        return len(self.endings)
 
     def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
         """See `Task.read_splits`; an unlabelled split has no column `label`."""
         if self.files:
-            return from_custom_files(self.files, splits, _read)
+            return self.files.read(splits, self._read, lambda dataset: dataset["label"][:])
         if data_dir is None:
             found = from_hub(HUB_DATASET, splits, name=HUB_CONFIG)
             return {split: _numbered(without_placeholder_labels(dataset)) for split, dataset in found.items()}
         paths = {split: data_dir / FILES[split] for split in splits}
-        return from_official_files(paths, _read, "--data_dir is the folder that holds SWAG's official CSV files")
+        return from_official_files(paths, self._read, "--data_dir is the folder that holds SWAG's official CSV files")
 
     def data_files(self, data_dir: Path) -> list[Path]:
         """See `Task.data_files`."""
@@ -90,14 +99,14 @@ class SwagTask(Task):
     def encode_batch(
         self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
     ) -> dict[str, list[Any]]:
-        """One feature of four sequences per example: [CLS] sentence [SEP] start and ending [SEP].
+        """Makes one feature of as many sequences as endings per example: [CLS] sentence [SEP] start and ending [SEP].
 
         Each pair is cut as every pair is: the longer segment loses its last token until both fit. `length` counts the
-        tokens of all four.
+        tokens of all of them.
         """
         cls, sep = special_ids(tokenizer)
         room = max_seq_length - 3
-        firsts, choices = _segments(examples, self.start_segment)
+        firsts, choices = _segments(examples, self.endings, self.start_segment)
         first_ids = token_ids(tokenizer, firsts)
         second_ids = [token_ids(tokenizer, seconds) for seconds in choices]
         features: dict[str, list[Any]] = {"input_ids": [], "token_type_ids": [], "length": [], "truncated": []}
@@ -115,7 +124,7 @@ class SwagTask(Task):
     def collate(
         self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
     ) -> Batch:
-        """Batches examples, four sequences each.
+        """Batches examples, as many sequences each as there are endings.
 
         Args:
             features: rows of what `encode` returned.
@@ -124,7 +133,7 @@ class SwagTask(Task):
             pad_to_multiple_of: round S up to a multiple of this; for padded batches only.
 
         Returns:
-            Padded: tensors (B, 4, S). Packed: (1, T) with `num_choices`. `labels` (B,) if the features have them.
+            Padded: tensors (B, endings, S). Packed: (1, T) with `num_choices`. `labels` (B,) if the features have them.
         """
         import torch
 
@@ -140,9 +149,9 @@ class SwagTask(Task):
             sequences, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
         )
         if packing:
-            batch["num_choices"] = len(ENDINGS)
+            batch["num_choices"] = len(self.endings)
         else:
-            batch = {name: tensor.view(len(features), len(ENDINGS), -1) for name, tensor in batch.items()}
+            batch = {name: tensor.view(len(features), len(self.endings), -1) for name, tensor in batch.items()}
         if "labels" in features[0]:
             batch["labels"] = torch.tensor([feature["labels"] for feature in features])
         return batch
@@ -150,7 +159,7 @@ class SwagTask(Task):
     def postprocess(
         self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
     ) -> Predictions:
-        """The likeliest ending of each example, with the `probabilities` of all four (N, 4)."""
+        """Returns the likeliest ending of each example, with the `probabilities` of all, (N, endings)."""
         logits = np.stack(list(outputs)).astype(np.float64)
         if not np.isfinite(logits).all():
             raise NonFiniteError(f"{self.name}: the model's output is not finite")
@@ -168,42 +177,73 @@ class SwagTask(Task):
     def write_predictions(
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
     ) -> list[Path]:
-        """Writes `predictions.SPLIT.csv`: index, prediction (the ending, from 0), the probability of each ending."""
+        """Writes `predictions.SPLIT.csv`: index, prediction (the ending, from 0), label (where known), the probability
+        of each ending, and the texts."""
         path = Path(directory) / f"predictions.{split}.csv"
-        with path.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(",".join(["index", "prediction", *(f"probability_{name}" for name in ENDINGS)]) + "\n")
-            rows = zip(dataset["idx"], predictions["prediction"], predictions["probabilities"], strict=True)
-            for index, ending, shares in rows:
-                file.write(",".join([str(index), str(ending), *(f"{share:.6f}" for share in shares)]) + "\n")
+        columns: dict[str, Sequence[object]] = {"index": dataset["idx"][:], "prediction": predictions["prediction"]}
+        if self.is_labelled(dataset):
+            columns["label"] = dataset["label"][:]
+        for number, name in enumerate(self.endings):
+            columns[f"probability_{name}"] = [f"{share:.6f}" for share in predictions["probabilities"][:, number]]
+        columns |= {name: dataset[name][:] for name in ("sent1", "sent2", *self.endings)}
+        write_prediction_rows(path, columns)
         return [path]
 
+    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
+        """See `Task.score_details`."""
+        expected = np.asarray(dataset["label"][:])
+        error = calibration_error(predictions["probabilities"], predictions["prediction"], expected)
+        return {"calibration_error": error}
+
+    def _read(self, split: str, path: Path) -> "datasets.Dataset":
+        import datasets
+
+        texts = ("sent1", "sent2", *self.endings)
+        required, optional = (texts, ("label",)) if split == "test" else ((*texts, "label"), ())
+        table = read_table(path, required, optional=optional)
+        for name in self.endings:
+            for row, text in enumerate(table.columns[name]):
+                if not text.strip():
+                    raise table.error(row, f"column {name!r} is empty; every row needs {len(self.endings)} endings")
+        columns: dict[str, list[Any]] = {name: table.columns[name] for name in texts}
+        if "label" in table.columns:
+            columns["label"] = table.parsed("label", self._parse_label)
+        return datasets.Dataset.from_dict({**columns, "idx": list(range(len(table.lines)))})
+
+    def _parse_label(self, text: str) -> int:
+        labels = [str(number) for number in range(len(self.endings))]
+        if text not in labels:
+            raise ValueError(f"label {shown(text)} is not known; it must be one of: {', '.join(labels)}")
+        return labels.index(text)
+
     def data_description(self) -> dict[str, Any]:
-        """See `Task.data_description`; nothing is known of one's own files."""
+        """See `Task.data_description`; nothing is known of custom files."""
         if self.files:
             return super().data_description()
         return {"dataset": HUB_DATASET, "config": HUB_CONFIG, "language": "en", "license": self.data_license}
 
 
-def _read(split: str, path: Path) -> "datasets.Dataset":
-    import datasets
+def custom_choices(config: SwagConfig) -> SwagTask:
+    """Makes the task of `--train_file`, `--validation_file` and `--test_file` with the columns of SWAG.
 
-    texts = ("sent1", "sent2", *ENDINGS)
-    required, optional = (texts, ("label",)) if split == "test" else ((*texts, "label"), ())
-    table = read_table(path, required, optional=optional)
-    for name in ENDINGS:
-        for row, text in enumerate(table.columns[name]):
-            if not text.strip():
-                raise table.error(row, f"column {name!r} is empty; every row needs four endings")
-    columns: dict[str, list[Any]] = {name: table.columns[name] for name in texts}
-    if "label" in table.columns:
-        columns["label"] = table.parsed("label", _label)
-    return datasets.Dataset.from_dict({**columns, "idx": list(range(len(table.lines)))})
+    The number of endings is that of the first file: `ending0`, `ending1` and so on.
 
-
-def _label(text: str) -> int:
-    if text not in LABELS:
-        raise ValueError(f"label {shown(text)} is not known; it must be one of: {', '.join(LABELS)}")
-    return LABELS.index(text)
+    Raises:
+        UserError: the file cannot be read or has fewer than two endings.
+    """
+    path = next(iter(config.data_files.values()))
+    present = read_table(path, (), optional=[f"ending{number}" for number in range(MOST_ENDINGS)]).columns
+    count = next(number for number in range(MOST_ENDINGS + 1) if f"ending{number}" not in present)
+    if count < 2:
+        raise UserError(f"{path}: no columns 'ending0' and 'ending1'; a choice needs two endings or more")
+    return dataclasses.replace(
+        SWAG,
+        name="custom",
+        title=path.stem,
+        paper_metrics={},
+        endings=tuple(f"ending{number}" for number in range(count)),
+        files=CustomFiles(config.data_files, config.validation_fraction, config.seed),
+    )
 
 
 def _numbered(dataset: "datasets.Dataset") -> "datasets.Dataset":

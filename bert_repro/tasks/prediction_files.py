@@ -1,10 +1,35 @@
-"""Reads back the predictions that a finished run wrote, to score each example of a split again."""
+"""Files of predictions: written with the texts they are about, and read back to score each example again."""
 
 import csv
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bert_repro.errors import UserError
+
+
+def write_prediction_rows(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
+    """Writes `predictions.SPLIT.tsv` or `.csv` with a first row of names.
+
+    White space inside a text becomes single spaces, so that a row is a line; .tsv has no quotes.
+
+    Args:
+        path: the file; its ending says the format.
+        columns: name -> a value for each row.
+    """
+    rows = ([" ".join(str(value).split()) for value in row] for row in zip(*columns.values(), strict=True))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if path.suffix == ".csv":
+            csv.writer(file, lineterminator="\n").writerows((list(columns), *rows))
+        else:
+            file.writelines("\t".join(row) + "\n" for row in (list(columns), *rows))
+
+
+def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes one JSON object per line."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
 def read_prediction_rows(path: Path) -> list[dict[str, str]]:
@@ -15,8 +40,9 @@ def read_prediction_rows(path: Path) -> list[dict[str, str]]:
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; name the output folder of a run with --do_eval")
+    plain: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
     with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",", quoting=csv.QUOTE_NONE))
+        return list(csv.DictReader(file, **plain))
 
 
 def require_first_rows(path: Path, found: Sequence[str], expected: Sequence[str]) -> None:

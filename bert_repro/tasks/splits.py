@@ -1,14 +1,20 @@
 """Finds the splits of a task: official files, custom files, or a dataset of the Hub."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from bert_repro.errors import UserError
+from bert_repro.utils.randomness import draw
 
 if TYPE_CHECKING:
     import datasets
 
+HELD_OUT = 31  # names this draw in `randomness.draw`
 Read = Callable[[str, Path], "datasets.Dataset"]
 """Reads the file of a split."""
 
@@ -30,16 +36,77 @@ def from_official_files(paths: Mapping[str, Path], read: Read, fix: str) -> "dic
     return {split: read(split, path) for split, path in present.items()}
 
 
-def from_custom_files(files: Mapping[str, Path], splits: Sequence[str], read: Read) -> "dict[str, datasets.Dataset]":
-    """Reads the user's files of some splits.
+@dataclass(frozen=True)
+class CustomFiles:
+    """The user's own files.
 
-    Raises:
-        UserError: none of the splits has one.
+    Args:
+        paths: the file of each split that there is.
+        validation_fraction: share of the training rows that becomes the `validation` split; None: that split has a file
+            or is not there.
+        seed: draws these rows.
     """
-    found = {split: files[split] for split in splits if split in files}
-    if not found:
-        raise UserError(f"no file for the {splits[0]} split; name it with --{splits[0]}_file")
-    return {split: read(split, path) for split, path in found.items()}
+
+    paths: Mapping[str, Path]
+    validation_fraction: float | None = None
+    seed: int = 0
+
+    def read(
+        self,
+        splits: Sequence[str],
+        read: Read,
+        strata: "Callable[[datasets.Dataset], Sequence[Hashable]] | None" = None,
+    ) -> "dict[str, datasets.Dataset]":
+        """Reads the files of some splits.
+
+        Args:
+            splits: the splits wanted.
+            read: reads one file.
+            strata: what to keep in proportion when rows are held out, for each row; None: nothing.
+
+        Raises:
+            UserError: none of the splits has a file, or too few rows are there to hold some out.
+        """
+        divided = self.validation_fraction is not None
+        sources = {split: "train" if divided and split == "validation" else split for split in splits}
+        present = {split: source for split, source in sources.items() if source in self.paths}
+        if not present:
+            raise UserError(f"no file for the {splits[0]} split; name it with --{splits[0]}_file")
+        found = {}
+        for split, source in present.items():
+            path = self.paths[source]
+            dataset = read(source, path)
+            if divided and source == "train":
+                groups = [None] * len(dataset) if strata is None else strata(dataset)
+                held = held_out_rows(groups, self.validation_fraction or 0.0, self.seed)
+                dataset = dataset.select(np.flatnonzero(held if split == "validation" else ~held))
+            if not len(dataset):
+                raise UserError(
+                    f"--validation_fraction {self.validation_fraction}: leaves no row for the {split} split of {path}; "
+                    "give another share or a file of its own"
+                )
+            found[split] = dataset
+        return found
+
+
+def held_out_rows(strata: Sequence[Hashable], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+    """Draws rows to hold out, of each stratum in proportion (to within one row).
+
+    Args:
+        strata: a value for each row; rows of equal values are a stratum.
+        fraction: share of the rows.
+        seed: another seed draws other rows.
+
+    Returns:
+        Whether each row is held out, (N,).
+    """
+    numbers = {value: number for number, value in enumerate(dict.fromkeys(strata))}
+    groups = np.array([numbers[value] for value in strata], dtype=np.int64)
+    order = np.lexsort((draw(seed, HELD_OUT, np.arange(len(groups))), groups))
+    steps = np.floor(np.arange(len(groups) + 1) * fraction + 0.5)
+    held = np.zeros(len(groups), dtype=bool)
+    held[order] = np.diff(steps) > 0
+    return held
 
 
 def from_hub(

@@ -182,13 +182,16 @@ class Table:
         return values
 
 
-def read_table(path: Path, required: Sequence[str], *, optional: Sequence[str] = ()) -> Table:
+def read_table(
+    path: Path, required: Sequence[str], *, optional: Sequence[str] = (), list_separator: str | None = None
+) -> Table:
     """Reads columns of a .csv, .tsv or .jsonl (.json: also one object per line) file as text.
 
     Args:
         path: the file; its ending says the format.
         required: names of columns that must be there.
         optional: names of columns to read where they are there.
+        list_separator: where given, JSON lines may hold lists of texts, which become one text with this in between.
 
     Returns:
         The rows in the order of the file.
@@ -201,8 +204,9 @@ def read_table(path: Path, required: Sequence[str], *, optional: Sequence[str] =
         raise UserError(f"{path}: unknown format; name a file that ends in {', '.join(TABLE_SUFFIXES)}")
     if not path.is_file():
         raise UserError(f"{path}: no such file")
-    read = {".tsv": read_tsv, ".csv": read_csv}.get(path.suffix, read_json_lines)
-    return read(path, required, optional=optional)
+    if path.suffix in (".tsv", ".csv"):
+        return (read_tsv if path.suffix == ".tsv" else read_csv)(path, required, optional=optional)
+    return read_json_lines(path, required, optional=optional, list_separator=list_separator)
 
 
 def read_csv(path: Path, required: Sequence[str], *, optional: Sequence[str] = ()) -> Table:
@@ -281,7 +285,9 @@ def _tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield number, line.split("\t")
 
 
-def read_json_lines(path: Path, required: Sequence[str], *, optional: Sequence[str] = ()) -> Table:
+def read_json_lines(
+    path: Path, required: Sequence[str], *, optional: Sequence[str] = (), list_separator: str | None = None
+) -> Table:
     """Reads fields of a file with one JSON object per line; numbers become text; see `read_table`."""
     records: list[dict[str, Any]] = []
     lines: list[int] = []
@@ -292,7 +298,9 @@ def read_json_lines(path: Path, required: Sequence[str], *, optional: Sequence[s
     table = _with_rows(Table(path, {}, lines))
     present = [name for name in optional if name in records[0]]
     for name in (*required, *present):
-        table.columns[name] = [_text_field(table, row, record, name) for row, record in enumerate(records)]
+        table.columns[name] = [
+            _text_field(table, row, record, name, list_separator) for row, record in enumerate(records)
+        ]
     return table
 
 
@@ -304,10 +312,14 @@ def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
     return value
 
 
-def _text_field(table: Table, row: int, record: dict[str, Any], name: str) -> str:
+def _text_field(table: Table, row: int, record: dict[str, Any], name: str, list_separator: str | None) -> str:
     if name not in record:
         raise table.error(row, f"no field {name!r}; found {listed(record)}")
     value = record[name]
+    if list_separator is not None and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        if any(list_separator in item for item in value):
+            raise table.error(row, f"field {name!r}: an item holds {list_separator!r}; set another --label_separator")
+        value = list_separator.join(value)
     if isinstance(value, str):
         if half := half_surrogate(value):
             raise table.error(row, f"field {name!r} has half a surrogate pair at character {half}; repair it")

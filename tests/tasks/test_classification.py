@@ -138,9 +138,9 @@ def test_predictions_are_written_with_label_names_in_file_order(tmp_path):
     (path,) = RTE.write_predictions(tmp_path, "test", dataset, predictions)
     assert path.name == "predictions.test.tsv"
     assert path.read_text() == (
-        "index\tprediction\tprobability_entailment\tprobability_not_entailment\n"
-        "7\tnot_entailment\t0.250000\t0.750000\n"
-        "3\tentailment\t1.000000\t0.000000\n"
+        "index\tprediction\tprobability_entailment\tprobability_not_entailment\tsentence1\tsentence2\n"
+        "7\tnot_entailment\t0.250000\t0.750000\t0\t50\n"
+        "3\tentailment\t1.000000\t0.000000\t0\t50\n"
     )
 
 
@@ -150,7 +150,7 @@ def test_written_numbers_come_back_exactly(tmp_path):
     predictions = STSB.postprocess(dataset, dataset, list(values[:, None]))
     (path,) = STSB.write_predictions(tmp_path, "validation", dataset, predictions)
     rows = [line.split("\t") for line in path.read_text().splitlines()]
-    assert rows[0] == ["index", "prediction"]
+    assert rows[0] == ["index", "prediction", "sentence1", "sentence2"]
     assert np.array_equal(np.array([row[1] for row in rows[1:]], dtype=np.float32), values)
 
 

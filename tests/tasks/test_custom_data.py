@@ -55,7 +55,7 @@ def test_label_names_come_from_the_training_file_in_order(csv_file):
     assert task.label_names == ("maybe", "no", "yes")
     assert task.model_settings()["id2label"] == {0: "maybe", 1: "no", 2: "yes"}
     assert task.load(None, ["train"])["train"]["label"][:] == [2, 1, 0, 2]
-    assert task.metrics == ("accuracy", "matthews_correlation")
+    assert task.metrics == ("accuracy", "macro_f1", "weighted_f1", "matthews_correlation")
 
 
 def test_labels_that_are_numbers_are_ordered_as_numbers(tmp_path):
@@ -67,6 +67,8 @@ def test_labels_that_are_numbers_are_ordered_as_numbers(tmp_path):
 def test_pairs_and_names_of_columns(tmp_path):
     (tmp_path / "train.tsv").write_text('text_a\ttext_b\tlabel\na "x\tb\t0\nc\td\t1\n')
     assert configured_task(config(train_file=tmp_path / "train.tsv")).text_columns == ("text_a", "text_b")
+    pairs = write_csv(tmp_path / "glue.csv", [("q", "p", 1), ("r", "s", 0)], header="sentence1,sentence2,label")
+    assert configured_task(config(train_file=pairs)).text_columns == ("sentence1", "sentence2")
     write_csv(tmp_path / "other.csv", [("q", "p", 1), ("r", "s", 0)], header="question,passage,fits")
     settings = GlueConfig(
         **MODEL,
@@ -122,7 +124,7 @@ def test_without_training_the_model_says_that_it_predicts_numbers(tmp_path, sett
         assert test["label"][:] == [-2.5, 1000.0]
         predictions = task.postprocess(test, test, [np.array([0.25]), np.array([7.0])])
         (written,) = task.write_predictions(tmp_path, "test", test, predictions)
-        assert written.read_text() == "index\tprediction\n0\t0.25\n1\t7\n"
+        assert written.read_text() == "index\tprediction\tlabel\ttext\n0\t0.25\t-2.5\ta\n1\t7\t1000\tb\n"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_a_finished_model_that_predicts_something_else_is_refused(tmp_path, csv_
         ("x.xlsx", "", "unknown format"),
     ],
 )
-def test_bad_files_are_refused_with_their_row(tmp_path, csv_file, name, content, told):
+def test_a_bad_file_is_refused_with_its_line(tmp_path, csv_file, name, content, told):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
@@ -170,8 +172,8 @@ def test_bad_files_are_refused_with_their_row(tmp_path, csv_file, name, content,
     [
         ({"text_columns": ("label",)}, "--text_columns: 'label' is the column of labels; name another"),
         ({"label_column": "text"}, "--text_columns: 'text' is the column of labels; name another"),
-        ({"text_columns": ("text", "idx")}, "--text_columns: 'idx' is no name for a text here; rename that column"),
-        ({"text_columns": ("label",), "label_column": "idx"}, "--text_columns: 'label' is no name for a text here"),
+        ({"text_columns": ("text", "idx")}, "--text_columns: 'idx' cannot name a text here; rename that column"),
+        ({"text_columns": ("label",), "label_column": "idx"}, "--text_columns: 'label' cannot name a text here"),
     ],
 )
 def test_text_and_labels_are_columns_of_their_own(tmp_path, columns, told):
@@ -192,7 +194,7 @@ def test_columns_that_are_no_labels_are_noticed(tmp_path):
         configured_task(config(train_file=write_csv(tmp_path / "one.csv", [("x", "a")] * 3)))
     with pytest.raises(UserError, match="30 different labels in 30 rows"):
         configured_task(config(train_file=write_csv(tmp_path / "ids.csv", [("x", n) for n in range(30)])))
-    with pytest.raises(UserError, match="no column 'text', nor 'text_a' and 'text_b'; name its columns"):
+    with pytest.raises(UserError, match=r"no.csv: no column of text \('text', 'text_a' and 'text_b', 'sentence1'"):
         configured_task(config(train_file=write_csv(tmp_path / "no.csv", [("x", 1)], header="body,label")))
 
 
@@ -225,7 +227,7 @@ def test_each_recipe_takes_its_own_tasks_only():
 @pytest.mark.parametrize(
     ("recipe", "told"),
     [
-        (GlueConfig, "--task_name is missing; it must be one of: cola, .*, ax, or name files of your own with --train"),
+        (GlueConfig, "--task_name is missing; it must be one of: cola, .*, ax, or name your own files with --train"),
         (SquadConfig, "--task_name is missing; it must be one of: squad, squad_v2$"),
     ],
 )
@@ -259,7 +261,7 @@ def test_other_tags_are_scored_by_accuracy(tmp_path):
     assert task.score({"prediction": [["DET", "NOUN", "NOUN"]]}, train) == {"accuracy": pytest.approx(2 / 3)}
 
 
-def test_without_own_files_the_task_is_the_named_one():
+def test_without_custom_files_the_task_is_the_named_one():
     assert configured_task(NerConfig(**MODEL, do_train=True)) is get_task("conll2003")
     assert configured_task(GlueConfig(**MODEL, do_train=True, task_name="rte")) is get_task("rte")
 

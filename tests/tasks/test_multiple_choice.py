@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from bert_repro import BertReproConfig, BertReproForMultipleChoice
 from bert_repro.configs import SwagConfig
 from bert_repro.errors import NonFiniteError, UserError
-from bert_repro.tasks import get_task
+from bert_repro.tasks import configured_task, get_task
 from bert_repro.tasks.multiple_choice import ENDINGS, SWAG
 
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
@@ -61,7 +61,7 @@ def test_the_test_file_has_no_labels(tmp_path):
     ("row", "told"),
     [
         ("1,v,1,x,One.,He,gold,a,b,c,1", "line 3: 11 columns, expected 12"),
-        ("1,v,1,x,One.,He,gold,a,b,c,,1", "line 3: column 'ending3' is empty; every row needs four endings"),
+        ("1,v,1,x,One.,He,gold,a,b,c,,1", "line 3: column 'ending3' is empty; every row needs 4 endings"),
         ("1,v,1,x,One.,He,gold,a,b,c,d,4", "line 3: column 'label': label '4' is not known"),
         ("1,v,1,x,One.,He,gold,a,b,c,d,", "line 3: column 'label': label '' is not known"),
         ('1,v,1,x,"One.,He,gold,a,b,c,d,1', "line 3: unexpected end of data"),
@@ -134,10 +134,9 @@ def test_scores_and_predictions(tmp_path, examples):
     assert predictions["probabilities"].sum(axis=1) == pytest.approx([1, 1])
     (path,) = SWAG.write_predictions(tmp_path, "test", examples, predictions)
     lines = path.read_text().splitlines()
-    assert (
-        lines[0] == "index,prediction,probability_ending0,probability_ending1,probability_ending2,probability_ending3"
-    )
-    assert lines[1] == "0,2,0.000000,0.000000,1.000000,0.000000"
+    probabilities = ",".join(f"probability_{name}" for name in ENDINGS)
+    assert lines[0] == f"index,prediction,label,{probabilities},sent1,sent2,{','.join(ENDINGS)}"
+    assert lines[1] == "0,2,2,0.000000,0.000000,1.000000,0.000000,1 2,4,10 20,11 21,12 22,13 23"
     with pytest.raises(NonFiniteError):
         SWAG.postprocess(examples, examples, [np.full(4, np.nan, dtype=np.float32)])
 
@@ -150,7 +149,7 @@ def test_the_papers_settings_are_the_defaults(tokenizer):
     assert SWAG.prepared(other, tokenizer).start_segment == "A"
 
 
-def test_ones_own_rows_in_any_table(tmp_path):
+def test_custom_rows_may_have_any_number_of_endings(tmp_path):
     row = {"sent1": "One.", "sent2": "He", **dict(zip(ENDINGS, "abcd", strict=True)), "label": 3}
     (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({**row, "label": 0}) + "\n")
     write(tmp_path, "0,v,1,x,One.,He,gold,a,b,c,d,1", name="own.csv")
@@ -158,7 +157,7 @@ def test_ones_own_rows_in_any_table(tmp_path):
         model_name_or_path="x", do_train=True, do_eval=True,
         train_file=str(tmp_path / "own.jsonl"), validation_file=str(tmp_path / "own.csv"),
     )  # fmt: skip
-    task = SWAG.prepared(own, None)
+    task = configured_task(own).prepared(own, None)
     found = task.load(None, ["train"]) | task.load(None, ["validation"])
     assert found["train"]["label"][:] == [3, 0] and found["validation"]["sent2"][:] == ["He"]
     assert task.data_description() == {"dataset": None} and SWAG.data_description()["dataset"] == "allenai/swag"
@@ -166,3 +165,7 @@ def test_ones_own_rows_in_any_table(tmp_path):
     (tmp_path / "own.jsonl").write_text(json.dumps(three) + "\n")
     with pytest.raises(UserError, match="line 1: no field 'ending3'"):
         task.load(None, ["train"])
+    fewer = configured_task(SwagConfig(model_name_or_path="x", do_train=True, train_file=str(tmp_path / "own.jsonl")))
+    assert fewer.endings == ENDINGS[:3] and fewer.sequences_per_example == 3
+    with pytest.raises(UserError, match="label '3' is not known; it must be one of: 0, 1, 2"):
+        fewer.load(None, ["train"])

@@ -41,7 +41,7 @@ class GlueFile:
 
 
 def official_files(*texts: str, label: str = "label", index: str = "index") -> dict[str, GlueFile]:
-    """train.tsv, dev.tsv and test.tsv with the same columns; the usual case."""
+    """Describes train.tsv, dev.tsv and test.tsv with the same columns, the usual case."""
     return {
         "train": GlueFile("train.tsv", texts, label),
         "validation": GlueFile("dev.tsv", texts, label),

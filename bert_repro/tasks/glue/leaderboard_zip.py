@@ -21,7 +21,7 @@ from bert_repro.configs import GlueZipCheckConfig, GlueZipConfig
 from bert_repro.errors import UserError
 from bert_repro.paper_results import SPLIT_ROWS
 from bert_repro.tasks.glue import glue_tasks
-from bert_repro.utils.readers import read_tsv, shown
+from bert_repro.utils.readers import listed, read_tsv, shown
 
 logger = logging.getLogger("bert_repro")
 
@@ -57,7 +57,7 @@ class LeaderboardFile:
         return () if self.task.number_range else self.task.file_labels or self.task.label_names
 
     def spelt(self, prediction: str) -> str:
-        """A prediction of our files in the zip's spelling: its label's, or a number within the range."""
+        """Returns a prediction of our files in the zip's spelling: its label's, or a number within the range."""
         if self.task.number_range is None:
             names = self.task.label_names
             return self.labels[names.index(prediction)] if prediction in names else prediction
@@ -66,7 +66,7 @@ class LeaderboardFile:
         return prediction if math.isnan(number) else f"{min(max(number, low), high):.6f}"
 
     def fault(self, prediction: str) -> str | None:
-        """What is wrong with a prediction as it stands in the zip."""
+        """Returns what is wrong with a prediction as written in the zip."""
         if self.task.number_range is None:
             fits, wanted = prediction in self.labels, f"one of: {', '.join(self.labels)}"
         else:
@@ -98,7 +98,7 @@ class FinishedRun:
     results: Mapping[str, Any]
 
     def predictions(self, split: str) -> Path | None:
-        """The file of its predictions for a split, if it made one."""
+        """Returns the file of its predictions for a split, if it made one."""
         written = self.results.get("splits", {}).get(split, {}).get("files", [])
         path = self.folder / f"predictions.{split}.tsv"
         return path if path.name in written and path.is_file() else None
@@ -139,7 +139,7 @@ def make_glue_zip(config: GlueZipConfig) -> Path:
 
 
 def find_runs(folders: Iterable[Path]) -> list[FinishedRun]:
-    """The finished runs of GLUE tasks in some folders, at any depth; what lies in a run's own folder is not one.
+    """Finds the finished runs of GLUE tasks in some folders, at any depth, but not below a run's own folder.
 
     Raises:
         UserError: a folder does not exist, or a results.json cannot be read.
@@ -194,7 +194,7 @@ def _text(rows: Iterable[tuple[str, str]]) -> bytes:
 
 
 def _foreign_diagnostics(chosen: Mapping[LeaderboardFile, FinishedRun | None]) -> list[str]:
-    """Says if AX was predicted by another model than MNLI. What was moved since cannot be told and is let pass."""
+    """Says if AX was predicted by another model than MNLI. What was moved since cannot be seen and is accepted."""
     models = {file.task.name: run.model for file, run in chosen.items() if run is not None}
     ax, mnli = models.get("ax"), models.get("mnli")
     if ax is None or mnli is None or ax == mnli:
@@ -209,7 +209,7 @@ def _foreign_diagnostics(chosen: Mapping[LeaderboardFile, FinishedRun | None]) -
 
 
 def _commands(chosen: Mapping[LeaderboardFile, FinishedRun | None]) -> dict[str, str]:
-    """For every file without a run, the command that makes one."""
+    """Returns, for every file without a run, the command that makes one."""
     mnli = next(
         (run.model for file, run in chosen.items() if run is not None and file.task is glue_tasks.MNLI), "MNLI_RUN"
     )
@@ -273,7 +273,7 @@ def read_zip(path: Path) -> tuple[dict[str, bytes], list[str]]:
                 name = entry.filename
                 limit = _LONGEST_ROW * (known[name].rows + 1) if name in known else 0
                 if name in contents:
-                    faults.append(f"{shown(name)}: is in the zip more than once")
+                    faults.append(f"{listed([name])}: is in the zip more than once")
                     continue
                 contents[name] = b""
                 if limit and entry.file_size > limit:
@@ -291,7 +291,7 @@ def read_zip(path: Path) -> tuple[dict[str, bytes], list[str]]:
 
 
 def find_faults(contents: Mapping[str, bytes]) -> list[str]:
-    """Everything that is missing or wrong, one line each; empty when the leaderboard would take it.
+    """Lists everything that is missing or wrong, one line each; empty when the leaderboard would take it.
 
     Args:
         contents: the files of the zip by name.
@@ -313,7 +313,7 @@ def find_faults(contents: Mapping[str, bytes]) -> list[str]:
 
 
 def _file_faults(file: LeaderboardFile, content: bytes) -> Iterator[str]:
-    """What is wrong with one file; lines are numbered as an editor numbers them."""
+    """Yields what is wrong with one file; lines are numbered as an editor numbers them."""
     try:
         lines = content.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:

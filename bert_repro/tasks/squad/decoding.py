@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Float64Array = npt.NDArray[np.float64]
 NO_CANDIDATE = "empty"
-"""What the released code answers in v1.1 where no span is left."""
+"""What the original implementation answers in v1.1 where no span is left."""
 CERTAIN_NULL = 1e9
 """Null odds of a question for which no span is left: finite, for JSON, and above every threshold."""
 _WORDS_IN_CACHE = 100_000
@@ -46,7 +46,7 @@ class Decoder:
     def candidates(
         self, scores: Float64Array, passage_at: int, window: tuple[int, int], may_start: npt.NDArray[np.bool_]
     ) -> "Candidates":
-        """The spans of one window that can be answers.
+        """Returns the spans of one window that can be answers.
 
         Args:
             scores: start and end score of each position, (S, 2).
@@ -55,11 +55,11 @@ class Decoder:
             may_start: for each piece of the window, whether it has most context here, (pieces,).
 
         Returns:
-            The candidates in the released order: by rank of their start, then of their end.
+            The candidates in the order of the original implementation: by rank of their start, then of their end.
         """
         size = window[1]
         if self.exact:
-            # Only the passage is searched; the released n-best list comes from as many pairs.
+            # Only the passage is searched; the original n-best list comes from as many pairs.
             starts = ends = np.arange(size) + passage_at
         else:
             starts, ends = (np.argsort(-scores[:, side], kind="stable")[: self.n_best_size] for side in (0, 1))
@@ -85,7 +85,7 @@ class Decoder:
         scores: Sequence[Float64Array],
         passage_at: int,
     ) -> "Answer":
-        """What the model says to one question.
+        """Returns what the model says to one question.
 
         Args:
             passage: the passage.
@@ -103,7 +103,7 @@ class Decoder:
     def decode(
         self, passage: Passage, windows: Sequence["Candidates"], nulls: Sequence[tuple[float, float]]
     ) -> "Answer":
-        """The best answers of a question over all its windows.
+        """Returns the best answers of a question over all its windows.
 
         Args:
             passage: the passage.
@@ -154,13 +154,13 @@ class Candidates:
     end_scores: Float64Array
 
     def columns(self) -> tuple[IntArray, IntArray, Float64Array, Float64Array]:
-        """The four arrays."""
+        """Returns the four arrays."""
         return self.first, self.last, self.start_scores, self.end_scores
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model says to one question.
+    """Returns what the model says to one question.
 
     Args:
         text: the best answer that is not empty; "" where there is none.
@@ -193,18 +193,18 @@ def _answer(best: list[dict[str, Any]], null_score: float, nullable: bool) -> An
 
 
 def text_by_offsets(passage: Passage, first: int, last: int) -> str:
-    """The characters of the context from the first piece's to the last piece's (`answer_text=offsets`)."""
+    """Returns the characters of the context from the first piece's to the last piece's (`answer_text=offsets`)."""
     return passage.context[passage.starts[first] : passage.ends[last]]
 
 
 @dataclass(frozen=True)
-class ReleasedText:
-    """The text of an answer as the released code recovers it (`answer_text=original`).
+class OriginalText:
+    """The text of an answer as the original implementation recovers it (`answer_text=original`).
 
-    The whole whitespace words of the span, joined by single spaces, are tokenised as BERT's first stage does (cleaned,
+    The whitespace words of the span, joined by single spaces, are tokenized as BERT's first stage does (cleaned,
     lower-cased, accents stripped, split at punctuation). Where the predicted pieces stand in that and it has as many
     characters as the words, spaces apart, the n-th character of the one is the n-th of the other, which trims the
-    words. Otherwise the whole words are the answer.
+    words. Otherwise the words are the answer.
 
     Args:
         tokenizer: a fast tokenizer of transformers.
@@ -217,7 +217,7 @@ class ReleasedText:
         object.__setattr__(self, "_split", _first_stage(self.tokenizer))
 
     def __call__(self, passage: Passage, first: int, last: int) -> str:
-        """The text of pieces `first` to `last`."""
+        """Returns the text of pieces `first` to `last`."""
         words = passage.words_between(first, last)
         whole = " ".join(words)
         split = " ".join(part for part in map(self._split, words) if part)
@@ -232,7 +232,7 @@ class ReleasedText:
 
 
 def _first_stage(tokenizer: "PreTrainedTokenizerBase") -> Callable[[str], str]:
-    """What BERT does to a word before it looks for pieces, parts joined by spaces; remembered for each word."""
+    """Returns what BERT does to a word before it looks for pieces, parts joined by spaces; remembered for each word."""
     backend: Any = tokenizer.backend_tokenizer  # type: ignore[attr-defined]
     normalizer, splitter = backend.normalizer, backend.pre_tokenizer
 

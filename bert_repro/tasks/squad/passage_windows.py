@@ -1,4 +1,4 @@
-"""Passages as tokens, the windows that slide over them, and where the answer lies in a window (released run_squad.py).
+"""Passages as tokens, the windows that slide over them, and where the answer lies in a window (original run_squad.py).
 
 Three ways to count a place: characters of the context, whitespace words of it, and pieces (WordPiece tokens) of it.
 """
@@ -21,7 +21,7 @@ NO_ANSWER = (0, 0)
 """Target of a window without the full answer: [CLS]."""
 UNFOUND = (-1, -1)
 """Target of a window whose question's answer cannot be found in the passage; it is not trained on."""
-_WORD = re.compile("[^ \t\r\n\u202f]+")  # what the released code takes for whitespace, not all of Unicode's
+_WORD = re.compile("[^ \t\r\n\u202f]+")  # what the original implementation takes for whitespace, not all of Unicode's
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Passage:
     word_of: IntArray
 
     def words_between(self, first: int, last: int) -> list[str]:
-        """The whitespace words from that of piece `first` to that of piece `last`."""
+        """Returns the whitespace words from that of piece `first` to that of piece `last`."""
         spans = self.words[self.word_of[first] : self.word_of[last] + 1].tolist()
         return [self.context[start:end] for start, end in spans]
 
 
 def tokenize_passages(tokenizer: "PreTrainedTokenizerBase", contexts: Sequence[str]) -> Iterator[Passage]:
-    """Tokenises contexts in full.
+    """Tokenizes contexts in full.
 
     Args:
         tokenizer: a fast tokenizer of transformers.
@@ -85,7 +85,7 @@ def shared_passages(tokenizer: "PreTrainedTokenizerBase", contexts: Sequence[str
 
 
 def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Where the windows over a passage begin, and how many pieces each holds.
+    """Computes where the windows over a passage begin, and how many pieces each holds.
 
     Args:
         length: pieces of the passage.
@@ -103,8 +103,9 @@ def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def fullest_windows(spans: Sequence[tuple[int, int]], length: int) -> IntArray:
-    """For each piece the window in which it has most context: min(left, right) + 0.01 x window length, the first of
-    equals.
+    """Finds for each piece the window in which it has most context, the first of equals.
+
+    Context is min(left, right) + 0.01 x window length.
 
     Args:
         spans: from `window_spans`.
@@ -128,7 +129,7 @@ def fullest_windows(spans: Sequence[tuple[int, int]], length: int) -> IntArray:
 
 
 def answer_span(passage: Passage, answer: str, start: int, answer_ids: Sequence[int]) -> tuple[int, int] | None:
-    """The pieces of an answer: its characters widened to whitespace words, then narrowed to the first pieces that equal
+    """Finds the pieces of an answer: its characters widened to whitespace words, then narrowed to the first that equal
     the answer's own, where there are such.
 
     Args:
@@ -178,7 +179,7 @@ def first_answer_spans(
 
 
 def target(span: tuple[int, int] | None, window: tuple[int, int], offset: int) -> tuple[int, int]:
-    """Start and end of an answer as positions of the model's input.
+    """Returns start and end of an answer as positions of the model's input.
 
     Args:
         span: first and last piece of the answer.

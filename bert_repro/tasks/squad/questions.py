@@ -89,7 +89,7 @@ class ListsOnDisk:
 
 
 def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every question with its context; the nesting is checked on the way."""
+    """Yields every question with its context; the nesting is checked on the way."""
     for number, article in enumerate(_list(path, read_json(path), "data", "the file")):
         for place, paragraph in enumerate(_list(path, article, "paragraphs", f"data[{number}]")):
             where = f"data[{number}].paragraphs[{place}]"
@@ -127,7 +127,7 @@ def _text(path: Path, identity: str, holder: dict[str, Any], key: str) -> str:
 def _answers(
     path: Path, identity: str, question: dict[str, Any], context: str, unanswerable: bool
 ) -> dict[str, list[Any]] | None:
-    """The answers as columns; None where the question says nothing about them."""
+    """Returns the answers as columns; None where the question says nothing about them."""
     if "answers" not in question:
         return None
     where = f"question {shown(identity)}"
@@ -158,7 +158,7 @@ def _answers(
 
 
 def _are_labelled(path: Path, columns: dict[str, list[Any]]) -> bool:
-    """Whether the questions have answers; all or none must."""
+    """Returns whether the questions have answers; all or none must."""
     without = [identity for identity, answers in zip(columns["id"], columns["answers"], strict=True) if answers is None]
     if without and len(without) < len(columns["id"]):
         raise UserError(

@@ -29,13 +29,13 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalize_answer(text: str) -> str:
-    """An answer as SQuAD's scripts compare it: lower case, no ASCII punctuation, no articles, single spaces."""
+    """Rewrites an answer as SQuAD's scripts compare it: lower case, no ASCII punctuation or articles, single spaces."""
     kept = text.lower().translate(_NO_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", kept).split())
 
 
 def answer_scores(prediction: str, references: Sequence[str], *, empty_is_answer: bool = False) -> tuple[float, float]:
-    """Exact match and F1 of one answer, each the best over its references, as SQuAD's scripts count them.
+    """Computes exact match and F1 of one answer, each the best over its references, as SQuAD's scripts count them.
 
     F1 is that of the bags of words of the normalised texts.
 
@@ -87,14 +87,14 @@ class QuestionScores:
     is_answered: npt.NDArray[np.bool_]
 
     def at(self, null_odds: FloatArray, threshold: float) -> "QuestionScores":
-        """The scores when a question is left unanswered where its null odds exceed the threshold."""
+        """Returns the scores when a question is left unanswered where its null odds exceed the threshold."""
         null = null_odds > threshold
         right = (~self.has_answer).astype(np.float64)
         exact, f1 = (np.where(null, right, scores) for scores in (self.exact_match, self.f1))
         return QuestionScores(exact, f1, self.has_answer, self.is_answered & ~null)
 
     def summary(self) -> dict[str, float]:
-        """`exact_match` and `f1` over all questions and, where some have no answer, over either kind.
+        """Returns `exact_match` and `f1` over all questions and, where some have no answer, over either kind.
 
         Of an unanswerable question both are 1 when it is left unanswered, so there they are one number.
         """
@@ -126,7 +126,7 @@ def score_questions(texts: Sequence[str], answers: Sequence[Sequence[str]], *, u
 
 
 def best_threshold(scores: FloatArray, questions: QuestionScores, null_odds: FloatArray) -> tuple[float, float]:
-    """The threshold on the null odds with the best mean score, found as the v2.0 script finds it.
+    """Finds the threshold on the null odds with the best mean score, as the v2.0 script does.
 
     Beginning with no question answered, questions are answered in the order of their null odds. The first threshold
     that reaches the best sum wins; 0 where none is better than to answer nothing.
@@ -149,7 +149,7 @@ def best_threshold(scores: FloatArray, questions: QuestionScores, null_odds: Flo
 
 
 def threshold_report(questions: QuestionScores, null_odds: FloatArray) -> dict[str, float]:
-    """Best exact match and F1 over all thresholds, with the thresholds that reach them."""
+    """Returns best exact match and F1 over all thresholds, with the thresholds that reach them."""
     best_exact, exact_at = best_threshold(questions.exact_match, questions, null_odds)
     best_f1, f1_at = best_threshold(questions.f1, questions, null_odds)
     return {
@@ -204,11 +204,11 @@ def score_squad(config: SquadScoringConfig) -> dict[str, float]:
 
 
 def answer_texts(dataset: "datasets.Dataset") -> list[list[str]]:
-    """The right answers of every question of a labelled split."""
+    """Returns the right answers of every question of a labelled split."""
     return [answers["text"] for answers in dataset["answers"]]
 
 
-def values_by_id(path: Path, dataset: "datasets.Dataset", kind: Any, told: str) -> list[Any]:
+def values_by_id(path: Path, dataset: "datasets.Dataset", kind: Any, meaning: str) -> list[Any]:
     """Reads a JSON object of one value per question, in the order of the data set.
 
     Ids that the data set does not have are left out, as the official scripts do, and counted in the log.
@@ -218,7 +218,7 @@ def values_by_id(path: Path, dataset: "datasets.Dataset", kind: Any, told: str) 
     """
     content = read_json(path)
     if not isinstance(content, dict):
-        raise UserError(f"{path}: holds no object; write question ids with their {told}s")
+        raise UserError(f"{path}: does not hold an object; write question ids with their {meaning}s")
     missing = [identity for identity in dataset["id"] if identity not in content]
     if missing:
         raise UserError(
@@ -231,7 +231,7 @@ def values_by_id(path: Path, dataset: "datasets.Dataset", kind: Any, told: str) 
         unordered = isinstance(value, int | float) and not abs(value) <= sys.float_info.max
         if not isinstance(value, kind) or isinstance(value, bool) or unordered:
             raise UserError(
-                f"{path}, question {shown(identity)}: {shown(value)} is no {told}; write one {told} for each id"
+                f"{path}, question {shown(identity)}: {shown(value)} is not a {meaning}; write one for each id"
             )
     if len(content) > len(values):
         logger.warning("%s: %d entries belong to no question and are left out", path, len(content) - len(values))
@@ -239,7 +239,7 @@ def values_by_id(path: Path, dataset: "datasets.Dataset", kind: Any, told: str) 
 
 
 def by_id(dataset: "datasets.Dataset", values: Sequence[Any]) -> Mapping[str, Any]:
-    """Question id -> value, in the order of the data set."""
+    """Maps question ids to values, in the order of the data set."""
     return dict(zip(dataset["id"], values, strict=True))
 
 

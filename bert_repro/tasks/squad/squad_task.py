@@ -1,4 +1,4 @@
-"""SQuAD v1.1 and v2.0: the answer to a question is a span of a passage (paper 4.2, 4.3; released run_squad.py).
+"""SQuAD v1.1 and v2.0: the answer to a question is a span of a passage (paper 4.2, 4.3; original run_squad.py).
 
 A question over a long passage is one example with several features, one for each window. `questions` reads the files,
 `passage_windows` makes windows, `decoding` turns scores into answers, `scoring` scores them.
@@ -22,7 +22,7 @@ from bert_repro.tasks.encoding import join, special_ids, token_ids
 from bert_repro.tasks.prediction_files import require_first_rows
 from bert_repro.tasks.splits import from_hub
 from bert_repro.tasks.squad import passage_windows, scoring
-from bert_repro.tasks.squad.decoding import Decoder, ReleasedText, text_by_offsets
+from bert_repro.tasks.squad.decoding import Decoder, OriginalText, text_by_offsets
 from bert_repro.tasks.squad.passage_windows import (
     NO_ANSWER,
     UNFOUND,
@@ -61,7 +61,7 @@ class SquadTask(Task):
         files: the official file of each split.
         hub_dataset: its id on the Hub.
         unanswerable: whether a question may have no answer (v2.0).
-        settings: what the run is told.
+        settings: of the run.
         null_score_diff_threshold: v2.0: leave a question unanswered where the null score exceeds the best answer's by
             more than this; None: not chosen yet, counts as 0.
         tokenizer: of the model; `prepared` puts it in.
@@ -99,7 +99,7 @@ class SquadTask(Task):
         return replace(self, settings=config, null_score_diff_threshold=threshold, tokenizer=tokenizer)
 
     def restored(self, model_config: Any) -> "SquadTask":
-        """The task with the model's own threshold, unless the run names one or is an ensemble's.
+        """Returns the task with the model's own threshold, unless the run names one or is an ensemble's.
 
         A member's threshold is about its own scores, not about the mean of several models' scores.
         """
@@ -108,7 +108,7 @@ class SquadTask(Task):
         return replace(self, null_score_diff_threshold=model_config.null_score_diff_threshold)
 
     def tuned(self, predictions: Predictions, dataset: "datasets.Dataset") -> "SquadTask":
-        """The task with the threshold that is best for F1 (paper 4.3), unless the run names one."""
+        """Returns the task with the threshold that is best for F1 (paper 4.3), unless the run names one."""
         if not self.unanswerable or self.null_score_diff_threshold is not None:
             return self
         questions, odds = self._questions(predictions, dataset)
@@ -120,7 +120,7 @@ class SquadTask(Task):
         return replace(self, null_score_diff_threshold=threshold)
 
     def model_settings(self) -> dict[str, Any]:
-        """How the loss is taken, and the threshold; None for v1.1, so that none is left of an earlier training."""
+        """Returns how the loss is taken, and the threshold; None for v1.1, to drop that of an earlier training."""
         threshold = self.null_score_diff_threshold if self.unanswerable else None
         return {"qa_loss": self.settings.qa_loss, "null_score_diff_threshold": threshold}
 
@@ -155,7 +155,7 @@ class SquadTask(Task):
     def encode_batch(
         self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
     ) -> dict[str, list[Any]]:
-        """[CLS] question [SEP] window [SEP] for every window of every question."""
+        """Makes [CLS] question [SEP] window [SEP] for every window of every question."""
         cls, sep = special_ids(tokenizer)
         questions = token_ids(tokenizer, examples["question"])
         passages = shared_passages(tokenizer, examples["context"])
@@ -194,7 +194,9 @@ class SquadTask(Task):
         if self.settings.qa_softmax == "paragraph" and not self.unanswerable:
             kept &= starts != NO_ANSWER[0]
         if not kept.any():
-            raise UserError(f"--do_train: the training set of {self.name} has no answer where it says; mend its file")
+            raise UserError(
+                f"--do_train: the training set of {self.name} has no answer where it says; correct its file"
+            )
         return features if kept.all() else features.select(np.flatnonzero(kept))
 
     def epoch_size(self, features: "datasets.Dataset") -> int:
@@ -239,7 +241,7 @@ class SquadTask(Task):
     # ---------------------------------------------------------------------------------------------------- answers
 
     def feature_outputs(self, output: Any, lengths: Sequence[int]) -> list[FloatArray]:
-        """Start and end score of every token of each window, (length, 2)."""
+        """Returns start and end score of every token of each window, (length, 2)."""
         scores = np.stack(
             [logits.detach().float().cpu().numpy() for logits in (output.start_logits, output.end_logits)]
         )
@@ -248,7 +250,7 @@ class SquadTask(Task):
     def postprocess(
         self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
     ) -> Predictions:
-        """The best text of each question, for v2.0 before the threshold, with its `null_odds` and `nbest` list.
+        """Returns the best text of each question, for v2.0 before the threshold, with its `null_odds` and `nbest` list.
 
         The outputs of one question and, on disk, the n-best lists are all that is held beside texts and odds.
         """
@@ -273,7 +275,7 @@ class SquadTask(Task):
         return {"prediction": texts, "null_odds": odds, "nbest": nbest}
 
     def answers(self, predictions: Predictions) -> list[str]:
-        """What the model answers: the best text or, in v2.0 beyond the threshold, "" for no answer."""
+        """Returns what the model answers: the best text or, in v2.0 beyond the threshold, "" for no answer."""
         if not self.unanswerable:
             return list(predictions["prediction"])
         pairs = zip(predictions["prediction"], predictions["null_odds"], strict=True)
@@ -287,7 +289,7 @@ class SquadTask(Task):
         ]
 
     def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
-        """`exact_match` and `f1`; for v2.0 those at the threshold, at 0 and at the best thresholds."""
+        """Computes `exact_match` and `f1`; for v2.0 those at the threshold, at 0 and at the best thresholds."""
         columns = {"id": dataset["id"], "prediction_text": predictions["prediction"]}
         options = {}
         if self.unanswerable:
@@ -333,7 +335,7 @@ class SquadTask(Task):
         return paths
 
     def data_description(self) -> dict[str, Any]:
-        """See `Task.data_description`; nothing is known of one's own files."""
+        """See `Task.data_description`; nothing is known of custom data."""
         if self.settings.train_file or self.settings.validation_file:
             return super().data_description()
         return {"dataset": self.hub_dataset, "language": "en", "license": self.data_license}
@@ -352,7 +354,7 @@ class SquadTask(Task):
             n_best_size=settings.n_best_size,
             max_answer_length=settings.max_answer_length,
             nullable=self.unanswerable,
-            text_of=ReleasedText(self.tokenizer) if settings.answer_text == "original" else text_by_offsets,
+            text_of=OriginalText(self.tokenizer) if settings.answer_text == "original" else text_by_offsets,
         )
 
     def _dataset_passages(self, dataset: "datasets.Dataset") -> Iterator[Passage]:

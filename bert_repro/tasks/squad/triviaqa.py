@@ -2,7 +2,7 @@
 
 TriviaQA (Joshi et al., 2017; https://nlp.cs.washington.edu/triviaqa) gives a question, the names of its answer, and
 documents that may hold it, but not where. As in the paper, a passage is the beginning of a document; it becomes an
-example if one of the names stands in it, and is left out otherwise.
+example if it holds one of the names, and is left out otherwise.
 """
 
 import json
@@ -30,7 +30,7 @@ _BOUND = r"(?<!\w)(?:{})(?!\w)"
 def convert_triviaqa(config: TriviaqaConfig) -> dict[str, int]:
     """Writes the questions of a file of TriviaQA, one for every document that answers it, as SQuAD v1.1's JSON.
 
-    Ids are `QuestionId--Filename`. The first answer is the first place where a name stands; others are the other
+    Ids are `QuestionId--Filename`. The first answer is the first place that holds a name; others are the other
     spellings found.
 
     Returns:
@@ -53,8 +53,8 @@ def convert_triviaqa(config: TriviaqaConfig) -> dict[str, int]:
     except OSError as error:
         raise UserError(f"--output_file {target}: cannot be written ({error.strerror}); name another") from error
     if not counts["examples"]:
-        raise UserError(f"{source}: no example came of {_told(counts)}; {evidence.hint()}")
-    logger.info("%s: %s", target, _told(counts))
+        raise UserError(f"{source}: no example came of {_listed(counts)}; {evidence.hint()}")
+    logger.info("%s: %s", target, _listed(counts))
     if counts["missing"]:
         logger.warning("%d documents are not in %s, for example %s", counts["missing"], evidence.root, evidence.lost)
     return dict(counts)
@@ -79,7 +79,7 @@ def _write(target: Path, articles: Iterator[dict[str, Any]]) -> None:
 
 
 def first_tokens(text: str, limit: int) -> str:
-    """The beginning of a text, up to the end of its `limit`-th token: a word, or a punctuation mark."""
+    """Returns the beginning of a text, up to the end of its `limit`-th token: a word, or a punctuation mark."""
     for number, token in enumerate(_TOKEN.finditer(text), start=1):
         if number == limit:
             return text[: token.end()]
@@ -87,7 +87,7 @@ def first_tokens(text: str, limit: int) -> str:
 
 
 def find_answers(context: str, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Where names of an answer stand in a text, as SQuAD's answers; each spelling once, the first place first.
+    """Finds names of an answer in a text, as SQuAD's answers; each spelling once, the first place first.
 
     Case and the kind of white space do not count, and a name is a name only between other characters than letters and
     digits. Where several begin, the longest counts.
@@ -142,7 +142,7 @@ class _Evidence:
             raise UserError(f"{path}: is not UTF-8 (byte {error.start}); get the file again") from None
 
     def hint(self) -> str:
-        """What to look at where nothing came of a file."""
+        """Returns what to look at where nothing came of a file."""
         return f"{self.lost} is not there, name the right --evidence_dir" if self.lost else "name another --qa_file"
 
 
@@ -161,7 +161,7 @@ def _questions(path: Path) -> list[dict[str, Any]]:
 def _articles(
     path: Path, questions: Sequence[Any], evidence: _Evidence, max_tokens: int, counts: Counter[str]
 ) -> Iterator[dict[str, Any]]:
-    """An article of one paragraph and one question for every document that answers its question."""
+    """Yields an article of one paragraph and one question for every document that answers its question."""
     for number, question in enumerate(questions):
         where = f"{path}, Data[{number}]"
         identity, asked = (_text(where, question, name) for name in ("QuestionId", "Question"))
@@ -229,5 +229,5 @@ def _answer_names(where: str, question: dict[str, Any]) -> list[str]:
     return names
 
 
-def _told(counts: Counter[str]) -> str:
+def _listed(counts: Counter[str]) -> str:
     return ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())

@@ -42,7 +42,7 @@ class Conll2003Task(TaggingTask):
     def deviations(
         self, tokenizer: "PreTrainedTokenizerBase", splits: "Mapping[str, datasets.Dataset]"
     ) -> dict[str, str]:
-        """What `TaggingTask.deviations` finds, and `uncased`."""
+        """Returns what `TaggingTask.deviations` finds, and `uncased`."""
         found = super().deviations(tokenizer, splits)
         if _is_uncased(tokenizer):
             found["uncased"] = (

@@ -18,7 +18,7 @@ Int32Array = npt.NDArray[np.int32]
 
 
 class Window(NamedTuple):
-    """A stretch of a document.
+    """A part of a document.
 
     Args:
         start, end: its tokens.
@@ -52,7 +52,7 @@ class TokenizedDocument:
         Args:
             sentences: for each sentence the token ids of each word.
             room: tokens that a window holds; a longer word keeps its first ones.
-            unknown: stands for a word that the tokenizer leaves nothing of.
+            unknown: replaces a word that the tokenizer leaves nothing of.
         """
         words = [list(word[:room]) or [unknown] for sentence in sentences for word in sentence]
         lengths = np.array([len(word) for word in words], dtype=np.int32)
@@ -79,11 +79,11 @@ def token_labels(length: int, places: Int32Array, tags: Sequence[int]) -> npt.ND
 
 
 def windows(document: TokenizedDocument, context: str, room: int) -> Iterator[Window]:
-    """The windows of a document, in the order of their words.
+    """Yields the windows of a document, in the order of their words.
 
     Args:
         document: its tokens.
-        context: `sentence`: a window per sentence. `tile`: as many whole sentences as fit, each word in one window.
+        context: `sentence`: a window per sentence. `tile`: as many complete sentences as fit, each word in one window.
             `centred`: a window per sentence, filled up with the document's tokens on both sides.
         room: tokens that a window holds, special tokens apart. A sentence that is longer is cut between words.
     """

@@ -73,7 +73,7 @@ def read_tagged_text(path: Path, *, may_lack_tags: bool = False) -> TaggedSenten
 
 
 def are_entity_tags(tags: Sequence[str]) -> bool:
-    """Whether tags mark entities: O and B-, I- (and E-, S-) before a type."""
+    """Returns whether tags mark entities: O and B-, I- (and E-, S-) before a type."""
     return any(tag != "O" for tag in tags) and all(ENTITY_TAG.fullmatch(tag) for tag in tags)
 
 

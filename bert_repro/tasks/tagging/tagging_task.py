@@ -20,6 +20,7 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks import encoding
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import special_ids
+from bert_repro.tasks.error_analysis import entity_details
 from bert_repro.tasks.prediction_files import require_first_rows
 from bert_repro.tasks.tagging import document_windows
 from bert_repro.tasks.tagging.document_windows import TokenizedDocument, token_labels, windows, word_pieces
@@ -40,7 +41,7 @@ class TaggingTask(Task):
     """A tag for every word.
 
     A split has a row per sentence with the columns `words` and, if it is labelled, `tags` (places in `label_names`),
-    and, where documents are known, `document` (a number; the sentences of a document stand together).
+    and, where documents are known, `document` (a number; the sentences of a document follow each other).
 
     Args:
         context: what a window holds: `tile`, `centred` or `sentence`; see
@@ -50,13 +51,13 @@ class TaggingTask(Task):
 
     head: str = "BertReproForTokenClassification"
     context: str = "tile"
-    # Windows reach over sentences, and documents must stay whole.
+    # Windows reach over sentences, and documents must stay together.
     reference_column: ClassVar[str] = "tags"
     encodes_at_once: ClassVar[bool] = True
     encoding_code: ClassVar[tuple[Any, ...]] = (encoding, document_windows)
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "TaggingTask":
-        """The task with the configuration's `ner_context`."""
+        """Returns the task with the configuration's `ner_context`."""
         if not isinstance(config, NerConfig):
             return self
         return dataclasses.replace(self, context=config.ner_context)
@@ -64,7 +65,7 @@ class TaggingTask(Task):
     def deviations(
         self, tokenizer: "PreTrainedTokenizerBase", splits: "Mapping[str, datasets.Dataset]"
     ) -> dict[str, str]:
-        """`no_documents`, where context was asked for and a split does not tell its documents apart."""
+        """Returns `no_documents`, where context was asked for and a split does not tell its documents apart."""
         without = [name for name, dataset in splits.items() if "document" not in dataset.column_names]
         if self.context == "sentence" or not without:
             return {}
@@ -136,11 +137,11 @@ class TaggingTask(Task):
         return batch
 
     def loss_items(self, features: Sequence[Feature]) -> npt.NDArray[np.int64]:
-        """The words tagged in each window."""
+        """Returns the words tagged in each window."""
         return np.array([len(feature["places"]) for feature in features], dtype=np.int64)
 
     def feature_outputs(self, output: Any, lengths: Sequence[int]) -> list[FloatArray]:
-        """The logits of each window's tokens, (length, tags)."""
+        """Returns the logits of each window's tokens, (length, tags)."""
         logits: FloatArray = output.logits.detach().float().cpu().numpy()
         if len(logits) == len(lengths):
             return [row[:length] for row, length in zip(logits, lengths, strict=True)]
@@ -149,7 +150,7 @@ class TaggingTask(Task):
     def postprocess(
         self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
     ) -> Predictions:
-        """The likeliest tag of every word: a list of tags for each sentence."""
+        """Returns the likeliest tag of every word: a list of tags for each sentence."""
         predicted: list[str] = []
         for places, logits in zip(features["places"], outputs, strict=True):
             scores = logits[places]
@@ -173,6 +174,12 @@ class TaggingTask(Task):
             predictions=predicted, references=list(chain.from_iterable(dataset["tags"]))
         )
         return scores
+
+    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
+        """See `Task.score_details`; of entities, not of other tags."""
+        if self.metrics == ("accuracy",):
+            return {}
+        return entity_details(predictions["prediction"], self.references(dataset))
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
         """See `Task.is_degenerate`; whether every word has the same tag."""
@@ -210,7 +217,7 @@ class TaggingTask(Task):
 
 
 def tagged_dataset(sentences: TaggedSentences, label_names: Sequence[str], *, entities: bool) -> "datasets.Dataset":
-    """The split that a `TaggingTask` takes.
+    """Returns the split that a `TaggingTask` takes.
 
     Args:
         sentences: what a file holds.

@@ -9,7 +9,7 @@ import pytest
 from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer
 
 from bert_repro.corpus.tokenizer import SPECIAL_TOKENS, load_tokenizer
-from bert_repro.tasks.squad.decoding import CERTAIN_NULL, Decoder, ReleasedText, text_by_offsets
+from bert_repro.tasks.squad.decoding import CERTAIN_NULL, Decoder, OriginalText, text_by_offsets
 from bert_repro.tasks.squad.passage_windows import fullest_windows, tokenize_passages, window_spans
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
@@ -68,7 +68,7 @@ def text_of(tokenizer, context, wanted):
     passage = passage_of(tokenizer, context)
     start = context.index(wanted)
     inside = np.flatnonzero((passage.starts >= start) & (passage.ends <= start + len(wanted)))
-    return ReleasedText(tokenizer)(passage, int(inside[0]), int(inside[-1]))
+    return OriginalText(tokenizer)(passage, int(inside[0]), int(inside[-1]))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_of_repeated_answers_in_one_word_the_first_is_taken_as_released(tokenize
     passage = passage_of(tokenizer, "x (ab-AB) y")
     second = next(place for place, start in enumerate(passage.starts) if start == 6)
     assert passage.context[passage.starts[second]] == "A"
-    assert ReleasedText(tokenizer)(passage, second, second + 1) == "ab"
+    assert OriginalText(tokenizer)(passage, second, second + 1) == "ab"
     assert text_by_offsets(passage, second, second + 1) == "AB"
 
 
@@ -135,7 +135,7 @@ def random_context(generator, fragments=FRAGMENTS):
 def test_texts_equal_the_character_by_character_alignment(tokenizer, cased, lowercase):
     chosen = tokenizer if lowercase else cased
     generator = random.Random(7)
-    recover, compared, trimmed = ReleasedText(chosen), 0, 0
+    recover, compared, trimmed = OriginalText(chosen), 0, 0
     # The slow first stage of transformers composes characters in cased text; the release and the fast one do not.
     fragments = FRAGMENTS if lowercase else [fragment for fragment in FRAGMENTS if "\u0301" not in fragment]
     for _ in range(300):
@@ -201,7 +201,7 @@ def test_answers_equal_the_walk_through_all_spans(tokenizer, exact, nullable, le
     """With three levels of scores nearly all are equal, so the order among equals shows."""
     generator, numbers = random.Random(levels), np.random.default_rng(levels)
     decoder = Decoder(
-        exact=exact, n_best_size=5, max_answer_length=4, nullable=nullable, text_of=ReleasedText(tokenizer)
+        exact=exact, n_best_size=5, max_answer_length=4, nullable=nullable, text_of=OriginalText(tokenizer)
     )
     for _ in range(60):
         passage = passage_of(tokenizer, random_context(generator))

@@ -1,0 +1,117 @@
+"""What a score hides: scores of each label, confusions, calibration, and the errors that the model was surest of."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+MOST_LABELS = 50
+"""A confusion matrix of more labels is left out."""
+ERRORS = 100
+CALIBRATION_BINS = 15
+
+IntArray = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+
+
+def label_details(predictions: IntArray, references: IntArray, names: Sequence[str]) -> dict[str, Any]:
+    """Scores each label of rows that have one label.
+
+    Args:
+        predictions: label ids, (N,).
+        references: label ids, (N,).
+        names: of the labels.
+
+    Returns:
+        `per_label`: precision, recall, F1 and rows of each; `macro_f1` and `weighted_f1` over all labels that are
+        predicted or present; `confusion_matrix`, whose rows are true and whose columns are predicted labels, in the
+        order of `names`; left out for more than `MOST_LABELS` labels.
+    """
+    from sklearn.metrics import confusion_matrix
+
+    from bert_repro.tasks.metrics import compute
+
+    ids = list(range(len(names)))
+    details: dict[str, Any] = {
+        "per_label": per_label(np.eye(len(ids))[predictions], np.eye(len(ids))[references], names)
+    }
+    details |= compute(("macro_f1", "weighted_f1"), predictions, references)
+    if len(names) <= MOST_LABELS:
+        details["confusion_matrix"] = confusion_matrix(references, predictions, labels=ids).tolist()
+    return details
+
+
+def per_label(
+    predictions: npt.ArrayLike, references: npt.ArrayLike, names: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Returns precision, recall, F1 and rows of each label; 0 where nothing is predicted or present.
+
+    Args:
+        predictions: zeros and ones, (N, labels).
+        references: the same shape.
+        names: of the labels.
+    """
+    from sklearn.metrics import precision_recall_fscore_support
+
+    columns = precision_recall_fscore_support(
+        np.asarray(references, dtype=np.int64), np.asarray(predictions, dtype=np.int64), average=None, zero_division=0.0
+    )
+    return {
+        name: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "rows": int(rows)}
+        for name, precision, recall, f1, rows in zip(names, *columns, strict=True)
+    }
+
+
+def calibration_error(probabilities: Float64Array, predictions: IntArray, references: IntArray) -> float:
+    """Computes the expected calibration error: how far the model's confidence is from how often it is correct.
+
+    Rows are put into 15 bins of equal width by the probability of their answer; the error is the mean over the rows of
+    the distance between accuracy and mean probability of their bin (Guo et al., 2017).
+
+    Args:
+        probabilities: (N, labels).
+        predictions: label ids, (N,).
+        references: label ids, (N,).
+    """
+    sure = probabilities[np.arange(len(predictions)), predictions]
+    correct = predictions == references
+    bins = np.minimum((sure * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+    sums = (np.bincount(bins, weights=values, minlength=CALIBRATION_BINS) for values in (sure, correct))
+    return float(np.abs(np.subtract(*sums)).sum() / len(sure))
+
+
+def surest_errors(probabilities: Float64Array, predictions: IntArray, references: IntArray) -> list[int]:
+    """Returns the rows that the model got wrong with the highest probability, at most `ERRORS`, the surest first."""
+    sure = probabilities[np.arange(len(predictions)), predictions]
+    wrong = np.flatnonzero(predictions != references)
+    return [int(row) for row in wrong[np.argsort(-sure[wrong], kind="stable")][:ERRORS]]
+
+
+def entity_details(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Scores each type of entity as the conlleval script counts them.
+
+    Args:
+        predictions: a list of BIO tags for each sentence.
+        references: the same shape.
+
+    Returns:
+        `per_entity`: precision, recall, F1 and entities of each type; `precision` and `recall` over all types.
+    """
+    from seqeval.metrics import classification_report
+
+    report = classification_report(
+        [list(tags) for tags in references], [list(tags) for tags in predictions], output_dict=True, zero_division=0
+    )
+    total = report.pop("micro avg")
+    for mean in ("macro avg", "weighted avg"):
+        report.pop(mean)
+    columns = {"precision": "precision", "recall": "recall", "f1": "f1-score"}
+    return {
+        "per_entity": {
+            name: {ours: float(row[theirs]) for ours, theirs in columns.items()} | {"entities": int(row["support"])}
+            for name, row in report.items()
+        },
+        "precision": float(total["precision"]),
+        "recall": float(total["recall"]),
+    }
