@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -280,4 +281,18 @@ def test_the_end_of_a_run_says_where_everything_is_and_what_to_type_next(
     for line, name in ((predict, "run_glue"), (upload, "push_to_hub")):
         program, recipe, *arguments = line.removeprefix("next:").split()
         assert (program, recipe) == ("bert-repro", name)
+        cli.parse(RECIPES[recipe].config, arguments)
+
+
+def commands(name: str) -> list[list[str]]:
+    """The calls of recipes in a help text, as lists of words."""
+    text = re.sub(r"\\\n\s*", " ", help_text(name))
+    calls = re.findall(r"^    (?:accelerate launch -m bert_repro|bert-repro) (.+)$", text, re.MULTILINE)
+    return [shlex.split(call, comments=True) for call in calls if " ... " not in call]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_examples_of_help_are_valid_calls(name: str) -> None:
+    assert commands(name), "a recipe shows how it is called"
+    for recipe, *arguments in commands(name):
         cli.parse(RECIPES[recipe].config, arguments)

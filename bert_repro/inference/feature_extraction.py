@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from bert_repro.configs import ExtractionConfig
 from bert_repro.corpus.tokenizer import load_tokenizer

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from bert_repro.configs import SentenceScoringConfig
 from bert_repro.errors import UserError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from accelerate import Accelerator
-from tqdm import tqdm
+from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from bert_repro.configs import RunConfig
