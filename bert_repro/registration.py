@@ -19,8 +19,9 @@ from typing import Any
 _REGISTERING = {
     "transformers": "bert_repro.models",
     "transformers.pipelines": "bert_repro.inference.pipelines",
+    "peft.utils.constants": "bert_repro.models.peft_targets",
 }
-"""A module of transformers that can show a registration -> the module of ours that registers there."""
+"""A module that can show a registration -> the module of ours that registers there."""
 
 
 def register() -> None:

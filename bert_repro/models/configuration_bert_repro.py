@@ -13,8 +13,17 @@ import shutil
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from huggingface_hub.dataclasses import strict
-from transformers import PreTrainedConfig
+import transformers
+
+OLDEST_TRANSFORMERS = (5, 4)  # tried: 5.0 to 5.3 refuse the class below, 4.x has other names
+if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < OLDEST_TRANSFORMERS:
+    raise ImportError(
+        f"The code in this folder needs transformers 5.4 or later, and this is {transformers.__version__}. Leave out "
+        "trust_remote_code: the model loads without it, unless its model_type is bert_repro; or update transformers."
+    )
+
+from huggingface_hub.dataclasses import strict  # noqa: E402
+from transformers import PreTrainedConfig  # noqa: E402
 
 UPSTREAM_MODEL_TYPE = "bert"
 

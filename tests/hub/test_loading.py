@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from peft import IA3Config, LoraConfig, PeftModel, TaskType, get_peft_model
 
 import bert_repro
 from bert_repro.hub.export import export_checkpoint
@@ -113,6 +113,13 @@ def test_a_stock_trainers_save(tmp_path):
     model.eval()
     assert_equal(tmp_path / "trained", name, model)
     assert_equal(tmp_path / "trained" / "checkpoint-2", name, model)
+
+
+@pytest.mark.parametrize("kind", [LoraConfig, IA3Config])
+def test_peft_knows_the_layers_it_adapts_by_default(kind):
+    theirs = get_peft_model(transformers.BertModel(transformers.BertConfig(**SIZES)), kind())
+    ours = get_peft_model(model_of("BertReproModel"), kind())
+    assert ours.targeted_module_names == theirs.targeted_module_names != []
 
 
 def test_an_adapter_made_with_peft_fits_all_three(tmp_path):

@@ -66,11 +66,25 @@ def test_a_push_sends_the_published_files_as_one_commit(hub, folder):
     for name, content in tree.items():
         if name not in (".gitattributes", "README.md", "config.json"):
             assert (folder / name).read_bytes() == content
-    auto_map = json.loads(tree["config.json"])["auto_map"]
-    assert {value.split("--")[0] for value in auto_map.values()} == {REPO}, "a copy finds the code in the repository"
+    sent, kept = json.loads(tree["config.json"]), json.loads((folder / "config.json").read_text())
+    assert sent.pop("auto_map")["AutoModel"] == f"{REPO}--modeling_bert_repro.BertReproModel"
+    assert kept.pop("auto_map")["AutoModel"] == "modeling_bert_repro.BertReproModel" and sent == kept
     card = tree["README.md"].decode()
     assert f"\n# {REPO}\n" in card and f'pipeline("text-classification", model="{REPO}")' in card
     assert "# toy\n" in (folder / "README.md").read_text() and '"toy"' not in card
+
+
+@pytest.mark.usefixtures("remote_code")
+def test_a_copy_that_upstream_classes_saved_elsewhere_still_finds_its_code(hub, folder, tmp_path):
+    push_folder(folder, REPO)
+    auto = transformers.AutoModelForSequenceClassification
+    upstream = auto.from_pretrained(REPO)
+    assert type(upstream).__module__.startswith("transformers.")
+    upstream.save_pretrained(tmp_path / "elsewhere")
+    assert not list((tmp_path / "elsewhere").glob("*.py"))
+    model = auto.from_pretrained(tmp_path / "elsewhere", trust_remote_code=True)
+    assert type(model).__module__.startswith("transformers_modules.")
+    assert torch.equal(model.classifier.weight, upstream.classifier.weight)
 
 
 def test_an_adapter_travels_with_its_labels_and_tokenizer(folder):

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 import transformers
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 
 from bert_repro import BertReproConfig, BertReproForSequenceClassification, BertReproModel
+from bert_repro.models import configuration_bert_repro
 
 OURS = {"pool_token", "sparse_prediction", "qa_loss", "null_score_diff_threshold"}
 OURS |= {"bilstm_size", "bilstm_layers", "token_features", "normalize_feature_weights"}
@@ -56,6 +58,16 @@ def test_fields_set_after_construction_are_checked_by_the_model(tiny):
         BertReproModel(config)
     with pytest.raises(ValueError, match=r"hidden_act must be one of .*gelu.*, got golu"):
         BertReproModel(tiny.config(hidden_act="golu"))
+
+
+@pytest.mark.parametrize(("version", "works"), [("4.57.1", False), ("5.3.0", False), ("5.4.0", True), ("6.0.0", True)])
+def test_the_copied_code_says_which_transformers_it_needs(monkeypatch, version, works):
+    code = Path(configuration_bert_repro.__file__).read_text("utf-8")
+    monkeypatch.setattr(transformers, "__version__", version)
+    if works:
+        return exec(compile(code, "configuration_bert_repro.py", "exec"), {"__name__": "copied"})
+    with pytest.raises(ImportError, match=rf"needs transformers 5\.4 or later, and this is {version}\. Leave out "):
+        exec(compile(code, "configuration_bert_repro.py", "exec"), {"__name__": "copied"})
 
 
 def test_a_causal_model_pools_its_last_token(tiny):
