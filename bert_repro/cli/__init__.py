@@ -17,6 +17,7 @@ from bert_repro.cli.next_steps import closing_lines
 from bert_repro.errors import NonFiniteError, StopRequested, UserError, outcome
 from bert_repro.recipes import RECIPES, SHORT_NAMES, help_text
 from bert_repro.utils.distributed import is_main_process
+from bert_repro.utils.signals import stop_on_signals
 
 __all__ = ["console", "main", "parse"]
 
@@ -31,17 +32,18 @@ def main(name: str, argv: Sequence[str] | None = None, *, script: bool = True) -
         argv: arguments; default: those of the process.
         script: whether a script of `recipes/` was called; the examples of `--help` are then written as such calls.
     """
-    _log_on_main_process()
-    try:
-        recipe, arguments = RECIPES[name], sys.argv[1:] if argv is None else argv
-        config = parse(recipe.config, arguments, prog=name, description=help_text(name, as_script=script))
-        result = recipe.run(config)
-        for line in closing_lines(name, config, result, as_script=script):
-            logger.info("%s", line)
-        code = 0
-    except BaseException as error:
-        code = _report(error)
-    _leave_process_group()
+    with stop_on_signals():
+        _log_on_main_process()
+        try:
+            recipe, arguments = RECIPES[name], sys.argv[1:] if argv is None else argv
+            config = parse(recipe.config, arguments, prog=name, description=help_text(name, as_script=script))
+            result = recipe.run(config)
+            for line in closing_lines(name, config, result, as_script=script):
+                logger.info("%s", line)
+            code = 0
+        except BaseException as error:
+            code = _report(error)
+        _leave_process_group()
     sys.exit(code)
 
 

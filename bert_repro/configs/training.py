@@ -312,6 +312,9 @@ class RunConfig(AdapterConfig):
         source="transformers",
         group="training",
     )
+    allow_changed_settings: bool = setting(
+        False, "Resume although settings have changed that decide the result.", group="training"
+    )
     report_to: str = setting(
         "none",
         "Also log to this tracker.",

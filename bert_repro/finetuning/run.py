@@ -152,7 +152,7 @@ class FinetuningRun:
             "rows": len(features),
             "dropped": len(split.features) - len(features),
             "truncated": task.count_truncated(features),
-            "steps": source.total_steps,
+            "steps": trainer.state.step,
             "batch": sizes.batch,
             "sequences_per_example": task.sequences_per_example,
             "compiled_graphs": trainer.compiled_graphs,

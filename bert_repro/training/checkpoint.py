@@ -48,6 +48,7 @@ class TrainerState:
         position: position in the data after `step`; JSON, understood by the run's batch source.
         scaler: state of the fp16 gradient scaler.
         data_fingerprint: the batch source's `data_fingerprint`.
+        settings: of the run, as `resume_guard.stored_settings` returns them.
     """
 
     step: int = 0
@@ -55,6 +56,7 @@ class TrainerState:
     position: dict[str, Any] | None = None
     scaler: dict[str, Any] | None = None
     data_fingerprint: dict[str, Any] | None = None
+    settings: dict[str, Any] | None = None
 
 
 def save(
@@ -143,7 +145,13 @@ def find_damage(folder: Path) -> str | None:
             return f"{name} has {path.stat().st_size} bytes instead of {size}"
         if _sha256(path) != sha256:
             return f"{name} does not match its SHA-256"
-    return None
+    weights = (path for path in folder.glob("*.safetensors"))
+    return next((f"{path.name} holds values that are not finite" for path in weights if not _is_finite(path)), None)
+
+
+def _is_finite(weights: Path) -> bool:
+    with safetensors.safe_open(weights, framework="pt") as file:
+        return all(bool(torch.isfinite(file.get_tensor(name)).all()) for name in file.keys())  # noqa: SIM118
 
 
 def read_state(folder: Path) -> TrainerState:
@@ -207,6 +215,15 @@ def _report_changes(before: dict[str, Any], now: dict[str, Any]) -> None:
                 now.get(name),
                 before.get(name),
             )
+
+
+def drop_last(output_dir: Path, step: int) -> None:
+    """Removes the checkpoint of a run's last step, and the folder of checkpoints if that was the only one."""
+    folder = output_dir / CHECKPOINTS
+    if (folder / f"step-{step}").is_dir():
+        remove_folder(folder / f"step-{step}")
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _newest_first(output_dir: Path) -> list[Path]:

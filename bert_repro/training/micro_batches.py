@@ -7,7 +7,6 @@ tokens everywhere, and a fixed shape where a compiled graph wants one.
 
 import itertools
 import math
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
+from bert_repro.utils.signals import leave_signals_to_parent
 
 Ids = npt.NDArray[np.int64]
 
@@ -221,10 +221,7 @@ class _Share(Dataset[tuple[Step, list[MicroBatch]]]):
 
 
 def _leave_signals_to_parent(_: int) -> None:
-    # Ctrl-C reaches the whole process group; the loader must continue until the step is finished.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # how the parent ends its loader processes
+    leave_signals_to_parent()  # the loader must continue until the step is finished
 
 
 def _as_is(item: Any) -> Any:

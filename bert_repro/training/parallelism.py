@@ -182,6 +182,16 @@ def full_tensors(
     return gathered
 
 
+def find_non_finite(model: nn.Module) -> str | None:
+    """Returns the name of a parameter with a value that is not finite, of those that this process holds; or None."""
+    for name, parameter in model.named_parameters():
+        own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        own = own.cpu() if own.device.type == "xla" else own  # there it would be one more graph
+        if not bool(torch.isfinite(own.detach()).all()):
+            return name
+    return None
+
+
 def savable(model: nn.Module) -> nn.Module:
     """Returns the model, or a copy on the CPU where files cannot be written from the device's memory (XLA)."""
     if next(model.parameters()).device.type != "xla":

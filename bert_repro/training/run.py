@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 import os
 import time
 import typing
@@ -16,16 +17,16 @@ from accelerate import Accelerator
 from accelerate.utils import is_tensorboard_available, is_wandb_available
 
 from bert_repro.configs import RunConfig
-from bert_repro.errors import UserError
+from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpoint, remove
 from bert_repro.hub.push import prepare_repository, push_folder
 from bert_repro.results import RunResults, write_results
-from bert_repro.training import adapters, training_log
+from bert_repro.training import adapters, checkpoint, training_log
 from bert_repro.training.cpu_performance import prepare_cpu
 from bert_repro.training.environment import run_facts
 from bert_repro.training.flops import training_totals
 from bert_repro.training.model_loading import first_line, quiet_transformers
-from bert_repro.training.parallelism import launched_with_fsdp, savable
+from bert_repro.training.parallelism import find_non_finite, launched_with_fsdp, savable
 from bert_repro.utils import status
 from bert_repro.utils.distributed import is_main_process, world_size
 from bert_repro.utils.locks import lock
@@ -100,6 +101,7 @@ class Run:
             The complete results, as written to results.json.
         """
         complete = self._completed(results, model)
+        self._require_finite(model, complete)
         if self.accelerator.is_main_process:
             if (self.output_dir / TRAIN_LOG).exists():
                 training_log.plot_training(self.output_dir)
@@ -108,6 +110,7 @@ class Run:
                 adapters.save_final_config(model, self.output_dir)
             else:
                 write_results(self.output_dir, complete)
+            self._drop_last_checkpoint(complete)
         self.accelerator.wait_for_everyone()
         if self.config.push_to_hub and self.accelerator.is_main_process:
             # After the last barrier: nobody waits for the upload, and nobody hangs when it fails.
@@ -117,6 +120,24 @@ class Run:
         if last:
             self.accelerator.state.destroy_process_group()
         return complete
+
+    def _require_finite(self, model: Any, results: RunResults) -> None:
+        """Raises `NonFiniteError` where a weight or a metric is not finite: nothing of it is published."""
+        scored = {"": results.get("metrics", {})} | {
+            f"{name}: ": split.get("metrics", {}) for name, split in results.get("splits", {}).items()
+        }
+        for split, metrics in scored.items():
+            for name, value in metrics.items():
+                if not math.isfinite(value):
+                    raise NonFiniteError(f"{split}{name} is {value}; nothing was published. Lower --learning_rate")
+        if (lost := find_non_finite(model)) is not None:
+            raise NonFiniteError(f"the weights {lost} are not finite; nothing was published. Lower --learning_rate")
+
+    def _drop_last_checkpoint(self, results: RunResults) -> None:
+        """Removes what was saved only for the case that the run would not come this far."""
+        steps, save_steps = results.get("train", {}).get("steps"), self.config.save_steps
+        if steps is not None and (save_steps is None or steps % save_steps):
+            checkpoint.drop_last(self.output_dir, steps)
 
     def _completed(self, results: Mapping[str, Any], model: Any) -> RunResults:
         """Adds what every run says of itself: settings, versions, time, what training went through."""

@@ -6,6 +6,7 @@ What is notable:
 - Dropout is seeded per (step, process, micro-batch), so a resumed run needs no saved generator.
 - A step whose loss or gradient is not finite is refused before the update.
 - A signal is answered at the end of the step, by all processes together, after a checkpoint.
+- Weights that are not finite are never saved; the last step's are saved before anything else is done with them.
 
 A batch source (`BatchSource`) says which ids a step holds and turns ids into model inputs.
 """
@@ -14,7 +15,7 @@ import logging
 import math
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,12 @@ from bert_repro.training.checkpoint import TrainerState
 from bert_repro.training.environment import environment
 from bert_repro.training.micro_batches import BatchSource, MicroBatch, Step, load_steps, to_device
 from bert_repro.training.optimizer import build_optimizer, learning_rate, set_learning_rate
-from bert_repro.training.parallelism import ParallelModel, full_tensors
+from bert_repro.training.parallelism import ParallelModel, find_non_finite, full_tensors
+from bert_repro.training.resume_guard import require_same_settings, stored_settings
 from bert_repro.training.training_log import TrainingLog
-from bert_repro.utils.output_files import TRAIN_LOG
+from bert_repro.utils.output_files import CHECKPOINTS, TRAIN_LOG
 from bert_repro.utils.randomness import torch_seed
+from bert_repro.utils.signals import collect_signals
 
 logger = logging.getLogger("bert_repro")
 
@@ -82,12 +85,15 @@ class Trainer:
         self.state = TrainerState()
         self.compiled_graphs = 0
         self._skipped_in_a_row = 0
+        self._saved = -1  # step of the newest checkpoint
 
     def train(self) -> None:
         """Runs every remaining step; afterwards `model` is complete and plain, a new object where it was sharded.
 
+        The trained state is then on disk, whatever happens in the evaluation that follows.
+
         Raises:
-            NonFiniteError: the loss or the gradient norm is not finite; the update was not made.
+            NonFiniteError: the loss, the gradient norm or a weight is not finite; nothing was saved from it.
             StopRequested: a signal came; a checkpoint has been written.
         """
         if self.config.resume_from_checkpoint:
@@ -97,8 +103,12 @@ class Trainer:
                 self.best.replay([row for row in rows if row["step"] <= self.state.step])
         log = TrainingLog(self.accelerator, self.config, self.state.step, self.source.total_steps, on_row=self.on_row)
         try:
-            with log, _stop_signals() as received:
+            with log, collect_signals() as received:
                 self._run(log, received)
+                if self._saved != self.state.step:
+                    self.save(upload=False, keep=self.config.save_total_limit + 1)
+            if received:
+                raise StopRequested(received[0])
         finally:
             self.parallel.unwrap()
         if self.uploads:
@@ -110,7 +120,9 @@ class Trainer:
             self.best.restore(self.model)
 
     def _run(self, log: TrainingLog, received: list[int]) -> None:
-        for step, micro_batches in self._steps():
+        if self.best and self.best.should_stop:
+            return  # an interrupted run had stopped early before
+        for step, micro_batches in self._loaded_steps():
             self.parallel.wrapped.train()
             metrics, stop = self._step(step, micro_batches, stop=bool(received))
             log.step(self.state.step, metrics)
@@ -123,6 +135,7 @@ class Trainer:
             if stop or self._due(self.config.save_steps):
                 self.save(upload=not stop)
             if stop:
+                logger.info("stopped after step %d; resume with --resume_from_checkpoint latest", self.state.step)
                 raise StopRequested(received[0] if received else signal.SIGTERM)
             if self.best and self.best.should_stop:
                 logger.info("stopped early at step %d: no better %s", self.state.step, self.best.metric)
@@ -133,12 +146,31 @@ class Trainer:
         model: torch.nn.Module | None = self.parallel.full_model("cpu", keep=self.accelerator.is_main_process)
         return model if self.accelerator.is_main_process else None
 
-    def save(self, *, upload: bool = True) -> None:
+    def _loaded_steps(self) -> Iterator[tuple[Step, list[MicroBatch]]]:
+        """Yields the steps; writes a checkpoint where one cannot come because a loader process was killed."""
+        steps = self._steps()
+        while True:
+            try:
+                loaded = next(steps, None)
+            except RuntimeError as error:
+                if "DataLoader worker" in str(error) and self.accelerator.num_processes == 1:
+                    self.save(upload=False)
+                raise
+            if loaded is None:
+                return
+            yield loaded
+
+    def save(self, *, upload: bool = True, keep: int | None = None) -> None:
         """Writes a checkpoint of the present state; every process gives its share, the main one writes.
 
         Args:
             upload: take it to the Hub, where the run does that.
+            keep: checkpoints to keep; default: `save_total_limit`.
+
+        Raises:
+            NonFiniteError: a weight is not finite; nothing was written.
         """
+        self._require_finite_weights()
         main, uploads = self.accelerator.is_main_process, self.uploads if upload else None
         if uploads:
             uploads.wait()  # the checkpoint under way may be the oldest, which goes now
@@ -154,21 +186,39 @@ class Trainer:
                     self.state,
                     scaler=scaler.state_dict() if scaler else None,
                     data_fingerprint=dict(self.source.data_fingerprint),
+                    settings=stored_settings(self.config),
                 ),
                 tokenizer=self.tokenizer,
                 environment=environment(self.accelerator),
-                keep=self.config.save_total_limit,
+                keep=keep or self.config.save_total_limit,
             )
             if uploads:
                 uploads.start(folder)
+        self._saved = self.state.step
         if self.accelerator.num_processes > 1:  # on XLA even waiting for nobody compiles a graph
             self.accelerator.wait_for_everyone()
 
+    def _require_finite_weights(self) -> None:
+        """Stops all processes together where a weight of any of them is not finite."""
+        found = find_non_finite(self.model)
+        some = found is not None
+        if self.accelerator.num_processes > 1:
+            flag = torch.tensor([float(some)], device=self.accelerator.device)
+            some = bool(self.accelerator.reduce(flag, "sum").item())
+        if some:
+            raise NonFiniteError(
+                f"stopped after step {self.state.step}: weights are not finite ({found or 'on another process'}); "
+                "nothing was saved from it. Lower --learning_rate or lengthen the warm-up, then resume"
+            )
+
     def _resume(self) -> None:
         folder = checkpoint.find(self.output_dir, self.config.resume_from_checkpoint)
-        self._require_same_data(folder, checkpoint.read_state(folder))
+        state = checkpoint.read_state(folder)
+        self._require_same_data(folder, state)
+        require_same_settings(folder, state.settings, self.config)
         today = environment(self.accelerator)
         self.state = checkpoint.load(folder, self.model, self.optimizer.optimizer, today)
+        self._saved = self.state.step if folder.parent.resolve() == (self.output_dir / CHECKPOINTS).resolve() else -1
         if self.accelerator.scaler is not None and self.state.scaler:
             self.accelerator.scaler.load_state_dict(self.state.scaler)
         logger.info("resuming from %s", folder)
@@ -289,16 +339,3 @@ class Trainer:
 
     def _due(self, every: int | None) -> bool:
         return every is not None and self.state.step % every == 0
-
-
-@contextmanager
-def _stop_signals() -> Iterator[list[int]]:
-    """Collects TERM, INT and USR1 instead of dying of them; the list holds the signals that came."""
-    received: list[int] = []
-    wanted = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in wanted}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

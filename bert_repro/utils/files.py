@@ -177,14 +177,13 @@ def _temporary(path: Path) -> Path:
     for left in path.parent.glob(f"{_PREFIX}*-{glob.escape(path.name)}"):
         owner = left.name.removeprefix(_PREFIX).removesuffix(f"-{path.name}")
         machine, _, process = owner.rpartition(".")
-        if owner == f"{host}.{os.getpid()}" or (
-            machine == host and process.isdigit() and not _is_running(int(process))
-        ):
+        if owner == f"{host}.{os.getpid()}" or (machine == host and process.isdigit() and not is_running(int(process))):
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
     return path.with_name(f"{_PREFIX}{host}.{os.getpid()}-{path.name}")
 
 
-def _is_running(process: int) -> bool:
+def is_running(process: int) -> bool:
+    """Returns whether a process of this machine is running."""
     if os.name != "posix":  # elsewhere asking would end it
         return True
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bert_repro.errors import UserError
 from bert_repro.utils.distributed import is_main_process
-from bert_repro.utils.files import write_json
+from bert_repro.utils.files import is_running, write_json
 from bert_repro.utils.locks import unlock
 from bert_repro.utils.output_files import STATUS
 from bert_repro.utils.redaction import redacted
@@ -27,9 +27,12 @@ def claim(output_dir: Path) -> None:
 
 def finish(output_dir: str | None, code: int, reason: str) -> None:
     """Records how the run ended. A run that was refused its folder leaves the record of the earlier run alone."""
-    if output_dir is None or not is_main_process():
+    if output_dir is None:
         return
     folder = Path(output_dir)
+    if not is_main_process():
+        _report_killed_main_process(folder)
+        return
     unlock(folder)
     try:
         if code == 0 or is_free(folder) or _claimed_here(folder):
@@ -51,6 +54,18 @@ def exit_code(folder: Path) -> int | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return code if isinstance(code, int) else None
+
+
+def _report_killed_main_process(folder: Path) -> None:
+    """Says it in the place of a main process on this machine that was killed and could not."""
+    if os.environ.get("GROUP_RANK", "0") != "0":
+        return
+    try:
+        content = json.loads((folder / STATUS).read_text(encoding="utf-8"))
+        if content["code"] is None and not is_running(content["pid"]):
+            write_json(folder / STATUS, {"code": 137, "reason": "the main process was killed"})
+    except (OSError, UserError, ValueError, KeyError, TypeError):
+        return
 
 
 def _claimed_here(folder: Path) -> bool:

@@ -353,5 +353,8 @@ def test_a_run_resumes_with_the_data_and_settings_it_had(
         assert recipe("run_glue", typed, more, "--resume_from_checkpoint latest") == 2
         assert told in capsys.readouterr().err.splitlines()[-1]
         assert (folder / "config.json").read_bytes() == published
-    assert recipe("run_glue", typed, f"--max_steps 6 --train_file {train} --resume_from_checkpoint latest") == 0
+    longer = f"--max_steps 6 --train_file {train} --resume_from_checkpoint latest"
+    assert recipe("run_glue", typed, longer) == 2
+    assert "--max_steps 4, now 6" in capsys.readouterr().err.splitlines()[-1]
+    assert recipe("run_glue", typed, longer, "--allow_changed_settings") == 0
     assert results(folder)["train"]["steps"] == 6

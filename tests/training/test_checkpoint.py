@@ -3,14 +3,18 @@
 import errno
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors
 import safetensors.torch
+import torch
 from toy import ToyConfig, make_trainer
 
-from bert_repro.errors import UserError
+from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.training import checkpoint
+from bert_repro.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +63,44 @@ def test_no_whole_checkpoint_is_an_error(tmp_path: Path) -> None:
         checkpoint.find(tmp_path, "latest")
 
 
-def test_a_folder_left_by_a_kill_is_no_checkpoint(copy: Path) -> None:
+def test_a_folder_left_by_a_kill_is_no_checkpoint_and_goes_with_the_next_one(copy: Path) -> None:
     shutil.copytree(copy / "checkpoints/step-4", copy / "checkpoints/.writing-step-6")
     assert checkpoint.find(copy, "latest").name == "step-4"
+    make_trainer(ToyConfig(output_dir=str(copy), max_steps=5)).save()
+    assert not list(copy.glob("checkpoints/.*"))
+
+
+def test_a_checkpoint_that_is_not_finite_is_passed_over(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As version 0.1 could write one."""
+    trainer = make_trainer(ToyConfig(output_dir=str(copy), max_steps=5))
+    trainer.state = checkpoint.TrainerState(step=5)
+    torch.nn.init.constant_(next(trainer.model.parameters()), float("nan"))
+    monkeypatch.setattr(Trainer, "_require_finite_weights", lambda self: None)
+    trainer.save()
+    assert checkpoint.find_damage(copy / "checkpoints/step-5") == "model.safetensors holds values that are not finite"
+    assert checkpoint.find(copy, "latest").name == "step-4"
+
+
+def test_a_last_update_that_is_not_finite_is_never_saved(tmp_path: Path) -> None:
+    config = ToyConfig(output_dir=str(tmp_path), max_steps=1, learning_rate=3e38, warmup_steps=0, save_steps=1)
+    with pytest.raises(NonFiniteError, match="weights are not finite"):
+        make_trainer(config).train()
+    assert not list(tmp_path.glob("checkpoints/*"))
+
+
+def test_settings_that_decide_the_result_stay_and_others_are_reported(
+    copy: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = ToyConfig(
+        output_dir=str(copy), max_steps=4, save_steps=3, logging_steps=2, resume_from_checkpoint="latest"
+    )
+    with caplog.at_level("INFO", logger="bert_repro"):
+        make_trainer(config).train()
+    assert "resuming with --logging_steps 2, was 1" in caplog.text
+    other = replace(config, adam_beta1=0.5, dropout=0.0)
+    with pytest.raises(UserError, match=r"its run had --adam_beta1 0\.9, now 0\.5; --dropout 0\.2, now 0\.0"):
+        make_trainer(other).train()
+    make_trainer(replace(other, allow_changed_settings=True)).train()
 
 
 def test_rotation_keeps_the_newest(tmp_path: Path) -> None:
@@ -73,14 +112,26 @@ def test_rotation_never_counts_a_damaged_later_checkpoint(copy: Path) -> None:
     (copy / "checkpoints/step-4/model.safetensors").write_bytes(b"")
     config = ToyConfig(output_dir=str(copy), max_steps=3, save_steps=3, save_total_limit=1)
     trainer = make_trainer(config)
-    trainer.config = ToyConfig(**{**vars(config), "resume_from_checkpoint": "latest"})
+    changes = {"resume_from_checkpoint": "latest", "allow_changed_settings": True}
+    trainer.config = ToyConfig(**{**vars(config), **changes})
     trainer.train()
     assert checkpoint.find(copy, "latest").name == "step-3"
 
 
-def test_disk_full_is_one_clear_line_and_harms_nothing(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        Exception("No space left on device (os error 28)"),  # of tokenizers
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_disk_full_is_one_clear_line_and_harms_nothing(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def full(*args: object, **options: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
 
     monkeypatch.setattr(safetensors.torch, "save_file", full)
     trainer = make_trainer(ToyConfig(output_dir=str(copy), max_steps=5))
