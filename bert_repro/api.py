@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -144,8 +145,6 @@ def _with_data(data: dict[str, Data], preset: str | None, settings: dict[str, An
     output_dir = settings.setdefault("output_dir", "runs/run")
     for split, content in data.items():
         settings[f"{split}_file"] = str(write_split(content, family, Path(f"{output_dir}-data"), split))
-    for doing, split in (("do_train", "train"), ("do_eval", "validation"), ("do_predict", "test")):
-        settings.setdefault(doing, split in data)
     if family == "questions":
         without = any(lacks_answers(content) for split, content in data.items() if split != "test")
         settings.setdefault("task_name", "squad_v2" if without else "squad")
@@ -154,7 +153,12 @@ def _with_data(data: dict[str, Data], preset: str | None, settings: dict[str, An
 
 def _configured(config_class: type[C], preset: str | None, settings: dict[str, Any]) -> C:
     values = preset_values(preset, config_class) if preset else {}
-    lists = {name: tuple(value) for name, value in settings.items() if isinstance(value, list)}
+    several = {item.name for item in fields(config_class) if isinstance(item.default, tuple)}
+    lists = {
+        name: tuple(value) if isinstance(value, list | tuple) else (value,)
+        for name, value in settings.items()
+        if name in several
+    }
     return config_class(**{**values, **settings, **lists})
 
 

@@ -146,20 +146,20 @@ CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 
 def config_classes() -> list[type[Config]]:
-    """The configuration classes in the order in which `bert_repro.configs.__all__` names them."""
+    """Returns the configuration classes in the order in which `bert_repro.configs.__all__` names them."""
     named = (getattr(configs, name) for name in configs.__all__)
     found = [item for item in named if inspect.isclass(item) and issubclass(item, Config)]
     return [item for item in found if item is not Config]
 
 
 def own_settings(config_class: type[Config]) -> Iterator["dataclasses.Field[Any]"]:
-    """The settings that a class adds or redefines, in order."""
+    """Yields the settings that a class adds or redefines, in order."""
     own = inspect.get_annotations(config_class)
     return (item for item in dataclasses.fields(config_class) if item.name in own)
 
 
 def configuration_reference() -> str:
-    """The text of docs/CONFIGURATION.md."""
+    """Returns the text of docs/CONFIGURATION.md."""
     classes = config_classes()
     parts = [
         "# Configuration reference",
@@ -179,7 +179,7 @@ def configuration_reference() -> str:
 
 
 def deviations() -> str:
-    """The text of docs/DEVIATIONS.md."""
+    """Returns the text of docs/DEVIATIONS.md."""
     rows = [
         (f"`{item.name}`", item_class.__name__, _value(item.default), _SOURCES[item.metadata["source"]], text)
         for item_class in config_classes()
@@ -208,7 +208,7 @@ def deviations() -> str:
 
 
 def documents() -> dict[Path, str]:
-    """The generated files and what they must hold."""
+    """Returns the generated files and what they must hold."""
     docs, schema = ROOT / "docs", json.dumps(results.json_schema(), indent=2) + "\n"
     return {
         docs / "CONFIGURATION.md": configuration_reference(),
@@ -228,7 +228,7 @@ def recipe_script(name: str) -> str:
 
 
 def stale() -> list[Path]:
-    """The generated files that are missing or not current."""
+    """Returns the generated files that are missing or not current."""
     return [path for path, text in documents().items() if not path.exists() or path.read_text("utf-8") != text]
 
 

@@ -1,5 +1,5 @@
-r"""Runs the whole path in miniature: text, vocabulary, pre-training, fine-tuning,
-a published model (paper 3 and 4, made small).
+r"""Runs the complete path in miniature: text, vocabulary, pre-training,
+fine-tuning, a published model (paper 3 and 4, made small).
 
     python recipes/quickstart.py
     python recipes/quickstart.py --seed 1

@@ -64,9 +64,11 @@ def test_objects_are_written_as_the_files_of_a_run(tmp_path: Path, monkeypatch: 
         test=[{"text": "Rain."}],
         output_dir=str(tmp_path / "out"),
         learning_rate=1e-4,
+        text_columns="text",
     )
     assert isinstance(config, GlueConfig)
     assert (config.do_train, config.do_eval, config.do_predict) == (True, False, True)
+    assert config.text_columns == ("text",)
     assert (config.train_file, config.learning_rate) == (str(tmp_path / "out-data" / "train.jsonl"), 1e-4)
     assert [json.loads(line) for line in Path(config.train_file).read_text().splitlines()] == MOODS
 

@@ -44,7 +44,7 @@ def test_phases_come_from_yaml(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--learnin_rate", "1"], "unknown flag --learnin_rate; did you mean --learning_rate?"),
         (["--learning_rate", "fast"], "--learning_rate: invalid float value: 'fast'"),
@@ -81,10 +81,10 @@ def test_phases_come_from_yaml(tmp_path: Path) -> None:
         (["--config", "nowhere.yaml"], "--config nowhere.yaml: cannot be read"),
     ],
 )
-def test_wrong_arguments_are_named(arguments: list[str], told: str) -> None:
+def test_wrong_arguments_are_named(arguments: list[str], message: str) -> None:
     with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
         cli.parse(GlueConfig, [*GLUE, *arguments])
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_what_is_required_and_missing_is_named() -> None:
@@ -102,7 +102,7 @@ def test_numbers_of_every_configuration_are_finite() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("learnin_rate: 1", "unknown setting 'learnin_rate'; did you mean learning_rate?"),
         ("seed: many", "seed: 'many' is not of type int"),
@@ -116,12 +116,12 @@ def test_numbers_of_every_configuration_are_finite() -> None:
         ("a: [", "is not valid YAML"),
     ],
 )
-def test_wrong_yaml_is_named(tmp_path: Path, text: str, told: str) -> None:
+def test_wrong_yaml_is_named(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(text)
     with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
         cli.parse(GlueConfig, [*GLUE, "--config", str(file)])
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["runs/mrpc", "./mrpc", "/nowhere/mrpc", "a/b/c", "mrpc/"])

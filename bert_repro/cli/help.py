@@ -24,7 +24,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def metavar(item: "Field[Any]", kind: type) -> str:
-    """Returns how help names the value of a setting; empty for a flag that stands alone."""
+    """Returns how help names the value of a setting; empty for a flag without a value."""
     choices: tuple[str, ...] | None = item.metadata["choices"]
     if kind is bool:
         return "" if item.default is False else "true|false"

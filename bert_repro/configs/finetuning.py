@@ -179,7 +179,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
 
     @property
     def sweeps(self) -> bool:
-        """Whether this is a search over several runs."""
+        """Whether this is a sweep over several runs."""
         return self.num_restarts > 1 or any(getattr(self, name) for name in SWEPT)
 
     def __post_init__(self) -> None:
@@ -262,7 +262,7 @@ SWEPT = {
     "sweep_batch_sizes": "train_batch_size",
     "sweep_num_train_epochs": "num_train_epochs",
 }
-"""What a search goes over: the setting that lists the values, and the setting of a run that takes one of them."""
+"""What a sweep goes over: the setting that lists the values, and the setting of a run that takes one of them."""
 
 
 def _listed(values: tuple[float, ...]) -> str:

@@ -28,7 +28,7 @@ class GlueConfig(CustomDataConfig):
         "The threshold of each label is chosen on dev and stored with the model.",
         group="data",
     )
-    label_separator: str = setting("|", "Custom data with several labels: what stands between them.", group="data")
+    label_separator: str = setting("|", "Custom data with several labels: the separator between them.", group="data")
     class_weights: tuple[str, ...] = setting(
         (),
         "Custom data: weights of the labels in the loss, `balanced` (rarer ones weigh more) or label=weight for each.",
@@ -57,7 +57,7 @@ class GlueConfig(CustomDataConfig):
                 continue
             require(bool(self.data_files), f"--{name} is for custom data; give --train_file, or leave it out")
             require(kind in (None, f"--{name}"), f"--{name} and {kind} exclude each other; leave one out")
-        require(bool(self.label_separator), "--label_separator is empty; give what stands between labels, such as |")
+        require(bool(self.label_separator), "--label_separator is empty; give a separator such as |")
         require(len(self.text_columns) <= 2, f"--text_columns names {len(self.text_columns)}; one or two are needed")
 
 
@@ -83,7 +83,7 @@ class SwagConfig(CustomDataConfig):
         choices=("A", "B"),
         deviation="SWAG gives a sentence and the start of the next one; the paper pairs the given sentence (A) with a "
         "possible continuation (B) and does not say where the start belongs. Ours is `B`: only the first is a "
-        "sentence as it stands, and segments then meet between two sentences, as in pre-training. `A` counts both as "
+        "complete sentence, and segments then meet between two sentences, as in pre-training. `A` counts both as "
         "given.",
         group="task",
     )
