@@ -160,6 +160,12 @@ class PreparedCorpus:
         dtype: np.dtype[Any] = np.dtype(self.manifest["token_dtype"])
         return dtype
 
+    @property
+    def content_digest(self) -> str | None:
+        """SHA-256 of all tokens and boundaries; None where an earlier version prepared the corpus."""
+        parts = [part.get("sha256") for part in self.manifest["parts"]]
+        return json_digest(parts) if all(parts) else None
+
     def gather(self, starts: npt.ArrayLike, lengths: npt.ArrayLike) -> TokenArray:
         """Copies slices of tokens, one after the other.
 

@@ -10,9 +10,8 @@ Shape legend: `B` examples, `T` tokens of all examples together.
 """
 
 import math
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bert_repro.configs import ExampleConfig, Phase, PretrainingConfig
+from bert_repro.configs import ExampleConfig, OptimizerConfig, Phase, PretrainingConfig
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
 from bert_repro.models.modeling_bert_repro import next_token_labels
 from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch, StaticShape
@@ -30,6 +30,7 @@ from bert_repro.pretraining.sample_index import EpochIndexes, permute, sequence_
 from bert_repro.pretraining.segment_pairs import NOT_NEXT, ROW, RowArray, SentenceBoundaries
 from bert_repro.training.collation import IGNORE_INDEX
 from bert_repro.training.micro_batches import Ids, MicroBatch, Step, fullest_pass
+from bert_repro.utils.distributed import is_local_main_process
 from bert_repro.utils.output_files import SAMPLE_INDEX
 from bert_repro.utils.ragged import Int64Array, row_starts
 from bert_repro.utils.randomness import draw
@@ -152,7 +153,7 @@ class ExampleStream:
         rows = np.empty(len(ids), ROW)
         for epoch in np.unique(ids[:, 0]):
             of_epoch = ids[:, 0] == epoch
-            rows[of_epoch] = self.indexes.get(int(epoch), verify=False).rows[ids[of_epoch, 1]]
+            rows[of_epoch] = self.indexes.get(int(epoch), verify=False).read(ids[of_epoch, 1])
         return rows
 
 
@@ -233,7 +234,7 @@ class PretrainingSource:
         self,
         config: PretrainingConfig,
         phases: tuple[Phase, ...],
-        corpus: Corpus,
+        corpus: PreparedCorpus,
         documents: Int64Array,
         tokenizer: Any,
         model_config: Any,
@@ -242,13 +243,7 @@ class PretrainingSource:
     ) -> None:
         self.config, self.phases, self.unk_token_id = config, phases, tokenizer.unk_token_id
         self.total_steps = sum(phase.steps for phase in phases)
-        self.data_fingerprint: dict[str, Any] = {
-            "seed": config.seed,
-            "documents": len(documents),
-            "tokens of the corpus": int(corpus.document_starts[-1]),
-            "max_seq_length": [phase.max_seq_length for phase in phases],
-            "train_batch_size": [phase.batch for phase in phases],
-        }
+        self.data_fingerprint = _deciding_settings(config, phases, corpus, documents)
         self.flops_per_token = [model_flops(model_config, config, phase.max_seq_length) for phase in phases]
         self.streams = [
             example_stream(config, phase, corpus, documents, tokenizer, seed=config.seed, number=number)
@@ -299,7 +294,7 @@ class PretrainingSource:
     def _phase_steps(self, number: int, done: int, at: Position) -> Iterator[tuple[Ids, int, Position]]:
         """Yields a phase's examples, step by step; while an epoch is read, the index of the next is drawn."""
         stream, phase = self.streams[number], self.phases[number]
-        draws_ahead = os.environ.get("LOCAL_RANK", "0") == "0"  # for all processes of this machine
+        draws_ahead = is_local_main_process()  # for all processes of this machine
         epoch = None
         try:
             for phase_step in range(done, phase.steps):
@@ -335,6 +330,29 @@ class PretrainingSource:
         predictions = num_predictions(lengths, self.config.masked_lm_prob, phase.max_predictions_per_seq)
         totals = {"mlm_loss": int(predictions.sum())}
         return totals | ({"nsp_loss": len(lengths)} if self.config.next_sentence_prediction else {})
+
+
+def _deciding_settings(
+    config: PretrainingConfig, phases: tuple[Phase, ...], corpus: PreparedCorpus, documents: Int64Array
+) -> dict[str, Any]:
+    """Returns what decides the weights of a run, by names that users know; a resumed run must have the same.
+
+    Not among them is what only divides the work: processes, micro-batches, packing, compiling, precision.
+    """
+    names = {field.name for base in (ExampleConfig, OptimizerConfig) for field in fields(base)}
+    names |= {"heldout_fraction", "hidden_dropout_prob", "attention_probs_dropout_prob"}
+    settings = {name: getattr(config, name) for name in sorted(names - {"fused_optimizer", "peft_target_modules"})}
+    return {
+        "seed": config.seed,
+        "documents": len(documents),
+        "tokens of the corpus": int(corpus.document_starts[-1]),
+        **({"digest of the corpus": corpus.content_digest} if corpus.content_digest else {}),
+        "max_seq_length": [phase.max_seq_length for phase in phases],
+        "train_batch_size": [phase.batch for phase in phases],
+        "steps": [phase.steps for phase in phases],
+        "max_predictions_per_seq": [phase.max_predictions_per_seq for phase in phases],
+        **settings,
+    }
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """Evaluates on documents that training never sees."""
 
+import logging
 import math
 from typing import Any
 
@@ -17,9 +18,12 @@ from bert_repro.pretraining.mlm_breakdown import MlmBreakdown
 from bert_repro.training.collation import IGNORE_INDEX
 from bert_repro.training.micro_batches import to_device
 
+logger = logging.getLogger("bert_repro")
+
 # The held-out examples and their masks are the same whatever the seed of the run.
 _SEED = 0
 _PHASE = 1000
+_FEW_ROWS = 256
 
 
 class HeldOutEvaluation:
@@ -41,6 +45,14 @@ class HeldOutEvaluation:
         self.collate = collator(config, phase, tokenizer, shape)
         self.rows = min(config.max_eval_sequences, len(self.stream.indexes.get(0)))
         self.ids, _ = self.stream.take(Position(0, 0), self.rows)
+        if self.rows < min(_FEW_ROWS, config.max_eval_sequences):
+            logger.warning(
+                "warning: only %d held-out sequences: their metrics are uncertain by about %.0f points of NSP accuracy; "
+                "raise --heldout_fraction (%g) or prepare more text",
+                self.rows,
+                100 / self.rows**0.5,
+                config.heldout_fraction,
+            )
 
     def measure(self, model: Any, accelerator: Accelerator, breakdown: MlmBreakdown | None = None) -> dict[str, float]:
         """Measures loss and accuracy of each task, and the perplexity (Table 6's "LM ppl" is the masked one).

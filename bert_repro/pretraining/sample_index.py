@@ -34,6 +34,7 @@ from bert_repro.pretraining.segment_pairs import (
     SentenceBoundaries,
 )
 from bert_repro.utils.files import atomic_path
+from bert_repro.utils.locks import waiting_lock
 from bert_repro.utils.ragged import Int64Array
 from bert_repro.utils.randomness import draw
 
@@ -102,14 +103,25 @@ class SampleIndex:
             size = _HEADER_BYTES + header["statistics"]["rows"] * ROW.itemsize
             version = header["made_from"]["format_version"]
             if version != _FORMAT_VERSION:
-                raise UserError(f"{path}: format_version {version}, this package reads {_FORMAT_VERSION}; remove it")
+                raise UserError(f"{path}: format_version {version}, this package reads {_FORMAT_VERSION}")
             if path.stat().st_size != size:
-                raise UserError(f"{path}: has {path.stat().st_size} bytes, not {size}: it is damaged; remove it")
+                raise UserError(f"{path}: has {path.stat().st_size} bytes, not {size}: it is damaged")
             return cls(path, header)
         except UserError:
             raise
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: not a sample index, or its header is damaged; remove it") from error
+            raise UserError(f"{path}: not a sample index, or its header is damaged") from error
+
+    def read(self, rows: Int64Array) -> RowArray:
+        """Returns the rows with these numbers, [B].
+
+        Raises:
+            UserError: the file has become shorter since it was opened; reading it would end the process.
+        """
+        if self.rows._mmap.size() < _HEADER_BYTES + self.rows.nbytes:  # type: ignore[attr-defined]
+            raise UserError(f"{self.path}: was truncated while in use; resume the run, which draws it again")
+        found: RowArray = self.rows[rows]
+        return found
 
     def verify(self) -> None:
         """Reads all rows and compares their checksum with the header's.
@@ -122,7 +134,7 @@ class SampleIndex:
         for start in range(0, len(rows), step):
             checksum = crc32(rows[start : start + step].tobytes(), checksum)
         if _seal(self._header, checksum) != self._header["checksum"]:
-            raise UserError(f"{self.path}: checksum does not match: it is damaged; remove it")
+            raise UserError(f"{self.path}: checksum does not match: it is damaged")
 
 
 class EpochIndexes:
@@ -215,9 +227,11 @@ class EpochIndexes:
 
     def stop_drawing(self) -> None:
         """Ends what `draw_ahead` began; called when no more examples are read."""
-        for process in self._drawing.values():
+        for epoch, process in self._drawing.items():
             process.kill()
             process.wait()
+            for left in self._folder.glob(f".writing-*.{process.pid}-{self._path(epoch).name}"):
+                left.unlink(missing_ok=True)
         self._drawing.clear()
 
     def discard_before(self, epoch: int) -> None:
@@ -238,9 +252,16 @@ class EpochIndexes:
             return None
         except UserError as error:
             logger.warning("%s; drawing the examples again", error)
+            self._path(epoch).unlink(missing_ok=True)
             return None
 
     def _draw(self, epoch: int) -> SampleIndex:
+        """Draws an index, unless another process of the run has done so while this one waited for its turn."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with waiting_lock(self._folder):
+            return self._find(epoch, verify=False) or self._write(epoch)
+
+    def _write(self, epoch: int) -> SampleIndex:
         passes = self._static_passes or 1
         blocks = (
             block
@@ -308,8 +329,6 @@ def _seal(header: dict[str, Any], checksum: int) -> int:
 
 
 def _write_index(path: Path, made_from: dict[str, Any], blocks: Iterator[RowArray]) -> SampleIndex:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Several processes may draw the same index at once; each writes its own file, and the last rename wins.
     with atomic_path(path) as temporary:
         with temporary.open("wb") as file:
             file.write(b" " * _HEADER_BYTES)

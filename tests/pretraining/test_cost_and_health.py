@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -12,10 +13,13 @@ from running import TINY, recipe
 from toy import ToyConfig
 
 from bert_repro import BertReproConfig
-from bert_repro.configs import DryRunConfig, PretrainingConfig
+from bert_repro.configs import DryRunConfig, Phase, PretrainingConfig
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
+from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.presets import PAPER_PHASES
 from bert_repro.pretraining import cost_estimate
+from bert_repro.pretraining.evaluation import HeldOutEvaluation
 from bert_repro.pretraining.health_checks import HealthChecks
 from bert_repro.training import training_log
 from bert_repro.training.cpu_performance import measured_peak
@@ -88,6 +92,16 @@ def test_warnings_about_the_data(caplog: pytest.LogCaptureFixture) -> None:
         assert not caplog.records
         HealthChecks(PretrainingConfig()).check_data(not_next_share=0.57, unknown_share=0.05)
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(("most", "warns"), [(1024, True), (16, False)])
+def test_a_small_held_out_set_is_warned_of(
+    world: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, most: int, warns: bool
+) -> None:
+    config = PretrainingConfig(corpus=str(world.corpus), output_dir=str(tmp_path), max_steps=1, max_eval_sequences=most)
+    corpus, tokenizer = PreparedCorpus.load(world.corpus), load_tokenizer(world.tokenizer)
+    HeldOutEvaluation(config, Phase(64, 1, 8, per_device_batch=8), corpus, np.arange(4), tokenizer)
+    assert ("held-out sequences: their metrics are uncertain" in caplog.text) == warns
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_log_json(tmp_path: Path) -> None:

@@ -4,12 +4,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 from running import TINY, recipe, results
 from transformers import AutoModelForPreTraining, AutoModelForSequenceClassification, AutoTokenizer
 
+from bert_repro import BertReproConfig
+from bert_repro.configs import PretrainingConfig
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
+from bert_repro.pretraining.dataset import PretrainingSource
+from bert_repro.pretraining.run import resolve_phases
 from bert_repro.training import training_log
 
 
@@ -52,7 +58,56 @@ def test_resumed_pretraining_is_bit_identical(world: Any, pretrained: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "lever",
+    ("change", "message"),
+    [("--learning_rate 1e-3", "learning_rate 0.002, not 0.001"), ("--max_steps 70", "steps [60], not [70]")],
+)
+def test_resuming_with_settings_that_would_change_the_result_is_refused(
+    world: Any, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, message: str
+) -> None:
+    code = recipe(
+        "run_pretraining", TINY, "--corpus", world.corpus, "--output_dir", tmp_path, "--max_steps 60", change,
+        "--resume_from_checkpoint", pretrained / "checkpoints" / "step-40",
+    )  # fmt: skip
+    shown = capsys.readouterr().err
+    assert code == 2 and message in shown and "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"nsp_sampling": "original"}, "nsp_sampling"),
+        ({"mask_replace_prob": 0.7}, "mask_replace_prob"),
+        ({"masked_lm_prob": 0.2}, "masked_lm_prob"),
+        ({"warmup_steps": 3}, "warmup_steps"),
+        ({"heldout_fraction": 0.4}, "heldout_fraction"),
+        ({"weight_decay": 0.0}, "weight_decay"),
+        ({"max_predictions_per_seq": 5}, "max_predictions_per_seq"),
+        ({"packing": False}, None),
+        ({"per_device_train_batch_size": 4}, None),
+        ({"dataloader_num_workers": 2}, None),
+        ({"mixed_precision": "bf16"}, None),
+        ({"save_steps": 7}, None),
+    ],
+    ids=str,
+)
+def test_what_decides_the_weights_is_compared_on_resume_and_what_divides_the_work_is_not(
+    world: Any, tmp_path: Path, change: dict[str, Any], named: str | None
+) -> None:
+    corpus, tokenizer = PreparedCorpus.load(world.corpus), AutoTokenizer.from_pretrained(world.tokenizer)
+
+    def compared(**settings: Any) -> dict[str, Any]:
+        options: dict[str, Any] = {"corpus": str(world.corpus), "output_dir": str(tmp_path), "max_steps": 9}
+        config = PretrainingConfig(**options, train_batch_size=8, max_seq_length=32, **settings)
+        model = BertReproConfig(vocab_size=150)
+        phases = resolve_phases(config, 1)
+        return PretrainingSource(config, phases, corpus, np.arange(60), tokenizer, model).data_fingerprint
+
+    before, after = json.loads(json.dumps(compared())), compared(**change)
+    assert [name for name in before if before[name] != after[name]] == ([named] if named else [])
+
+
+@pytest.mark.parametrize(
+    "layout",
     [
         "--packing false",
         "--per_device_train_batch_size 5",
@@ -62,11 +117,11 @@ def test_resumed_pretraining_is_bit_identical(world: Any, pretrained: Path) -> N
         "--gradient_checkpointing true",
     ],
 )
-def test_layout_of_the_work_does_not_change_the_losses(world: Any, tmp_path: Path, lever: str) -> None:
+def test_layout_of_the_work_does_not_change_the_losses(world: Any, tmp_path: Path, layout: str) -> None:
     losses = {}
     config = tmp_path / "config.yaml"
     config.write_text("deterministic: false\n")
-    for number, extra in enumerate(["", lever]):
+    for number, extra in enumerate(["", layout]):
         folder = tmp_path / str(number)
         model = world.root / "no-dropout"
         _model_without_dropout(world, model)

@@ -1,4 +1,7 @@
 import logging
+import os
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +13,15 @@ from bert_repro.errors import UserError
 from bert_repro.pretraining import sample_index
 from bert_repro.pretraining.sample_index import EpochIndexes, SampleIndex, permute
 from bert_repro.pretraining.segment_pairs import NOT_NEXT
+from bert_repro.utils.locks import waiting_lock
+
+SLOW_DRAW = """
+import pickle, sys, time
+from bert_repro.pretraining import sample_index
+indexes, epoch = pickle.load(sys.stdin.buffer)
+sample_index._write_rows = lambda file, blocks: time.sleep(600)
+indexes.get(epoch)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +92,7 @@ def test_a_damaged_index_is_found_and_drawn_again(indexes, damage, caplog):
         damaged = bytearray(original.replace(b'"format_version": 1', b'"format_version": 0'))
     assert damaged != original
     path.write_bytes(damaged)
-    with pytest.raises(UserError, match="remove it"):
+    with pytest.raises(UserError, match=r"damaged|format_version 0"):
         SampleIndex.open(path).verify()
     with caplog.at_level(logging.WARNING, logger="bert_repro"):
         indexes().get(0)
@@ -96,6 +108,40 @@ def test_rows_are_hashed_once_by_the_training_process_and_not_by_loader_processe
     for _ in range(2):
         assert len(training.get(0)) == len(loader.get(0, verify=False)) == len(drawn)
     assert verified == [drawn.path]
+
+
+def test_processes_that_need_the_same_index_draw_it_once(indexes, tmp_path, monkeypatch):
+    drawn = []
+    write = EpochIndexes._write
+    monkeypatch.setattr(EpochIndexes, "_write", lambda self, epoch: (drawn.append(epoch), write(self, epoch))[1])
+    first, second = indexes(), indexes()
+    with waiting_lock(tmp_path):  # as the process that draws has it
+        thread = threading.Thread(target=second.get, args=(0,))
+        thread.start()
+        time.sleep(0.2)
+        assert thread.is_alive() and not drawn
+        path = write(first, 0).path
+    thread.join()
+    assert not drawn and np.array_equal(second.get(0).rows, SampleIndex.open(path).rows)
+
+
+def test_a_killed_drawing_process_leaves_nothing(indexes, tmp_path, monkeypatch):
+    monkeypatch.setattr(sample_index, "_WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(sample_index, "_DRAW", SLOW_DRAW)
+    made = indexes()
+    made.draw_ahead(1)
+    while not list(tmp_path.glob(".writing-*")):
+        time.sleep(0.05)
+    made.stop_drawing()
+    assert [path.suffix for path in tmp_path.iterdir()] == [".index"]
+    assert len(indexes().get(1)) > 100
+
+
+def test_an_index_truncated_in_use_is_an_error_and_not_the_end_of_the_process(indexes):
+    index = indexes().get(0)
+    os.truncate(index.path, 5000)
+    with pytest.raises(UserError, match="was truncated while in use"):
+        index.read(np.arange(3))
 
 
 def test_a_failed_drawing_leaves_nothing(indexes, tmp_path):
