@@ -47,7 +47,7 @@ class HeldOutEvaluation:
         self.ids, _ = self.stream.take(Position(0, 0), self.rows)
         if self.rows < min(_FEW_ROWS, config.max_eval_sequences):
             logger.warning(
-                "warning: only %d held-out sequences: their metrics are uncertain by about %.0f points of NSP accuracy; "
+                "warning: only %d held-out sequences: their metrics are uncertain, NSP accuracy by about %.0f points; "
                 "raise --heldout_fraction (%g) or prepare more text",
                 self.rows,
                 100 / self.rows**0.5,
