@@ -156,7 +156,7 @@ class RunResults(TypedDict, total=False):
     primary_metric: Annotated[str, "the one of `metrics` that sums the task up"]
     degenerate: Annotated[bool, "the model says the same of every row of `split`"]
     splits: dict[str, SplitResults]
-    probes: Annotated[dict[str, Any], "pre-training: accuracy by frequency and masking action, NSP confusion"]
+    mlm_breakdown: Annotated[dict[str, Any], "pre-training: accuracy by frequency and masking action, NSP confusion"]
     train: TrainResults
     sweep: SweepResults
     deviations: Annotated[dict[str, str], "departures of the data or model from the paper: name -> sentence"]
@@ -176,6 +176,7 @@ class RunResults(TypedDict, total=False):
 
 _RENAMED = {
     "collapsed": "degenerate", "without_collapsed": "without_degenerate", "search": "sweep", "cells": "configurations",
+    "probes": "mlm_breakdown",
 }  # fmt: skip
 """Old name -> today's, wherever the class above has a field of that name; read for one more release."""
 

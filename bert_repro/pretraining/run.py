@@ -218,7 +218,7 @@ def _data_description(corpus: PreparedCorpus, documents: int, heldout: int) -> d
 def _measure(evaluation: HeldOutEvaluation, model: Any, accelerator: Any, breakdown: MlmBreakdown) -> dict[str, Any]:
     metrics = evaluation.measure(model, accelerator, breakdown)
     logger.info("held-out: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
-    return {"metrics": metrics, "probes": breakdown.results(accelerator), "rows_scored": evaluation.rows}
+    return {"metrics": metrics, "mlm_breakdown": breakdown.results(accelerator), "rows_scored": evaluation.rows}
 
 
 def _with_device_batch(phase: Phase, config: PretrainingConfig, processes: int) -> Phase:

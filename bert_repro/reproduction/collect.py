@@ -64,7 +64,7 @@ class FinishedRun:
     @property
     def breakdown(self) -> Mapping[str, Any] | None:
         """What held-out accuracy of masked tokens and NSP depends on; None where the run did not measure it."""
-        found: Mapping[str, Any] | None = self.results.get("probes")
+        found: Mapping[str, Any] | None = self.results.get("mlm_breakdown")
         return found or None
 
     def split_name(self, column: Column) -> str:

@@ -116,7 +116,7 @@ def pretraining(
         "task": "pre-training",
         "metrics": {f"{kind}_loss": 4.2, f"{kind}_perplexity": perplexity},
         "rows_scored": 512,
-        "probes": breakdown,
+        "mlm_breakdown": breakdown,
         "data": {
             "sources": [f"corpus-{number:02d}.jsonl.xz" for number in range(10)],
             "counts": {"documents": 29_361, "words": 82_000_000},

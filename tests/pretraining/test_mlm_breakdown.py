@@ -52,15 +52,15 @@ def test_they_add_up_to_the_held_out_metrics(world: Any, tmp_path: Any, settings
     arguments = ("--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 3 --heldout_fraction 0.3")
     assert recipe("run_pretraining", TINY, *arguments, *filter(None, [settings])) == 0
     record = results(tmp_path / "run")
-    probes, metrics = record["probes"], record["metrics"]
-    for rows in (probes["by_action"].values(), probes["by_frequency"]):
+    found, metrics = record["mlm_breakdown"], record["metrics"]
+    for rows in (found["by_action"].values(), found["by_frequency"]):
         right, total = (sum(row[name] for row in rows) for name in ("right", "predictions"))
         assert total > 100
         assert right / total == pytest.approx(metrics["mlm_accuracy"])
-    assert set(probes["by_action"]) == ({"same", "random"} if "mask" in settings else {"mask", "same", "random"})
-    assert ("nsp_confusion" in probes) == ("nsp_accuracy" in metrics)
-    if "nsp_confusion" in probes:
-        confusion = probes["nsp_confusion"]
+    assert set(found["by_action"]) == ({"same", "random"} if "mask" in settings else {"mask", "same", "random"})
+    assert ("nsp_confusion" in found) == ("nsp_accuracy" in metrics)
+    if "nsp_confusion" in found:
+        confusion = found["nsp_confusion"]
         assert sum(sum(row.values()) for row in confusion.values()) == record["rows_scored"]
         right = confusion["is_next"]["is_next"] + confusion["not_next"]["not_next"]
         assert right / record["rows_scored"] == pytest.approx(metrics["nsp_accuracy"])
@@ -70,9 +70,9 @@ def test_a_left_to_right_model_has_no_masks_to_tell_apart(world: Any, tmp_path: 
     arguments = ("--corpus", world.corpus, "--output_dir", tmp_path, "--max_steps 3 --overwrite_output_dir true")
     kind = "--left_to_right true --next_sentence_prediction false"
     assert recipe("run_pretraining", TINY, *arguments, kind) == 0
-    probes = results(tmp_path)["probes"]
-    assert set(probes) == {"by_frequency"}
-    assert sum(row["predictions"] for row in probes["by_frequency"]) > 500
+    found = results(tmp_path)["mlm_breakdown"]
+    assert set(found) == {"by_frequency"}
+    assert sum(row["predictions"] for row in found["by_frequency"]) > 500
 
 
 def test_token_counts_are_those_of_the_corpus(world: Any) -> None:
