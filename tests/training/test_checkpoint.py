@@ -13,7 +13,9 @@ import torch
 from toy import ToyConfig, make_trainer
 
 from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.models.modeling_bert_repro import BertReproModel
 from bert_repro.training import checkpoint
+from bert_repro.training.model_loading import load_pretrained
 from bert_repro.training.trainer import Trainer
 
 
@@ -157,3 +159,12 @@ def test_weights_of_another_model_are_refused(copy: Path) -> None:
     trainer = make_trainer(ToyConfig(output_dir=str(copy)))
     with pytest.raises(UserError, match="not those of this model"):
         checkpoint.load(folder, trainer.model, trainer.optimizer.optimizer, {})
+
+
+@pytest.mark.parametrize("name", ["step-4", ".writing-step-4"])
+def test_a_damaged_or_unfinished_checkpoint_is_no_model(copy: Path, name: str) -> None:
+    folder = copy / "checkpoints/step-4"
+    (folder / "model.safetensors").write_bytes(b"x" + (folder / "model.safetensors").read_bytes()[1:])
+    folder = folder.rename(folder.with_name(name))
+    with pytest.raises(UserError, match=r"does not match its SHA-256|is an unfinished checkpoint"):
+        load_pretrained(BertReproModel, str(folder))
