@@ -16,7 +16,7 @@ The other side is transformers' `BertForPreTraining` with its collator, three ti
     compiled     tuned, and torch.compile with one shape (--compiled: compiling takes minutes on two cores)
 
 and once more as `tuned, kept memory`: with the setting of the C library's allocator that our runs make. The headline is
-the ratio to the fastest of documented, tuned and compiled; the one to `tuned, kept memory` stands beside it.
+the ratio to the fastest of documented, tuned and compiled; the one to `tuned, kept memory` is beside it.
 
 Attribution (`without ...`): our step with one optimization switched off, everything else on.
 """

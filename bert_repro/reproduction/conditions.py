@@ -32,7 +32,7 @@ SAME_RESULTS = frozenset({
     "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "packing",
     "attn_implementation", "gradient_checkpointing", "fsdp", "torch_compile", "static_shapes", "deterministic",
     "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory", "logging_steps", "eval_steps",
-    "save_steps", "save_total_limit", "sweep_keep_models", "dry_run", "tflops", "device_name",
+    "save_steps", "save_total_limit", "allow_changed_settings", "sweep_keep_models", "dry_run", "tflops", "device_name",
 })  # fmt: skip
 NAMED_OTHERWISE = frozenset({
     "seed", "task_name", "do_train", "do_eval", "do_predict", "learning_rate", "train_batch_size", "max_steps",

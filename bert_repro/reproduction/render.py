@@ -73,7 +73,7 @@ class Finding:
     Args:
         anchor: of the table.
         where: the table's name.
-        statement: which row stands above which.
+        statement: which row is above which.
         columns: in which columns, each with the paper's difference and ours.
     """
 
