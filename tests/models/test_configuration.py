@@ -12,6 +12,7 @@ from bert_repro import BertReproConfig, BertReproForSequenceClassification, Bert
 from bert_repro.models import configuration_bert_repro
 
 OURS = {"pool_token", "sparse_prediction", "qa_loss", "null_score_diff_threshold"}
+OURS |= {"class_weights", "label_smoothing", "label_thresholds"}
 OURS |= {"bilstm_size", "bilstm_layers", "token_features", "normalize_feature_weights"}
 
 
