@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bert_repro.configs import CorpusConfig
 from bert_repro.corpus import writer
 from bert_repro.corpus.cleaning import RULES_VERSION
-from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST, PreparedCorpus, read_manifest
+from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST, PreparedCorpus, read_manifest, require_equal
 from bert_repro.corpus.readers import Document, Source, find_sources, read_all
 from bert_repro.corpus.tokenize import Block, TokenizeSettings, tokenize_blocks
 from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
@@ -129,7 +129,7 @@ def _finished(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> di
     if overwrite:
         return None
     fix = "choose another --output_dir or give --overwrite_output_dir"
-    writer.require_equal(settings, read_manifest(output_dir)["settings"], str(output_dir), fix)
+    require_equal(settings, read_manifest(output_dir)["settings"], str(output_dir), fix)
     return PreparedCorpus.load(output_dir).manifest
 
 

@@ -271,3 +271,35 @@ def _map_tokens(path: Path) -> TokenArray:
         raise UserError(f"{path} is damaged ({' '.join(str(error).split())}); prepare the corpus again") from error
     tokens: TokenArray = batch.column("input_ids").values.to_numpy(zero_copy_only=True)
     return tokens
+
+
+def require_equal(settings: dict[str, Any], found: dict[str, Any], what: str, fix: str) -> None:
+    """Raises `UserError` that names the first setting with which `what` was prepared differently."""
+    for name, value in settings.items():
+        if name == "sources" and not _same_sources(value, found.get(name)):
+            raise UserError(f"{what} was prepared from other input: {_first_difference(value, found.get(name))}; {fix}")
+        if name != "sources" and found.get(name) != value:
+            given = f"({found.get(name)} there, {value} given)"
+            raise UserError(f"{what} was prepared with other settings: {name} differs {given}; {fix}")
+
+
+def same_settings(settings: dict[str, Any], found: dict[str, Any] | None) -> bool:
+    """Returns whether a preparation with these settings would give what was prepared with `found`."""
+    return found is not None and all(
+        _same_sources(value, found.get(name)) if name == "sources" else found.get(name) == value
+        for name, value in settings.items()
+    )
+
+
+def _same_sources(given: list[list[Any]], found: Any) -> bool:
+    """Compares name, size, revision and SHA-256; the last is not there in what an earlier version prepared."""
+    if not isinstance(found, list) or len(given) != len(found):
+        return False
+    return all(source[: len(earlier)] == earlier for source, earlier in zip(given, found, strict=True))
+
+
+def _first_difference(given: list[list[Any]], found: Any) -> str:
+    for source, earlier in zip(given, found if isinstance(found, list) else [], strict=False):
+        if source[: len(earlier)] != earlier:
+            return f"{source[0]} in place of {earlier[0]}" if source[0] != earlier[0] else f"{source[0]} has changed"
+    return f"{len(given)} files given, {len(found) if isinstance(found, list) else 0} there"

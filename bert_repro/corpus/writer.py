@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.corpus.cleaning import RULES
-from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST, manifest_digest
+from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST, manifest_digest, require_equal, same_settings
 from bert_repro.corpus.tokenize import Block
 from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
@@ -84,7 +84,7 @@ def open_folder(folder: Path, settings: dict[str, Any], overwrite: bool) -> None
     if not folder.exists():
         _create(folder, settings)
     found = _found_settings(folder)
-    if _same_settings(settings, found):
+    if same_settings(settings, found):
         return
     if not overwrite:
         if found is None:
@@ -124,37 +124,6 @@ def held(folder: Path, shard: str | None) -> Iterator[None]:
     finally:
         for path in taken:
             unlock(path)
-
-
-def require_equal(settings: dict[str, Any], found: dict[str, Any], what: str, fix: str) -> None:
-    """Raises `UserError` that names the first setting with which `what` was prepared differently."""
-    for name, value in settings.items():
-        if name == "sources" and not _same_sources(value, found.get(name)):
-            raise UserError(f"{what} was prepared from other input: {_first_difference(value, found.get(name))}; {fix}")
-        if name != "sources" and found.get(name) != value:
-            given = f"({found.get(name)} there, {value} given)"
-            raise UserError(f"{what} was prepared with other settings: {name} differs {given}; {fix}")
-
-
-def _same_settings(settings: dict[str, Any], found: dict[str, Any] | None) -> bool:
-    return found is not None and all(
-        _same_sources(value, found.get(name)) if name == "sources" else found.get(name) == value
-        for name, value in settings.items()
-    )
-
-
-def _same_sources(given: list[list[Any]], found: Any) -> bool:
-    """Compares name, size, revision and SHA-256; the last is not there in what an earlier version prepared."""
-    if not isinstance(found, list) or len(given) != len(found):
-        return False
-    return all(source[: len(earlier)] == earlier for source, earlier in zip(given, found, strict=True))
-
-
-def _first_difference(given: list[list[Any]], found: Any) -> str:
-    for source, earlier in zip(given, found if isinstance(found, list) else [], strict=False):
-        if source[: len(earlier)] != earlier:
-            return f"{source[0]} in place of {earlier[0]}" if source[0] != earlier[0] else f"{source[0]} has changed"
-    return f"{len(given)} files given, {len(found) if isinstance(found, list) else 0} there"
 
 
 def write_part(folder: Path, number: int, blocks: list[Block]) -> None:
@@ -255,7 +224,7 @@ def require_all_parts(folder: Path, settings: dict[str, Any]) -> None:
 
 def is_joined(folder: Path, settings: dict[str, Any]) -> bool:
     """Returns whether the folder already holds a complete corpus with these settings that was not yet put in place."""
-    return (folder / MANIFEST).is_file() and _same_settings(settings, _found_settings(folder))
+    return (folder / MANIFEST).is_file() and same_settings(settings, _found_settings(folder))
 
 
 def join_parts(folder: Path, tokenizer: "PreTrainedTokenizerFast", settings: dict[str, Any]) -> None:
