@@ -2,9 +2,10 @@
 
 The fields are those of transformers' `BertConfig`, with its names and defaults (BERT-BASE uncased), and some of our
 own: `pool_token`, `sparse_prediction`, `qa_loss`, `null_score_diff_threshold`, `class_weights`, `label_smoothing`,
-`label_thresholds`, and those of a BiLSTM and of Table 7's features. A published config.json names the model type `bert`, so that transformers loads the folder without this code,
-and maps every Auto class to the code beside it, so that `trust_remote_code=True` loads ours. This file and the modeling
-file are copied next to the weights: they import installed libraries and each other only.
+`label_thresholds`, and those of a BiLSTM and of Table 7's features. A published config.json names the model type
+`bert`, so that transformers loads the folder without this code, and maps every Auto class to the code beside it, so
+that `trust_remote_code=True` loads ours. This file and the modeling file are copied next to the weights: they import
+installed libraries and each other only.
 """
 
 import json
