@@ -8,7 +8,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +108,7 @@ def score_minimal_pairs(
         margins += [(pair, good - bad) for pair, good, bad in zip(pairs, totals[::2], totals[1::2], strict=True)]
     results = {
         "task": "minimal pairs",
-        "model": config.model_name_or_path,
+        "settings": asdict(config),
         "method": config.method,
         "mixed_precision": config.mixed_precision,
         "rows_scored": len(margins),
