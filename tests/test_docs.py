@@ -9,7 +9,7 @@ import yaml
 
 from bert_repro import cli
 from bert_repro.errors import UserError
-from bert_repro.recipes import RECIPES
+from bert_repro.recipes import RECIPES, SHORT_NAMES
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -26,7 +26,8 @@ def name_of(path: Path) -> str:
 def commands(page: Path) -> list[tuple[str, str]]:
     """Recipe and flags of every command of a page, one line each."""
     text = re.sub(r"\\\n\s*", " ", page.read_text("utf-8"))
-    return [(recipe, flags) for recipe, flags in COMMAND.findall(text) if flags.startswith("--") and "..." not in flags]
+    found = [(SHORT_NAMES.get(name, name), flags) for name, flags in COMMAND.findall(text)]
+    return [(recipe, flags) for recipe, flags in found if flags.startswith("--") and "..." not in flags]
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=name_of)

@@ -12,6 +12,8 @@ import torch
 from running import recipe
 from small_models import tiny_bert
 
+from bert_repro.recipes import SHORT_NAMES
+
 TUTORIALS = Path(__file__).resolve().parents[1] / "docs" / "tutorials"
 HUB_MODEL = re.compile(r"google-bert/[\w-]+")
 SMALLER = {
@@ -78,6 +80,6 @@ def test_the_tutorial_runs(
             words = shlex.split(HUB_MODEL.sub(str(model), command))
             assert words[0] == "bert-repro", command
             arguments = [SMALLER.get(flag, word) for flag, word in pairwise(words[1:])]
-            if "--do_train" in arguments:
+            if {"--do_train", "--train_file"} & set(arguments):
                 arguments += extra.split()
-            assert recipe(words[1], *arguments) == 0, command
+            assert recipe(SHORT_NAMES.get(words[1], words[1]), *arguments) == 0, command
