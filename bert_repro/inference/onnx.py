@@ -1,8 +1,9 @@
 """A published folder as ONNX, for programs without PyTorch; compared with PyTorch as it is written.
 
 The graph takes `input_ids`, `attention_mask` and `token_type_ids` of any batch size and length up to the model's
-positions, (B, S), or (B, C, S) for multiple choice. Its outputs carry the names that the model's output has. It lies
-where the Hub looks for it: `onnx/model.onnx` in the published folder.
+positions, (B, S), or (B, C, S) for multiple choice; the axes are called `batch`, `choices` and `sequence`. Its outputs
+have the names of the model's output, but for the token logits of pre-training, which are `logits` as in every fill-mask
+model. It is where the Hub looks for it: `onnx/model.onnx` in the published folder.
 """
 
 import importlib.util
@@ -28,6 +29,8 @@ logger = logging.getLogger("bert_repro")
 ONNX_FILE = "onnx/model.onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 TOLERANCE = 1e-4  # of the largest output: float32 sums in another order
+_AXES = {2: ("batch", "sequence"), 3: ("batch", "choices", "sequence")}
+_RENAMED = {"prediction_logits": "logits"}  # as fill-mask pipelines of ONNX Runtime and transformers.js ask for it
 _CHOICES = 2
 _SEED = 0
 
@@ -77,6 +80,8 @@ def load_model(folder: Path) -> "PreTrainedModel":
     from bert_repro.models import modeling_bert_repro
     from bert_repro.models.configuration_bert_repro import HEADS
 
+    if not folder.is_dir():
+        raise UserError(f"--folder {folder}: no such folder; name a published folder")
     names = load_config(str(folder), "--folder").architectures or ["none"]
     ours = [head.ours for head in HEADS.values() if names[0] in (head.ours, head.upstream)]
     if not ours:
@@ -110,17 +115,30 @@ def write_graph(model: "PreTrainedModel", path: Path) -> None:
             model, (), path, kwargs=example, dynamic_shapes=free, output_names=names, dynamo=True, external_data=False,
             verbose=False,
         )  # fmt: skip
-    _remove_sources(path)
+    _tidy(path)
 
 
-def _remove_sources(path: Path) -> None:
-    """Takes out of a graph where in which file each node was written, which names folders of this machine."""
+def _tidy(path: Path) -> None:
+    """Makes a graph fit for others: its axes have names, and what only the exporter needed is removed.
+
+    The shapes of what is in between would stop `onnxruntime.quantization`; the places in source files where nodes were
+    written name folders of this machine.
+    """
     import onnx
 
-    graph = onnx.load(path)
-    for node in (*graph.graph.node, *(node for function in graph.functions for node in function.node)):
+    model = onnx.load(path)
+    for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
         del node.metadata_props[:]
-    onnx.save(graph, path)
+    del model.graph.value_info[:]
+    names: dict[str, str] = {}  # the exporter's -> ours; the mask has symbols of its own
+    for value in model.graph.input:
+        axes = value.type.tensor_type.shape.dim
+        names |= dict(zip((axis.dim_param for axis in axes), _AXES[len(axes)], strict=True))
+    for value in (*model.graph.input, *model.graph.output):
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param:
+                axis.dim_param = names.get(axis.dim_param, axis.dim_param)
+    onnx.save(model, path)
 
 
 def largest_difference(model: "PreTrainedModel", path: Path) -> float:
@@ -167,4 +185,4 @@ def _inputs(model: "PreTrainedModel", batch: int, length: int) -> dict[str, torc
 
 
 def _outputs(model: "PreTrainedModel", inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor for name, tensor in model(**inputs).items() if tensor is not None}
+    return {_RENAMED.get(name, name): tensor for name, tensor in model(**inputs).items() if tensor is not None}

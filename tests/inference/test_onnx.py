@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 import torch
 import transformers
+from onnxruntime.quantization import quantize_dynamic
 
 import bert_repro
 from bert_repro import cli
@@ -58,6 +59,10 @@ def test_a_head_equals_torch_at_every_shape(publish, head, fields):
     other, _ = publish(head, seed=1, **fields)
     assert onnx.largest_difference(model, path) < 1e-5 < 1e-2 < onnx.largest_difference(other, path)
     session = onnxruntime.InferenceSession(str(path))
+    axes = ["batch", "choices", "sequence"] if head == "ForMultipleChoice" else ["batch", "sequence"]
+    assert [value.shape for value in session.get_inputs()] == [axes] * 3
+    quantize_dynamic(path, path.with_name("model_quantized.onnx"))
+    assert path.with_name("model_quantized.onnx").stat().st_size < path.stat().st_size
     choices = (4,) if head == "ForMultipleChoice" else ()  # the export compares two
     for shape in ((1, *choices, 3), (4, *choices, 25)):
         ids = torch.randint(SIZES["vocab_size"], shape)
@@ -65,7 +70,8 @@ def test_a_head_equals_torch_at_every_shape(publish, head, fields):
         mask[..., 2:] = 0
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids % 2}
         with torch.no_grad():
-            expected = {name: tensor for name, tensor in model(**inputs).items() if tensor is not None}
+            outputs = {name: tensor for name, tensor in model(**inputs).items() if tensor is not None}
+        expected = {"logits" if name == "prediction_logits" else name: value for name, value in outputs.items()}
         assert [output.name for output in session.get_outputs()] == list(expected)
         found = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
         for values, ours in zip(found, expected.values(), strict=True):
@@ -129,7 +135,7 @@ def test_what_cannot_be_exported_is_told_in_one_line(publish, tmp_path, monkeypa
     wrong = tmp_path / "wrong"
     wrong.mkdir()
     (wrong / "config.json").write_text(json.dumps({"model_type": "gpt2", "architectures": ["GPT2Model"]}))
-    for path, told in ((folder, "exists"), (wrong, "GPT2Model"), (tmp_path / "nowhere", "config.json cannot be read")):
+    for path, told in ((folder, "exists"), (wrong, "model_type 'gpt2'"), (tmp_path / "nowhere", "no such folder")):
         with pytest.raises(SystemExit) as raised:
             cli.main("export_onnx", argv=["--folder", str(path)])
         assert raised.value.code == 2
