@@ -36,7 +36,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CurveComparison:
     """How a run compares with a reference.
 
     Args:
@@ -68,7 +68,7 @@ class Comparison:
         return f"{self.verdict}: {where}" + (f" (ahead by {-self.lag:,} tokens)" if self.lag < 0 else "")
 
 
-def compare_curve(config: CurveComparisonConfig) -> Comparison:
+def compare_curve(config: CurveComparisonConfig) -> CurveComparison:
     """Compares a run's log with a reference curve, prints the verdict and draws both curves.
 
     Returns:
@@ -90,7 +90,7 @@ def compare_curve(config: CurveComparisonConfig) -> Comparison:
     return found
 
 
-def compare(run: Curve, reference: Curve, metric: str, *, tolerance: float) -> Comparison:
+def compare(run: Curve, reference: Curve, metric: str, *, tolerance: float) -> CurveComparison:
     """Compares two curves at the last point of the run that the reference reaches.
 
     Args:
@@ -121,7 +121,7 @@ def compare(run: Curve, reference: Curve, metric: str, *, tolerance: float) -> C
         verdict = "diverged"
     elif value > expected + _NOISE * abs(expected) and lag > tolerance * at:
         verdict = "behind"
-    return Comparison(verdict, metric, int(at), sign * value, sign * expected, round(lag))
+    return CurveComparison(verdict, metric, int(at), sign * value, sign * expected, round(lag))
 
 
 def _tokens_to_reach(value: float, tokens: Any, best: Any) -> float:
@@ -176,7 +176,7 @@ def _curve(rows: list[dict[str, Any]], metric: str, name: str) -> Curve:
     return Curve(seen, values)
 
 
-def _plot(path: Path, metric: str, found: Comparison, run: Curve, reference: Curve) -> None:
+def _plot(path: Path, metric: str, found: CurveComparison, run: Curve, reference: Curve) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")

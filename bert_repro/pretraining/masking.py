@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BoolArray = npt.NDArray[np.bool_]
 
 
-class _Choice(IntEnum):
+class _MaskDraw(IntEnum):
     """What a draw decides: the name that follows the sequence's key."""
 
     SELECTION = 0
@@ -137,8 +137,8 @@ class Masker:
         return candidates[np.repeat(chosen, pieces)]
 
     def _replacements(self, targets: Int64Array, keys: UInt64Array, places: Int64Array) -> Int64Array:
-        action = fraction(draw(keys, _Choice.ACTION, places))
-        drawn = below(len(self._random_tokens), draw(keys, _Choice.RANDOM_TOKEN, places))
+        action = fraction(draw(keys, _MaskDraw.ACTION, places))
+        drawn = below(len(self._random_tokens), draw(keys, _MaskDraw.RANDOM_TOKEN, places))
         kept_or_random = np.where(
             action < self._config.mask_replace_prob + self._config.random_replace_prob,
             self._random_tokens[drawn],
@@ -166,7 +166,7 @@ def sample_without_replacement(available: Int64Array, counts: Int64Array, keys: 
     # A row that has all its picks goes on picking the place `width - 1`, which no row's numbers reach.
     base = np.arange(len(counts)) * width
     latest = np.where(pick < counts, available - counts + pick, width - 1)
-    drawn = below(latest + 1, draw(keys, _Choice.SELECTION, pick))
+    drawn = below(latest + 1, draw(keys, _MaskDraw.SELECTION, pick))
     latest, drawn = latest + base, np.where(pick < counts, drawn, width - 1) + base
     taken = np.zeros(len(counts) * width, dtype=bool)
     for number in range(most):
@@ -190,7 +190,7 @@ def fill_without_overflow(sizes: Int64Array, groups: Int64Array, limits: Int64Ar
     """
     width = int(groups.max(initial=0))
     exists = np.arange(width) < groups[:, None]
-    order_key = draw(keys[:, None], _Choice.SELECTION, np.arange(width))
+    order_key = draw(keys[:, None], _MaskDraw.SELECTION, np.arange(width))
     order = np.argsort(np.where(exists, order_key, np.iinfo(np.uint64).max), axis=1)
     size = np.full(exists.shape, int(limits.max(initial=0)) + 1)
     size[exists] = sizes

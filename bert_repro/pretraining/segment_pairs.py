@@ -56,7 +56,7 @@ class SentenceBoundaries(Protocol):
     def document_sentences(self) -> Int64Array: ...  # noqa: D102
 
 
-class _Choice(IntEnum):
+class _PairDraw(IntEnum):
     """What a draw decides: the last name of every draw of an example, and its row in the array of them."""
 
     SPLIT = 0
@@ -168,7 +168,7 @@ class PairGenerator:
         sentence = self._document_sentences[documents]
         active = np.arange(len(members))
         rows, owners = [np.empty(0, ROW)], [active[:0].astype(np.int32)]
-        choices = np.arange(len(_Choice))[:, None]
+        choices = np.arange(len(_PairDraw))[:, None]
         example = 0
         while active.size:
             draws = draw(keys[active], example, choices)
@@ -203,8 +203,8 @@ class PairGenerator:
         removed_a, removed_b = removed_tokens(length_a, length_b, self._rules.max_tokens)
         row = np.empty(len(documents), ROW)
         row["document_a"], row["document_b"] = documents, document_b
-        row["start_a"] = chunk.start - self._document_starts[documents] + heads(removed_a, draws[_Choice.FRONT_A])
-        row["start_b"] = start_b - self._document_starts[document_b] + heads(removed_b, draws[_Choice.FRONT_B])
+        row["start_a"] = chunk.start - self._document_starts[documents] + heads(removed_a, draws[_PairDraw.FRONT_A])
+        row["start_b"] = start_b - self._document_starts[document_b] + heads(removed_b, draws[_PairDraw.FRONT_B])
         row["length_a"], row["length_b"] = length_a - removed_a, length_b - removed_b
         row["flags"] = np.where(not_next, NOT_NEXT, 0) | np.where(chunk.forced, FORCED, 0)
         # Decided without the label, so that the presence of an example does not tell it either.
@@ -221,7 +221,7 @@ class PairGenerator:
         lone = after - sentence == 1
         if self._rules.sampling == "contiguous":
             return _Chunk(start, end, end, after, after, np.zeros_like(lone))
-        split = draws[_Choice.SPLIT]
+        split = draws[_PairDraw.SPLIT]
         after_a = sentence + 1 + below(np.maximum(after - sentence - 1, 1), split)
         cut = self._bounds[after_a]
         if self._rules.sampling == "original":
@@ -233,18 +233,18 @@ class PairGenerator:
         """Returns True for NotNext, [E]."""
         if self._rules.sampling == "contiguous":
             return np.zeros(draws.shape[1], dtype=bool)
-        not_next: BoolArray = chunk.forced | (below(2, draws[_Choice.LABEL]) == NOT_NEXT)
+        not_next: BoolArray = chunk.forced | (below(2, draws[_PairDraw.LABEL]) == NOT_NEXT)
         return not_next
 
     def _other_documents(self, members: Int64Array, draws: UInt64Array) -> Int64Array:
         """Draws a document for each: never its own in paper mode; in original mode its own after ten equal tries."""
         count = len(self._documents)
         if self._rules.sampling != "original":
-            others = below(count - 1, draws[_Choice.DOCUMENT])
+            others = below(count - 1, draws[_PairDraw.DOCUMENT])
             return self._documents[others + (others >= members)]
         others, same = members.copy(), np.arange(len(members))
         for attempt in range(_RANDOM_DOCUMENT_TRIES):
-            others[same] = below(count, draw(draws[_Choice.DOCUMENT, same], attempt))
+            others[same] = below(count, draw(draws[_PairDraw.DOCUMENT, same], attempt))
             same = same[others[same] == members[same]]
             if not same.size:
                 break
@@ -255,7 +255,7 @@ class PairGenerator:
     ) -> tuple[Int64Array, Int64Array]:
         """Draws complete sentences from a uniform one, until `wanted` tokens or the document's end; at least one."""
         first, last = self._document_sentences[documents], self._document_sentences[documents + 1]
-        sentence = first + below(last - first, draws[_Choice.SENTENCE])
+        sentence = first + below(last - first, draws[_PairDraw.SENTENCE])
         start = self._bounds[sentence]
         after = np.searchsorted(self._bounds, start + np.maximum(wanted, 1))
         return start, self._bounds[np.minimum(after, last)]

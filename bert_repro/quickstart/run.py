@@ -32,7 +32,7 @@ CONSTANT_GUESS_FACTOR = 2.0
 
 
 @dataclass(frozen=True)
-class Check:
+class Promise:
     """Something that the quickstart must reach.
 
     Args:
@@ -66,7 +66,7 @@ def run_quickstart(config: QuickstartConfig) -> dict[str, Any]:
     _quiet_libraries()
     results = Quickstart(folders, config.seed).run()
     write_json(folders.root / RESULTS, results)
-    missed = [Check(**check) for check in results["checks"] if not Check(**check).holds]
+    missed = [Promise(**check) for check in results["checks"] if not Promise(**check).holds]
     if missed:
         reason = "; ".join(
             f"{check.name} is {percent(check.reached)}, expected at least {percent(check.needed)}" for check in missed
@@ -251,20 +251,20 @@ class Quickstart:
             if broken:
                 raise RuntimeError(f"transformers alone gives other outputs than this package: {', '.join(broken)}")
 
-    def _checks(self) -> list[Check]:
+    def _checks(self) -> list[Promise]:
         classifier = self.metrics["classifier"]
         accuracy = classifier["pretrained"]
         return [
-            Check(
+            Promise(
                 "held-out masked LM accuracy",
                 self.metrics["pretraining"]["mlm_accuracy"],
                 CONSTANT_GUESS_FACTOR * self.metrics["constant_accuracy"],
             ),
-            Check("classifier accuracy, over the majority class", accuracy, classifier["majority"] + MARGIN),
-            Check("classifier accuracy, over the untrained network", accuracy, classifier["untrained"] + MARGIN),
+            Promise("classifier accuracy, over the majority class", accuracy, classifier["majority"] + MARGIN),
+            Promise("classifier accuracy, over the untrained network", accuracy, classifier["untrained"] + MARGIN),
         ]
 
-    def _end(self, checks: list[Check]) -> None:
+    def _end(self, checks: list[Promise]) -> None:
         heading("What was reached", self.screen.clock())
         rows = [("", "reached", "at least", "")]
         rows += [

@@ -10,7 +10,7 @@ import pytest
 from bert_repro.configs import QuickstartConfig
 from bert_repro.errors import UserError
 from bert_repro.quickstart import run, screen, stages
-from bert_repro.quickstart.run import Check, prepare_folder
+from bert_repro.quickstart.run import Promise, prepare_folder
 from bert_repro.quickstart.screen import Screen
 from bert_repro.utils.output_files import STATUS
 
@@ -60,7 +60,7 @@ def test_a_file_is_refused(tmp_path):
 
 
 def test_a_result_below_what_is_needed_ends_with_code_1_and_a_clear_line(tmp_path, monkeypatch, caplog):
-    kept, missed = Check("first", 0.5, 0.5), Check("second", 0.30, 0.45)
+    kept, missed = Promise("first", 0.5, 0.5), Promise("second", 0.30, 0.45)
     monkeypatch.setattr(run, "_quiet_libraries", lambda: None)
     monkeypatch.setattr(run.Quickstart, "run", lambda self: {"checks": [vars(kept), vars(missed)]})
     with pytest.raises(SystemExit) as stopped:
@@ -105,7 +105,7 @@ def test_the_complete_quickstart_reaches_what_it_must(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     results = json.loads((tmp_path / "run" / run.RESULTS).read_text())
     assert results["finished"]
-    assert all(Check(**check).holds for check in results["checks"])
+    assert all(Promise(**check).holds for check in results["checks"])
     assert {"majority", "bag_of_words", "untrained", "pretrained"} == set(results["metrics"]["classifier"])
     assert max(results["metrics"]["largest_difference"].values()) < 1e-3
     assert json.loads((tmp_path / "run" / STATUS).read_text())["code"] == 0

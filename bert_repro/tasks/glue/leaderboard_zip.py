@@ -91,7 +91,7 @@ FILES = (
 
 
 @dataclass(frozen=True)
-class FinishedRun:
+class GlueRun:
     """A run of a GLUE task, as its results.json tells it."""
 
     folder: Path
@@ -138,21 +138,21 @@ def make_glue_zip(config: GlueZipConfig) -> Path:
     return target
 
 
-def find_runs(folders: Iterable[Path]) -> list[FinishedRun]:
+def find_runs(folders: Iterable[Path]) -> list[GlueRun]:
     """Finds the finished runs of GLUE tasks in some folders, at any depth, but not below a run's own folder.
 
     Raises:
         UserError: a folder does not exist, or a results.json cannot be read.
     """
     names = {task.name for task in glue_tasks.GLUE_TASKS}
-    found: dict[Path, FinishedRun] = {}
+    found: dict[Path, GlueRun] = {}
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"--runs {folder}: no such folder; name one that holds finished runs")
         for path in _results_files(folder):
             results = _read_results(path)
             if results.get("task") in names:
-                found[path.parent.resolve()] = FinishedRun(path.parent, results)
+                found[path.parent.resolve()] = GlueRun(path.parent, results)
     return list(found.values())
 
 
@@ -173,7 +173,7 @@ def _read_results(path: Path) -> Mapping[str, Any]:
     return results if isinstance(results, dict) else {}
 
 
-def _run_for(file: LeaderboardFile, runs: Iterable[FinishedRun]) -> FinishedRun | None:
+def _run_for(file: LeaderboardFile, runs: Iterable[GlueRun]) -> GlueRun | None:
     found = [run for run in runs if run.results["task"] == file.task.name and run.predictions(file.split)]
     if len(found) > 1:
         folders = " and ".join(str(run.folder) for run in found)
@@ -181,7 +181,7 @@ def _run_for(file: LeaderboardFile, runs: Iterable[FinishedRun]) -> FinishedRun 
     return found[0] if found else None
 
 
-def _content(file: LeaderboardFile, run: FinishedRun) -> bytes:
+def _content(file: LeaderboardFile, run: GlueRun) -> bytes:
     path = run.predictions(file.split)
     assert path is not None, "the run was chosen by its predictions"
     columns = read_tsv(path, HEADER.split("\t")).columns
@@ -193,7 +193,7 @@ def _text(rows: Iterable[tuple[str, str]]) -> bytes:
     return "".join(f"{line}\n" for line in (HEADER, *("\t".join(row) for row in rows))).encode()
 
 
-def _foreign_diagnostics(chosen: Mapping[LeaderboardFile, FinishedRun | None]) -> list[str]:
+def _foreign_diagnostics(chosen: Mapping[LeaderboardFile, GlueRun | None]) -> list[str]:
     """Says if AX was predicted by another model than MNLI. What was moved since cannot be seen and is accepted."""
     models = {file.task.name: run.model for file, run in chosen.items() if run is not None}
     ax, mnli = models.get("ax"), models.get("mnli")
@@ -208,7 +208,7 @@ def _foreign_diagnostics(chosen: Mapping[LeaderboardFile, FinishedRun | None]) -
     return [f"AX.tsv: predicted by {ax}, but MNLI by {mnli}; predict AX with the MNLI model"]
 
 
-def _commands(chosen: Mapping[LeaderboardFile, FinishedRun | None]) -> dict[str, str]:
+def _commands(chosen: Mapping[LeaderboardFile, GlueRun | None]) -> dict[str, str]:
     """Returns, for every file without a run, the command that makes one."""
     mnli = next(
         (run.model for file, run in chosen.items() if run is not None and file.task is glue_tasks.MNLI), "MNLI_RUN"
