@@ -70,7 +70,6 @@ class TrainResults(TypedDict, total=False):
     flops: Annotated[float, "useful floating-point operations of training, three digits"]
     compiled_graphs: int
     best_step: Annotated[int, "step of the weights that were kept, where the best on dev were asked for"]
-    steps_taken: Annotated[int, "fewer than steps where the run stopped early"]
     adapter: AdapterResults
     encoder_seconds: Annotated[float, "of computing the features of a frozen encoder"]
     features_from_cache: bool

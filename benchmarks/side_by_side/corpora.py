@@ -37,6 +37,7 @@ class MadeUpCorpus:
     sentence_starts: npt.NDArray[np.int64]
     document_sentences: npt.NDArray[np.int64]
     tokens: npt.NDArray[np.int32]
+    content_digest: None = None  # made in memory, so nothing can have changed
 
     def gather(self, starts: npt.ArrayLike, lengths: npt.ArrayLike) -> npt.NDArray[np.int32]:
         """Slices of tokens, one behind the other."""

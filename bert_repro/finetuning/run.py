@@ -156,7 +156,7 @@ class FinetuningRun:
             "batch": sizes.batch,
             "sequences_per_example": task.sequences_per_example,
             "compiled_graphs": trainer.compiled_graphs,
-            **({"best_step": best.step, "steps_taken": trainer.state.step} if best else {}),
+            **({"best_step": best.step} if best else {}),
         }
 
     def _best_model(self) -> BestModel | None:

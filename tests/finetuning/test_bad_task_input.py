@@ -53,7 +53,7 @@ def base(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         (
             "run_swag", "train.csv", f"{SWAG}0,v,1,x,He runs,to,gold,the tree,the house,the field,,1\n",
-            "line 2: column 'ending3' is empty; every row needs four endings",
+            "line 2: column 'ending3' is empty; every row needs 4 endings",
         ),
         (
             "run_swag", "train.csv", f"{SWAG}0,v,1,x,He runs,to,gold,a,b,c,d,4\n",

@@ -148,10 +148,12 @@ def test_members_may_order_their_labels_as_they_like(world: Any, tmp_path: Path)
             columns = [model.config.label2id[name] for name in NAMES]
             logits.append(model(**tokenizer(dev, padding=True, return_tensors="pt")).logits[:, columns])
     by_hand = torch.stack(logits).double().mean(dim=0)
-    written = [line.split("\t") for line in (tmp_path / "run/predictions.validation.tsv").read_text().splitlines()[1:]]
+    head, *lines = (tmp_path / "run/predictions.validation.tsv").read_text().splitlines()
+    column = head.split("\t").index(f"probability_{NAMES[1]}")
+    written = [line.split("\t") for line in lines]
     assert [row[1] for row in written] == [NAMES[place] for place in by_hand.argmax(dim=1)]
     # Packed against padded in float32: the tolerance of the contract.
-    assert [float(row[3]) for row in written] == pytest.approx(by_hand.softmax(dim=1)[:, 1].tolist(), abs=1e-5)
+    assert [float(row[column]) for row in written] == pytest.approx(by_hand.softmax(dim=1)[:, 1].tolist(), abs=1e-5)
     assert (tmp_path / "run/predictions.test.tsv").read_text().count("\n") == 6
 
 

@@ -40,7 +40,7 @@ def test_an_upload_that_fails_leaves_a_whole_folder(hub, world, tmp_path, capsys
     hub.faults = [Fault("POST .*/commit/main", "refuse", 1, 403, "Storage quota exceeded")]
     assert pretrain(world, tmp_path / "run", "--push_to_hub", "--hub_model_id", "org/tiny") == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert "Storage quota exceeded" in line and "is whole" in line
+    assert "Storage quota exceeded" in line and "is complete" in line
     assert json.loads((tmp_path / "run" / "status.json").read_text())["code"] == 2
     assert (tmp_path / "run" / "model.safetensors").exists()
     with pytest.raises(SystemExit) as raised:

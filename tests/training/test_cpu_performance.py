@@ -33,7 +33,7 @@ def kernels_made(**environment: str) -> int:
     """How many kernels oneDNN makes for 300 shapes that come twice."""
     program = """
 import torch
-from bert_repro.training import speed
+from bert_repro.training import cpu_performance
 cpu_performance.bound_kernel_caches()
 weight = torch.ones(8, 8).to_mkldnn()
 for rows in 2 * [*range(1, 301)]:

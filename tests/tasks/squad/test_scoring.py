@@ -259,9 +259,9 @@ def test_bad_predictions_are_one_line(tmp_path):
     lacking = {name: text for name, text in good.items() if name != some}
     with pytest.raises(UserError, match=rf"predictions_file.json: no entry for question '{some}' \(1 of {len(good)}"):
         score(tmp_path, lacking)
-    with pytest.raises(UserError, match=f"question '{some}': None is no text"):
+    with pytest.raises(UserError, match=f"question '{some}': None is not a text"):
         score(tmp_path, {**good, some: None})
-    with pytest.raises(UserError, match=f"null_odds_file.json, question '{some}': 'x' is no number"):
+    with pytest.raises(UserError, match=f"null_odds_file.json, question '{some}': 'x' is not a number"):
         score(tmp_path, good, {name: "x" for name in good})
     for odds in ("NaN", "-Infinity", "1" + "0" * 400):
         content = "{" + ", ".join(f'"{name}": {odds}' for name in good) + "}"
