@@ -265,7 +265,7 @@ def test_bad_predictions_are_one_line(tmp_path):
         score(tmp_path, good, {name: "x" for name in good})
     for odds in ("NaN", "-Infinity", "1" + "0" * 400):
         content = "{" + ", ".join(f'"{name}": {odds}' for name in good) + "}"
-        with pytest.raises(UserError, match=rf"null_odds_file.json, question '{some}': .* is no number"):
+        with pytest.raises(UserError, match=rf"null_odds_file.json, question '{some}': .* is not a number"):
             score(tmp_path, good, content)
     with pytest.raises(UserError, match="holds no object"):
         score(tmp_path, list(good))
