@@ -267,7 +267,7 @@ def test_bad_predictions_are_one_line(tmp_path):
         content = "{" + ", ".join(f'"{name}": {odds}' for name in good) + "}"
         with pytest.raises(UserError, match=rf"null_odds_file.json, question '{some}': .* is not a number"):
             score(tmp_path, good, content)
-    with pytest.raises(UserError, match="holds no object"):
+    with pytest.raises(UserError, match="does not hold an object"):
         score(tmp_path, list(good))
     with pytest.raises(UserError, match=f"key '{some}' occurs twice"):
         score(tmp_path, f'{{"{some}": "a", "{some}": "b"}}')
