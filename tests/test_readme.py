@@ -31,6 +31,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("readme")
     torch.manual_seed(0)
     tokenizer = transformers.BertTokenizer(vocab={word: index for index, word in enumerate(VOCABULARY)})
+    (root / "checkpoints").symlink_to(README.parent / "checkpoints")
     heads = {"bert": "ForPreTraining", "squad": "ForQuestionAnswering", "mrpc": "ForSequenceClassification"}
     for name, head in heads.items():
         getattr(bert_repro, f"BertRepro{head}")(bert_repro.BertReproConfig(**SIZES)).save_pretrained(

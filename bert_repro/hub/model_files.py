@@ -18,7 +18,7 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 OLD_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 """Weights in formats that are not read; the first two are pickles."""
 TOKENIZER = "tokenizer.json"
-_CONVERT = "convert it: python recipes/convert_checkpoint.py --checkpoint {} --output_dir NEW_FOLDER"
+_CONVERT = "load it with transformers where you trust it, and save_pretrained writes safetensors"
 _GET_AGAIN = "get the model again"
 _MODEL_TYPES = ("bert", "bert_repro")
 _WORDS = "embeddings.word_embeddings.weight"
@@ -158,7 +158,7 @@ def _weight_files(folder: Path) -> list[Path]:
     if not (folder / WEIGHTS_INDEX).is_file():
         for name in OLD_WEIGHTS:
             if (folder / name).exists():
-                raise UserError(f"its weights are {name}, and only safetensors are read; {_CONVERT.format(folder)}")
+                raise UserError(f"its weights are {name}, and only safetensors are read; {_CONVERT}")
         raise UserError(f"there is no {WEIGHTS}, and only safetensors are read; name a finished model")
     names = _shards(folder)
     for name in names:
@@ -176,10 +176,7 @@ def _shards(folder: Path) -> list[str]:
     names = sorted(set(parts.values()))
     for name in names:
         if not name.endswith(".safetensors") or Path(name).name != name:
-            raise UserError(
-                f"{WEIGHTS_INDEX} names {shown(name)}, and only safetensors beside it are read; "
-                f"{_CONVERT.format(folder)}"
-            )
+            raise UserError(f"{WEIGHTS_INDEX} names {shown(name)}, and only safetensors beside it are read; {_CONVERT}")
     return names
 
 

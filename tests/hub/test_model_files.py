@@ -68,7 +68,7 @@ def text(name: str, content: str):
 DAMAGE = {
     "only a pickle": (
         as_pickle,
-        "only safetensors are read; convert it: python recipes/convert_checkpoint.py",
+        "only safetensors are read; load it with transformers where you trust it",
     ),
     "an index of pickles": (index({"weight_map": {"x": "pytorch_model-00001.bin"}}), "only safetensors beside it are"),
     "an index that leaves the folder": (index({"weight_map": {"x": "../x.safetensors"}}), "only safetensors beside"),
