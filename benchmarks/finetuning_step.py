@@ -31,9 +31,9 @@ import bert_repro
 from bert_repro.configs import FinetuningConfig, SquadConfig
 from bert_repro.finetuning.data import FinetuningSource
 from bert_repro.tasks import get_task
-from bert_repro.training.cpu_performance import keep_freed_memory, prepare_cpu, use_fast_float32
-from bert_repro.training.micro_batches import BatchSizes
+from bert_repro.training.batches import BatchSizes
 from bert_repro.training.optimizer import parameter_groups
+from bert_repro.training.performance import keep_freed_memory, prepare_cpu, use_fast_float32
 from bert_repro.training.trainer import Trainer
 
 # Tokens per sequence at the 0th, 5th, ... 100th percentile, [CLS] and [SEP] included.

@@ -31,7 +31,7 @@ from typing import Any
 from side_by_side import baselines, corpora, results_file, timing
 from side_by_side.baselines import DOCUMENTED, StepSpec
 
-from bert_repro.training.flops import flops_per_token
+from bert_repro.training.performance import flops_per_token
 
 SIZES = {"4/512": (4, 512), "8/512": (8, 512), "base": (12, 768), "large": (24, 1024)}  # layers, hidden
 TOKENS = {"4/512": 4096, "8/512": 4096, "base": 2048, "large": 1024}  # of a step on the CPU, padding included

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from bert_repro.errors import UserError
-from bert_repro.utils.files import write_json
-from bert_repro.utils.output_files import RESULTS
+from bert_repro.utils.files import RESULTS, write_json
 
 SCHEMA_FILE = "results.schema.json"
 _HINT = "copy the file again from where the run was made, or make the run again"

@@ -25,7 +25,7 @@ from bert_repro.presets import (
     preset_values,
     tokens_including_padding,
 )
-from bert_repro.training.flops import flops_per_token
+from bert_repro.training.performance import flops_per_token
 
 # What a configuration needs beside a preset.
 REQUIRED = {

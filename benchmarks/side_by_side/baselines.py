@@ -24,9 +24,9 @@ from bert_repro.configs import Phase, PretrainingConfig, RunConfig
 from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch
 from bert_repro.pretraining.dataset import Position, PretrainingSource
 from bert_repro.pretraining.run import resolve_layout
-from bert_repro.training.cpu_performance import keep_freed_memory, measured_peak, prepare_cpu, use_fast_float32
-from bert_repro.training.micro_batches import Step
+from bert_repro.training.batches import Step
 from bert_repro.training.optimizer import parameter_groups
+from bert_repro.training.performance import keep_freed_memory, measured_peak, prepare_cpu, use_fast_float32
 from bert_repro.training.trainer import Trainer
 from side_by_side import corpora
 

@@ -16,8 +16,7 @@ from bert_repro.cli.arguments import parse
 from bert_repro.cli.next_steps import closing_lines
 from bert_repro.errors import NonFiniteError, StopRequested, UserError, outcome
 from bert_repro.recipes import RECIPES, SHORT_NAMES, help_text
-from bert_repro.utils.distributed import is_main_process
-from bert_repro.utils.signals import stop_on_signals
+from bert_repro.utils.process import is_main_process, stop_on_signals
 
 __all__ = ["console", "main", "parse"]
 

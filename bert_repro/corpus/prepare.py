@@ -18,14 +18,20 @@ from typing import TYPE_CHECKING, Any
 from bert_repro.configs import CorpusConfig
 from bert_repro.corpus import writer
 from bert_repro.corpus.cleaning import RULES_VERSION
-from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST, PreparedCorpus, read_manifest, require_equal
-from bert_repro.corpus.readers import Document, Source, find_sources, read_all
+from bert_repro.corpus.documents import Document, Source, find_sources, read_all
+from bert_repro.corpus.prepared_corpus import (
+    FORMAT_VERSION,
+    MANIFEST,
+    PreparedCorpus,
+    known_digests,
+    read_manifest,
+    require_equal,
+)
 from bert_repro.corpus.tokenize import Block, TokenizeSettings, tokenize_blocks
 from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.corpus.writer import Shard
 from bert_repro.errors import UserError
-from bert_repro.utils import status
-from bert_repro.utils.digests import known_digests
+from bert_repro.utils import process
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -122,7 +128,7 @@ def _finished(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> di
     """Returns the manifest of a corpus that is there already, None where one is to be prepared."""
     if output_dir.is_file():
         raise UserError(f"--output_dir {output_dir} is a file; name a folder")
-    if status.is_free(output_dir):
+    if process.is_free_folder(output_dir):
         return None
     if not (output_dir / MANIFEST).is_file():
         raise UserError(f"--output_dir {output_dir} exists and is not a prepared corpus; choose another folder")

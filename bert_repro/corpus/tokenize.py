@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.corpus.cleaning import find_passages
+from bert_repro.corpus.documents import Document
 from bert_repro.corpus.prepared_corpus import TokenArray, token_dtype
-from bert_repro.corpus.readers import Document
 
 SENTENCES_PER_BATCH = 1000
 BLOCKS_PER_PROCESS = 3

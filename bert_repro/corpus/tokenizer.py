@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from bert_repro.configs import TokenizerConfig
 from bert_repro.corpus.cleaning import passages
-from bert_repro.corpus.readers import find_sources, read_all
+from bert_repro.corpus.documents import find_sources, read_all
 from bert_repro.errors import UserError
-from bert_repro.utils import status
+from bert_repro.utils import process
 from bert_repro.utils.files import write_text
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def train_tokenizer(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
         UserError: bad input, no text, or an output folder that is not empty.
     """
     output_dir = Path(config.output_dir)
-    if not status.is_free(output_dir) and not config.overwrite_output_dir:
+    if not process.is_free_folder(output_dir) and not config.overwrite_output_dir:
         raise UserError(f"--output_dir {output_dir} is not empty; choose another or give --overwrite_output_dir")
     tokenizer = train_wordpiece(
         _texts(config),

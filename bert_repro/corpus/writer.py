@@ -26,13 +26,18 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.corpus.cleaning import RULES
-from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST, manifest_digest, require_equal, same_settings
+from bert_repro.corpus.prepared_corpus import (
+    FORMAT_VERSION,
+    MANIFEST,
+    file_digest,
+    manifest_digest,
+    require_equal,
+    same_settings,
+)
 from bert_repro.corpus.tokenize import Block
 from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
-from bert_repro.utils.digests import file_digest
-from bert_repro.utils.files import atomic_file, write_json
-from bert_repro.utils.locks import lock, unlock
+from bert_repro.utils.files import atomic_file, lock, unlock, write_json
 from bert_repro.utils.ragged import row_starts
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from bert_repro.configs import FinetuningConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.base import Task
-from bert_repro.training.micro_batches import BatchSizes, Ids, MicroBatch, Step
+from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step
 from bert_repro.utils.randomness import draw
 
 if TYPE_CHECKING:

@@ -29,9 +29,8 @@ from bert_repro.configs import NerConfig
 from bert_repro.errors import UserError
 from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZE
-from bert_repro.training.collation import collate_features
-from bert_repro.training.micro_batches import to_device
-from bert_repro.utils.locks import lock, unlock
+from bert_repro.training.batches import collate_features, to_device
+from bert_repro.utils.files import lock, unlock
 
 if TYPE_CHECKING:
     import datasets

@@ -17,7 +17,7 @@ from bert_repro.errors import UserError
 from bert_repro.finetuning.data import Collate, rows_of
 from bert_repro.models import modeling_bert_repro
 from bert_repro.tasks.base import FloatArray, Task
-from bert_repro.training.micro_batches import Ids, to_device
+from bert_repro.training.batches import Ids, to_device
 from bert_repro.training.model_loading import load_model
 
 if TYPE_CHECKING:

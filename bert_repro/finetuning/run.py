@@ -17,8 +17,8 @@ from bert_repro.results import RunResults
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import Predictions, Task
 from bert_repro.training import adapters, run
-from bert_repro.training.best_model import BestModel
-from bert_repro.training.micro_batches import Ids, batch_sizes
+from bert_repro.training.batches import Ids, batch_sizes
+from bert_repro.training.checkpoint import BestModel
 from bert_repro.training.model_loading import load_model
 from bert_repro.training.optimizer import freeze
 from bert_repro.training.trainer import Trainer

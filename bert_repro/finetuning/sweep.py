@@ -32,11 +32,21 @@ from bert_repro.hub.push import push_folder
 from bert_repro.results import RunResults, SweepResults, read_results
 from bert_repro.tasks.base import Task
 from bert_repro.training import checkpoint, run
-from bert_repro.training.micro_batches import batch_sizes
-from bert_repro.utils import status
-from bert_repro.utils.distributed import broadcast, is_main_process
-from bert_repro.utils.files import write_json, write_text
-from bert_repro.utils.output_files import ADAPTER, CARD, CHECKPOINTS, RESULTS, STATUS, SWEEP, SWEEP_STATE, SWEEP_TABLE
+from bert_repro.training.batches import batch_sizes
+from bert_repro.utils import process
+from bert_repro.utils.files import (
+    ADAPTER,
+    CARD,
+    CHECKPOINTS,
+    RESULTS,
+    STATUS,
+    SWEEP,
+    SWEEP_STATE,
+    SWEEP_TABLE,
+    write_json,
+    write_text,
+)
+from bert_repro.utils.process import broadcast, is_main_process
 from bert_repro.utils.redaction import redacted
 
 logger = logging.getLogger("bert_repro")
@@ -179,7 +189,7 @@ class _Sweep:
         """Writes how a run ended; of the runs that are done, removes what is no longer needed."""
         if not self.accelerator.is_main_process:
             return
-        status.finish(str(planned.path), code, reason)
+        process.record_outcome(str(planned.path), code, reason)
         outcomes = self._outcomes()
         best = best_run(outcomes, self._split(), self.task.primary_metric)
         for other in self.runs:
@@ -238,7 +248,7 @@ def _begin(config: FinetuningConfig) -> run.Run:
         if (_folder(config) / SWEEP_STATE).exists():
             _require_same_settings(config)
             claim = replace(claim, resume_from_checkpoint="latest")
-        elif config.resume_from_checkpoint and not status.is_free(folder):
+        elif config.resume_from_checkpoint and not process.is_free_folder(folder):
             raise UserError(f"--resume_from_checkpoint latest: --output_dir {folder} holds no sweep; name another one")
     return run.begin(claim)
 

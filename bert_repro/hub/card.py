@@ -31,8 +31,7 @@ from bert_repro.hub.metadata import (
     threshold_was_tuned,
 )
 from bert_repro.results import read_results, with_current_names
-from bert_repro.utils.files import write_text
-from bert_repro.utils.output_files import CARD
+from bert_repro.utils.files import CARD, write_text
 from bert_repro.utils.redaction import redacted, without_machine_paths
 
 logger = logging.getLogger("bert_repro")

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.hub.card import EVAL_RESULTS, make_card, write_eval_results
-from bert_repro.utils.files import flush
-from bert_repro.utils.output_files import ADAPTER, CARD, RESULTS, STATUS
+from bert_repro.utils.files import ADAPTER, CARD, RESULTS, STATUS, flush
 from bert_repro.utils.redaction import redacted
 
 if TYPE_CHECKING:

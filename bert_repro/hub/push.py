@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from bert_repro.errors import UserError
 from bert_repro.hub.card import renamed
 from bert_repro.hub.model_files import CONFIG, check_folder
-from bert_repro.utils.output_files import CARD, RESULTS, STATUS, TRAIN_LOG, TRAINING_PLOT
+from bert_repro.utils.files import CARD, RESULTS, STATUS, TRAIN_LOG, TRAINING_PLOT
 from bert_repro.utils.redaction import redacted, without_machine_paths
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.models.modeling_bert_repro import BertReproModel
 from bert_repro.tasks.encoding import join, require_length, special_ids, token_ids
-from bert_repro.training.collation import collate_features
-from bert_repro.training.micro_batches import to_device
+from bert_repro.training.batches import collate_features, to_device
 from bert_repro.training.model_loading import load_pretrained
 from bert_repro.utils.files import atomic_path, disk_errors
 from bert_repro.utils.readers import half_surrogate

@@ -17,8 +17,7 @@ from tqdm.auto import tqdm
 from bert_repro.configs import SentenceScoringConfig
 from bert_repro.errors import UserError
 from bert_repro.inference.sentence_scoring import score_with
-from bert_repro.utils.files import write_json, write_text
-from bert_repro.utils.output_files import RESULTS
+from bert_repro.utils.files import RESULTS, write_json, write_text
 from bert_repro.utils.readers import read_json_lines
 
 if TYPE_CHECKING:

@@ -28,10 +28,9 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.inference.feature_extraction import read_texts
 from bert_repro.models.modeling_bert_repro import BertReproForMaskedLM
 from bert_repro.tasks.encoding import special_ids
-from bert_repro.training.collation import collate_features
-from bert_repro.training.micro_batches import to_device
+from bert_repro.training.batches import collate_features, to_device
 from bert_repro.training.model_loading import load_pretrained
-from bert_repro.utils import status
+from bert_repro.utils import process
 from bert_repro.utils.files import atomic_file
 
 if TYPE_CHECKING:
@@ -286,6 +285,6 @@ def _check_folder(config: SentenceScoringConfig) -> None:
     folder = Path(config.output_dir)
     if folder.is_file():
         raise UserError(f"--output_dir {folder} is a file; name a folder")
-    if not (status.is_free(folder) or config.overwrite_output_dir):
+    if not (process.is_free_folder(folder) or config.overwrite_output_dir):
         raise UserError(f"--output_dir {folder} is not empty; name another folder or give --overwrite_output_dir")
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ import torch
 
 from bert_repro.configs import ExampleConfig
 from bert_repro.pretraining.masking import MaskedTokens, Masker, num_predictions
-from bert_repro.training.collation import (
+from bert_repro.training.batches import (
     IGNORE_INDEX,
     Batch,
     IntArray,

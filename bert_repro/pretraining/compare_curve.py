@@ -11,7 +11,7 @@ import numpy as np
 from bert_repro.configs import CurveComparisonConfig
 from bert_repro.errors import UserError
 from bert_repro.training import training_log
-from bert_repro.utils.output_files import TRAIN_LOG
+from bert_repro.utils.files import TRAIN_LOG
 
 Verdict = Literal["on track", "behind", "diverged"]
 EXIT_CODES: dict[Verdict, int] = {"on track": 0, "behind": 4, "diverged": 5}

@@ -5,13 +5,13 @@ from typing import Any
 
 from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.presets import tokens_including_padding
-from bert_repro.training.flops import flops_per_token
+from bert_repro.training.performance import flops_per_token
 
 PAPER_LENGTH = 512
 
 
 def model_flops(model_config: Any, config: PretrainingConfig, length: int) -> float:
-    """Returns the useful FLOPs per token of a model at a sequence length; see `bert_repro.training.flops`."""
+    """Returns the useful FLOPs per token of a model at a sequence length; see `bert_repro.training.performance`."""
     return flops_per_token(
         model_config.num_hidden_layers,
         model_config.hidden_size,

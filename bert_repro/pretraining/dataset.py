@@ -28,10 +28,9 @@ from bert_repro.pretraining.cost_estimate import model_flops
 from bert_repro.pretraining.masking import num_predictions
 from bert_repro.pretraining.sample_index import EpochIndexes, permute, sequence_lengths
 from bert_repro.pretraining.segment_pairs import NOT_NEXT, ROW, RowArray, SentenceBoundaries
-from bert_repro.training.collation import IGNORE_INDEX
-from bert_repro.training.micro_batches import Ids, MicroBatch, Step, fullest_pass
-from bert_repro.utils.distributed import is_local_main_process
-from bert_repro.utils.output_files import SAMPLE_INDEX
+from bert_repro.training.batches import IGNORE_INDEX, Ids, MicroBatch, Step, fullest_pass
+from bert_repro.utils.files import SAMPLE_INDEX
+from bert_repro.utils.process import is_local_main_process
 from bert_repro.utils.ragged import Int64Array, row_starts
 from bert_repro.utils.randomness import draw
 

@@ -1,7 +1,15 @@
-"""Evaluates on documents that training never sees."""
+"""Evaluates on documents that training never sees, and warns of what looks wrong while a model is pre-trained.
+
+Held-out accuracy is broken down by masking action and token frequency, and NSP into a confusion matrix.
+Accuracy over all predicted tokens hides what the masking is for (A.1): a token left as it is can be copied, one
+replaced at random must be doubted, and [MASK] says nothing. Frequent tokens are learnt first.
+
+Shape legend: `P` predicted tokens of a batch, `B` sequences.
+"""
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,16 +22,102 @@ from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.models.modeling_bert_repro import next_token_labels
 from bert_repro.pretraining.collator import StaticShape
 from bert_repro.pretraining.dataset import Position, collator, count_right, example_stream
-from bert_repro.pretraining.mlm_breakdown import MlmBreakdown
-from bert_repro.training.collation import IGNORE_INDEX
-from bert_repro.training.micro_batches import to_device
+from bert_repro.training.batches import IGNORE_INDEX, to_device
 
 logger = logging.getLogger("bert_repro")
+
+ACTIONS = ("mask", "same", "random")
+NSP_LABELS = ("is_next", "not_next")
 
 # The held-out examples and their masks are the same whatever the seed of the run.
 _SEED = 0
 _PHASE = 1000
 _FEW_ROWS = 256
+
+_PATIENCE = 4_000_000  # tokens after which a run that learns has left the plateau of single-token frequencies
+_PLATEAU = 6.5  # nats; frequencies alone give about 7 on English text
+_UNKNOWN_SHARE = 0.01
+_EXPECTED_NOT_NEXT = {"paper": (0.48, 0.52), "original": (0.50, 0.65)}
+
+
+class MlmBreakdown:
+    """Counts correct predictions over batches; nothing is computed twice.
+
+    Args:
+        token_counts: how often each token occurs in the corpus, int64 [V].
+        mask_token_id: id of [MASK].
+    """
+
+    def __init__(self, token_counts: npt.NDArray[np.int64], mask_token_id: int) -> None:
+        decades = np.full(len(token_counts), -1)
+        seen = token_counts > 0
+        decades[seen] = np.floor(np.log10(token_counts[seen]) + 1e-9)
+        self.decades, self.mask_token_id = torch.from_numpy(decades), mask_token_id
+        bins = int(decades.max()) + 1
+        # Second axis: right, all.
+        self.actions, self.frequencies = torch.zeros(len(ACTIONS), 2), torch.zeros(bins, 2)
+        self.confusion = torch.zeros(len(NSP_LABELS), len(NSP_LABELS))
+
+    @torch.no_grad()
+    def add(self, output: Any, inputs: dict[str, Any]) -> None:
+        """Counts a forward pass.
+
+        Args:
+            output: of `BertReproForPreTraining`, with logits at predicted positions only, or of `BertReproForCausalLM`.
+            inputs: its inputs, with `labels` and, but for the left-to-right model, `prediction_positions`.
+        """
+        if "prediction_positions" in inputs:
+            positions = inputs["prediction_positions"]
+            labels, read = (inputs[name].flatten()[positions].cpu() for name in ("labels", "input_ids"))
+            right = output.prediction_logits.max(-1).indices.cpu() == labels
+            actions = torch.where(read == self.mask_token_id, 0, torch.where(read == labels, 1, 2))
+            _count(self.actions, actions, right, labels != IGNORE_INDEX)
+        else:
+            labels = next_token_labels(inputs["labels"], inputs.get("cu_seq_lens_q")).flatten().cpu()
+            right = output.logits.max(-1).indices.flatten().cpu() == labels
+        decades = torch.where(labels == IGNORE_INDEX, -1, self.decades[labels.clamp(min=0)])
+        _count(self.frequencies, decades, right, decades >= 0)
+        if "next_sentence_label" in inputs:
+            rows, columns = inputs["next_sentence_label"].cpu(), output.seq_relationship_logits.argmax(-1).cpu()
+            known = rows != IGNORE_INDEX
+            places = rows[known] * len(NSP_LABELS) + columns[known]
+            self.confusion += torch.bincount(places, minlength=self.confusion.numel()).view_as(self.confusion)
+
+    def results(self, accelerator: Accelerator) -> dict[str, Any]:
+        """Returns the counts of all processes for results.json.
+
+        Returns:
+            `by_action` (what the model read at the predicted place: [MASK], the token itself, a random one),
+            `by_frequency` (tokens by their count in the corpus; special tokens are in no bin) and `nsp_confusion`
+            (label -> prediction -> sequences), each only where the model has that task.
+        """
+        parts = (self.actions, self.frequencies, self.confusion)
+        sums = [accelerator.reduce(part.to(accelerator.device), "sum").tolist() for part in parts]
+        actions, frequencies, confusion = sums
+        bins = [
+            {"at_least": 10**decade, "below": 10 ** (decade + 1), **_accuracy(*pair)}
+            for decade, pair in enumerate(frequencies)
+            if pair[1]
+        ]
+        results: dict[str, Any] = {"by_frequency": bins}
+        if any(total for _, total in actions):
+            named = zip(ACTIONS, actions, strict=True)
+            results["by_action"] = {name: _accuracy(*pair) for name, pair in named if pair[1]}
+        if any(map(any, confusion)):
+            named_rows = zip(NSP_LABELS, confusion, strict=True)
+            results["nsp_confusion"] = {
+                label: dict(zip(NSP_LABELS, map(int, row), strict=True)) for label, row in named_rows
+            }
+        return results
+
+
+def _count(table: torch.Tensor, rows: torch.Tensor, right: torch.Tensor, counted: torch.Tensor) -> None:
+    table[:, 0] += torch.bincount(rows[counted & right], minlength=len(table))
+    table[:, 1] += torch.bincount(rows[counted], minlength=len(table))
+
+
+def _accuracy(right: float, total: float) -> dict[str, float]:
+    return {"right": int(right), "predictions": int(total), "accuracy": right / total}
 
 
 class HeldOutEvaluation:
@@ -110,3 +204,61 @@ def _score(model: Any, batch: dict[str, Any], accelerator: Accelerator, breakdow
         sequences = int((batch["next_sentence_label"] != IGNORE_INDEX).sum())
         sums[3:] = [float(output.nsp_loss) * sequences, float(right["nsp_loss"]), sequences]
     return torch.tensor(sums, dtype=torch.float64)
+
+
+class HealthChecks:
+    """Warns while pre-training of what looks wrong in the data and the logged metrics; each warning is given once."""
+
+    def __init__(self, config: PretrainingConfig) -> None:
+        self.config = config
+        self._given: set[str] = set()
+
+    def check_data(self, not_next_share: float, unknown_share: float) -> None:
+        """Checks the examples and their tokens once, before the first step.
+
+        Args:
+            not_next_share: NotNext among the examples of the first epoch.
+            unknown_share: [UNK] among the tokens of a sample of examples.
+        """
+        low, high = _EXPECTED_NOT_NEXT[self.config.nsp_sampling]
+        if self.config.next_sentence_prediction and not low <= not_next_share <= high:
+            self._warn(
+                "pairs",
+                f"{not_next_share:.1%} of the pairs are NotNext, {low:.0%} to {high:.0%} are expected with "
+                f"nsp_sampling={self.config.nsp_sampling}: documents may be very short; run "
+                "recipes/audit_pretraining_data.py",
+            )
+        if unknown_share > _UNKNOWN_SHARE:
+            self._warn(
+                "unknown",
+                f"{unknown_share:.1%} of the tokens are [UNK]: the vocabulary does not fit the text (language, case, "
+                "alphabet); train one on it with recipes/train_tokenizer.py",
+            )
+
+    def check_row(self, row: Mapping[str, float]) -> None:
+        """Checks a row of the training log.
+
+        Args:
+            row: means over the logging window, with `tokens` since the beginning.
+        """
+        if row["tokens"] < _PATIENCE:
+            return
+        if row.get("mlm_loss", 0.0) > _PLATEAU:
+            self._warn(
+                "plateau",
+                f"the MLM loss is {row['mlm_loss']:.2f} after {row['tokens']:,.0f} tokens: the model still "
+                "guesses by token frequency. Try a higher learning rate or a longer warm-up; small models need 5 "
+                "to 20 million tokens to leave this plateau",
+            )
+        accuracy = row.get("nsp_accuracy")
+        if accuracy is not None and accuracy > 0.999:
+            self._warn("leak", "NSP accuracy is 1.0: something other than the text reveals the label; audit the data")
+        if accuracy is not None and abs(accuracy - 0.5) < 0.02 and row["tokens"] > 10 * _PATIENCE:
+            self._warn(
+                "chance", "NSP accuracy is still 0.5: check that documents hold consecutive sentences (audit the data)"
+            )
+
+    def _warn(self, about: str, message: str) -> None:
+        if about not in self._given:
+            self._given.add(about)
+            logger.warning("warning: %s", message)

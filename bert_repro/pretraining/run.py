@@ -22,15 +22,13 @@ from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.models.modeling_bert_repro import BertReproForCausalLM, BertReproForPreTraining
 from bert_repro.pretraining import cost_estimate
 from bert_repro.pretraining.dataset import PretrainingSource
-from bert_repro.pretraining.evaluation import HeldOutEvaluation
-from bert_repro.pretraining.health_checks import HealthChecks
-from bert_repro.pretraining.mlm_breakdown import MlmBreakdown
+from bert_repro.pretraining.evaluation import HealthChecks, HeldOutEvaluation, MlmBreakdown
 from bert_repro.results import RunResults
 from bert_repro.training import adapters, environment, model_loading, run
-from bert_repro.training.device_speed import assumed_speed
-from bert_repro.training.micro_batches import batch_sizes
+from bert_repro.training.batches import batch_sizes
+from bert_repro.training.performance import assumed_speed
 from bert_repro.training.trainer import Trainer
-from bert_repro.utils.output_files import SAMPLE_INDEX
+from bert_repro.utils.files import SAMPLE_INDEX
 from bert_repro.utils.randomness import torch_seed
 
 logger = logging.getLogger("bert_repro")

@@ -33,8 +33,7 @@ from bert_repro.pretraining.segment_pairs import (
     RowArray,
     SentenceBoundaries,
 )
-from bert_repro.utils.files import atomic_path
-from bert_repro.utils.locks import waiting_lock
+from bert_repro.utils.files import atomic_path, waiting_lock
 from bert_repro.utils.ragged import Int64Array
 from bert_repro.utils.randomness import draw
 

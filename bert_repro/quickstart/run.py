@@ -17,9 +17,8 @@ from bert_repro.quickstart.package_task import LABELS, bag_of_words_accuracy, ma
 from bert_repro.quickstart.screen import Screen, heading, percent, say, show
 from bert_repro.quickstart.stages import Folders
 from bert_repro.training import training_log
-from bert_repro.utils import status
-from bert_repro.utils.files import write_json
-from bert_repro.utils.output_files import TRAIN_LOG
+from bert_repro.utils import process
+from bert_repro.utils.files import TRAIN_LOG, write_json
 
 logger = logging.getLogger("bert_repro")
 
@@ -72,7 +71,7 @@ def run_quickstart(config: QuickstartConfig) -> dict[str, Any]:
             f"{check.name} is {percent(check.reached)}, expected at least {percent(check.needed)}" for check in missed
         )
         logger.error("not reached: %s", reason)
-        status.finish(config.output_dir, 1, f"not reached: {reason}")
+        process.record_outcome(config.output_dir, 1, f"not reached: {reason}")
         raise SystemExit(1)
     return results
 
@@ -85,12 +84,12 @@ def prepare_folder(folder: Path) -> None:
     """
     if folder.is_file():
         raise UserError(f"--output_dir {folder} is a file; name a folder")
-    if not status.is_free(folder) and not (folder / RESULTS).is_file():
+    if not process.is_free_folder(folder) and not (folder / RESULTS).is_file():
         raise UserError(f"--output_dir {folder} holds something other than an earlier quickstart; name another folder")
     try:
         if folder.exists():
             shutil.rmtree(folder)
-        status.claim(folder)
+        process.claim_folder(folder)
         write_json(folder / RESULTS, {"finished": False})
     except OSError as error:
         raise UserError(f"--output_dir {folder} cannot be written ({error.strerror}); name another folder") from error

@@ -13,7 +13,7 @@ from typing import Any
 
 from bert_repro import configs
 from bert_repro.errors import outcome
-from bert_repro.utils import status
+from bert_repro.utils import process
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Recipe:
     summary: str
 
     def run(self, config: Any) -> Any:
-        """Runs the recipe; where it has an output folder, status.json there says how it ended.
+        """Runs the recipe; where it has an output folder, process.json there says how it ended.
 
         Returns:
             What the function returns: of training recipes the results of the run.
@@ -41,9 +41,9 @@ class Recipe:
             configs.require_checkpoints(config)
             result = self.load()(config)
         except BaseException as error:
-            status.finish(output_dir, *outcome(error))
+            process.record_outcome(output_dir, *outcome(error))
             raise
-        status.finish(output_dir, 0, "done")
+        process.record_outcome(output_dir, 0, "done")
         return result
 
     def load(self) -> Any:

@@ -15,7 +15,7 @@ from bert_repro.paper_results import FIGURE_5_KEY, FIGURE_5_ROWS, TABLE_KEYS, TA
 from bert_repro.reproduction.run_store import CURVE_FILE, EXAMPLES_FILE
 from bert_repro.reproduction.statistics import FloatArray, total_score
 from bert_repro.results import RunResults, read_results
-from bert_repro.utils.output_files import RESULTS
+from bert_repro.utils.files import RESULTS
 
 
 @dataclass(frozen=True)

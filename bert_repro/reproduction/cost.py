@@ -14,8 +14,7 @@ from bert_repro.reproduction.run_store import RunStore
 from bert_repro.reproduction.size_presets import RECIPE_CONFIGS
 from bert_repro.reproduction.suite import PlannedRun
 from bert_repro.tasks import get_task
-from bert_repro.training.device_speed import assumed_speed
-from bert_repro.training.flops import flops_per_token
+from bert_repro.training.performance import assumed_speed, flops_per_token
 
 # Mean tokens of one sequence with the original uncased vocabulary.
 _MEAN_TOKENS = {

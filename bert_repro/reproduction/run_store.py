@@ -34,10 +34,18 @@ from bert_repro.reproduction.suite import PlannedRun
 from bert_repro.results import read_results, write_results
 from bert_repro.tasks import configured_task
 from bert_repro.training import checkpoint, training_log
-from bert_repro.utils import status
-from bert_repro.utils.files import atomic_folder, write_text
-from bert_repro.utils.locks import lock, unlock
-from bert_repro.utils.output_files import CHECKPOINTS, RESULTS, SWEEP, SWEEP_STATE, TRAIN_LOG
+from bert_repro.utils import process
+from bert_repro.utils.files import (
+    CHECKPOINTS,
+    RESULTS,
+    SWEEP,
+    SWEEP_STATE,
+    TRAIN_LOG,
+    atomic_folder,
+    lock,
+    unlock,
+    write_text,
+)
 
 EXAMPLES_FILE = "examples.json"
 CURVE_FILE = "curve.json"
@@ -86,7 +94,7 @@ class RunStore:
 
     def has_failed(self, run: PlannedRun) -> bool:
         """Whether the run ended with a loss that is not finite."""
-        return not self.is_done(run) and status.exit_code(self.folder(run)) == NonFiniteError.exit_code
+        return not self.is_done(run) and process.recorded_exit_code(self.folder(run)) == NonFiniteError.exit_code
 
     def can_start(self, run: PlannedRun) -> bool:
         """Whether all models that a run needs are there."""
@@ -94,7 +102,7 @@ class RunStore:
 
     def can_resume(self, run: PlannedRun) -> bool:
         """Whether the run was interrupted and left a checkpoint to resume from."""
-        if status.exit_code(self.folder(run)) == 0:
+        if process.recorded_exit_code(self.folder(run)) == 0:
             return False  # it ended, and is made again because something of it is gone
         if (self.folder(run) / SWEEP / SWEEP_STATE).exists():
             return True  # a sweep resumes with the first of its configurations that is not done
@@ -116,7 +124,7 @@ class RunStore:
 
     def finish(self, run: PlannedRun, code: int, reason: str) -> None:
         """Writes how the run ended and unlocks it."""
-        status.finish(str(self.folder(run)), code, reason)
+        process.record_outcome(str(self.folder(run)), code, reason)
 
     def keep(self, run: PlannedRun, size_preset: str, files: Mapping[str, Any]) -> None:
         """Keeps the results of a finished run: complete in one move, so that a kill leaves no half of them.

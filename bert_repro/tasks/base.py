@@ -239,12 +239,12 @@ class Task(ABC):
             pad_to_multiple_of: round the columns of a padded batch up to a multiple of this.
 
         Returns:
-            Inputs of the head as `bert_repro.training.collation.collate_features` documents them, with `labels` (B,) if
+            Inputs of the head as `bert_repro.training.batches.collate_features` documents them, with `labels` (B,) if
             the features have them.
         """
         import torch
 
-        from bert_repro.training.collation import collate_features
+        from bert_repro.training.batches import collate_features
 
         batch = collate_features(
             features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of

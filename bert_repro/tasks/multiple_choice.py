@@ -137,7 +137,7 @@ class SwagTask(Task):
         """
         import torch
 
-        from bert_repro.training.collation import collate_features
+        from bert_repro.training.batches import collate_features
 
         names = ("input_ids", "token_type_ids")
         sequences = [

@@ -26,8 +26,7 @@ from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.models.configuration_bert_repro import HEADS, UPSTREAM_MODEL_TYPE
 from bert_repro.results import AdapterResults, TrainResults
-from bert_repro.utils.files import atomic_folder, write_json
-from bert_repro.utils.output_files import ADAPTER, CARD
+from bert_repro.utils.files import ADAPTER, CARD, atomic_folder, write_json
 
 logger = logging.getLogger("bert_repro")
 

@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill at any moment.
+"""Checkpoints that survive a kill at any moment, and the best weights of a run so far.
 
 A checkpoint is written beside the older ones under a temporary name, hashed into a manifest, flushed to disk and only
 then renamed to `step-N`. Whatever interrupts the writing leaves the older ones as they were. When a run resumes, every
@@ -15,7 +15,7 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,17 @@ from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.training import adapters
 from bert_repro.training.parallelism import sharded_like
-from bert_repro.utils.files import atomic_folder, disk_error, remove_folder, write_json
-from bert_repro.utils.output_files import CHECKPOINTS, MANIFEST, TRAINER_STATE
+from bert_repro.utils.files import (
+    BEST,
+    CHECKPOINTS,
+    MANIFEST,
+    TRAINER_STATE,
+    atomic_folder,
+    atomic_path,
+    disk_error,
+    remove_folder,
+    write_json,
+)
 
 logger = logging.getLogger("bert_repro")
 
@@ -264,3 +273,67 @@ def _sha256_of_json(content: dict[str, Any]) -> str:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class BestModel:
+    """Keeps the weights that scored best on dev, and stops when they no longer improve (not in the paper).
+
+    The weights are in OUTPUT/best/ while training lasts. Scores are those of the training log, so a resumed run replays
+    them and decides as the run without an interruption would have.
+
+    Args:
+        output_dir: folder of the run.
+        metric: the metric that decides; higher is better.
+        patience: stop after this many evaluations in a row without a better score; None: never.
+        keep_weights: whether the best weights replace the last ones when training ends.
+    """
+
+    def __init__(self, output_dir: Path, metric: str, *, patience: int | None, keep_weights: bool) -> None:
+        self.folder, self.metric = output_dir / BEST, metric
+        self.patience, self.keep_weights = patience, keep_weights
+        self.step, self.score, self.stale = 0, float("-inf"), 0
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether `patience` evaluations in a row brought no better score."""
+        return self.patience is not None and self.stale >= self.patience
+
+    def replay(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Takes the evaluations of a training log, when the run resumes."""
+        for row in rows:
+            if f"eval_{self.metric}" in row:
+                self._is_better(row[f"eval_{self.metric}"], row["step"])
+
+    def consider(self, metrics: Mapping[str, Any], step: int, model: torch.nn.Module | None) -> None:
+        """Takes an evaluation, and keeps the weights when it is the best so far.
+
+        Args:
+            metrics: of the evaluation; equal on all processes.
+            step: optimizer steps taken.
+            model: the complete model on the process that writes; None on the others.
+
+        Raises:
+            UserError: the disk is full or not writable.
+        """
+        if self._is_better(metrics[self.metric], step) and self.keep_weights and model is not None:
+            self.folder.mkdir(exist_ok=True)
+            with atomic_path(self.folder / "model.safetensors") as path:
+                safetensors.torch.save_model(model, str(path))
+
+    def restore(self, model: torch.nn.Module) -> None:
+        """Loads the best weights into the model; without an evaluation, or where they are not kept, changes nothing."""
+        if self.keep_weights and self.step:
+            safetensors.torch.load_model(model, str(self.folder / "model.safetensors"))
+            logger.info("weights of step %d, the best on dev: %s %.4f", self.step, self.metric, self.score)
+
+    def clear(self) -> None:
+        """Removes the kept weights."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _is_better(self, score: float, step: int) -> bool:
+        better = score > self.score
+        if better:
+            self.step, self.score, self.stale = step, score, 0
+        else:
+            self.stale += 1
+        return better

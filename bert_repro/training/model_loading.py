@@ -14,7 +14,7 @@ from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
 from bert_repro.hub.model_files import check_model
 from bert_repro.training import adapters, checkpoint
-from bert_repro.utils.output_files import TRAINER_STATE
+from bert_repro.utils.files import TRAINER_STATE
 from bert_repro.utils.randomness import torch_seed
 
 logger = logging.getLogger("bert_repro")

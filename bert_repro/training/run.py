@@ -22,15 +22,12 @@ from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpo
 from bert_repro.hub.push import prepare_repository, push_folder
 from bert_repro.results import RunResults, write_results
 from bert_repro.training import adapters, checkpoint, training_log
-from bert_repro.training.cpu_performance import prepare_cpu
 from bert_repro.training.environment import run_facts
-from bert_repro.training.flops import training_totals
 from bert_repro.training.model_loading import first_line, quiet_transformers
 from bert_repro.training.parallelism import find_non_finite, launched_with_fsdp, savable
-from bert_repro.utils import status
-from bert_repro.utils.distributed import is_main_process, world_size
-from bert_repro.utils.locks import lock
-from bert_repro.utils.output_files import (
+from bert_repro.training.performance import prepare_cpu, training_totals
+from bert_repro.utils import process
+from bert_repro.utils.files import (
     ADAPTER,
     BEST,
     CARD,
@@ -41,7 +38,9 @@ from bert_repro.utils.output_files import (
     SWEEP,
     TRAIN_LOG,
     TRAINING_PLOT,
+    lock,
 )
+from bert_repro.utils.process import is_main_process, world_size
 from bert_repro.utils.redaction import redacted
 
 logger = logging.getLogger("bert_repro")
@@ -79,9 +78,9 @@ class Run:
         """
         if is_main_process():
             with output_dir_errors(self.output_dir):
-                if not status.is_free(self.output_dir) and not self.config.resume_from_checkpoint:
+                if not process.is_free_folder(self.output_dir) and not self.config.resume_from_checkpoint:
                     remove(self.output_dir, _PRODUCTS)
-                status.claim(self.output_dir)
+                process.claim_folder(self.output_dir)
         if self.accelerator.num_processes > 1:  # nobody writes what would be removed
             self.accelerator.wait_for_everyone()
 
@@ -184,8 +183,8 @@ def _lock_output_dir(config: RunConfig) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not lock(folder):
             raise UserError(f"--output_dir {folder} is written by a run that is not finished; stop it or name another")
-        status.try_writing(folder)
-        if not (status.is_free(folder) or config.resume_from_checkpoint or config.overwrite_output_dir):
+        process.try_writing(folder)
+        if not (process.is_free_folder(folder) or config.resume_from_checkpoint or config.overwrite_output_dir):
             raise UserError(
                 f"--output_dir {folder} is not empty; name another folder, give --overwrite_output_dir, or resume with "
                 "--resume_from_checkpoint latest"

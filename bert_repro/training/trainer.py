@@ -27,17 +27,15 @@ from torch.distributed.tensor import DTensor
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.hub.revisions import RevisionUploads
 from bert_repro.training import checkpoint, training_log
-from bert_repro.training.best_model import BestModel
-from bert_repro.training.checkpoint import TrainerState
-from bert_repro.training.environment import environment
-from bert_repro.training.micro_batches import BatchSource, MicroBatch, Step, load_steps, to_device
+from bert_repro.training.batches import BatchSource, MicroBatch, Step, load_steps, to_device
+from bert_repro.training.checkpoint import BestModel, TrainerState
+from bert_repro.training.environment import environment, require_same_settings, stored_settings
 from bert_repro.training.optimizer import build_optimizer, learning_rate, set_learning_rate
 from bert_repro.training.parallelism import ParallelModel, find_non_finite, full_tensors
-from bert_repro.training.resume_guard import require_same_settings, stored_settings
 from bert_repro.training.training_log import TrainingLog
-from bert_repro.utils.output_files import CHECKPOINTS, TRAIN_LOG
+from bert_repro.utils.files import CHECKPOINTS, TRAIN_LOG
+from bert_repro.utils.process import collect_signals
 from bert_repro.utils.randomness import torch_seed
-from bert_repro.utils.signals import collect_signals
 
 logger = logging.getLogger("bert_repro")
 

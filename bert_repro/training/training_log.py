@@ -13,9 +13,8 @@ from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from bert_repro.configs import RunConfig
-from bert_repro.training.cpu_performance import measured_peak
-from bert_repro.utils.files import atomic_path, write_text
-from bert_repro.utils.output_files import TRAIN_LOG, TRAINING_PLOT
+from bert_repro.training.performance import measured_peak
+from bert_repro.utils.files import TRAIN_LOG, TRAINING_PLOT, atomic_path, write_text
 
 logger = logging.getLogger("bert_repro")
 

@@ -1,8 +1,13 @@
-"""The one way to write a file: beside its place, flushed to disk, then renamed.
+"""Files and folders of a run: their names, the one way to write them, and locks.
 
-A reader sees the old file or the new one, never a part, whatever interrupts the writing. Nothing unfinished stays: an
-error removes it at once, and what a killed process left is removed by the next one that writes the same file.
-A disk that is full or read-only ends in one `UserError` that names the file, whichever library noticed it.
+A file is written beside its place, flushed to disk, then renamed. A reader sees the old file or the new one, never a
+part, whatever interrupts the writing. Nothing unfinished stays: an error removes it at once, and what a killed process
+left is removed by the next one that writes the same file. A disk that is full or read-only ends in one `UserError` that
+names the file, whichever library noticed it.
+
+A lock is the system's own (`flock`) on the folder itself, so it leaves no file in what is later published and ends with
+its process, however that ends. The `filelock` library keeps a file of its own in or beside the folder, which a killed
+process leaves behind, and which every listing of a run's folder would have to know.
 """
 
 import errno
@@ -13,11 +18,35 @@ import re
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from bert_repro.errors import UserError
+
+RESULTS = "results.json"
+TRAIN_LOG = "train_log.jsonl"
+STATUS = "status.json"
+CARD = "README.md"
+TRAINING_PLOT = "training.png"
+CHECKPOINTS = "checkpoints"
+"""Folder of `step-N` folders."""
+MANIFEST = "manifest.json"
+"""In a checkpoint: SHA-256 of its files."""
+TRAINER_STATE = "trainer_state"
+"""Folder in a checkpoint: what resuming needs beside the weights."""
+SAMPLE_INDEX = "sample_index"
+"""Folder of the examples that pre-training draws; removed when the run succeeds."""
+BEST = "best"
+"""Folder of the weights that are best on dev so far; removed when training ends."""
+ADAPTER = "adapter"
+"""Folder of an adapter alone; the weights beside it hold it merged."""
+SWEEP = "sweep"
+"""Folder of a sweep's runs."""
+SWEEP_STATE = "sweep.json"
+"""In that folder: settings of the sweep and what it has found so far."""
+SWEEP_TABLE = "table.txt"
+
 
 _PREFIX = ".writing-"
 _DISK_ERRORS = frozenset({
@@ -193,3 +222,56 @@ def is_running(process: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+try:
+    import fcntl
+except ImportError:  # Windows: two runs in one folder are then not noticed
+    fcntl = None  # type: ignore[assignment]
+
+_held: dict[Path, int] = {}
+
+
+def lock(folder: Path, *, shared: bool = False) -> bool:
+    """Keeps an existing folder or file for this process until `unlock` or the process's end, however it ends.
+
+    Args:
+        folder: the folder.
+        shared: let others have it too, who take it so.
+
+    Returns:
+        False if another process has it. A file system without locks never says so.
+    """
+    if fcntl is None or folder.resolve() in _held:
+        return True
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    except OSError:
+        os.close(descriptor)
+        return True
+    _held[folder.resolve()] = descriptor
+    return True
+
+
+def unlock(folder: Path) -> None:
+    """Gives a folder back that `lock` took."""
+    held = _held.pop(folder.resolve(), None)
+    if held is not None:
+        os.close(held)
+
+
+@contextmanager
+def waiting_lock(folder: Path) -> Iterator[None]:
+    """Holds an existing folder for a block, after waiting for whoever else holds it; without locks it goes ahead."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if fcntl is not None:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -15,7 +15,7 @@ from bert_repro.corpus.prepare import prepare_corpus
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import load_tokenizer, train_tokenizer, train_wordpiece
 from bert_repro.errors import UserError
-from bert_repro.utils import status
+from bert_repro.utils import process
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("BERT_REPRO_DATA", ROOT.parent / "shared" / "data"))
@@ -283,7 +283,7 @@ def test_a_folder_that_is_no_preparation_is_left_alone(make_config):
 
 
 def test_the_record_of_a_failed_run_is_no_obstacle(make_config):
-    status.finish(make_config().output_dir, 2, "no such file")
+    process.record_outcome(make_config().output_dir, 2, "no such file")
     assert prepare_corpus(make_config())["counts"]["documents"] == 40
 
 

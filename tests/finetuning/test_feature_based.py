@@ -23,7 +23,7 @@ from bert_repro.configs import NerConfig
 from bert_repro.errors import UserError
 from bert_repro.finetuning import feature_based
 from bert_repro.finetuning.feature_based import FeatureCache
-from bert_repro.utils import locks
+from bert_repro.utils import files as run_files
 
 # One row of each kind; the others differ from these in the layers that they take.
 _RARELY = [pytest.param(row, marks=pytest.mark.slow) for row in ("second_to_last", "last", "weighted_last_four")]
@@ -310,7 +310,7 @@ def test_what_another_process_is_computing_is_waited_for(
     monkeypatch.setattr(feature_based.time, "sleep", the_other_ends)
     assert np.array_equal(second.load(tokenised()).values, expected)
     assert len(waits) == 3 and second.seconds == 0
-    assert folder.resolve() not in locks._held, "it is given back"
+    assert folder.resolve() not in run_files._held, "it is given back"
 
 
 def test_a_disk_without_room_is_told_before_it_is_full(

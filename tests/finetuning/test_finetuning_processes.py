@@ -16,7 +16,7 @@ from families import NAMES, Family, families, save_start
 from running import recipe, results
 
 from bert_repro.training import training_log
-from bert_repro.utils.output_files import TRAIN_LOG
+from bert_repro.utils.files import TRAIN_LOG
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 TORCHRUN = "torch.distributed.run --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint localhost:0"

@@ -22,9 +22,9 @@ from bert_repro.configs import OptimizerConfig, RunConfig
 from bert_repro.configs.base import setting
 from bert_repro.errors import StopRequested
 from bert_repro.training import training_log
-from bert_repro.training.micro_batches import Ids, MicroBatch, Step, batch_sizes
+from bert_repro.training.batches import Ids, MicroBatch, Step, batch_sizes
 from bert_repro.training.trainer import Trainer
-from bert_repro.utils.output_files import TRAIN_LOG
+from bert_repro.utils.files import TRAIN_LOG
 from bert_repro.utils.randomness import draw, fraction
 
 WIDTH = 6

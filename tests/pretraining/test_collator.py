@@ -4,7 +4,7 @@ import torch
 
 from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch
 from bert_repro.pretraining.masking import num_predictions
-from bert_repro.training.collation import collate_features
+from bert_repro.training.batches import collate_features
 from bert_repro.utils.randomness import draw
 
 FEATURES = [

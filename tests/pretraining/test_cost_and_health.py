@@ -19,12 +19,10 @@ from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.presets import PAPER_PHASES
 from bert_repro.pretraining import cost_estimate
-from bert_repro.pretraining.evaluation import HeldOutEvaluation
-from bert_repro.pretraining.health_checks import HealthChecks
+from bert_repro.pretraining.evaluation import HealthChecks, HeldOutEvaluation
 from bert_repro.training import training_log
-from bert_repro.training.cpu_performance import measured_peak
-from bert_repro.training.device_speed import PUBLISHED_TFLOPS, assumed_speed
-from bert_repro.utils.output_files import TRAIN_LOG
+from bert_repro.training.performance import PUBLISHED_TFLOPS, assumed_speed, measured_peak
+from bert_repro.utils.files import TRAIN_LOG
 
 
 def test_the_cost_estimate_of_the_papers_phases() -> None:

@@ -13,7 +13,7 @@ from bert_repro.errors import UserError
 from bert_repro.pretraining import sample_index
 from bert_repro.pretraining.sample_index import EpochIndexes, SampleIndex, permute
 from bert_repro.pretraining.segment_pairs import NOT_NEXT
-from bert_repro.utils.locks import waiting_lock
+from bert_repro.utils.files import waiting_lock
 
 SLOW_DRAW = """
 import pickle, sys, time

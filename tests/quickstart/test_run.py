@@ -12,7 +12,7 @@ from bert_repro.errors import UserError
 from bert_repro.quickstart import run, screen, stages
 from bert_repro.quickstart.run import Promise, prepare_folder
 from bert_repro.quickstart.screen import Screen
-from bert_repro.utils.output_files import STATUS
+from bert_repro.utils.files import STATUS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -23,7 +23,7 @@ from bert_repro.configs import GlueConfig
 from bert_repro.errors import UserError
 from bert_repro.models import modeling_bert_repro
 from bert_repro.training import adapters, training_log
-from bert_repro.utils.output_files import TRAIN_LOG
+from bert_repro.utils.files import TRAIN_LOG
 
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 FAST = "--bias_correction true --learning_rate 1e-2 --train_batch_size 16"

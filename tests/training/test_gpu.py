@@ -10,7 +10,7 @@ import torch
 from running import TINY, recipe, results
 
 from bert_repro.training import training_log
-from bert_repro.utils.output_files import TRAIN_LOG
+from bert_repro.utils.files import TRAIN_LOG
 
 pytestmark = pytest.mark.gpu
 STEPS = 20
@@ -47,11 +47,11 @@ def test_resume_is_bit_identical(world: Any, tmp_path: Path, lever: str) -> None
 
 def test_batches_are_ready_before_the_step_that_needs_them(world: Any, tmp_path: Path) -> None:
     """BERT-base's shape at 128 tokens: once the loaders have started, waiting takes under a twentieth of the time."""
-    from bert_repro.training import micro_batches
+    from bert_repro.training import batches
 
     began: list[float] = []
     waited: list[float] = []
-    original = micro_batches.DataLoader.__iter__
+    original = batches.DataLoader.__iter__
 
     def timed(loader: Any) -> Any:
         steps = original(loader)
@@ -64,7 +64,7 @@ def test_batches_are_ready_before_the_step_that_needs_them(world: Any, tmp_path:
             yield step
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(micro_batches.DataLoader, "__iter__", timed)
+        patch.setattr(batches.DataLoader, "__iter__", timed)
         size = "--num_hidden_layers 12 --hidden_size 768 --num_attention_heads 12 --max_seq_length 128"
         given = [size, "--corpus", world.corpus, "--output_dir", tmp_path, "--max_steps 320 --train_batch_size 256"]
         assert recipe("run_pretraining", *given, "--mixed_precision bf16 --torch_compile false --logging_steps 1") == 0

@@ -10,7 +10,7 @@ from running import TINY, recipe, results
 from bert_repro.models.modeling_bert_repro import use_cpu_kernels
 from bert_repro.pretraining.dataset import PretrainingSource
 from bert_repro.training import training_log
-from bert_repro.utils.output_files import TRAIN_LOG
+from bert_repro.utils.files import TRAIN_LOG
 
 FLAGS = "packing decode_predicted_only cpu_kernels fast_float32 keep_freed_memory fused_optimizer".split()
 NO_DROPOUT = "--hidden_dropout_prob 0 --attention_probs_dropout_prob 0 --max_steps 3 --logging_steps 1"

@@ -16,9 +16,9 @@ from toy import ToyConfig, ToyModel, ToySource, ToyTokenizer, losses
 
 from bert_repro.errors import NonFiniteError
 from bert_repro.training import training_log
-from bert_repro.training.micro_batches import batch_sizes
+from bert_repro.training.batches import batch_sizes
 from bert_repro.training.trainer import Trainer
-from bert_repro.utils.output_files import TRAIN_LOG
+from bert_repro.utils.files import TRAIN_LOG
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from running import TINY, recipe
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.corpus.tokenizer import load_tokenizer
-from bert_repro.utils.output_files import TRAIN_LOG
+from bert_repro.utils.files import TRAIN_LOG
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "run_pretraining.py"
 TORCHRUN = "-m torch.distributed.run --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint localhost:0 "

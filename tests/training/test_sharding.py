@@ -20,7 +20,7 @@ from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
 from bert_repro.training import training_log
 from bert_repro.training.parallelism import launched_with_fsdp
-from bert_repro.utils.output_files import TRAIN_LOG
+from bert_repro.utils.files import TRAIN_LOG
 
 HERE = Path(__file__).parent
 TOY = HERE.parent / "helpers" / "toy.py"

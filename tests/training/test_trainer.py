@@ -18,9 +18,9 @@ from toy import ToyConfig, losses, make_trainer
 from bert_repro.configs import RunConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.training import checkpoint, training_log
-from bert_repro.training.micro_batches import BatchSizes, batch_sizes
+from bert_repro.training.batches import BatchSizes, batch_sizes
 from bert_repro.training.trainer import Trainer
-from bert_repro.utils.output_files import TRAIN_LOG
+from bert_repro.utils.files import TRAIN_LOG
 
 TOY = Path(__file__).parents[1] / "helpers" / "toy.py"
 ENVIRONMENT = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}

@@ -1,6 +1,7 @@
 """Files appear complete or not at all, and nothing unfinished stays."""
 
 import errno
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 import safetensors
 
 from bert_repro.errors import UserError
-from bert_repro.utils.files import atomic_file, atomic_folder, atomic_path, disk_error, write_json
+from bert_repro.utils import process
+from bert_repro.utils.files import atomic_file, atomic_folder, atomic_path, disk_error, lock, write_json
 
 KILLED = """
 import os, pathlib, sys
@@ -84,3 +86,39 @@ def test_errors_of_the_disk_are_told_whichever_library_noticed_them(tmp_path):
     foreign = safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
     assert disk_error(foreign) == "No space left on device"
     assert disk_error(ValueError("something else")) is None
+
+
+HOLD = """
+import sys, pathlib
+from bert_repro.utils.files import lock
+print(lock(pathlib.Path(sys.argv[1])), flush=True)
+sys.stdin.read()
+"""
+
+
+def other_process(folder):
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_a_folder_belongs_to_one_process_until_it_ends_however_it_ends(tmp_path):
+    other = other_process(tmp_path)
+    assert other.stdout.readline() == "True\n"
+    assert not lock(tmp_path)
+    other.kill()
+    other.communicate()
+    assert lock(tmp_path)
+    assert lock(tmp_path)
+
+
+def test_a_finished_run_releases_the_folder_and_says_how_it_ended(tmp_path):
+    process.claim_folder(tmp_path)
+    assert lock(tmp_path)
+    assert process.recorded_exit_code(tmp_path) is None
+    process.record_outcome(str(tmp_path), 0, "done")
+    assert json.loads((tmp_path / "status.json").read_text()) == {"code": 0, "reason": "done"}
+    assert process.recorded_exit_code(tmp_path) == 0
+    with other_process(tmp_path) as other:
+        answer, _ = other.communicate("")
+    assert answer == "True\n"

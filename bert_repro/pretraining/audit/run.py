@@ -23,9 +23,8 @@ from bert_repro.pretraining.audit.checks import corpus_checks, corpus_statistics
 from bert_repro.pretraining.audit.counts import ExampleCounts, Sample, Vocabulary
 from bert_repro.pretraining.collator import DataCollatorForBertPreTraining
 from bert_repro.pretraining.dataset import ExampleStream, Position
-from bert_repro.utils import status
-from bert_repro.utils.files import write_json, write_text
-from bert_repro.utils.output_files import SAMPLE_INDEX
+from bert_repro.utils import process
+from bert_repro.utils.files import SAMPLE_INDEX, write_json, write_text
 
 logger = logging.getLogger("bert_repro")
 
@@ -44,10 +43,10 @@ def audit_pretraining_data(config: AuditConfig) -> dict[str, Any]:
         UserError: bad input; or a check failed (exit code 2, the line names each failed check).
     """
     output_dir = Path(config.output_dir)
-    if not status.is_free(output_dir) and not config.overwrite_output_dir:
+    if not process.is_free_folder(output_dir) and not config.overwrite_output_dir:
         raise UserError(f"--output_dir {output_dir} is not empty; choose another or give --overwrite_output_dir")
     corpus = PreparedCorpus.load(config.corpus)
-    status.claim(output_dir)
+    process.claim_folder(output_dir)
     tokenizer = load_tokenizer(Path(config.corpus) / "tokenizer")
     counted = ExampleCounts(
         config, config.max_seq_length, config.max_predictions_per_seq, Vocabulary.of(tokenizer), corpus.num_documents

@@ -209,7 +209,7 @@ class SquadTask(Task):
         """See `Task.collate`; `start_positions`, `end_positions` and, where the softmax needs it, `answer_mask`."""
         import torch
 
-        from bert_repro.training.collation import collate_features
+        from bert_repro.training.batches import collate_features
 
         softmax, training = self.settings.qa_softmax, "labels" in features[0]
         if training and softmax == "padded":

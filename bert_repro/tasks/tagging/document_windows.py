@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.tasks.encoding import token_ids
-from bert_repro.training.collation import IGNORE_INDEX
+from bert_repro.training.batches import IGNORE_INDEX
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -25,7 +25,7 @@ from bert_repro.tasks.prediction_files import require_first_rows
 from bert_repro.tasks.tagging import document_windows
 from bert_repro.tasks.tagging.document_windows import TokenizedDocument, token_labels, windows, word_pieces
 from bert_repro.tasks.tagging.tag_files import ENTITY_TAG, TaggedSentences, read_tagged_text, to_bio
-from bert_repro.training.collation import IGNORE_INDEX
+from bert_repro.training.batches import IGNORE_INDEX
 
 if TYPE_CHECKING:
     import datasets
@@ -121,7 +121,7 @@ class TaggingTask(Task):
         """Batches windows; `labels` are (1, T) packed, (B, S) padded, -100 where nothing is predicted."""
         import torch
 
-        from bert_repro.training.collation import collate_features
+        from bert_repro.training.batches import collate_features
 
         batch = collate_features(
             features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of

@@ -20,7 +20,7 @@ from bert_repro.finetuning.data import FinetuningSource
 from bert_repro.tasks import get_task
 from bert_repro.tasks.squad.passage_windows import NO_ANSWER, UNFOUND
 from bert_repro.tasks.squad.squad_task import SQUAD, SQUAD_V2
-from bert_repro.training.micro_batches import BatchSizes
+from bert_repro.training.batches import BatchSizes
 
 LENGTH, QUERY, STRIDE = 24, 8, 5
 NAMES = "river stone bird light tree house".split()

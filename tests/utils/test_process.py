@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from bert_repro.errors import StopRequested, outcome
-from bert_repro.utils import status
-from bert_repro.utils.signals import _Terminal, collect_signals, stop_on_signals
+from bert_repro.utils import process
+from bert_repro.utils.process import _Terminal, collect_signals, stop_on_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
@@ -43,10 +43,10 @@ def test_a_reader_that_goes_away_is_a_request_to_stop():
 
 
 def test_a_killed_main_process_is_reported_by_the_others(tmp_path, monkeypatch):
-    claim = "import sys, pathlib; from bert_repro.utils import status; status.claim(pathlib.Path(sys.argv[1]))"
+    claim = "import sys, pathlib; from bert_repro.utils import process; process.claim_folder(pathlib.Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", claim, str(tmp_path)], check=True)
     monkeypatch.setenv("RANK", "1")
-    status.finish(str(tmp_path), 1, "connection closed by peer")
+    process.record_outcome(str(tmp_path), 1, "connection closed by peer")
     assert json.loads((tmp_path / "status.json").read_text()) == {"code": 137, "reason": "the main process was killed"}
-    status.finish(str(tmp_path), 0, "done")
-    assert status.exit_code(tmp_path) == 137
+    process.record_outcome(str(tmp_path), 0, "done")
+    assert process.recorded_exit_code(tmp_path) == 137

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_repro.corpus.readers import find_sources, read_documents
+from bert_repro.corpus.documents import find_sources, read_documents
 from bert_repro.errors import UserError
 
 ROWS = [{"title": "One", "text": "First.\nSecond é."}, {"text": "Third."}]

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from bert_repro.configs import RunConfig
-from bert_repro.training import cpu_performance
+from bert_repro.training import performance
+from bert_repro.training.performance import flops_per_token, training_totals
 
 MEGABYTE = 1 << 20
 
@@ -23,7 +24,7 @@ def faults_of_a_new_block() -> int:
 
 
 def test_freed_memory_is_kept_for_the_next_block():
-    kept = cpu_performance.keep_freed_memory()
+    kept = performance.keep_freed_memory()
     assert kept or platform.libc_ver()[0] != "glibc"
     faults_of_a_new_block()
     assert not kept or faults_of_a_new_block() < 1000  # 32,768 pages of 4 KiB
@@ -33,13 +34,13 @@ def kernels_made(**environment: str) -> int:
     """How many kernels oneDNN makes for 300 shapes that come twice."""
     program = """
 import torch
-from bert_repro.training import cpu_performance
-cpu_performance.bound_kernel_caches()
+from bert_repro.training import performance
+performance.bound_kernel_caches()
 weight = torch.ones(8, 8).to_mkldnn()
 for rows in 2 * [*range(1, 301)]:
     torch.nn.functional.linear(torch.ones(rows, 8).to_mkldnn(), weight)
 """
-    others = {name: value for name, value in os.environ.items() if name not in cpu_performance._KERNEL_CACHES}
+    others = {name: value for name, value in os.environ.items() if name not in performance._KERNEL_CACHES}
     told = subprocess.run(
         [sys.executable, "-c", program],
         env={**others, "ONEDNN_VERBOSE": "profile", **environment},
@@ -53,13 +54,13 @@ for rows in 2 * [*range(1, 301)]:
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
 def test_kernels_of_ever_new_shapes_are_not_kept_by_the_thousand():
     assert kernels_made() > 500
-    assert kernels_made(**dict.fromkeys(cpu_performance._KERNEL_CACHES, "1024")) < 400, "who says how many is heard"
+    assert kernels_made(**dict.fromkeys(performance._KERNEL_CACHES, "1024")) < 400, "who says how many is heard"
 
 
 def test_fast_float32_stays_accurate():
     before = torch.get_float32_matmul_precision()
     try:
-        cpu_performance.use_fast_float32()
+        performance.use_fast_float32()
         torch.manual_seed(0)
         left, right = (torch.randn(300, 300) for _ in range(2))
         error = (left @ right - (left.double() @ right.double())).abs().max()
@@ -70,16 +71,16 @@ def test_fast_float32_stays_accurate():
 
 def test_every_switch_reaches_its_lever(monkeypatch):
     called = []
-    monkeypatch.setattr(cpu_performance, "use_cpu_kernels", lambda use: called.append(("cpu_kernels", use)))
+    monkeypatch.setattr(performance, "use_cpu_kernels", lambda use: called.append(("cpu_kernels", use)))
     for lever in ("use_fast_float32", "keep_freed_memory"):
-        monkeypatch.setattr(cpu_performance, lever, lambda lever=lever: called.append(lever))
+        monkeypatch.setattr(performance, lever, lambda lever=lever: called.append(lever))
     before = torch.get_float32_matmul_precision()
     try:
-        cpu_performance.prepare_cpu(RunConfig())
+        performance.prepare_cpu(RunConfig())
         assert called == [("cpu_kernels", True), "use_fast_float32", "keep_freed_memory"]
         called.clear()
         torch.set_float32_matmul_precision("medium")  # as a run before this one in the process left it
-        cpu_performance.prepare_cpu(RunConfig(cpu_kernels=False, fast_float32=False, keep_freed_memory=False))
+        performance.prepare_cpu(RunConfig(cpu_kernels=False, fast_float32=False, keep_freed_memory=False))
         assert called == [("cpu_kernels", False)]
         assert torch.get_float32_matmul_precision() == "highest"
     finally:
@@ -87,4 +88,35 @@ def test_every_switch_reaches_its_lever(monkeypatch):
 
 
 def test_peak_is_a_rate():
-    assert 1e8 < cpu_performance.measured_peak(torch.device("cpu"), "no") < 1e14
+    assert 1e8 < performance.measured_peak(torch.device("cpu"), "no") < 1e14
+
+
+LOG = [{"step": 5, "tokens": 400, "seconds": 3.5}, {"step": 10, "tokens": 800, "seconds": 7.0}, {"step": 10, "f1": 1}]
+SHAPE = {"num_hidden_layers": 2, "hidden_size": 8, "vocab_size": 30, "intermediate_size": 32}
+TRAIN = {"steps": 10, "batch": 4}
+
+
+def results(head, settings=None, **train):
+    return {"model": {**SHAPE, "class": f"BertRepro{head}"}, "settings": settings or {}, "train": {**TRAIN, **train}}
+
+
+def flops(length, predicted_fraction=0.0):
+    return flops_per_token(2, 8, 30, length, intermediate_size=32, predicted_fraction=predicted_fraction)
+
+
+def test_each_phase_of_pretraining_counts_at_its_length():
+    phases = [{"max_seq_length": 16, "steps": 5}, {"max_seq_length": 64, "steps": 5}]
+    totals = training_totals(LOG, results("ForPreTraining", {"masked_lm_prob": 0.15}, phases=phases))
+    expected = 400 * (flops(16, 0.15) + flops(64, 0.15))
+    assert totals == {"tokens": 800, "seconds": 7.0, "flops": float(f"{expected:.3g}")}
+
+
+def test_each_ending_of_multiple_choice_is_a_sequence():
+    totals = training_totals(LOG, results("ForMultipleChoice", sequences_per_example=4))
+    assert totals["flops"] == float(f"{800 * flops(800 // (10 * 4 * 4)):.3g}")
+
+
+def test_flops_are_not_given_where_they_are_not_counted():
+    assert "flops" not in training_totals(LOG, results("ForSequenceClassification", {"peft": "lora"}))
+    assert "flops" not in training_totals(LOG, results("ForCausalLM"))
+    assert training_totals([], results("ForSequenceClassification")) == {}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert_repro.training.micro_batches import MicroBatch, Step, forward_passes, fullest_pass
+from bert_repro.training.batches import MicroBatch, Step, forward_passes, fullest_pass
 
 
 def step(lengths: np.ndarray | None = None, *, batch: int = 48, micro: int = 8, budget: int | None = None) -> Step:

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from running import TINY, recipe, results
 
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.pretraining.mlm_breakdown import MlmBreakdown
+from bert_repro.pretraining.evaluation import MlmBreakdown
 
 MASK, IGNORE = 4, -100
 

@@ -1,0 +1,237 @@
+"""How much a run computes and how fast its device is: FLOPs of training, the peak of a device, settings of a CPU.
+
+FLOPs counted are the matrix products of real tokens, a multiply-add as two FLOPs. Not counted: padding, embedding
+look-ups, LayerNorm, activations, the pooler and the optimizer (together under 1% at the paper's sizes). A run's
+speed is shown as a share of the measured peak (MFU).
+"""
+
+import ctypes
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from bert_repro.configs import DryRunConfig, RunConfig
+from bert_repro.models.modeling_bert_repro import use_cpu_kernels
+from bert_repro.results import TrainResults
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h
+_SIZES = {"cpu": 1024, "cuda": 8192}
+_PRODUCTS = {"cpu": 1}  # timed together; elsewhere 10, as a call returns before the device is done
+_KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")  # oneDNN's own and PyTorch's on top of it
+_KERNELS_KEPT = 256
+
+
+def measured_peak(device: torch.device, mixed_precision: str) -> float:
+    """Measures the FLOPs per second of a large matrix product on this device, in the run's precision.
+
+    A published peak is rarely reached by any product, and unknown for most processors; this takes under a second. The
+    data are random, as constant data let a chip run faster than a model can, one product warms up,
+    and on an accelerator several are timed together.
+
+    Args:
+        device: where the run computes.
+        mixed_precision: `no`, `bf16` or `fp16`.
+    """
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(mixed_precision, torch.float32)
+    size = _SIZES.get(device.type, 2048)
+    generator = torch.Generator().manual_seed(0)  # of its own: a run's random numbers must not depend on this
+    left, right = (torch.randn(size, size, generator=generator).to(device, dtype) for _ in range(2))
+    _seconds(left, right)
+    return 2 * size**3 / min(_seconds(left, right) for _ in range(5))
+
+
+def prepare_cpu(config: RunConfig) -> None:
+    """Sets this process up for the speed of a CPU, less what a run switches off."""
+    bound_kernel_caches()
+    use_cpu_kernels(config.cpu_kernels)
+    torch.set_float32_matmul_precision("highest")
+    if config.fast_float32:
+        use_fast_float32()
+    if config.keep_freed_memory:
+        keep_freed_memory()
+
+
+def bound_kernel_caches() -> None:
+    """Lets oneDNN keep fewer of the kernels that it makes for every new shape, unless the environment says how many.
+
+    Batches without padding have ever changing numbers of tokens, and a kernel takes up to 3 MiB: the thousand that are
+    kept by default grow to gigabytes. A step uses some two hundred again. This has an effect only before the process's
+    first product.
+    """
+    for name in _KERNEL_CACHES:
+        os.environ.setdefault(name, str(_KERNELS_KEPT))
+
+
+def use_fast_float32() -> None:
+    """Lets oneDNN do float32 products where it keeps float32 accuracy (twice as fast on some AMD processors).
+
+    "medium" allows bfloat16 products on processors that have them, so it is kept only where a trial product against
+    float64 shows an error that bfloat16 cannot reach.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(256, 256, generator=generator) for _ in range(2))
+    exact = left.double() @ right.double()
+    error = ((left @ right).double() - exact).abs().max() / exact.abs().max()
+    if error > 1e-5:
+        torch.set_float32_matmul_precision(before)
+
+
+def keep_freed_memory() -> bool:
+    """Lets glibc keep what is freed for the next allocation, in this process, for the rest of its life.
+
+    By default it gives large blocks back to the system at once, and every step begins with millions of page faults for
+    gradients and activations as large as those of the step before: a fifth of the time of a step of BERT-base. The peak
+    of memory is what it was; between the peaks it is not given back.
+
+    Returns:
+        Whether there is such a C library.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    # No block is mapped on its own, and the top of the heap is never trimmed.
+    return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, -1))
+
+
+def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:
+    """Returns seconds per product."""
+    began = time.perf_counter()
+    count = _PRODUCTS.get(left.device.type, 10)
+    for _ in range(count):
+        product = left @ right
+    float(product[0, 0])  # waits for the device
+    return (time.perf_counter() - began) / count
+
+
+PUBLISHED_TFLOPS = {  # dense: 16-bit (bfloat16 where the device has it) and float32, from the makers' data sheets
+    "t4": (65.0, 8.1),
+    "v100": (125.0, 15.7),
+    "rtx3090": (71.0, 35.6),
+    "rtx4090": (165.2, 82.6),
+    "l4": (121.0, 30.3),
+    "l40s": (362.0, 91.6),
+    "a100": (312.0, 19.5),
+    "h100": (989.4, 66.9),
+    "h200": (989.4, 66.9),
+}
+
+
+def assumed_speed(config: DryRunConfig, mixed_precision: str) -> tuple[float, str]:
+    """Returns the FLOPs per second of one device for an estimate, and where the number is from.
+
+    Args:
+        config: `tflops` or `device_name` in place of this machine.
+        mixed_precision: `no`, `bf16` or `fp16`.
+    """
+    if config.tflops is not None:
+        return config.tflops * 1e12, f"the {config.tflops:g} TFLOP/s given"
+    if config.device_name is not None:
+        half, single = PUBLISHED_TFLOPS[config.device_name]
+        tflops, kind = (single, "float32") if mixed_precision == "no" else (half, "16-bit")
+        return tflops * 1e12, f"the {tflops:g} TFLOP/s ({kind}) published for {config.device_name}"
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    peak = measured_peak(device, mixed_precision)
+    return peak, f"the {peak / 1e12:.2f} TFLOP/s that a large matrix product reaches here ({device.type})"
+
+
+_SETTINGS_WITH_OTHER_WEIGHTS = ("peft", "feature_based", "bilstm_size")
+"""Settings with which not BERT's weights are trained, or others too; their FLOPs are not counted."""
+_MLM_HEADS = ("ForPreTraining", "ForMaskedLM")
+_TASK_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
+
+
+def flops_per_token(
+    num_hidden_layers: int,
+    hidden_size: int,
+    vocab_size: int,
+    sequence_length: float,
+    *,
+    intermediate_size: int | None = None,
+    predicted_fraction: float = 0.15,
+) -> float:
+    """Returns the FLOPs of one token's forward and backward pass (the backward pass costs two forward passes).
+
+    Args:
+        num_hidden_layers: layers (the paper's L).
+        hidden_size: hidden size (H).
+        vocab_size: tokens the MLM head scores (V).
+        sequence_length: tokens each token attends to, on average (S; half of it where attention is causal).
+        intermediate_size: feed-forward size (F); default 4H, as in every model of the paper.
+        predicted_fraction: share of tokens the MLM head decodes: 0.15 when only predicted positions are decoded, 1
+            when all are (upstream transformers), 0 for an encoder without the head.
+
+    Returns:
+        FLOPs per token; 545 million for BERT-base at 128 tokens.
+    """
+    feed_forward = intermediate_size if intermediate_size is not None else 4 * hidden_size
+    projections = 2 * (4 * hidden_size**2 + 2 * hidden_size * feed_forward)
+    attention = 4 * sequence_length * hidden_size
+    mlm_head = 2 * (hidden_size**2 + hidden_size * vocab_size)
+    forward = num_hidden_layers * (projections + attention) + predicted_fraction * mlm_head
+    return 3 * forward
+
+
+def training_totals(rows: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> TrainResults:
+    """Sums up a training log, all parts of a resumed run together.
+
+    Args:
+        rows: of train_log.jsonl.
+        results: of the run, with `settings`, `train` and the shape of the model in `model`.
+
+    Returns:
+        `tokens` (real ones, no padding), `seconds` (of training, without evaluations) and, where BERT's weights and
+        no others were trained, `flops` to three digits, with the mean length of a sequence as the number of tokens
+        that each attends to in fine-tuning. Empty without a log.
+    """
+    trained = [row for row in rows if "tokens" in row]
+    if not trained:
+        return {}
+    totals: TrainResults = {"tokens": trained[-1]["tokens"], "seconds": round(trained[-1]["seconds"], 1)}
+    flops = _run_flops(trained, results)
+    if flops:
+        totals["flops"] = float(f"{flops:.3g}")
+    return totals
+
+
+def _run_flops(rows: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> float | None:
+    model, train, settings = results["model"], results["train"], results["settings"]
+    if any(settings.get(name) for name in _SETTINGS_WITH_OTHER_WEIGHTS) or "num_hidden_layers" not in model:
+        return None
+    name = str(model["class"])
+    if train.get("phases") and name.endswith(_MLM_HEADS):
+        total, before = 0.0, 0
+        for row in rows:
+            length = _phase_length(train["phases"], row["step"])
+            total += (row["tokens"] - before) * _model_flops_per_token(model, length, settings["masked_lm_prob"])
+            before = row["tokens"]
+        return total
+    if train.get("batch") and name.endswith(_TASK_HEADS):
+        sequences = train["steps"] * train["batch"] * train.get("sequences_per_example", 1)
+        tokens = rows[-1]["tokens"]
+        return float(tokens * _model_flops_per_token(model, round(tokens / sequences), 0.0))
+    return None
+
+
+def _model_flops_per_token(model: Mapping[str, Any], length: int, predicted_fraction: float) -> float:
+    return flops_per_token(
+        model["num_hidden_layers"],
+        model["hidden_size"],
+        model["vocab_size"],
+        length,
+        intermediate_size=model["intermediate_size"],
+        predicted_fraction=predicted_fraction,
+    )
+
+
+def _phase_length(phases: Sequence[Mapping[str, Any]], step: int) -> int:
+    for phase in phases:
+        step -= phase["steps"]
+        if step <= 0:
+            break
+    return int(phase["max_seq_length"])

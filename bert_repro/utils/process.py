@@ -1,0 +1,208 @@
+"""A run's process: which one of a launch it is, the signals that end it, and status.json, which says how it ended.
+
+TERM, INT, HUP and USR1, and a terminal that went away (`| head`), raise `StopRequested` anywhere in a recipe, so that
+what is half written is removed and status.json says how the run ended. Inside the training loop they are collected
+instead, and answered by a checkpoint at the end of the step. status.json survives launchers, which turn every exit code
+into 1.
+"""
+
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bert_repro.errors import StopRequested, UserError
+from bert_repro.utils.files import STATUS, is_running, unlock, write_json
+from bert_repro.utils.redaction import redacted
+
+T = TypeVar("T")
+
+
+def rank() -> int:
+    """Returns the number of this process, as its launcher gave it; 0 where there is one process."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def world_size() -> int:
+    """Returns how many processes the launcher started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_main_process() -> bool:
+    """Returns whether this is the process that writes files and speaks."""
+    return rank() == 0
+
+
+def is_local_main_process() -> bool:
+    """Returns whether this is the process that does what is done once on each machine."""
+    return int(os.environ.get("LOCAL_RANK", "0")) == 0
+
+
+def broadcast(value: T) -> T:
+    """Returns what the main process gives; every process must call this together. Values are pickled among them."""
+    from accelerate.utils import broadcast_object_list
+
+    agreed: T = broadcast_object_list([value])[0]
+    return agreed
+
+
+_HANDLED = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
+
+_collected: list[int] | None = None
+_process = os.getpid()
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """Has signals raise `StopRequested`, wherever the process is; a recipe runs inside."""
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _Terminal(sys.stdout), _Terminal(sys.stderr)  # type: ignore[assignment]
+    try:
+        with _handlers():
+            yield
+        with suppress(StopRequested):
+            sys.stdout.flush()
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+@contextmanager
+def collect_signals() -> Iterator[list[int]]:
+    """Collects signals instead; the list that is yielded holds those that came."""
+    global _collected
+    before, _collected = _collected, []
+    try:
+        with _handlers():
+            yield _collected
+    finally:
+        _collected = before
+
+
+def request_stop(number: int) -> None:
+    """Does what a signal of this number would do."""
+    if _collected is None:
+        raise StopRequested(number)
+    _collected.append(number)
+
+
+def leave_signals_to_parent() -> None:
+    """Has a helper process ignore what reaches the complete process group; its parent ends it by TERM."""
+    for number in _HANDLED:
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
+
+
+@contextmanager
+def _handlers() -> Iterator[None]:
+    global _process
+    _process = os.getpid()
+    before = {number: signal.signal(number, _answer) for number in _HANDLED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _answer(number: int, _: Any) -> None:
+    if os.getpid() != _process:  # a helper process that was forked from this one
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return
+    request_stop(number)
+
+
+class _Terminal:
+    """A stream that asks the run to stop when its reader is gone, and drops what is written from then on."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            written: int = self._stream.write(text)
+            return written
+        except BrokenPipeError:
+            self._drop()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._drop()
+
+    def _drop(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+        request_stop(signal.SIGPIPE)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def try_writing(folder: Path) -> None:
+    """Raises OSError where nothing can be written in a folder, before hours are spent on what belongs there."""
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def claim_folder(output_dir: Path) -> None:
+    """Marks the folder as this process's run: code null, reason "running"."""
+    output_dir.mkdir(parents=True, exist_ok=True)
+    write_json(output_dir / STATUS, {"code": None, "reason": "running", "pid": os.getpid()})
+
+
+def record_outcome(output_dir: str | None, code: int, reason: str) -> None:
+    """Records how the run ended. A run that was refused its folder leaves the record of the earlier run alone."""
+    if output_dir is None:
+        return
+    folder = Path(output_dir)
+    if not is_main_process():
+        _report_killed_main_process(folder)
+        return
+    unlock(folder)
+    try:
+        if code == 0 or is_free_folder(folder) or _claimed_here(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / STATUS, {"code": code, "reason": redacted(reason)})
+    except (OSError, UserError):
+        return  # a full or read-only disk has already been reported as the reason of the exit
+
+
+def is_free_folder(folder: Path) -> bool:
+    """Returns whether the folder is absent or holds nothing but the status of a run that produced nothing."""
+    return not folder.exists() or all(entry.name == STATUS for entry in folder.iterdir())
+
+
+def recorded_exit_code(folder: Path) -> int | None:
+    """Returns the exit code of the run that ended in a folder; None where none ended there."""
+    try:
+        code = json.loads((folder / STATUS).read_text(encoding="utf-8"))["code"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return code if isinstance(code, int) else None
+
+
+def _report_killed_main_process(folder: Path) -> None:
+    """Says it in the place of a main process on this machine that was killed and could not."""
+    if os.environ.get("GROUP_RANK", "0") != "0":
+        return
+    try:
+        content = json.loads((folder / STATUS).read_text(encoding="utf-8"))
+        if content["code"] is None and not is_running(content["pid"]):
+            write_json(folder / STATUS, {"code": 137, "reason": "the main process was killed"})
+    except (OSError, UserError, ValueError, KeyError, TypeError):
+        return
+
+
+def _claimed_here(folder: Path) -> bool:
+    try:
+        return bool(json.loads((folder / STATUS).read_text(encoding="utf-8")).get("pid") == os.getpid())
+    except (OSError, ValueError):
+        return False
