@@ -520,10 +520,12 @@ def gather_pool_tokens(
         ValueError: the last token is asked for under a mask that does not mark padding.
     """
     if cu_seq_lens is not None:
-        # Offsets padded to a fixed count end in empty sequences at T: they get some state, which no label uses.
-        tokens = (
-            cu_seq_lens[:-1].clamp(max=hidden_states.shape[1] - 1) if pool_token == "first" else cu_seq_lens[1:] - 1
-        )
+        sequences = cu_seq_lens.shape[0] - 1
+        if pool_token == "first":
+            # Offsets padded to a fixed count end in empty sequences at T: they get some state, which no label uses.
+            tokens = cu_seq_lens.narrow(0, 0, sequences).clamp(max=hidden_states.shape[1] - 1)
+        else:
+            tokens = cu_seq_lens.narrow(0, 1, sequences) - 1
         return hidden_states.squeeze(0).index_select(0, tokens)
     if pool_token == "first":
         return hidden_states[:, 0]
@@ -737,7 +739,7 @@ class BertReproModel(BertReproPreTrainedModel):
         if packing or position_ids is None:
             self._check_length(packing.get("max_length_q", length))
 
-        implementation = self._attention_implementation(bool(packing), kwargs.get("output_attentions"))
+        implementation = self._attention_implementation(len(packing) > 0, kwargs.get("output_attentions"))
         embeddings = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = None if packing else self._attention_mask(embeddings, attention_mask, implementation)
         hidden_states = self.encoder(embeddings, mask, implementation, **packing)
