@@ -1,4 +1,4 @@
-"""From `--preset`, `--config FILE.yaml` and flags to a configuration.
+"""From `--preset`, `--config FILE.yaml` and flags to a configuration, and the text of `--help`.
 
 Precedence: defaults < --preset < --config FILE.yaml < flags. Unknown flags, YAML keys and values are refused.
 A flag may be spelled with hyphens in place of underscores.
@@ -9,12 +9,13 @@ import dataclasses
 import logging
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import yaml
+
 from bert_repro import configs
-from bert_repro.cli.help import HelpFormatter, heading, help_of, metavar
 from bert_repro.cli.suggestions import answer_unknown, closest
 from bert_repro.errors import UserError
 from bert_repro.presets import preset_names, preset_values
@@ -94,10 +95,8 @@ def read_yaml_mapping(path: Path, flag: str) -> dict[str, Any]:
     Raises:
         UserError: there is no such file, or it is something else.
     """
-    from bert_repro.cli.strict_yaml import load
-
     try:
-        document = load(path.read_text(encoding="utf-8"))
+        document = _load_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{flag} {path}: cannot be read ({error.strerror}); name an existing YAML file") from error
     except (ValueError, RecursionError) as error:
@@ -222,3 +221,98 @@ def _warn_of_alias(earlier: str, now: str) -> None:
 def _did_you_mean(name: str, known: typing.Iterable[str]) -> str:
     close = closest(name, known)
     return f"; did you mean {close}?" if close else " (see --help)"
+
+
+Field = dataclasses.Field
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the line breaks of examples and writes yes-or-no flags as they are typed."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if action.nargs == "?":
+            return action.option_strings[0] + (f" {action.metavar}" if action.metavar else "")
+        if action.nargs == "+":
+            return f"{action.option_strings[0]} {action.metavar} ..."
+        return super()._format_action_invocation(action)
+
+
+def metavar(item: "Field[Any]", kind: type) -> str:
+    """Returns how help names the value of a setting; empty for a flag without a value."""
+    choices: tuple[str, ...] | None = item.metadata["choices"]
+    if kind is bool:
+        return "" if item.default is False else "true|false"
+    if choices:
+        return "|".join(choices) if len("|".join(choices)) <= 36 else "NAME"
+    if kind in (int, float):
+        return {int: "N", float: "X"}[kind]
+    for ending, name in (("dir", "FOLDER"), ("folder", "FOLDER"), ("file", "FILE"), ("files", "FILE")):
+        if item.name.endswith(ending):
+            return name
+    return "NAME"
+
+
+def help_of(item: "Field[Any]", kind: type) -> str:
+    """Returns the help text of a setting: what it does, choices, unit, default."""
+    choices: tuple[str, ...] | None = item.metadata["choices"]
+    text: str = item.metadata["help"]
+    if choices and metavar(item, kind) == "NAME":
+        text = f"{text} One of: {', '.join(choices)}."
+    notes = []
+    if item.metadata["unit"]:
+        notes.append(item.metadata["unit"])
+    if item.metadata["required"]:
+        notes.append("required")
+    elif (default := default_text(item.default)) and "default" not in text.lower():
+        notes.append(f"default: {default}")
+    return f"{text} [{'; '.join(notes)}]" if notes else text
+
+
+def default_text(value: Any) -> str:
+    """Returns a default as it would be typed; empty for none and for a flag that is off."""
+    if value in (None, "", (), False):
+        return ""
+    if value is True:
+        return "true"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def heading(group: str) -> str:
+    """Returns the heading of a group of settings."""
+    return configs.GROUPS[group].lower()
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses aliases and repeated keys."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+            raise ValueError(f"line {event.start_mark.line + 1}: aliases are not accepted; write the value")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            name = key.value
+            if isinstance(name, Hashable) and name in seen:
+                raise ValueError(f"line {key.start_mark.line + 1}: {str(name)[:60]!r} is given twice; leave one out")
+            seen.add(name) if isinstance(name, Hashable) else None
+        return super().construct_mapping(node, deep)
+
+
+def _load_yaml(text: str) -> Any:
+    """Returns what a YAML text holds; an alias can grow without end, and a key given twice hides a value.
+
+    Raises:
+        ValueError: it is not valid YAML, has aliases or a repeated key, or a value that cannot be read.
+    """
+    try:
+        return yaml.load(text, _StrictLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error

@@ -18,13 +18,21 @@ from bert_repro.configs.base import (
     require_checkpoints,
     setting,
 )
-from bert_repro.configs.benchmark_files import GlueZipCheckConfig, GlueZipConfig, SquadScoringConfig, TriviaqaConfig
 from bert_repro.configs.corpus import CorpusConfig, TextConfig, TokenizerConfig
 from bert_repro.configs.finetuning import SWEPT, CustomDataConfig, FinetuningConfig
 from bert_repro.configs.pretraining import AuditConfig, CurveComparisonConfig, ExampleConfig, Phase, PretrainingConfig
 from bert_repro.configs.publishing import CardConfig, ExtractionConfig, OnnxConfig, PushConfig, SentenceScoringConfig
 from bert_repro.configs.reproduction import QuickstartConfig, ReportConfig, StudyConfig
-from bert_repro.configs.tasks import GlueConfig, NerConfig, SquadConfig, SwagConfig
+from bert_repro.configs.tasks import (
+    GlueConfig,
+    GlueZipCheckConfig,
+    GlueZipConfig,
+    NerConfig,
+    SquadConfig,
+    SquadScoringConfig,
+    SwagConfig,
+    TriviaqaConfig,
+)
 from bert_repro.configs.training import AdapterConfig, DryRunConfig, OptimizerConfig, RunConfig
 
 __all__ = [  # noqa: RUF022 - the order of the configuration reference

@@ -23,6 +23,7 @@ import json
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,6 +81,25 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def manifest_digest(manifest: dict[str, Any]) -> str:
     """Returns the SHA-256 of all entries of a manifest but that of this digest."""
     return json_digest({name: value for name, value in manifest.items() if name != "manifest_sha256"})
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tokenized documents, D of them with N sentences and T tokens.
+
+    Args:
+        tokens: [T] token ids.
+        sentence_lengths: int32 [N], in tokens, none of them 0.
+        document_sentences: int32 [D], sentences of each document.
+        document_keys: uint64 [D], hash of each document's sentences.
+        counts: what was read, kept and dropped; see the manifest.
+    """
+
+    tokens: TokenArray
+    sentence_lengths: npt.NDArray[np.int32]
+    document_sentences: npt.NDArray[np.int32]
+    document_keys: npt.NDArray[np.uint64]
+    counts: Counter[str]
 
 
 @dataclass

@@ -29,12 +29,12 @@ from bert_repro.corpus.cleaning import RULES
 from bert_repro.corpus.prepared_corpus import (
     FORMAT_VERSION,
     MANIFEST,
+    Block,
     file_digest,
     manifest_digest,
     require_equal,
     same_settings,
 )
-from bert_repro.corpus.tokenize import Block
 from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.utils.files import atomic_file, lock, unlock, write_json

@@ -19,7 +19,7 @@ from bert_repro.configs import SquadConfig
 from bert_repro.errors import UserError
 from bert_repro.inference.sentence_scoring import METHODS, score_record, score_sentences
 from bert_repro.tasks.squad.decoding import Decoder, text_by_offsets
-from bert_repro.tasks.squad.passage_windows import Passage, tokenize_passages
+from bert_repro.tasks.squad.questions import Passage, tokenize_passages
 from bert_repro.tasks.squad.squad_task import SQUAD, SquadTask
 
 LABELS = ("IsNext", "NotNext")

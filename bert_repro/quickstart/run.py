@@ -4,8 +4,12 @@ import logging
 import math
 import os
 import shutil
+import textwrap
+import time
 import warnings
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +17,7 @@ from typing import Any
 from bert_repro.configs import QuickstartConfig
 from bert_repro.errors import UserError
 from bert_repro.quickstart import stages
-from bert_repro.quickstart.package_task import LABELS, bag_of_words_accuracy, majority_accuracy
-from bert_repro.quickstart.screen import Screen, heading, percent, say, show
+from bert_repro.quickstart.docstring_task import LABELS, bag_of_words_accuracy, majority_accuracy
 from bert_repro.quickstart.stages import Folders
 from bert_repro.training import training_log
 from bert_repro.utils import process
@@ -23,6 +26,8 @@ from bert_repro.utils.files import TRAIN_LOG, write_json
 logger = logging.getLogger("bert_repro")
 
 RESULTS = "quickstart.json"
+WIDTH = 88
+"""Of lines on the screen."""
 THREADS = 2
 """The model is too small to gain from more, and the same number everywhere gives the same results."""
 MARGIN = 0.15
@@ -305,3 +310,78 @@ def _quiet_libraries() -> None:
     datasets.disable_progress_bars()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+
+
+class Screen:
+    """Numbers the stages and keeps their times."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._began = time.perf_counter()
+
+    @property
+    def total_seconds(self) -> float:
+        """Seconds since the screen was made."""
+        return time.perf_counter() - self._began
+
+    def clock(self) -> str:
+        """The same as minutes and seconds, 3:07."""
+        seconds = int(self.total_seconds)
+        return f"{seconds // 60}:{seconds % 60:02d}"
+
+    @contextmanager
+    def stage(self, title: str, explanation: str) -> Iterator[None]:
+        """A heading, what BERT does here in plain words, and the time that the stage takes."""
+        began = time.perf_counter()
+        heading(f"{len(self.seconds) + 1}. {title}", self.clock())
+        say(explanation)
+        logger.info("")
+        yield
+        self.seconds[title] = round(time.perf_counter() - began, 1)
+
+
+def heading(title: str, clock: str = "") -> None:
+    """Logs a line with a title at its left and the time at its right end."""
+    rule = "-" * (WIDTH - len(title) - len(clock) - 2)
+    logger.info("\n%s", f"{title} {rule} {clock}".rstrip())
+
+
+def say(text: str, label: str = "") -> None:
+    """Logs a text in lines of at most `WIDTH` characters, all beginning after a label at the left."""
+    filled = textwrap.fill(
+        " ".join(text.split()),
+        WIDTH,
+        initial_indent=label,
+        subsequent_indent=" " * len(label),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    logger.info("%s", filled)
+
+
+def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """Lays out rows in columns.
+
+    Args:
+        rows: cells; all rows of the same length.
+        right: columns that are set to the right, for numbers.
+    """
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = (
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  " + "  ".join(cells).rstrip())
+    return lines
+
+
+def show(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+    """Logs a table."""
+    logger.info("%s", "\n".join(table(rows, right)))
+
+
+def percent(value: float) -> str:
+    """A fraction as a percentage with one decimal."""
+    return f"{100 * value:.1f}%"

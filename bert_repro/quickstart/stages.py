@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bert_repro.configs import CorpusConfig, FinetuningConfig, PretrainingConfig, TokenizerConfig
-from bert_repro.quickstart import docstrings, upstream_process
-from bert_repro.quickstart.docstrings import Module
-from bert_repro.quickstart.package_task import PackageTask, Row, choose, write_examples
+from bert_repro.quickstart import docstring_task, upstream_process
+from bert_repro.quickstart.docstring_task import Module, PackageTask, Row, choose, write_examples
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -101,9 +100,9 @@ class Texts:
     validation: list[Row]
 
 
-def gather_texts(folders: Folders, packages: Sequence[str] = docstrings.PACKAGES) -> Texts:
+def gather_texts(folders: Folders, packages: Sequence[str] = docstring_task.PACKAGES) -> Texts:
     """Gathers docstrings, holds some modules out for the classifier's validation, and writes both to disk."""
-    modules = docstrings.gather(packages, max_words=MAX_WORDS_PER_PACKAGE)
+    modules = docstring_task.gather(packages, max_words=MAX_WORDS_PER_PACKAGE)
     validation, heldout = choose(modules, VALIDATION_TEXTS_PER_LABEL)
     corpus = [module for module in modules if module not in heldout]
     train, _ = choose(corpus, TRAIN_TEXTS_PER_LABEL)

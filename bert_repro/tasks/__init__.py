@@ -11,7 +11,7 @@ from bert_repro.tasks.custom_data import custom_classification, custom_tagging
 from bert_repro.tasks.glue.glue_tasks import GLUE_TASKS
 from bert_repro.tasks.multiple_choice import SWAG, custom_choices
 from bert_repro.tasks.squad.squad_task import SQUAD_TASKS
-from bert_repro.tasks.tagging.conll2003 import CONLL2003
+from bert_repro.tasks.tagging.tagging_task import CONLL2003
 
 TASKS: Mapping[str, Task] = {task.name: task for task in (*GLUE_TASKS, *SQUAD_TASKS, SWAG, CONLL2003)}
 

@@ -25,8 +25,7 @@ import numpy.typing as npt
 from bert_repro.corpus.tokenizer import tokenizer_fingerprint
 from bert_repro.errors import UserError
 from bert_repro.tasks import encoding, metrics
-from bert_repro.tasks.encoding import require_length
-from bert_repro.tasks.token_cache import cached_as
+from bert_repro.tasks.encoding import cached_as, require_length
 
 if TYPE_CHECKING:
     import datasets

@@ -10,12 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import NonFiniteError
-from bert_repro.tasks import error_analysis, metrics
+from bert_repro.tasks import metrics
 from bert_repro.tasks.base import ExampleScores, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
-from bert_repro.tasks.prediction_files import (
+from bert_repro.tasks.predictions import (
+    calibration_error,
+    label_details,
     read_prediction_rows,
     require_first_rows,
+    surest_errors,
     write_json_lines,
     write_prediction_rows,
 )
@@ -113,8 +116,8 @@ class ClassificationTask(Task):
         if self.number_range is not None:
             return {}
         predicted, expected = predictions["prediction"], np.asarray(dataset["label"][:])
-        details = error_analysis.label_details(predicted, expected, self.label_names)
-        error = error_analysis.calibration_error(predictions["probabilities"], predicted, expected)
+        details = label_details(predicted, expected, self.label_names)
+        error = calibration_error(predictions["probabilities"], predicted, expected)
         return {**details, "calibration_error": error}
 
     def write_predictions(
@@ -143,7 +146,7 @@ class ClassificationTask(Task):
         if not self.is_labelled(dataset) or self.number_range is not None or predicted.ndim != 1:
             return []
         probabilities, expected = predictions["probabilities"], np.asarray(dataset["label"][:])
-        rows = error_analysis.surest_errors(probabilities, predicted, expected)
+        rows = surest_errors(probabilities, predicted, expected)
         write_json_lines(
             path,
             (

@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import NonFiniteError
-from bert_repro.tasks import error_analysis
 from bert_repro.tasks.base import ExampleScores, Feature, FloatArray, Predictions
 from bert_repro.tasks.classification import ClassificationTask
-from bert_repro.tasks.prediction_files import read_prediction_rows, require_first_rows
+from bert_repro.tasks.predictions import per_label, read_prediction_rows, require_first_rows
 from bert_repro.tasks.splits import CustomFiles
 from bert_repro.utils.readers import Table, read_table, shown
 
@@ -172,7 +171,7 @@ class MultiLabelTask(CustomClassificationTask):
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
         """See `Task.score_details`."""
         expected = np.asarray(dataset["label"][:])
-        return {"per_label": error_analysis.per_label(self.answers(predictions), expected, self.label_names)}
+        return {"per_label": per_label(self.answers(predictions), expected, self.label_names)}
 
     def spelled(self, label: Any) -> str:
         """Spells the labels of a row as the files do."""

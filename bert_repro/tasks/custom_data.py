@@ -22,7 +22,7 @@ from bert_repro.tasks.custom_classification import (
 )
 from bert_repro.tasks.glue.glue_tasks import GLUE_TASKS
 from bert_repro.tasks.splits import CustomFiles
-from bert_repro.tasks.tagging.tag_files import are_entity_tags, read_tagged_text, to_bio
+from bert_repro.tasks.tagging.tagged_text import are_entity_tags, read_tagged_text, to_bio
 from bert_repro.tasks.tagging.tagging_task import TaggingTask, tagged_dataset
 from bert_repro.utils.readers import listed, read_table, shown
 

@@ -17,8 +17,12 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks import encoding
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
-from bert_repro.tasks.error_analysis import calibration_error
-from bert_repro.tasks.prediction_files import read_prediction_rows, require_first_rows, write_prediction_rows
+from bert_repro.tasks.predictions import (
+    calibration_error,
+    read_prediction_rows,
+    require_first_rows,
+    write_prediction_rows,
+)
 from bert_repro.tasks.splits import CustomFiles, from_hub, from_official_files, without_placeholder_labels
 from bert_repro.utils.readers import read_table, shown
 

@@ -18,7 +18,7 @@ from bert_repro import (
 )
 from bert_repro.configs import SquadConfig
 from bert_repro.corpus.tokenizer import load_tokenizer
-from bert_repro.finetuning import prediction
+from bert_repro.finetuning import run
 from bert_repro.tasks import get_task
 
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
@@ -59,12 +59,12 @@ def members(folders: list[Path]) -> list[object]:
     return ["--model_name_or_path", first, *(["--ensemble_with", *others] if others else [])]
 
 
-@pytest.mark.parametrize("at_once", [3, prediction.FEATURES_AT_ONCE])
+@pytest.mark.parametrize("at_once", [3, run.FEATURES_AT_ONCE])
 def test_answers_are_those_of_logits_averaged_by_hand(
     answering: list[Path], questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """At three windows at once, questions of several windows begin in one stretch and end in the next."""
-    monkeypatch.setattr(prediction, "FEATURES_AT_ONCE", at_once)
+    monkeypatch.setattr(run, "FEATURES_AT_ONCE", at_once)
     shape = "--max_seq_length 32 --max_query_length 16 --doc_stride 8"
     common = ["--task_name squad --do_eval", shape, "--data_dir", questions, "--output_dir", tmp_path / "run"]
     assert recipe("run_squad", *members(answering), *common) == 0

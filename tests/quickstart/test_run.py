@@ -9,9 +9,8 @@ import pytest
 
 from bert_repro.configs import QuickstartConfig
 from bert_repro.errors import UserError
-from bert_repro.quickstart import run, screen, stages
-from bert_repro.quickstart.run import Promise, prepare_folder
-from bert_repro.quickstart.screen import Screen
+from bert_repro.quickstart import run, stages
+from bert_repro.quickstart.run import Promise, Screen, prepare_folder
 from bert_repro.utils.files import STATUS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,16 +22,16 @@ def test_best_constant_guess_counts_predicted_tokens_only():
 
 
 def test_table_sets_columns():
-    assert screen.table([("a", "10%"), ("long", "5%")], right=(1,)) == ["  a     10%", "  long   5%"]
+    assert run.table([("a", "10%"), ("long", "5%")], right=(1,)) == ["  a     10%", "  long   5%"]
 
 
 def test_screen_stays_within_its_width(caplog):
     caplog.set_level(logging.INFO, logger="bert_repro")
     shown = Screen()
     with shown.stage("Text", "word " * 60):
-        screen.say("word " * 60, label="  It reads: ")
+        run.say("word " * 60, label="  It reads: ")
     lines = "\n".join(caplog.messages).splitlines()
-    assert max(map(len, lines)) <= screen.WIDTH
+    assert max(map(len, lines)) <= run.WIDTH
     assert any(line.startswith("1. Text ---") for line in lines)
     assert list(shown.seconds) == ["Text"]
 

@@ -12,7 +12,7 @@ from bert_repro.tasks.custom_data import _numbers_first
 from bert_repro.tasks.glue.glue_tasks import GLUE_TASKS
 from bert_repro.tasks.multiple_choice import SWAG
 from bert_repro.tasks.squad.squad_task import SQUAD_TASKS
-from bert_repro.tasks.tagging.conll2003 import CONLL2003
+from bert_repro.tasks.tagging.tagging_task import CONLL2003
 
 ROWS = [('Good, "really".', "yes"), ("bad\tthing", "no"), ("so so", "maybe"), ("fine", "yes")]
 MODEL = {"model_name_or_path": "m"}

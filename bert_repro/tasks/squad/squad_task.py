@@ -1,7 +1,7 @@
 """SQuAD v1.1 and v2.0: the answer to a question is a span of a passage (paper 4.2, 4.3; original run_squad.py).
 
-A question over a long passage is one example with several features, one for each window. `questions` reads the files,
-`passage_windows` makes windows, `decoding` turns scores into answers, `scoring` scores them.
+A question over a long passage is one example with several features, one for each window. `questions` reads the files
+and makes the windows, `decoding` turns scores into answers, `scoring` scores them.
 """
 
 import logging
@@ -19,20 +19,22 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks import encoding
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids
-from bert_repro.tasks.prediction_files import require_first_rows
+from bert_repro.tasks.predictions import require_first_rows
 from bert_repro.tasks.splits import from_hub
-from bert_repro.tasks.squad import passage_windows, scoring
+from bert_repro.tasks.squad import questions, scoring
 from bert_repro.tasks.squad.decoding import Decoder, OriginalText, text_by_offsets
-from bert_repro.tasks.squad.passage_windows import (
+from bert_repro.tasks.squad.questions import (
     NO_ANSWER,
     UNFOUND,
+    ListsOnDisk,
     Passage,
     first_answer_spans,
+    read_questions,
     shared_passages,
     target,
     window_spans,
+    write_by_id,
 )
-from bert_repro.tasks.squad.questions import ListsOnDisk, read_questions, write_by_id
 from bert_repro.utils.readers import read_json
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ class SquadTask(Task):
     null_score_diff_threshold: float | None = None
     tokenizer: Any = field(default=None, repr=False)
     reference_column: ClassVar[str] = "answers"
-    encoding_code: ClassVar[tuple[Any, ...]] = (encoding, passage_windows)
+    encoding_code: ClassVar[tuple[Any, ...]] = (encoding, questions)
 
     # -------------------------------------------------------------------------------------------------- settings
 

@@ -1,7 +1,9 @@
 """Tasks that give a tag to every word: named entities, parts of speech (paper 5.3).
 
 The first token of each word is classified, no conditional random field on top; every word of a split gets one
-prediction, however long its sentence is.
+prediction, however long its sentence is. CoNLL-2003 is the paper's task of this kind: persons, organizations, places
+and miscellaneous names in English (Tjong Kim Sang and De Meulder, 2003). Its official files tag in IOB1, which is read
+as BIO; `-DOCSTART-` lines open documents.
 """
 
 import dataclasses
@@ -20,11 +22,19 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks import encoding
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import special_ids
-from bert_repro.tasks.error_analysis import entity_details
-from bert_repro.tasks.prediction_files import require_first_rows
-from bert_repro.tasks.tagging import document_windows
-from bert_repro.tasks.tagging.document_windows import TokenizedDocument, token_labels, windows, word_pieces
-from bert_repro.tasks.tagging.tag_files import ENTITY_TAG, TaggedSentences, read_tagged_text, to_bio
+from bert_repro.tasks.predictions import entity_details, require_first_rows
+from bert_repro.tasks.splits import from_hub, from_official_files
+from bert_repro.tasks.tagging import tagged_text
+from bert_repro.tasks.tagging.tagged_text import (
+    ENTITY_TAG,
+    TaggedSentences,
+    TokenizedDocument,
+    read_tagged_text,
+    to_bio,
+    token_labels,
+    windows,
+    word_pieces,
+)
 from bert_repro.training.batches import IGNORE_INDEX
 
 if TYPE_CHECKING:
@@ -34,6 +44,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 SPECIAL_TOKENS = 2  # [CLS] and [SEP]
+
+HUB_DATASET, HUB_REVISION = "eriktks/conll2003", "refs/convert/parquet"
+TYPES = ("PER", "ORG", "LOC", "MISC")
+TAGS = ("O", *(f"{prefix}-{kind}" for kind in TYPES for prefix in "BI"))
+"""In the order of the Hub's dataset, whose tags are numbers."""
+FILES = {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +61,7 @@ class TaggingTask(Task):
 
     Args:
         context: what a window holds: `tile`, `centred` or `sentence`; see
-            `bert_repro.tasks.tagging.document_windows.windows`.
+            `bert_repro.tasks.tagging.tagged_text.windows`.
             Without `document` every sentence is a document of its own.
     """
 
@@ -54,7 +70,7 @@ class TaggingTask(Task):
     # Windows reach over sentences, and documents must stay together.
     reference_column: ClassVar[str] = "tags"
     encodes_at_once: ClassVar[bool] = True
-    encoding_code: ClassVar[tuple[Any, ...]] = (encoding, document_windows)
+    encoding_code: ClassVar[tuple[Any, ...]] = (encoding, tagged_text)
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "TaggingTask":
         """Returns the task with the configuration's `ner_context`."""
@@ -253,3 +269,56 @@ def _numbered(
             f"one of: {', '.join(numbers)}"
         )
     return [numbers[tag] for tag in tags]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conll2003Task(TaggingTask):
+    """CoNLL-2003; the paper uses a cased vocabulary."""
+
+    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.read_splits`. The Hub's dataset does not know documents, the official files do."""
+        if data_dir is None:
+            found = from_hub(HUB_DATASET, splits, revision=HUB_REVISION)
+            names = {"tokens": "words", "ner_tags": "tags"}
+            return {split: dataset.select_columns([*names]).rename_columns(names) for split, dataset in found.items()}
+        paths = {split: data_dir / FILES[split] for split in splits}
+        fix = "--data_dir is the folder that holds the official eng.train, eng.testa and eng.testb"
+        return from_official_files(paths, self._read, fix)
+
+    def data_files(self, data_dir: Path) -> list[Path]:
+        """See `Task.data_files`; the test set is labelled and scored too."""
+        return [data_dir / name for name in FILES.values()]
+
+    def deviations(
+        self, tokenizer: "PreTrainedTokenizerBase", splits: "Mapping[str, datasets.Dataset]"
+    ) -> dict[str, str]:
+        """Returns what `TaggingTask.deviations` finds, and `uncased`."""
+        found = super().deviations(tokenizer, splits)
+        if _is_uncased(tokenizer):
+            found["uncased"] = (
+                "the vocabulary is uncased; the paper uses a cased one for CoNLL-2003, where case tells names apart"
+            )
+        return found
+
+    def data_description(self) -> dict[str, Any]:
+        """See `Task.data_description`."""
+        return {"dataset": HUB_DATASET, "language": "en", "license": self.data_license}
+
+    def _read(self, split: str, path: Path) -> "datasets.Dataset":
+        return tagged_dataset(read_tagged_text(path), self.label_names, entities=True)
+
+
+def _is_uncased(tokenizer: "PreTrainedTokenizerBase") -> bool:
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    return normalizer is not None and normalizer.normalize_str("A") == "a"
+
+
+CONLL2003 = Conll2003Task(
+    name="conll2003",
+    title="CoNLL-2003",
+    label_names=TAGS,
+    metrics=("entity_f1",),
+    primary_metric="entity_f1",
+    data_license="Reuters text, for research use only",
+    paper_metrics={"table_7": ("entity_f1",), "table_8": ("entity_f1",)},
+)

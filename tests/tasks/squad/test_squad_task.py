@@ -18,7 +18,7 @@ from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.finetuning.data import FinetuningSource
 from bert_repro.tasks import get_task
-from bert_repro.tasks.squad.passage_windows import NO_ANSWER, UNFOUND
+from bert_repro.tasks.squad.questions import NO_ANSWER, UNFOUND
 from bert_repro.tasks.squad.squad_task import SQUAD, SQUAD_V2
 from bert_repro.training.batches import BatchSizes
 

@@ -6,18 +6,19 @@ import datasets
 import numpy as np
 import pytest
 
-from bert_repro.tasks import error_analysis, get_task
+from bert_repro.tasks import get_task
+from bert_repro.tasks.predictions import calibration_error, entity_details, label_details, surest_errors
 
 PREDICTED, EXPECTED = np.array([0, 0, 1, 2, 2, 2]), np.array([0, 1, 1, 2, 2, 0])
 
 
 def test_labels_are_scored_one_by_one():
-    details = error_analysis.label_details(PREDICTED, EXPECTED, ("a", "b", "c"))
+    details = label_details(PREDICTED, EXPECTED, ("a", "b", "c"))
     assert details["confusion_matrix"] == [[1, 0, 1], [1, 1, 0], [0, 0, 2]]
     assert details["per_label"]["b"] == {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "rows": 2}
     f1 = [0.5, 2 / 3, 0.8]
     assert details["macro_f1"] == pytest.approx(np.mean(f1)) == details["weighted_f1"]
-    assert "confusion_matrix" not in error_analysis.label_details(PREDICTED, EXPECTED, [str(n) for n in range(51)])
+    assert "confusion_matrix" not in label_details(PREDICTED, EXPECTED, [str(n) for n in range(51)])
 
 
 def test_calibration_error_is_the_distance_of_confidence_from_accuracy():
@@ -25,20 +26,20 @@ def test_calibration_error_is_the_distance_of_confidence_from_accuracy():
     predictions = probabilities.argmax(axis=1)
     references = np.array([0] * 5 + [1] * 5 + [1] * 7 + [0] * 3)
     # The first ten are sure by 0.9 and half of them right; of the others 0.7 are right, as their probability says.
-    assert error_analysis.calibration_error(probabilities, predictions, references) == pytest.approx(0.5 * 0.4)
+    assert calibration_error(probabilities, predictions, references) == pytest.approx(0.5 * 0.4)
 
 
 def test_the_surest_errors_come_first_and_are_a_hundred_at_most():
     generator = np.random.default_rng(0)
     probabilities = generator.dirichlet([1, 1], 400)
     predictions, references = probabilities.argmax(axis=1), generator.integers(0, 2, 400)
-    rows = error_analysis.surest_errors(probabilities, predictions, references)
+    rows = surest_errors(probabilities, predictions, references)
     sure = probabilities.max(axis=1)[rows]
     assert len(rows) == 100 and (np.diff(sure) <= 0).all() and (predictions[rows] != references[rows]).all()
 
 
 def test_entities_are_scored_by_type():
-    found = error_analysis.entity_details([["B-PER", "O", "B-LOC"]], [["B-PER", "B-LOC", "B-LOC"]])
+    found = entity_details([["B-PER", "O", "B-LOC"]], [["B-PER", "B-LOC", "B-LOC"]])
     assert found["per_entity"] == {
         "LOC": {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "entities": 2},
         "PER": {"precision": 1.0, "recall": 1.0, "f1": 1.0, "entities": 1},

@@ -14,9 +14,8 @@ from transformers import PreTrainedTokenizerFast
 from bert_repro.configs import NerConfig
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks import metrics
-from bert_repro.tasks.tagging.conll2003 import CONLL2003, TAGS
-from bert_repro.tasks.tagging.document_windows import TokenizedDocument, windows
-from bert_repro.tasks.tagging.tag_files import read_tagged_text, to_bio
+from bert_repro.tasks.tagging.tagged_text import TokenizedDocument, read_tagged_text, to_bio, windows
+from bert_repro.tasks.tagging.tagging_task import CONLL2003, TAGS
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 PAD, UNK, CLS, SEP = 0, 1, 2, 3
