@@ -24,11 +24,11 @@ from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
 from bert_repro.models.modeling_bert_repro import next_token_labels
 from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch, StaticShape
-from bert_repro.pretraining.cost_estimate import model_flops
 from bert_repro.pretraining.masking import num_predictions
 from bert_repro.pretraining.sample_index import EpochIndexes, permute, sequence_lengths
 from bert_repro.pretraining.segment_pairs import NOT_NEXT, ROW, RowArray, SentenceBoundaries
 from bert_repro.training.batches import IGNORE_INDEX, Ids, MicroBatch, Step, fullest_pass
+from bert_repro.training.performance import pretraining_flops_per_token
 from bert_repro.utils.files import SAMPLE_INDEX
 from bert_repro.utils.process import is_local_main_process
 from bert_repro.utils.ragged import Int64Array, row_starts
@@ -243,7 +243,9 @@ class PretrainingSource:
         self.config, self.phases, self.unk_token_id = config, phases, tokenizer.unk_token_id
         self.total_steps = sum(phase.steps for phase in phases)
         self.data_fingerprint = _deciding_settings(config, phases, corpus, documents)
-        self.flops_per_token = [model_flops(model_config, config, phase.max_seq_length) for phase in phases]
+        self.flops_per_token = [
+            pretraining_flops_per_token(model_config, config, phase.max_seq_length) for phase in phases
+        ]
         self.streams = [
             example_stream(config, phase, corpus, documents, tokenizer, seed=config.seed, number=number)
             for number, phase in enumerate(phases)

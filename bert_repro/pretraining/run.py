@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,20 +21,20 @@ from bert_repro.hub.model_files import load_config
 from bert_repro.hub.revisions import RevisionUploads
 from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.models.modeling_bert_repro import BertReproForCausalLM, BertReproForPreTraining
-from bert_repro.pretraining import cost_estimate
+from bert_repro.presets import tokens_including_padding
 from bert_repro.pretraining.dataset import PretrainingSource
 from bert_repro.pretraining.evaluation import HealthChecks, HeldOutEvaluation, MlmBreakdown
 from bert_repro.results import RunResults
 from bert_repro.training import adapters, environment, model_loading, run
 from bert_repro.training.batches import batch_sizes
-from bert_repro.training.performance import assumed_speed
+from bert_repro.training.performance import assumed_speed, pretraining_flops_per_token
 from bert_repro.training.trainer import Trainer
 from bert_repro.utils.files import SAMPLE_INDEX
 from bert_repro.utils.randomness import torch_seed
 
 logger = logging.getLogger("bert_repro")
 
-PAPER_BATCH = 256
+PAPER_BATCH, PAPER_LENGTH = 256, 512
 
 
 def run_pretraining(config: PretrainingConfig) -> RunResults:
@@ -194,7 +195,7 @@ def _dry_run(
     tokens = int(np.diff(corpus.document_starts)[documents].sum())
     phases = resolve_phases(config, devices)
     peak, origin = assumed_speed(config, config.mixed_precision)
-    text = cost_estimate.describe(config, shape, phases, tokens, peak, devices, origin)
+    text = cost_estimate(config, shape, phases, tokens, peak, devices, origin)
     sys.stdout.write(text + "\n")
     return {}
 
@@ -244,3 +245,65 @@ def _check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
                 f"--model_name_or_path {name}: its tokenizer is not the one the corpus was prepared with; prepare the "
                 f"corpus again with --tokenizer {name}"
             )
+
+
+def cost_estimate(
+    config: PretrainingConfig,
+    model_config: Any,
+    phases: Sequence[Phase],
+    training_tokens: int,
+    peak: float,
+    devices: int,
+    origin: str,
+) -> str:
+    """Estimates a run, as text: phases, tokens, passes over the corpus, FLOPs, expected time, disk space.
+
+    Args:
+        config: how examples are masked.
+        model_config: shape of the model.
+        phases: as `resolve_phases` returns them.
+        training_tokens: tokens of the documents to train on.
+        peak: FLOP/s of one device on a large matrix product.
+        devices: how many share the work.
+        origin: where `peak` is from, in words.
+    """
+    lines = [
+        f"model     {model_config.num_hidden_layers} layers, hidden {model_config.hidden_size}, "
+        f"{model_config.num_attention_heads} heads, vocabulary {model_config.vocab_size:,}"
+    ]
+    for number, phase in enumerate(phases):
+        per_device = phase.per_device_batch or phase.batch
+        lines.append(
+            f"phase {number}   {phase.steps:,} steps of {phase.batch} sequences of {phase.max_seq_length} tokens: "
+            f"{phase.batch / (per_device * devices):.0f} forward pass(es) of {per_device} on {devices} device(s)"
+        )
+    seen, as_in_paper = tokens_including_padding(phases), tokens_including_padding(phases, max_seq_length=PAPER_LENGTH)
+    flops = sum(
+        tokens_including_padding([phase]) * pretraining_flops_per_token(model_config, config, phase.max_seq_length)
+        for phase in phases
+    )
+    lines += [
+        f"tokens    {seen:,} with padding ({as_in_paper:,} with every sequence as {PAPER_LENGTH}, as in the paper)",
+        f"passes    about {seen / training_tokens:.1f} over the {training_tokens:,} tokens of the training documents",
+        f"compute   {flops:.2e} FLOPs",
+        f"time      {_hours(flops, peak, devices, 0.6)} to {_hours(flops, peak, devices, 0.3)}, "
+        f"at 60% to 30% of {origin}",
+        _disk(config, model_config),
+    ]
+    return "\n".join(lines)
+
+
+def _disk(config: PretrainingConfig, model_config: Any) -> str:
+    """The space for the model and the checkpoints that are kept: weights, and two moments of the optimizer each."""
+    hidden, length = model_config.hidden_size, model_config.max_position_embeddings
+    layer = 4 * hidden**2 + 2 * hidden * model_config.intermediate_size
+    weights = 4 * (model_config.num_hidden_layers * layer + (model_config.vocab_size + length) * hidden)
+    kept = config.save_total_limit if config.save_steps else 0
+    return f"disk      about {weights * (1 + 3 * kept) / 1e9:.1f} GB: the model and {kept} checkpoint(s)"
+
+
+def _hours(flops: float, peak: float, devices: int, share: float) -> str:
+    hours = flops / (peak * devices * share) / 3600
+    return (
+        f"{hours * 60:.0f} minutes" if hours < 2 else f"{hours:.0f} hours" if hours < 72 else f"{hours / 24:.0f} days"
+    )

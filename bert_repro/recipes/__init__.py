@@ -84,7 +84,7 @@ RECIPES = {
     ),
     "audit_pretraining_data": Recipe(
         configs.AuditConfig,
-        "bert_repro.pretraining.audit.run:audit_pretraining_data",
+        "bert_repro.pretraining.audit:audit_pretraining_data",
         "check the examples of a pre-training to come",
     ),
     "run_pretraining": Recipe(

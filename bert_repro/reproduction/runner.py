@@ -19,7 +19,6 @@ from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.finetuning.run import run_finetuning
 from bert_repro.paper_results import SPLIT_ROWS
 from bert_repro.presets import ORIGINAL_VOCAB_SIZES, tokens_including_padding
-from bert_repro.pretraining.cost_estimate import model_flops
 from bert_repro.pretraining.run import new_model_config, resolve_phases, run_pretraining
 from bert_repro.reproduction import schedulers
 from bert_repro.reproduction.run_store import RunStore, report_files_of
@@ -34,7 +33,7 @@ from bert_repro.reproduction.suite import (
     task_fingerprint,
 )
 from bert_repro.tasks import get_task
-from bert_repro.training.performance import assumed_speed, flops_per_token
+from bert_repro.training.performance import assumed_speed, flops_per_token, pretraining_flops_per_token
 
 logger = logging.getLogger("bert_repro")
 
@@ -273,7 +272,7 @@ def _pretraining_flops(run: PlannedRun, vocab_size: int) -> float:
     config: Any = RECIPE_CONFIGS[run.recipe](**run.settings)
     shape = _shape(run, vocab_size)
     return sum(
-        tokens_including_padding([phase]) * model_flops(shape, config, phase.max_seq_length)
+        tokens_including_padding([phase]) * pretraining_flops_per_token(shape, config, phase.max_seq_length)
         for phase in resolve_phases(config, 1)
     )
 

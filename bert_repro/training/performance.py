@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bert_repro.configs import DryRunConfig, RunConfig
+from bert_repro.configs import DryRunConfig, PretrainingConfig, RunConfig
 from bert_repro.models.modeling_bert_repro import use_cpu_kernels
 from bert_repro.results import TrainResults
 
@@ -175,6 +175,18 @@ def flops_per_token(
     mlm_head = 2 * (hidden_size**2 + hidden_size * vocab_size)
     forward = num_hidden_layers * (projections + attention) + predicted_fraction * mlm_head
     return 3 * forward
+
+
+def pretraining_flops_per_token(model_config: Any, config: PretrainingConfig, length: int) -> float:
+    """Returns the useful FLOPs per token of a model at a sequence length; see `flops_per_token`."""
+    return flops_per_token(
+        model_config.num_hidden_layers,
+        model_config.hidden_size,
+        model_config.vocab_size,
+        (length + 1) / 2 if config.left_to_right else length,
+        intermediate_size=model_config.intermediate_size,
+        predicted_fraction=1.0 if config.left_to_right else config.masked_lm_prob,
+    )
 
 
 def training_totals(rows: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> TrainResults:

@@ -9,10 +9,10 @@ from bert_repro.configs import AuditConfig, CorpusConfig
 from bert_repro.corpus.prepare import prepare_corpus
 from bert_repro.corpus.tokenizer import train_wordpiece
 from bert_repro.errors import UserError
+from bert_repro.pretraining import audit as audit_module
 from bert_repro.pretraining import masking
-from bert_repro.pretraining.audit import run as audit_module
-from bert_repro.pretraining.audit.checks import Check
-from bert_repro.pretraining.audit.run import audit_pretraining_data
+from bert_repro.pretraining.audit import audit_pretraining_data
+from bert_repro.pretraining.audit_checks import Check
 from bert_repro.pretraining.masking import Masker
 from bert_repro.pretraining.segment_pairs import PairGenerator
 

@@ -1,5 +1,6 @@
 """The breakdown of held-out accuracy counts what a plain loop counts, and adds up to the held-out metrics."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,10 @@ import torch
 from accelerate import Accelerator
 from running import TINY, recipe, results
 
+from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.pretraining.evaluation import MlmBreakdown
+from bert_repro.corpus.tokenizer import load_tokenizer
+from bert_repro.pretraining.evaluation import HealthChecks, HeldOutEvaluation, MlmBreakdown
 
 MASK, IGNORE = 4, -100
 
@@ -81,3 +84,47 @@ def test_token_counts_are_those_of_the_corpus(world: Any) -> None:
     counts = corpus.token_counts()
     assert counts.sum() == corpus.num_tokens
     assert all(counts[token] == (tokens == token).sum() for token in (1, 5, 50, 149))
+
+
+def logged(**changes: float) -> dict[str, float]:
+    return {"tokens": 1e9, "mlm_loss": 2.0, "nsp_accuracy": 0.9} | changes
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (logged(mlm_loss=7.0), "token frequency"),
+        (logged(nsp_accuracy=1.0), "reveals the label"),
+        (logged(nsp_accuracy=0.5), "still 0.5"),
+        (logged(), None),
+        (logged(mlm_loss=7.0, nsp_accuracy=0.5, tokens=1e5), None),
+    ],
+)
+def test_warnings_say_what_is_wrong_once(
+    row: dict[str, float], message: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    health = HealthChecks(PretrainingConfig())
+    with caplog.at_level("WARNING", logger="bert_repro"):
+        health.check_row(row)
+        health.check_row(row)
+    assert len(caplog.records) == (message is not None)
+    assert message is None or message in caplog.text
+
+
+def test_warnings_about_the_data(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="bert_repro"):
+        HealthChecks(PretrainingConfig()).check_data(not_next_share=0.5, unknown_share=0.0)
+        HealthChecks(PretrainingConfig(nsp_sampling="original")).check_data(not_next_share=0.57, unknown_share=0.0)
+        assert not caplog.records
+        HealthChecks(PretrainingConfig()).check_data(not_next_share=0.57, unknown_share=0.05)
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(("most", "warns"), [(1024, True), (16, False)])
+def test_a_small_held_out_set_is_warned_of(
+    world: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, most: int, warns: bool
+) -> None:
+    config = PretrainingConfig(corpus=str(world.corpus), output_dir=str(tmp_path), max_steps=1, max_eval_sequences=most)
+    corpus, tokenizer = PreparedCorpus.load(world.corpus), load_tokenizer(world.tokenizer)
+    HeldOutEvaluation(config, Phase(64, 1, 8, per_device_batch=8), corpus, np.arange(4), tokenizer)
+    assert ("held-out sequences: their metrics are uncertain" in caplog.text) == warns

@@ -14,8 +14,9 @@ from transformers import AutoModelForPreTraining, AutoModelForSequenceClassifica
 from bert_repro import BertReproConfig
 from bert_repro.configs import PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
+from bert_repro.presets import PAPER_PHASES
 from bert_repro.pretraining.dataset import PretrainingSource
-from bert_repro.pretraining.run import resolve_phases
+from bert_repro.pretraining.run import cost_estimate, resolve_phases
 from bert_repro.training import training_log
 
 
@@ -213,3 +214,18 @@ def test_continuing_from_a_checkpoint(world: Any, pretrained: Path, tmp_path: Pa
     assert recipe("run_pretraining", TINY, *arguments, "--max_steps 2") == 0
     first = training_log.read(tmp_path / "on" / "train_log.jsonl")[0]["mlm_loss"]
     assert first < training_log.read(pretrained / "train_log.jsonl")[0]["mlm_loss"] - 0.5
+
+
+def test_the_cost_estimate_of_the_papers_phases() -> None:
+    text = cost_estimate(PretrainingConfig(), BertReproConfig(), PAPER_PHASES, 3_300_000_000, 790e12, 1, "a device")
+    assert "42,598,400,000" in text and "131,072,000,000" in text
+    assert "14 hours to 28 hours, at 60% to 30% of a device" in text
+    assert "disk      about 0.4 GB: the model and 0 checkpoint(s)" in text
+    assert "2.38e+19" in text  # 29.5e9 tokens of 545 MFLOP and 13.1e9 of 588
+
+
+def test_a_dry_run_prints_the_estimate_and_starts_nothing(world: Any, tmp_path: Path, capsys: Any) -> None:
+    arguments = ["--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 7 --dry_run"]
+    assert recipe("run_pretraining", TINY, *arguments) == 0
+    assert "7 steps of 16 sequences of 64 tokens" in capsys.readouterr().out
+    assert not (tmp_path / "run" / "results.json").exists()

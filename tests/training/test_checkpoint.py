@@ -20,7 +20,6 @@ from bert_repro.models.modeling_bert_repro import BertReproModel
 from bert_repro.training import checkpoint
 from bert_repro.training.checkpoint import BestModel
 from bert_repro.training.model_loading import load_pretrained
-from bert_repro.training.optimizer import freeze, parameter_groups
 from bert_repro.training.trainer import Trainer
 
 
@@ -252,38 +251,3 @@ def test_frozen_layers_keep_their_weights_and_the_others_move(world, tmp_path):
     before, after = (AutoModel.from_pretrained(folder).state_dict() for folder in (model, tmp_path / "run"))
     moved = {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
     assert moved == {"pooler"}
-
-
-def layered() -> nn.Module:
-    from bert_repro import BertReproConfig, BertReproForSequenceClassification
-
-    shape = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 20}
-    return BertReproForSequenceClassification(BertReproConfig(num_hidden_layers=3, **shape))
-
-
-def test_each_layer_learns_at_a_fraction_of_the_one_above():
-    model = layered()
-    scales = {}
-    for group in parameter_groups(model, 0.01, 0.5):
-        scales |= {id(parameter): group["lr_scale"] for parameter in group["params"]}
-    by_name = {name: scales[id(parameter)] for name, parameter in model.named_parameters()}
-    assert by_name["classifier.weight"] == by_name["bert.pooler.dense.bias"] == 1.0
-    assert by_name["bert.encoder.layer.2.output.dense.weight"] == 0.5
-    assert by_name["bert.encoder.layer.0.output.LayerNorm.bias"] == 0.125
-    assert by_name["bert.embeddings.word_embeddings.weight"] == 0.0625
-
-
-def test_no_layer_decay_leaves_the_two_groups_of_the_paper():
-    groups = parameter_groups(layered(), 0.01)
-    assert [group["weight_decay"] for group in groups] == [0.01, 0.0]
-    assert all("lr_scale" not in group for group in groups)
-
-
-@pytest.mark.parametrize(("layers", "trained"), [(0, 3), (2, 1), (3, 0)])
-def test_freezing_leaves_the_layers_above(layers, trained):
-    model = layered()
-    freeze(model, layers)
-    assert not model.bert.embeddings.word_embeddings.weight.requires_grad
-    moving = [layer.output.dense.weight.requires_grad for layer in model.bert.encoder.layer]
-    assert moving == [False] * (3 - trained) + [True] * trained
-    assert model.bert.pooler.dense.weight.requires_grad

@@ -6,7 +6,14 @@ import torch
 from torch import nn
 
 from bert_repro.configs import OptimizerConfig
-from bert_repro.training.optimizer import BertAdam, build_optimizer, learning_rate, parameter_groups, warmup_steps
+from bert_repro.training.optimizer import (
+    BertAdam,
+    build_optimizer,
+    freeze,
+    learning_rate,
+    parameter_groups,
+    warmup_steps,
+)
 
 GRADIENTS = np.array([[3.0, -4.0, 0.1], [0.5, 0.2, -0.3], [-2.0, 1.0, 0.0], [0.01, -0.02, 0.03], [1.0, 1.0, 1.0]])
 
@@ -111,3 +118,38 @@ def test_warmup_ratio_gives_whole_steps() -> None:
     assert warmup_steps(OptimizerConfig(warmup_ratio=0.1), 345) == 34
     assert warmup_steps(OptimizerConfig(warmup_ratio=0.1, warmup_steps=7), 345) == 7
     assert learning_rate(0, OptimizerConfig(warmup_steps=0), 10) == OptimizerConfig().learning_rate
+
+
+def layered() -> nn.Module:
+    from bert_repro import BertReproConfig, BertReproForSequenceClassification
+
+    shape = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 20}
+    return BertReproForSequenceClassification(BertReproConfig(num_hidden_layers=3, **shape))
+
+
+def test_each_layer_learns_at_a_fraction_of_the_one_above():
+    model = layered()
+    scales = {}
+    for group in parameter_groups(model, 0.01, 0.5):
+        scales |= {id(parameter): group["lr_scale"] for parameter in group["params"]}
+    by_name = {name: scales[id(parameter)] for name, parameter in model.named_parameters()}
+    assert by_name["classifier.weight"] == by_name["bert.pooler.dense.bias"] == 1.0
+    assert by_name["bert.encoder.layer.2.output.dense.weight"] == 0.5
+    assert by_name["bert.encoder.layer.0.output.LayerNorm.bias"] == 0.125
+    assert by_name["bert.embeddings.word_embeddings.weight"] == 0.0625
+
+
+def test_no_layer_decay_leaves_the_two_groups_of_the_paper():
+    groups = parameter_groups(layered(), 0.01)
+    assert [group["weight_decay"] for group in groups] == [0.01, 0.0]
+    assert all("lr_scale" not in group for group in groups)
+
+
+@pytest.mark.parametrize(("layers", "trained"), [(0, 3), (2, 1), (3, 0)])
+def test_freezing_leaves_the_layers_above(layers, trained):
+    model = layered()
+    freeze(model, layers)
+    assert not model.bert.embeddings.word_embeddings.weight.requires_grad
+    moving = [layer.output.dense.weight.requires_grad for layer in model.bert.encoder.layer]
+    assert moving == [False] * (3 - trained) + [True] * trained
+    assert model.bert.pooler.dense.weight.requires_grad

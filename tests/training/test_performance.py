@@ -5,14 +5,16 @@ import platform
 import resource
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from bert_repro.configs import RunConfig
+from bert_repro.configs import DryRunConfig, PretrainingConfig, RunConfig
+from bert_repro.errors import UserError
 from bert_repro.training import performance
-from bert_repro.training.performance import flops_per_token, training_totals
+from bert_repro.training.performance import PUBLISHED_TFLOPS, assumed_speed, flops_per_token, training_totals
 
 MEGABYTE = 1 << 20
 
@@ -120,3 +122,15 @@ def test_flops_are_not_given_where_they_are_not_counted():
     assert "flops" not in training_totals(LOG, results("ForSequenceClassification", {"peft": "lora"}))
     assert "flops" not in training_totals(LOG, results("ForCausalLM"))
     assert training_totals([], results("ForSequenceClassification")) == {}
+
+
+def test_an_estimate_is_for_the_device_that_is_named() -> None:
+    def named(**settings: Any) -> tuple[float, str]:
+        return assumed_speed(PretrainingConfig(dry_run=True, **settings), settings.get("mixed_precision", "no"))
+
+    assert set(PUBLISHED_TFLOPS) == set(DryRunConfig.__dataclass_fields__["device_name"].metadata["choices"])
+    assert named(tflops=50.0) == (50e12, "the 50 TFLOP/s given")
+    assert named(device_name="a100", mixed_precision="bf16") == (312e12, "the 312 TFLOP/s (16-bit) published for a100")
+    assert named(device_name="a100")[0] == 19.5e12
+    with pytest.raises(UserError, match="--tflops needs --dry_run"):
+        PretrainingConfig(tflops=50.0)

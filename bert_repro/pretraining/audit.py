@@ -19,8 +19,14 @@ from bert_repro.configs import AuditConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import UserError
-from bert_repro.pretraining.audit.checks import corpus_checks, corpus_statistics, example_checks, example_statistics
-from bert_repro.pretraining.audit.counts import ExampleCounts, Sample, Vocabulary
+from bert_repro.pretraining.audit_checks import (
+    LENGTH_BINS,
+    ExampleCounts,
+    Sample,
+    Vocabulary,
+    corpus_checks,
+    example_checks,
+)
 from bert_repro.pretraining.collator import DataCollatorForBertPreTraining
 from bert_repro.pretraining.dataset import ExampleStream, Position
 from bert_repro.utils import process
@@ -104,6 +110,43 @@ def _samples(config: AuditConfig, corpus: PreparedCorpus, tokenizer: Any, indexe
             lengths=examples.lengths,
             not_next=examples.next_sentence_labels,
         )
+
+
+def corpus_statistics(corpus: PreparedCorpus, max_seq_length: int) -> dict[str, Any]:
+    """Returns the sizes of a corpus and the shares of its short documents."""
+    tokens, sentences = np.diff(corpus.document_starts), np.diff(corpus.document_sentences)
+    return {
+        "documents": corpus.num_documents,
+        "sentences": corpus.num_sentences,
+        "tokens": corpus.num_tokens,
+        "documents_of_one_sentence": float((sentences == 1).mean()),
+        "documents_shorter_than_a_sequence": float((tokens < max_seq_length - 3).mean()),
+        "documents_too_short_for_an_example": int((tokens < 2).sum()),
+    }
+
+
+def example_statistics(counted: ExampleCounts) -> dict[str, Any]:
+    """Returns shares and histograms of the examples that were counted."""
+    counts, sequences = counted.counts, counted.counts["sequences"]
+    room = sequences * counted.max_seq_length
+    return {
+        "sequences": sequences,
+        "mean_length": counts["tokens"] / sequences,
+        "not_next_share": counts["not_next"] / sequences,
+        "forced_not_next_share": counts["forced"] / sequences,
+        "predictions_per_sequence": counts["predictions"] / sequences,
+        "mask_share": counts["masked"] / counts["predictions"],
+        "random_share": counts["random"] / counts["predictions"],
+        "same_share": counts["same"] / counts["predictions"],
+        "random_draws_of_special_tokens": counts["random_reserved"] / max(1, counts["random"]),
+        "padding": {
+            "padded to max_seq_length": 1 - counts["tokens"] / room,
+            f"{LENGTH_BINS} bins by length": 1 - counts["tokens"] / counts["binned_tokens"],
+            "packed": 0.0,
+        },
+        "length_histogram": counted.arrays["lengths"].tolist(),
+        "predictions_histogram": np.trim_zeros(counted.arrays["predictions"], "b").tolist(),
+    }
 
 
 def text_report(report: dict[str, Any]) -> str:

@@ -1,0 +1,23 @@
+"""The training log: rows of metrics that any JSON reader takes."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from accelerate import Accelerator
+from toy import ToyConfig
+
+from bert_repro.training import training_log
+from bert_repro.utils.files import TRAIN_LOG
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_log_json(tmp_path: Path) -> None:
+    config = ToyConfig(output_dir=str(tmp_path), logging_steps=2)
+    given = {"loss": 1.0, "learning_rate": 0.1, "tokens": 5, "flops": 0}
+    with training_log.TrainingLog(Accelerator(cpu=True), config, 0, 4) as log:
+        for step, norm in enumerate((math.inf, 3.0, math.nan, math.inf), start=1):
+            log.step(step, {**given, "grad_norm": norm})
+    text = (tmp_path / TRAIN_LOG).read_text()
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+    assert [row["grad_norm"] for row in rows] == [3.0, None]
