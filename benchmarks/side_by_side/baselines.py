@@ -54,6 +54,7 @@ class StepSpec:
         checkpointing: recompute activations in the backward pass.
         vocabulary: size of the model's vocabulary.
         learning_rate: at the first step; it falls too slowly to matter.
+        micro: sequences in one forward pass of ours; default: all of the batch.
     """
 
     layers: int
@@ -72,6 +73,7 @@ class StepSpec:
     checkpointing: bool = False
     vocabulary: int = corpora.VOCABULARY
     learning_rate: float = 1e-4
+    micro: int | None = None
 
 
 def model_config(spec: StepSpec, **more: Any) -> BertReproConfig:
@@ -116,7 +118,7 @@ class MeasuredSource(PretrainingSource):
     def __init__(self, spec: StepSpec, config: PretrainingConfig) -> None:
         corpus, documents, tokenizer, _ = corpora.load(spec.corpus, spec.documents)
         most = max(1, round(0.15 * spec.length))
-        phase = Phase(spec.length, ENDLESS, spec.batch, most, spec.batch)
+        phase = Phase(spec.length, ENDLESS, spec.batch, most, spec.micro or spec.batch)
         super().__init__(config, (phase,), corpus, documents, tokenizer, model_config(spec))
         self.tokenizer, self.tokens = tokenizer, list[int]()
 

@@ -8,6 +8,7 @@ timed apart, nobody works while another is timed, and what is reported is the me
 import multiprocessing
 import resource
 import statistics
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -137,7 +138,10 @@ def compare(
         order = list(workloads)
         for _ in range(repeats):
             for name in order:
-                iterations[name].append(running[name].iterate())
+                made = running[name].iterate()
+                iterations[name].append(made)
+                # So that a measurement that is cut short has left what it saw.
+                print(f"  ({name}: {made.amount:,.0f} in {made.seconds:.3f} s)", file=sys.stderr, flush=True)
             order = order[1:] + order[:1]
     finally:
         for workload in running.values():
