@@ -16,8 +16,16 @@ class NonFiniteError(ArithmeticError):
     exit_code = 3
 
 
-class StopRequested(BaseException):
+class ProcessKilledError(RuntimeError):
+    """A process that the run had started was killed, most often for want of memory. Exit code 1, one line."""
+
+    exit_code = 1
+
+
+class StopRequested(KeyboardInterrupt):
     """A signal stopped the process, which has written a valid checkpoint. Exit code 128 + signal.
+
+    Libraries remove what they have half written when they are interrupted by the keyboard, so it is one of those.
 
     Args:
         signum: the number of the signal, for example 15 for SIGTERM.
@@ -38,7 +46,7 @@ def outcome(error: BaseException) -> tuple[int, str]:
     match error:
         case SystemExit():
             return (int(error.code or 0) if not isinstance(error.code, str) else 1), "exited"
-        case UserError() | NonFiniteError() | StopRequested():
+        case UserError() | NonFiniteError() | ProcessKilledError() | StopRequested():
             return error.exit_code, " ".join(str(error).split())
         case KeyboardInterrupt():
             return 130, "interrupted"

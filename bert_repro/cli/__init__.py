@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from bert_repro.cli.arguments import parse
 from bert_repro.configs import FinetuningConfig, SquadConfig
-from bert_repro.errors import NonFiniteError, StopRequested, UserError, outcome
+from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested, UserError, outcome
 from bert_repro.recipes import RECIPES, SHORT_NAMES, help_text
 from bert_repro.utils.process import is_main_process, stop_on_signals
 
@@ -86,9 +86,9 @@ def _report(error: BaseException) -> int:
     """Says on stderr how the run ended and returns the exit code."""
     code, reason = outcome(error)
     match error:
-        case UserError() | NonFiniteError() | StopRequested():
+        case UserError() | NonFiniteError() | ProcessKilledError() | StopRequested():
             if is_main_process():
-                sys.stderr.write(f"{'error: ' if code in (2, 3) else ''}{reason}\n")
+                sys.stderr.write(f"{'' if isinstance(error, StopRequested) else 'error: '}{reason}\n")
         case SystemExit() | KeyboardInterrupt():
             pass
         case _:

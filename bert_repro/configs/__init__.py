@@ -16,6 +16,7 @@ from bert_repro.configs.base import (
     first_names,
     require,
     require_checkpoints,
+    require_places,
     setting,
 )
 from bert_repro.configs.corpus import CorpusConfig, TextConfig, TokenizerConfig
@@ -43,6 +44,7 @@ __all__ = [  # noqa: RUF022 - the order of the configuration reference
     "Config",
     "require",
     "require_checkpoints",
+    "require_places",
     "aliases_of",
     "current_names",
     "first_names",

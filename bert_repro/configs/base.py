@@ -2,6 +2,7 @@
 
 import logging
 import math
+import stat
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -185,6 +186,35 @@ def require_checkpoints(config: Config) -> None:
                     f"--{item.name} {name}: no such folder; name the output folder of a finished run, or an id of the "
                     "Hub such as google-bert/bert-base-uncased"
                 )
+
+
+def require_places(config: Config) -> None:
+    """Refuses output folders and files that cannot be made, before anything is read.
+
+    Raises:
+        UserError: a folder is a file, a file is a folder, one of the folders above is a file, or a name is too long.
+    """
+    for item in fields(config):
+        name = getattr(config, item.name)
+        if item.metadata["group"] != "output" or not item.name.endswith(("_dir", "_file")):
+            continue
+        if not name or not isinstance(name, str):  # not given, or a switch such as overwrite_output_dir
+            continue
+        for path in (Path(name), *Path(name).parents):
+            try:
+                mode = path.stat().st_mode
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (OSError, ValueError) as error:  # too long a name, a loop of links, a null byte
+                reason = error.strerror if isinstance(error, OSError) else error
+                raise UserError(f"--{item.name} {shown(name)}: {reason}; name another place") from error
+            is_output_file = path == Path(name) and item.name.endswith("_file")
+            if is_output_file and stat.S_ISDIR(mode):
+                raise UserError(f"--{item.name} {shown(name)} is a folder; name a file")
+            if not is_output_file and not stat.S_ISDIR(mode):
+                below = "is a file" if path == Path(name) else f"lies below the file {shown(str(path))}"
+                raise UserError(f"--{item.name} {shown(name)} {below}; name a folder")
+            break
 
 
 def _looks_like_a_folder(name: str) -> bool:

@@ -35,7 +35,6 @@ from bert_repro.corpus.prepared_corpus import (
     Block,
     PreparedCorpus,
     TokenArray,
-    known_digests,
     read_manifest,
     require_equal,
     token_dtype,
@@ -44,6 +43,7 @@ from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.corpus.writer import Shard
 from bert_repro.errors import UserError
 from bert_repro.utils import process
+from bert_repro.utils.digests import known_digests
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

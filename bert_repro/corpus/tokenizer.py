@@ -17,7 +17,7 @@ from bert_repro.corpus.cleaning import passages
 from bert_repro.corpus.documents import find_sources, read_all
 from bert_repro.errors import UserError
 from bert_repro.utils import process
-from bert_repro.utils.files import write_text
+from bert_repro.utils.files import atomic_files, write_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -166,11 +166,15 @@ def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
     Args:
         tokenizer: a WordPiece tokenizer.
         folder: made if need be.
+
+    Raises:
+        UserError: the disk is full or not writable.
     """
-    tokenizer.save_pretrained(folder)
     words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    if [index for _, index in words] == list(range(len(words))):  # the line is the id
-        write_text(folder / "vocab.txt", "".join(f"{word}\n" for word, _ in words))
+    with atomic_files(folder) as unfinished:
+        tokenizer.save_pretrained(unfinished)
+        if [index for _, index in words] == list(range(len(words))):  # the line is the id
+            write_text(unfinished / "vocab.txt", "".join(f"{word}\n" for word, _ in words))
 
 
 def tokenizer_fingerprint(tokenizer: "PreTrainedTokenizerFast") -> str:

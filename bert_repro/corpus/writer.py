@@ -30,14 +30,14 @@ from bert_repro.corpus.prepared_corpus import (
     FORMAT_VERSION,
     MANIFEST,
     Block,
-    file_digest,
     manifest_digest,
     require_equal,
     same_settings,
 )
 from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
-from bert_repro.utils.files import atomic_file, lock, unlock, write_json
+from bert_repro.utils.digests import file_digest
+from bert_repro.utils.files import atomic_file, create_array, lock, replace_folder, unlock, write_json
 from bert_repro.utils.ragged import row_starts
 
 if TYPE_CHECKING:
@@ -274,23 +274,22 @@ def put_in_place(folder: Path, output_dir: Path) -> None:
     """Makes a joined folder the output folder; an earlier corpus there is removed."""
     for path in [path for path in folder.iterdir() if _is_leftover(path)]:
         path.unlink()
-    if output_dir.exists():
-        shutil.rmtree(output_dir)
-    folder.rename(output_dir)
+    replace_folder(folder, output_dir)
 
 
 def _create(folder: Path, settings: dict[str, Any]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Shards start at the same moment: the folder appears with its settings or not at all.
     temporary = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}")
-    temporary.mkdir()
     try:
+        temporary.mkdir()
         write_json(temporary / SETTINGS_FILE, settings)
         temporary.rename(folder)
     except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
         if not folder.is_dir():
             raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _found_settings(folder: Path) -> dict[str, Any] | None:
@@ -329,10 +328,10 @@ def _write_index(folder: Path, parts: list[dict[str, Any]]) -> None:
     """Writes the index arrays through memory maps, part by part, so that memory stays flat."""
     documents = sum(part["counts"]["documents"] for part in parts)
     sentences = sum(part["counts"]["sentences"] for part in parts)
-    document_starts = _create_array(folder / "document_starts.npy", np.int64, documents + 1)
-    sentence_starts = _create_array(folder / "sentence_starts.npy", np.int64, sentences + 1)
-    document_sentences = _create_array(folder / "document_sentences.npy", np.int64, documents + 1)
-    keys = _create_array(folder / "document_keys.npy", np.uint64, documents)
+    document_starts = create_array(folder / "document_starts.npy", np.int64, documents + 1)
+    sentence_starts = create_array(folder / "sentence_starts.npy", np.int64, sentences + 1)
+    document_sentences = create_array(folder / "document_sentences.npy", np.int64, documents + 1)
+    keys = create_array(folder / "document_keys.npy", np.uint64, documents)
     document = sentence = token = 0
     for lengths, counts, part_keys in _read_parts(folder, parts):
         starts = token + row_starts(lengths)
@@ -394,8 +393,3 @@ def _read_parts(
             lengths = batch.column("sentence_lengths")
             counts = np.diff(lengths.offsets.to_numpy()).astype(np.int64)
             yield lengths.values.to_numpy(), counts, batch.column("key").to_numpy()
-
-
-def _create_array(path: Path, dtype: Any, length: int) -> np.memmap[Any, Any]:
-    array: np.memmap[Any, Any] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(length,))
-    return array

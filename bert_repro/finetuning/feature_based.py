@@ -14,8 +14,6 @@ states one computes them, and the others wait; an incomplete file of a killed ru
 
 import hashlib
 import logging
-import os
-import platform
 import shutil
 import time
 from pathlib import Path
@@ -30,7 +28,7 @@ from bert_repro.errors import UserError
 from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZE
 from bert_repro.training.batches import collate_features, to_device
-from bert_repro.utils.files import lock, unlock
+from bert_repro.utils.files import atomic_path, create_array, lock, unlock
 
 if TYPE_CHECKING:
     import datasets
@@ -155,14 +153,8 @@ class FeatureCache:
     def _compute(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], folder: Path) -> None:
         """Computes states into a temporary file and renames it, so that an incomplete file is never read."""
         began = time.perf_counter()
-        for left in folder.glob(f".{STATES}.*"):
-            left.unlink()
-        stage = folder / f".{STATES}.{platform.node()}.{os.getpid()}"
-        try:
+        with atomic_path(folder / STATES) as stage:
             self._write(features, starts, stage)
-            os.replace(stage, folder / STATES)
-        finally:
-            stage.unlink(missing_ok=True)
         seconds = time.perf_counter() - began
         self.seconds += seconds
         logger.info(
@@ -172,7 +164,7 @@ class FeatureCache:
     def _write(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], stage: Path) -> None:
         shape = (self.encoder.config.num_hidden_layers + 1, int(starts[-1]), self.encoder.config.hidden_size)
         self._require_room(4 * int(np.prod(shape)))
-        states = np.lib.format.open_memmap(stage, mode="w+", dtype=np.float32, shape=shape)
+        states = create_array(stage, np.float32, *shape)
         size, was_training = self.config.per_device_eval_batch_size, self.encoder.training
         self.encoder.eval()
         for first in range(0, len(features), size):

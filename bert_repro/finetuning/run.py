@@ -147,8 +147,6 @@ class FinetuningRun:
             best=best,
         )
         trainer.train()
-        if best and self.accelerator.is_main_process:
-            best.clear()
         writes = self.accelerator.is_main_process
         self.model, adapter = adapters.merge_and_save(
             trainer.model, self.tokenizer, Path(config.output_dir), write=writes
@@ -298,9 +296,10 @@ class Predictor:
         collate: Collate,
     ) -> None:
         self.config, self.task, self.accelerator, self.collate = config, task, accelerator, collate
+        self._members: dict[str, Any] = {}
         for name in config.ensemble_with:
             with _member_errors(name):
-                self._check_member(name, tokenizer)
+                self._members[name] = self._checked_member(name, tokenizer)
 
     def outputs(self, model: Any, features: "datasets.Dataset") -> Iterator[FloatArray]:
         """Yields the head's output for every feature, in order; for an ensemble the mean of its models' outputs.
@@ -320,11 +319,12 @@ class Predictor:
         if not self.config.ensemble_with:
             return outputs
         sums = [output.astype(np.float64) for output in outputs]
-        for name in self.config.ensemble_with:
-            # One at a time is in memory beside the first.
-            member = self._member(name).to(self.accelerator.device)
+        for member in self._members.values():
+            # One at a time is in the device's memory beside the first.
+            member.to(self.accelerator.device)
             for total, output in zip(sums, self._outputs_of(member, features, rows), strict=True):
                 total += output
+            member.to("cpu")
         return [(total / (1 + len(self.config.ensemble_with))).astype(np.float32) for total in sums]
 
     def _outputs_of(self, model: Any, features: "datasets.Dataset", rows: Ids) -> list[FloatArray]:
@@ -353,13 +353,8 @@ class Predictor:
         for row, array in zip(rows, outputs, strict=True):
             yield int(row), array if columns is None else array[..., columns]
 
-    def _member(self, name: str) -> Any:
-        model_class = getattr(modeling_bert_repro, self.task.head)
-        config = dataclasses.replace(self.config, model_name_or_path=name)
-        return load_model(model_class, config, may_add_weights=False)
-
-    def _check_member(self, name: str, first: "PreTrainedTokenizerBase") -> None:
-        """Checks that another model of the ensemble reads the inputs of the first and has the same labels."""
+    def _checked_member(self, name: str, first: "PreTrainedTokenizerBase") -> Any:
+        """Loads another model of the ensemble, which must read the inputs of the first and have the same labels."""
         config = self.config
         tokenizer = load_tokenizer(config.tokenizer_name or name)
         if tokenizer_fingerprint(tokenizer) != tokenizer_fingerprint(first):
@@ -367,7 +362,9 @@ class Predictor:
                 f"its tokenizer is not that of {config.model_name_or_path}, so their logits are not of the same "
                 "tokens; combine models of one vocabulary"
             )
-        member = self._member(name).config
+        model_class = getattr(modeling_bert_repro, self.task.head)
+        loaded = load_model(model_class, dataclasses.replace(config, model_name_or_path=name), may_add_weights=False)
+        member = loaded.config
         if config.max_seq_length > member.max_position_embeddings:
             raise UserError(
                 f"it has {member.max_position_embeddings} positions, and --max_seq_length is {config.max_seq_length}; "
@@ -380,6 +377,7 @@ class Predictor:
             )
         if self.task.label_names:
             self.task.label_columns(member.id2label)
+        return loaded
 
 
 def _in_order(pairs: Iterable[tuple[int, FloatArray]]) -> list[FloatArray]:

@@ -33,6 +33,7 @@ from bert_repro.results import RunResults, SweepResults, read_results
 from bert_repro.tasks.base import Task
 from bert_repro.training import checkpoint, run
 from bert_repro.training.batches import batch_sizes
+from bert_repro.training.parallelism import launched_with_fsdp
 from bert_repro.utils import process
 from bert_repro.utils.files import (
     ADAPTER,
@@ -77,6 +78,8 @@ def run_sweep(config: FinetuningConfig, task: Task) -> RunResults:
         NonFiniteError: no run has a score.
         StopRequested: see `bert_repro.training.trainer.Trainer.train`; the run's checkpoint is written.
     """
+    if launched_with_fsdp():  # asked once, for all runs
+        config = replace(config, fsdp=True)
     begun = _begin(config)
     accelerator = begun.accelerator
     labelled = _test_set_is_labelled(config, task, accelerator)

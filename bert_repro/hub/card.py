@@ -148,7 +148,6 @@ def write_eval_results(folder: Path, results: Mapping[str, Any]) -> None:
     shutil.rmtree(folder / EVAL_RESULTS, ignore_errors=True)
     if entries := eval_result_entries(results):
         path = folder / EVAL_RESULTS / f"{results['task']}.yaml"
-        path.parent.mkdir()
         write_text(path, yaml.safe_dump(entries, sort_keys=False))
 
 
@@ -182,11 +181,7 @@ def write_card(config: CardConfig) -> Path:
     if errors := find_card_errors(card):
         raise UserError(f"the card would not be right: {errors[0]}")
     path = Path(config.output_file) if config.output_file else folder / CARD
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, card)
-    except OSError as error:
-        raise UserError(f"--output_file {path}: cannot be written ({error.strerror}); name another") from error
+    write_text(path, card)
     if path.resolve() == (folder / CARD).resolve():
         write_eval_results(folder, results)
     logger.info("wrote %s", path)

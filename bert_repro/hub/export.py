@@ -6,15 +6,15 @@ config.json alone, a loader of one class would continue with that class's defaul
 """
 
 import json
-import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.hub.card import EVAL_RESULTS, make_card, write_eval_results
-from bert_repro.utils.files import ADAPTER, CARD, RESULTS, STATUS, flush
+from bert_repro.utils.files import ADAPTER, CARD, RESULTS, STATUS, atomic_files, flush, write_json, write_text
 from bert_repro.utils.redaction import redacted
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ PREDICTIONS = ("predictions.*", "nbest_predictions.*", "null_odds.*")
 """Files of a run's predictions, as patterns of names in its folder."""
 MADE_FROM_WEIGHTS = ("onnx", EVAL_RESULTS)
 """What is made from the weights of a folder or claimed about them, and would be wrong beside others."""
-_STAGE = ".export.partial"
 _CONFIG = "config.json"
 _WEIGHTS = "model*.safetensors*"
 _WEIGHTS_ENTRIES = ("model.safetensors", "model.safetensors.index.json")  # the second where there are several shards
@@ -64,12 +63,17 @@ def export_checkpoint(
 
     Returns:
         The folder.
+
+    Raises:
+        UserError: the disk is full or not writable.
     """
-    stage = _empty_stage(Path(output_dir))
-    model.save_pretrained(stage)
-    save_tokenizer(tokenizer, stage)
-    record = {**(results or {}), "model": _model_facts(model, stage, (results or {}).get("model", {}))}
-    return _publish(stage, record, model_id, with_results=results is not None, stale=MADE_FROM_WEIGHTS)
+    record = results or {}
+    with _export(Path(output_dir), MADE_FROM_WEIGHTS) as stage:
+        model.save_pretrained(stage)
+        save_tokenizer(tokenizer, stage)
+        record = {**record, "model": _model_facts(model, stage, record.get("model", {}))}
+        _describe(stage, Path(output_dir), record, model_id, with_results=results is not None)
+    return Path(output_dir)
 
 
 def republish(source: Path, output_dir: str | Path, *, results: Mapping[str, Any], files: Sequence[Path] = ()) -> Path:
@@ -86,35 +90,40 @@ def republish(source: Path, output_dir: str | Path, *, results: Mapping[str, Any
     Returns:
         The folder.
     """
-    stage = _empty_stage(Path(output_dir))
     published = [path for path in source.iterdir() if path.is_file() and not path.name.startswith(".")]
-    for path in (*published, *files):
-        shutil.copytree(path, stage / path.name) if path.is_dir() else shutil.copy2(path, stage / path.name)
-    (stage / STATUS).unlink(missing_ok=True)
-    return _publish(stage, results, None, with_results=True, stale=(*MADE_FROM_WEIGHTS, *PREDICTIONS, ADAPTER))
+    with _export(Path(output_dir), (*MADE_FROM_WEIGHTS, *PREDICTIONS, ADAPTER)) as stage:
+        for path in (*published, *files):
+            shutil.copytree(path, stage / path.name) if path.is_dir() else shutil.copy2(path, stage / path.name)
+        (stage / STATUS).unlink(missing_ok=True)
+        _describe(stage, Path(output_dir), results, None, with_results=True)
+    return Path(output_dir)
 
 
-def _empty_stage(folder: Path) -> Path:
-    """Makes the folder where the files of an export are gathered, inside its own so that they move within one disk."""
-    stage = folder / _STAGE
-    shutil.rmtree(stage, ignore_errors=True)
-    stage.mkdir(parents=True)
-    return stage
+@contextmanager
+def _export(folder: Path, stale: Sequence[str]) -> Iterator[Path]:
+    """Yields a folder for the files of an export; then they move in, in the place of what the patterns `stale` find."""
+
+    def make_room() -> None:
+        assert any((stage / name).is_file() for name in _WEIGHTS_ENTRIES), "a model always saves its weights"
+        for name in _WEIGHTS_ENTRIES:
+            (folder / name).unlink(missing_ok=True)
+        flush(folder)
+        remove(folder, (_WEIGHTS, *stale))
+
+    with atomic_files(folder, before_moving=make_room, last=_WEIGHTS_ENTRIES) as stage:
+        yield stage
 
 
-def _publish(
-    stage: Path, results: Mapping[str, Any], model_id: str | None, *, with_results: bool, stale: Sequence[str]
-) -> Path:
-    """Adds the card and, where the run has results, results.json; then moves all of it into its folder, in the place of
-    what the patterns `stale` find there."""
-    folder, record = stage.parent, redacted(results)
+def _describe(
+    stage: Path, folder: Path, results: Mapping[str, Any], model_id: str | None, *, with_results: bool
+) -> None:
+    """Adds the card and, where the run has results, results.json."""
+    record = redacted(results)
     name = model_id or record.get("settings", {}).get("hub_model_id") or folder.resolve().name
-    (stage / CARD).write_text(make_card(record, name), encoding="utf-8")
+    write_text(stage / CARD, make_card(record, name))
     write_eval_results(stage, record)
     if with_results:
-        (stage / RESULTS).write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    _move_in(stage, folder, stale)
-    return folder
+        write_json(stage / RESULTS, record, ensure_ascii=False)
 
 
 def _model_facts(model: "PreTrainedModel", stage: Path, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,19 +145,3 @@ def remove(folder: Path, patterns: Sequence[str]) -> None:
     """Removes the files and folders in a folder whose names match one of the patterns."""
     for path in [path for pattern in patterns for path in folder.glob(pattern)]:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def _move_in(stage: Path, folder: Path, stale: Sequence[str]) -> None:
-    new = sorted(path.relative_to(stage) for path in stage.rglob("*") if path.is_file())
-    assert any(str(path) in _WEIGHTS_ENTRIES for path in new), "a model always saves its weights"
-    for path in new:
-        flush(stage / path)
-    for name in _WEIGHTS_ENTRIES:
-        (folder / name).unlink(missing_ok=True)
-    flush(folder)
-    remove(folder, (_WEIGHTS, *stale))
-    for path in sorted(new, key=lambda path: str(path) in _WEIGHTS_ENTRIES):
-        (folder / path).parent.mkdir(exist_ok=True)
-        os.replace(stage / path, folder / path)
-    flush(folder)
-    shutil.rmtree(stage)

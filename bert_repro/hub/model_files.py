@@ -10,6 +10,7 @@ from typing import Any
 
 from bert_repro.errors import UserError
 from bert_repro.models.configuration_bert_repro import BertReproConfig
+from bert_repro.utils.digests import require_undamaged
 from bert_repro.utils.readers import read_json, shown
 
 CONFIG = "config.json"
@@ -55,6 +56,7 @@ def check_folder(folder: Path) -> None:
         UserError: it could not be loaded.
     """
     try:
+        require_undamaged(folder)
         check_shapes(read_model_config(folder), weight_shapes(folder))
         if (folder / TOKENIZER).exists():
             _check_tokenizer(folder / TOKENIZER)
@@ -202,6 +204,10 @@ def _check_tokenizer(path: Path) -> None:
 def _local_folder(name: str, flag: str, *, weights: bool = True) -> Path:
     """Returns the folder of a model's files; those of an id on the Hub are fetched first."""
     if Path(name).is_dir():
+        try:
+            require_undamaged(Path(name))
+        except UserError as error:
+            raise UserError(f"{flag} {name}: {error}") from error
         return Path(name)
     from transformers.utils import cached_file
 

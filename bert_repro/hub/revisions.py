@@ -17,11 +17,11 @@ from bert_repro.hub.card import make_card
 from bert_repro.hub.push import MAIN, check_card, check_repo_id, contents_for_others, published_files, push_folder
 from bert_repro.models.configuration_bert_repro import HEADS
 from bert_repro.results import read_results
+from bert_repro.utils.digests import STEP, step_of
 from bert_repro.utils.files import CHECKPOINTS, MANIFEST, RESULTS
 
 logger = logging.getLogger("bert_repro")
 
-_PREFIX = "step-"
 _ABOUT_THE_END = (
     "metrics", "splits", "split", "rows_scored", "wall_time_seconds", "sweep", "primary_metric", "degenerate",
 )  # fmt: skip
@@ -75,19 +75,13 @@ def revision_of(folder: Path) -> str:
     return folder.name if step_of(folder) is not None else MAIN
 
 
-def step_of(folder: Path) -> int | None:
-    """Returns the step of a checkpoint's folder; None: it is no checkpoint."""
-    number = folder.name.removeprefix(_PREFIX)
-    return int(number) if folder.name.startswith(_PREFIX) and number.isdecimal() else None
-
-
 def checkpoints_of(folder: Path) -> list[Path]:
     """Returns the checkpoints of a run, in the order of their steps.
 
     Raises:
         UserError: it has none.
     """
-    found = [path for path in (folder / CHECKPOINTS).glob(f"{_PREFIX}*") if step_of(path) is not None]
+    found = [path for path in (folder / CHECKPOINTS).glob(f"{STEP}*") if step_of(path) is not None]
     if not found:
         raise UserError(f"{folder / CHECKPOINTS} holds no checkpoint; leave --checkpoints out")
     return sorted(found, key=lambda path: step_of(path) or 0)

@@ -25,7 +25,7 @@ from bert_repro.models.modeling_bert_repro import BertReproModel
 from bert_repro.tasks.encoding import join, require_length, special_ids, token_ids
 from bert_repro.training.batches import collate_features, to_device
 from bert_repro.training.model_loading import load_pretrained
-from bert_repro.utils.files import atomic_path, disk_errors
+from bert_repro.utils.files import atomic_path
 from bert_repro.utils.readers import half_surrogate
 
 if TYPE_CHECKING:
@@ -258,8 +258,6 @@ def feature_writer(path: Path, dimension: int, pooling: str, facts: Mapping[str,
 
     waiting: list[EncodedText] = []
 
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as part, pyarrow.parquet.ParquetWriter(part, schema) as writer:
 
         def write(texts: Sequence[EncodedText]) -> None:

@@ -19,7 +19,7 @@ from bert_repro.configs import OnnxConfig
 from bert_repro.errors import UserError
 from bert_repro.hub.model_files import load_config
 from bert_repro.training.model_loading import load_pretrained
-from bert_repro.utils.files import atomic_path, disk_errors
+from bert_repro.utils.files import atomic_path
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -57,8 +57,6 @@ def export_onnx(config: OnnxConfig) -> Path:
     if path.exists() and not config.overwrite_output_file:
         raise UserError(f"--output_file {path} exists; name another or give --overwrite_output_file")
     model = load_model(folder)
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as part:
         write_graph(model, part)
         difference = largest_difference(model, part)

@@ -30,7 +30,7 @@ from bert_repro.pretraining.audit_checks import (
 from bert_repro.pretraining.collator import DataCollatorForBertPreTraining
 from bert_repro.pretraining.dataset import ExampleStream, Position
 from bert_repro.utils import process
-from bert_repro.utils.files import SAMPLE_INDEX, write_json, write_text
+from bert_repro.utils.files import SAMPLE_INDEX, atomic_path, write_json, write_text
 
 logger = logging.getLogger("bert_repro")
 
@@ -195,7 +195,8 @@ def plot_audit(report: dict[str, Any], path: Path) -> None:
     failed = sum(not check["passed"] for check in report["checks"])
     verdict = "all checks passed" if not failed else f"{failed} of {len(report['checks'])} checks failed"
     figure.suptitle(f"{statistics['sequences']:,} sequences of {statistics['documents']:,} documents: {verdict}")
-    figure.savefig(path, dpi=120)
+    with atomic_path(path) as unfinished:
+        figure.savefig(unfinished, dpi=120)
 
 
 def _check_line(check: dict[str, Any]) -> str:

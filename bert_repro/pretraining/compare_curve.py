@@ -11,7 +11,7 @@ import numpy as np
 from bert_repro.configs import CurveComparisonConfig
 from bert_repro.errors import UserError
 from bert_repro.training import training_log
-from bert_repro.utils.files import TRAIN_LOG
+from bert_repro.utils.files import TRAIN_LOG, atomic_path
 
 Verdict = Literal["on track", "behind", "diverged"]
 EXIT_CODES: dict[Verdict, int] = {"on track": 0, "behind": 4, "diverged": 5}
@@ -188,5 +188,5 @@ def _plot(path: Path, metric: str, found: CurveComparison, run: Curve, reference
     axis.set_title(found.sentence(), fontsize="small", wrap=True)
     axis.grid(alpha=0.3)
     axis.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    with atomic_path(path) as unfinished:
+        figure.savefig(unfinished, dpi=120)

@@ -24,6 +24,7 @@ import numpy as np
 
 from bert_repro.errors import UserError
 from bert_repro.tasks.classification import ClassificationTask
+from bert_repro.utils.files import write_text
 from bert_repro.utils.randomness import draw
 
 if TYPE_CHECKING:
@@ -284,9 +285,9 @@ def _drawn(items: Sequence[Item], *names: int) -> list[Item]:
 
 
 def write_examples(folder: Path, split: str, rows: Sequence[Row]) -> None:
-    """Writes `SPLIT.jsonl` to an existing folder."""
+    """Writes `SPLIT.jsonl` to a folder, which is made if need be."""
     lines = (json.dumps(row) + "\n" for row in rows)
-    (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+    write_text(folder / f"{split}.jsonl", "".join(lines))
 
 
 def read_examples(folder: Path, split: str) -> list[Row]:

@@ -16,6 +16,7 @@ import numpy as np
 from bert_repro.configs import CorpusConfig, FinetuningConfig, PretrainingConfig, TokenizerConfig
 from bert_repro.quickstart import docstring_task, upstream_process
 from bert_repro.quickstart.docstring_task import Module, PackageTask, Row, choose, write_examples
+from bert_repro.utils.files import atomic_file, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -106,9 +107,7 @@ def gather_texts(folders: Folders, packages: Sequence[str] = docstring_task.PACK
     validation, heldout = choose(modules, VALIDATION_TEXTS_PER_LABEL)
     corpus = [module for module in modules if module not in heldout]
     train, _ = choose(corpus, TRAIN_TEXTS_PER_LABEL)
-    folders.text.parent.mkdir(parents=True)
-    folders.examples.mkdir()
-    with folders.text.open("w", encoding="utf-8") as file:
+    with atomic_file(folders.text) as file:
         for module in corpus:
             file.write(json.dumps({"text": "\n".join(module.docstrings)}) + "\n")
     write_examples(folders.examples, "train", train)
@@ -301,7 +300,7 @@ def compare_with_upstream(folders: Folders, texts: Sequence[str]) -> dict[str, t
 
 def _ask_upstream_process(folder: Path, requests: dict[str, Any]) -> dict[str, Any]:
     request_file, answers_file = folder / "upstream_request.json", folder / "upstream_answers.npz"
-    request_file.write_text(json.dumps(requests), encoding="utf-8")
+    write_json(request_file, requests)
     # -P: the script's folder is part of this package and must not be on the other process's path.
     command = [sys.executable, "-P", upstream_process.__file__, str(request_file), str(answers_file)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -9,11 +9,13 @@ import importlib
 import re
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from bert_repro import configs
 from bert_repro.errors import outcome
 from bert_repro.utils import process
+from bert_repro.utils.files import disk_errors
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,9 @@ class Recipe:
         output_dir = getattr(config, "output_dir", None) if getattr(config, "makes_runs", True) else None
         try:
             configs.require_checkpoints(config)
-            result = self.load()(config)
+            configs.require_places(config)
+            with disk_errors(Path(output_dir or "."), "cannot be read or written"):
+                result = self.load()(config)
         except BaseException as error:
             process.record_outcome(output_dir, *outcome(error))
             raise

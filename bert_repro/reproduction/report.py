@@ -3,19 +3,15 @@
 The same results give the same bytes: no date, no path and no random draw without a seed is written.
 """
 
-import errno
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from bert_repro.configs import ReportConfig
-from bert_repro.errors import UserError
 from bert_repro.reproduction.collect import FinishedRun, collect
 from bert_repro.reproduction.conditions import Conditions, row_conditions
 from bert_repro.reproduction.orderings import APPEARS, HIDDEN, NOT_MEASURABLE, NOT_RUN, REVERSED, Ordering, orderings
@@ -23,6 +19,7 @@ from bert_repro.reproduction.render import Line, counts, findings, table_view
 from bert_repro.reproduction.report_plots import Plot, all_plots
 from bert_repro.reproduction.statistics import CONFIDENCE, RESAMPLES, SEED, Comparison
 from bert_repro.reproduction.tables import AllResults, OurNumber, ResultsRow, ResultsTable
+from bert_repro.utils.files import atomic_files
 
 logger = logging.getLogger("bert_repro")
 
@@ -39,40 +36,13 @@ def write_report(config: ReportConfig) -> None:
     """
     files = report_files(collect(Path(config.runs_dir)))
     folder = Path(config.report_dir)
-    try:
-        _replace_all({folder / name: text for name, text in files.items()})
-        (folder / PLOTS).mkdir(exist_ok=True)
-        for stale in {path.name for path in (folder / PLOTS).glob("*.svg")} - {Path(name).name for name in files}:
-            (folder / PLOTS / stale).unlink()
-    except OSError as error:
-        raise UserError(
-            f"--report_dir {folder}: {error.filename or folder} cannot be written ({error.strerror}); make room for "
-            "it, or name another folder"
-        ) from error
+    with atomic_files(folder) as unfinished:
+        (unfinished / PLOTS).mkdir()
+        for name, text in files.items():
+            (unfinished / name).write_text(text, encoding="utf-8", newline="\n")
+    for stale in {path.name for path in (folder / PLOTS).glob("*.svg")} - {Path(name).name for name in files}:
+        (folder / PLOTS / stale).unlink()
     logger.info("wrote %s, %s and %s", *(folder / name for name in (PAGE, TEXT, NUMBERS)))
-
-
-def _replace_all(texts: Mapping[Path, str]) -> None:
-    """Writes files so that nothing is replaced before everything is written.
-
-    Raises:
-        OSError: a file cannot be written, with its name; then the old ones are as they were.
-    """
-    written: dict[Path, Path] = {}
-    try:
-        for path, text in texts.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.is_dir():
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-            # Beside its target, so that it is moved within a file system.
-            written[path] = path.with_name(f".{path.name}.{os.getpid()}")
-            written[path].write_text(text, encoding="utf-8", newline="\n")
-        for path, temporary in written.items():
-            os.replace(temporary, path)
-    finally:
-        for temporary in written.values():
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
 
 
 def report_files(runs: Sequence[FinishedRun]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import Any
 from bert_repro.configs import StudyConfig
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.reproduction.suite import PlannedRun
+from bert_repro.utils.files import write_text
 
 logger = logging.getLogger("bert_repro")
 
@@ -71,13 +72,12 @@ def write_slurm_jobs(config: StudyConfig, runs: Sequence[PlannedRun]) -> Path:
     for name, ids in arrays.items():
         if not ids:
             continue
-        (folder / f"{name}.txt").write_text("".join(f"{run_id}\n" for run_id in ids), encoding="utf-8")
-        job = _JOB.format(name=name, count=len(ids), **parts)
-        (folder / f"{name}.sbatch").write_text(job, encoding="utf-8")
+        write_text(folder / f"{name}.txt", "".join(f"{run_id}\n" for run_id in ids))
+        write_text(folder / f"{name}.sbatch", _JOB.format(name=name, count=len(ids), **parts))
         script += submission.format(name=name, **parts)
         submission = _NEXT
     submit = folder / "submit.sh"
-    submit.write_text(script, encoding="utf-8")
+    write_text(submit, script)
     submit.chmod(0o755)
     return submit
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import UserError
+from bert_repro.utils.files import atomic_file
 
 MOST_LABELS = 50
 """A confusion matrix of more labels is left out."""
@@ -34,7 +35,7 @@ def write_prediction_rows(path: Path, columns: Mapping[str, Sequence[object]]) -
         columns: name -> a value for each row.
     """
     rows = ([" ".join(str(value).split()) for value in row] for row in zip(*columns.values(), strict=True))
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with atomic_file(path) as file:
         if path.suffix == ".csv":
             csv.writer(file, lineterminator="\n").writerows((list(columns), *rows))
         else:
@@ -43,7 +44,7 @@ def write_prediction_rows(path: Path, columns: Mapping[str, Sequence[object]]) -
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes one JSON object per line."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
+    with atomic_file(path) as file:
         file.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 

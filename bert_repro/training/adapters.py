@@ -26,7 +26,7 @@ from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.models.configuration_bert_repro import HEADS, UPSTREAM_MODEL_TYPE
 from bert_repro.results import AdapterResults, TrainResults
-from bert_repro.utils.files import ADAPTER, CARD, atomic_folder, write_json
+from bert_repro.utils.files import ADAPTER, CARD, atomic_files, atomic_folder, write_json
 
 logger = logging.getLogger("bert_repro")
 
@@ -172,7 +172,8 @@ def save_final_config(model: Any, output_dir: Path) -> None:
         output_dir: the run's folder.
     """
     if (output_dir / ADAPTER).is_dir():
-        model.config.save_pretrained(output_dir / ADAPTER)
+        with atomic_files(output_dir / ADAPTER) as unfinished:
+            model.config.save_pretrained(unfinished)
 
 
 def _peft_config(model: Any, config: Any, new_weights: Iterable[str]) -> Any:

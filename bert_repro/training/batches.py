@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
-from bert_repro.utils.process import leave_signals_to_parent
+from bert_repro.utils.process import leave_signals_to_parent, without_child_signals
 from bert_repro.utils.ragged import Int64Array, pad, places_in_row, row_starts
 
 IGNORE_INDEX = -100
@@ -261,6 +261,9 @@ def load_steps(
         num_workers: loader processes; 0 loads in this process.
         prefetch_factor: steps that each loader process is ahead.
         pin_memory: whether batches end in page-locked memory.
+
+    Raises:
+        UserError: of the source's `load`, in whichever process.
     """
     loader = DataLoader(
         _Share(source, process, processes),
@@ -274,7 +277,16 @@ def load_steps(
         # The default draws the base seed of loader processes from the global generator.
         generator=torch.Generator(),
     )
-    return itertools.islice(iter(loader), count)
+    with without_child_signals():
+        loaded = iter(loader)
+    return _steps(itertools.islice(loaded, count))
+
+
+def _steps(loaded: Iterator["tuple[Step, list[MicroBatch]] | UserError"]) -> Iterator[tuple[Step, list[MicroBatch]]]:
+    for item in loaded:
+        if isinstance(item, UserError):
+            raise item
+        yield item
 
 
 class _Schedule(Sampler[Step]):
@@ -287,15 +299,21 @@ class _Schedule(Sampler[Step]):
         return self.source.steps(self.position)
 
 
-class _Share(Dataset[tuple[Step, list[MicroBatch]]]):
-    """This process's micro-batches of a step."""
+class _Share(Dataset["tuple[Step, list[MicroBatch]] | UserError"]):
+    """This process's micro-batches of a step, or what is wrong with its data.
+
+    A loader process that raises has its traceback put into the message, so the error is handed over as it is.
+    """
 
     def __init__(self, source: BatchSource, process: int, processes: int) -> None:
         self.source, self.process, self.processes = source, process, processes
 
-    def __getitem__(self, step: Step) -> tuple[Step, list[MicroBatch]]:  # type: ignore[override]
+    def __getitem__(self, step: Step) -> tuple[Step, list[MicroBatch]] | UserError:  # type: ignore[override]
         passes = forward_passes(step, self.process, self.processes)
-        return step, [self.source.load(ids, step.group) for ids in passes]
+        try:
+            return step, [self.source.load(ids, step.group) for ids in passes]
+        except UserError as error:
+            return error
 
 
 def _leave_signals_to_parent(_: int) -> None:

@@ -11,7 +11,6 @@ file is checked against the manifest; a damaged checkpoint is named and passed o
                        manifest.json                        SHA-256 of every file and of itself, versions, threads
 """
 
-import hashlib
 import json
 import logging
 import shutil
@@ -28,11 +27,13 @@ from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.training import adapters
 from bert_repro.training.parallelism import sharded_like
+from bert_repro.utils.digests import STEP, find_damage, step_of, write_manifest
 from bert_repro.utils.files import (
     BEST,
     CHECKPOINTS,
     MANIFEST,
     TRAINER_STATE,
+    UNFINISHED,
     atomic_folder,
     atomic_path,
     disk_error,
@@ -92,7 +93,7 @@ def save(
     Raises:
         UserError: the disk is full or not writable; the older checkpoints are as they were.
     """
-    target = output_dir / CHECKPOINTS / f"step-{state.step}"
+    target = output_dir / CHECKPOINTS / f"{STEP}{state.step}"
     _remove_leftovers(target.parent)
     try:
         with atomic_folder(target) as folder:
@@ -101,9 +102,7 @@ def save(
             save_tokenizer(tokenizer, folder)
             safetensors.torch.save_file(optimizer_state, folder / _OPTIMIZER)
             write_json(folder / _STATE, vars(state))
-            files = {str(path.relative_to(folder)): _fingerprint(path) for path in _files(folder)}
-            manifest = {"step": state.step, "environment": environment, "files": files}
-            write_json(folder / MANIFEST, {**manifest, "sha256": _sha256_of_json(manifest)})
+            write_manifest(folder, environment)
     except UserError as error:
         reason = disk_error(error.__cause__) if error.__cause__ else None
         if reason is None:
@@ -135,32 +134,6 @@ def find(output_dir: Path, wanted: str) -> Path:
     raise UserError(
         f"--resume_from_checkpoint latest: no valid checkpoint in {output_dir / CHECKPOINTS}; start again without it"
     )
-
-
-def find_damage(folder: Path) -> str | None:
-    """Returns what is wrong with a checkpoint, or None when every file is as its manifest says."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if manifest.pop("sha256") != _sha256_of_json(manifest):
-            return f"{MANIFEST} does not match its own SHA-256"
-        expected = {name: (entry["sha256"], entry["bytes"]) for name, entry in manifest["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return f"{MANIFEST} is missing or damaged"
-    for name, (sha256, size) in expected.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != size:
-            return f"{name} has {path.stat().st_size} bytes instead of {size}"
-        if _sha256(path) != sha256:
-            return f"{name} does not match its SHA-256"
-    weights = (path for path in folder.glob("*.safetensors"))
-    return next((f"{path.name} holds values that are not finite" for path in weights if not _is_finite(path)), None)
-
-
-def _is_finite(weights: Path) -> bool:
-    with safetensors.safe_open(weights, framework="pt") as file:
-        return all(bool(torch.isfinite(file.get_tensor(name)).all()) for name in file.keys())  # noqa: SIM118
 
 
 def read_state(folder: Path) -> TrainerState:
@@ -229,57 +202,36 @@ def _report_changes(before: dict[str, Any], now: dict[str, Any]) -> None:
 def drop_last(output_dir: Path, step: int) -> None:
     """Removes the checkpoint of a run's last step, and the folder of checkpoints if that was the only one."""
     folder = output_dir / CHECKPOINTS
-    if (folder / f"step-{step}").is_dir():
-        remove_folder(folder / f"step-{step}")
+    if (folder / f"{STEP}{step}").is_dir():
+        remove_folder(folder / f"{STEP}{step}")
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
 
 
 def _newest_first(output_dir: Path) -> list[Path]:
-    found = [path for path in (output_dir / CHECKPOINTS).glob("step-*") if path.name.removeprefix("step-").isdigit()]
-    return sorted(found, key=_step, reverse=True)
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("step-"))
+    steps = ((step_of(path), path) for path in (output_dir / CHECKPOINTS).glob(f"{STEP}*"))
+    return [path for _, path in sorted(((step, path) for step, path in steps if step is not None), reverse=True)]
 
 
 def _rotate(output_dir: Path, step: int, keep: int) -> None:
     # Later steps do not count: a damaged one that was passed over must not push out the one just written.
-    up_to_now = [path for path in _newest_first(output_dir) if _step(path) <= step]
+    up_to_now = [path for path in _newest_first(output_dir) if (step_of(path) or 0) <= step]
     for old in up_to_now[keep:]:
         remove_folder(old)
 
 
 def _remove_leftovers(checkpoints: Path) -> None:
     """Removes what a killed process was writing or removing; one process at a time writes in a run's folder."""
-    for pattern in (".writing-*", ".removing-*", ".replaced-*"):
-        for folder in checkpoints.glob(pattern):
+    for prefix in UNFINISHED:
+        for folder in checkpoints.glob(f"{prefix}*"):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _fingerprint(path: Path) -> dict[str, Any]:
-    return {"sha256": _sha256(path), "bytes": path.stat().st_size}
-
-
-def _sha256_of_json(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class BestModel:
     """Keeps the weights that scored best on dev, and stops when they no longer improve (not in the paper).
 
-    The weights are in OUTPUT/best/ while training lasts. Scores are those of the training log, so a resumed run replays
-    them and decides as the run without an interruption would have.
+    The weights are in OUTPUT/best/ until the run has ended. Scores are those of the training log, so a resumed run
+    replays them and decides as the run without an interruption would have.
 
     Args:
         output_dir: folder of the run.
@@ -316,7 +268,6 @@ class BestModel:
             UserError: the disk is full or not writable.
         """
         if self._is_better(metrics[self.metric], step) and self.keep_weights and model is not None:
-            self.folder.mkdir(exist_ok=True)
             with atomic_path(self.folder / "model.safetensors") as path:
                 safetensors.torch.save_model(model, str(path))
 
@@ -325,10 +276,6 @@ class BestModel:
         if self.keep_weights and self.step:
             safetensors.torch.load_model(model, str(self.folder / "model.safetensors"))
             logger.info("weights of step %d, the best on dev: %s %.4f", self.step, self.metric, self.score)
-
-    def clear(self) -> None:
-        """Removes the kept weights."""
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _is_better(self, score: float, step: int) -> bool:
         better = score > self.score

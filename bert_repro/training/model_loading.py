@@ -5,7 +5,6 @@ runs, and whatever is wrong with them ends in one line.
 """
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +12,7 @@ import torch
 from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
 from bert_repro.hub.model_files import check_model
-from bert_repro.training import adapters, checkpoint
-from bert_repro.utils.files import TRAINER_STATE
+from bert_repro.training import adapters
 from bert_repro.utils.randomness import torch_seed
 
 logger = logging.getLogger("bert_repro")
@@ -81,7 +79,6 @@ def load_pretrained(
         UserError: there is no such checkpoint, or it cannot be read.
     """
     quiet_transformers()  # its report of missing and unused weights is replaced by one line of ours
-    _check_checkpoint(Path(name), flag)
     check_model(name, flag)
     options |= {"dtype": torch.float32, "output_loading_info": True}
     options |= {"use_safetensors": True, "trust_remote_code": False}
@@ -90,14 +87,6 @@ def load_pretrained(
     except Exception as error:  # whatever the library raises about a file, it is the file that is wrong
         raise UserError(f"{flag} {name}: {first_line(error)}") from error
     return model, info
-
-
-def _check_checkpoint(folder: Path, flag: str) -> None:
-    """Refuses a training checkpoint that is unfinished, half removed or not as its manifest says."""
-    if folder.name.startswith((".writing-", ".removing-", ".replaced-")) and folder.is_dir():
-        raise UserError(f"{flag} {folder}: is an unfinished checkpoint; name one of the step-N folders beside it")
-    if (folder / TRAINER_STATE).is_dir() and (damage := checkpoint.find_damage(folder)):
-        raise UserError(f"{flag} {folder}: {damage}; name another checkpoint")
 
 
 def prepare_model(model: Any, config: RunConfig) -> Any:

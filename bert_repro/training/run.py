@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import math
 import os
+import shutil
 import time
 import typing
 from collections.abc import Iterator, Mapping
@@ -38,6 +39,7 @@ from bert_repro.utils.files import (
     SWEEP,
     TRAIN_LOG,
     TRAINING_PLOT,
+    UNFINISHED,
     lock,
 )
 from bert_repro.utils.process import is_main_process, world_size
@@ -47,7 +49,7 @@ logger = logging.getLogger("bert_repro")
 
 _PRODUCTS = (
     CHECKPOINTS, TRAIN_LOG, STATUS, RESULTS, TRAINING_PLOT, CARD, BEST, ADAPTER, SWEEP, "search", SAMPLE_INDEX, "plans",
-    *MADE_FROM_WEIGHTS, *PREDICTIONS,
+    *MADE_FROM_WEIGHTS, *PREDICTIONS, *(f"{prefix}*" for prefix in UNFINISHED),
 )  # fmt: skip
 """What an earlier run left; `search` and `plans` are what version 0.1 called the folders of sweep and sample index."""
 
@@ -78,7 +80,7 @@ class Run:
         """
         if is_main_process():
             with output_dir_errors(self.output_dir):
-                if not process.is_free_folder(self.output_dir) and not self.config.resume_from_checkpoint:
+                if not self.config.resume_from_checkpoint:
                     remove(self.output_dir, _PRODUCTS)
                 process.claim_folder(self.output_dir)
         if self.accelerator.num_processes > 1:  # nobody writes what would be removed
@@ -105,17 +107,19 @@ class Run:
             if (self.output_dir / TRAIN_LOG).exists():
                 training_log.plot_training(self.output_dir)
             if save_model:
-                export_checkpoint(savable(model), tokenizer, self.output_dir, results=complete)
                 adapters.save_final_config(model, self.output_dir)
+                export_checkpoint(savable(model), tokenizer, self.output_dir, results=complete)
             else:
                 write_results(self.output_dir, complete)
-            self._drop_last_checkpoint(complete)
         self.accelerator.wait_for_everyone()
         if self.config.push_to_hub and self.accelerator.is_main_process:
             # After the last barrier: nobody waits for the upload, and nobody hangs when it fails.
             push_folder(self.output_dir, self.config.hub_model_id, private=self.config.hub_private_repo)
         for tracker in self.accelerator.trackers:
             tracker.finish()
+        if self.accelerator.is_main_process:
+            process.write_status(self.output_dir, 0, "done")
+            self._remove_what_resuming_needs(complete)
         if last:
             self.accelerator.state.destroy_process_group()
         return complete
@@ -132,8 +136,9 @@ class Run:
         if (lost := find_non_finite(model)) is not None:
             raise NonFiniteError(f"the weights {lost} are not finite; nothing was published. Lower --learning_rate")
 
-    def _drop_last_checkpoint(self, results: RunResults) -> None:
+    def _remove_what_resuming_needs(self, results: RunResults) -> None:
         """Removes what was saved only for the case that the run would not come this far."""
+        shutil.rmtree(self.output_dir / BEST, ignore_errors=True)
         steps, save_steps = results.get("train", {}).get("steps"), self.config.save_steps
         if steps is not None and (save_steps is None or steps % save_steps):
             checkpoint.drop_last(self.output_dir, steps)
@@ -189,6 +194,9 @@ def _lock_output_dir(config: RunConfig) -> None:
                 f"--output_dir {folder} is not empty; name another folder, give --overwrite_output_dir, or resume with "
                 "--resume_from_checkpoint latest"
             )
+        resumes = config.resume_from_checkpoint and process.recorded_exit_code(folder) != 0
+        if process.is_free_folder(folder) or resumes:
+            process.claim_folder(folder)  # a finished run stays one until this run is found right
 
 
 @contextmanager

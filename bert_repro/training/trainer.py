@@ -24,7 +24,7 @@ import torch
 from accelerate import Accelerator
 from torch.distributed.tensor import DTensor
 
-from bert_repro.errors import NonFiniteError, StopRequested, UserError
+from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested, UserError
 from bert_repro.hub.revisions import RevisionUploads
 from bert_repro.training import checkpoint, training_log
 from bert_repro.training.batches import BatchSource, MicroBatch, Step, load_steps, to_device
@@ -151,9 +151,16 @@ class Trainer:
             try:
                 loaded = next(steps, None)
             except RuntimeError as error:
-                if "DataLoader worker" in str(error) and self.accelerator.num_processes == 1:
+                if "DataLoader worker" not in str(error):
+                    raise
+                alone = self.accelerator.num_processes == 1
+                if alone and self._saved != self.state.step:
                     self.save(upload=False)
-                raise
+                raise ProcessKilledError(
+                    f"stopped after step {self.state.step}: a process that loads data was killed, most often for want "
+                    "of memory; resume with --resume_from_checkpoint latest, where need be with a lower "
+                    "--dataloader_num_workers"
+                ) from error
             if loaded is None:
                 return
             yield loaded

@@ -14,7 +14,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from bert_repro.configs import RunConfig
 from bert_repro.training.performance import measured_peak
-from bert_repro.utils.files import TRAIN_LOG, TRAINING_PLOT, atomic_path, write_text
+from bert_repro.utils.files import TRAIN_LOG, TRAINING_PLOT, atomic_path, disk_errors, write_text
 
 logger = logging.getLogger("bert_repro")
 
@@ -117,9 +117,9 @@ class TrainingLog:
 
     def _write(self, step: int, metrics: dict[str, Any]) -> None:
         seconds = self._seconds_before + time.perf_counter() - self._began
-        with self.path.open("a", encoding="utf-8") as file:
-            # JSON has no word for a gradient that is not finite, as in a step that fp16 skips.
-            known = {name: value if _is_finite(value) else None for name, value in metrics.items()}
+        # JSON has no word for a gradient that is not finite, as in a step that fp16 skips.
+        known = {name: value if _is_finite(value) else None for name, value in metrics.items()}
+        with disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **known, "seconds": seconds}, allow_nan=False) + "\n")
         self.accelerator.log(metrics, step=step)
 

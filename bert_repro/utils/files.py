@@ -17,12 +17,15 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from bert_repro.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 RESULTS = "results.json"
 TRAIN_LOG = "train_log.jsonl"
@@ -48,10 +51,16 @@ SWEEP_STATE = "sweep.json"
 SWEEP_TABLE = "table.txt"
 
 
-_PREFIX = ".writing-"
+UNFINISHED = (".writing-", ".removing-", ".replaced-")
+"""How the name of a file or folder begins that is being written or removed; the last one is that of version 0.1."""
+_PREFIX = UNFINISHED[0]
+_MASK = os.umask(0)
+os.umask(_MASK)
+_MASK = os.umask(0)
+os.umask(_MASK)
 _DISK_ERRORS = frozenset({
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG,
-    errno.ENOTDIR, errno.EISDIR,
+    errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP,
 })  # fmt: skip
 _FOREIGN_ERROR = re.compile(r"\(os error (\d+)\)")
 """How safetensors and tokenizers, which are written in Rust, name an error of the system in their own exceptions."""
@@ -91,10 +100,11 @@ def atomic_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
         UserError: the disk is full or not writable.
     """
     options: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
-    if path.exists() and not path.is_file() and not path.is_dir():
-        with disk_errors(path), path.open(**options) as file:
-            yield file
-        return
+    with disk_errors(path):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            with path.open(**options) as file:
+                yield file
+            return
     with atomic_path(path) as temporary, temporary.open(**options) as file:
         yield file
 
@@ -104,15 +114,17 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """Yields a name for a library to write a file to; it becomes `path` when the block ends without an error.
 
     Args:
-        path: the file. The name that is yielded lies beside it and has its suffix.
+        path: the file; its folder is made if need be. The name that is yielded lies beside it and has its suffix.
 
     Raises:
         UserError: the disk is full or not writable.
     """
     with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = _temporary(path)
         try:
             yield temporary
+            _set_usual_mode(temporary)
             flush(temporary)
             os.replace(temporary, path)
             flush(path.parent)
@@ -136,12 +148,72 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         try:
             temporary.mkdir()
             yield temporary
-            for file in temporary.rglob("*"):
-                flush(file)
-            flush(temporary)
+            _flush_all(temporary)
             replace_folder(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def atomic_files(
+    folder: Path, *, before_moving: Callable[[], None] | None = None, last: Sequence[str] = ()
+) -> Iterator[Path]:
+    """Yields an empty folder whose files move into `folder`, each complete, when the block ends without an error.
+
+    Files of other names stay. None is replaced before all are written.
+
+    Args:
+        folder: the folder; made if need be.
+        before_moving: called when all files are on disk and before the first one moves.
+        last: names of files that move after all others.
+
+    Raises:
+        UserError: the disk is full or not writable.
+    """
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = _temporary(folder / "files")
+        try:
+            temporary.mkdir()
+            yield temporary
+            _flush_all(temporary)
+            names = [path.relative_to(temporary) for path in temporary.rglob("*") if path.is_file()]
+            _require_places(folder, names)
+            if before_moving is not None:
+                before_moving()
+            for name in sorted(names, key=lambda name: (str(name) in last, name)):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(temporary / name, folder / name)
+            flush(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _require_places(folder: Path, names: Sequence[Path]) -> None:
+    """Raises the system's error where a folder is in the place of a file or a file in that of a folder."""
+    for name in names:
+        if (folder / name).is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(folder / name))
+        for parent in list(name.parents)[:-1]:
+            if (folder / parent).is_file():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder / parent))
+
+
+def create_array(path: Path, dtype: Any, *shape: int) -> "np.memmap[Any, Any]":
+    """Creates a .npy file of zeros and maps it for writing; its room on the disk is taken at once.
+
+    Without that a full disk would end the process by a signal (SIGBUS) when the map is written.
+
+    Raises:
+        OSError: the disk is full or not writable.
+    """
+    import numpy as np
+
+    array: np.memmap[Any, Any] = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, path.stat().st_size))
+    return array
 
 
 def replace_folder(source: Path, target: Path) -> None:
@@ -163,6 +235,19 @@ def remove_folder(path: Path, *, before_removal: Any = None) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
+def _flush_all(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        _set_usual_mode(path)
+        flush(path)
+    flush(folder)
+
+
+def _set_usual_mode(path: Path) -> None:
+    """Gives a file the mode that open() gives a new one; safetensors and temporary files have a stricter one."""
+    if path.is_file() and os.name == "posix":
+        path.chmod(0o666 & ~_MASK)
+
+
 def flush(path: Path) -> None:
     """Waits until a file, or the list of a folder's files, is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -176,17 +261,26 @@ def flush(path: Path) -> None:
 
 
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turns errors of the disk, of any library, into one `UserError` that names the file."""
+def disk_errors(path: Path, what: str = "cannot be written") -> Iterator[None]:
+    """Turns errors of the disk, of any library, into one `UserError` that names the file.
+
+    Args:
+        path: what is written, named where the error itself names no file.
+        what: what the message says of it.
+    """
     try:
         yield
     except Exception as error:
         reason = disk_error(error)
         if reason is None or isinstance(error, UserError):
             raise
-        raise UserError(
-            f"{path}: cannot be written ({reason}); free or unlock the disk, or name another place"
-        ) from error
+        if isinstance(error, OSError) and isinstance(error.filename, str) and not _is_temporary(error.filename):
+            path = Path(error.filename2 if isinstance(error.filename2, str) else error.filename)
+        raise UserError(f"{path}: {what} ({reason}); free or unlock the disk, or name another place") from error
+
+
+def _is_temporary(name: str) -> bool:
+    return any(part.startswith(_PREFIX) for part in Path(name).parts)
 
 
 def disk_error(error: BaseException) -> str | None:

@@ -11,13 +11,14 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bert_repro.errors import StopRequested, UserError
-from bert_repro.utils.files import STATUS, is_running, unlock, write_json
+from bert_repro.utils.files import STATUS, UNFINISHED, is_running, unlock, write_json
 from bert_repro.utils.redaction import redacted
 
 T = TypeVar("T")
@@ -97,6 +98,24 @@ def leave_signals_to_parent() -> None:
 
 
 @contextmanager
+def without_child_signals() -> Iterator[None]:
+    """Has a block leave the answer to ended child processes as it was.
+
+    torch's data loader would raise, in the middle of whatever runs, as soon as one of its processes is killed: half an
+    update could be made, or a checkpoint be lost. Without that the loader finds it when the next batch is asked for.
+    """
+    number = getattr(signal, "SIGCHLD", None)
+    if number is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(number)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@contextmanager
 def _handlers() -> Iterator[None]:
     global _process
     _process = os.getpid()
@@ -158,6 +177,11 @@ def claim_folder(output_dir: Path) -> None:
     write_json(output_dir / STATUS, {"code": None, "reason": "running", "pid": os.getpid()})
 
 
+def write_status(folder: Path, code: int, reason: str) -> None:
+    """Records how a run ended, once it has."""
+    write_json(folder / STATUS, {"code": code, "reason": redacted(reason)})
+
+
 def record_outcome(output_dir: str | None, code: int, reason: str) -> None:
     """Records how the run ended. A run that was refused its folder leaves the record of the earlier run alone."""
     if output_dir is None:
@@ -166,18 +190,20 @@ def record_outcome(output_dir: str | None, code: int, reason: str) -> None:
     if not is_main_process():
         _report_killed_main_process(folder)
         return
-    unlock(folder)
     try:
+        unlock(folder)
         if code == 0 or is_free_folder(folder) or _claimed_here(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / STATUS, {"code": code, "reason": redacted(reason)})
+            write_status(folder, code, reason)
     except (OSError, UserError):
         return  # a full or read-only disk has already been reported as the reason of the exit
 
 
 def is_free_folder(folder: Path) -> bool:
     """Returns whether the folder is absent or holds nothing but the status of a run that produced nothing."""
-    return not folder.exists() or all(entry.name == STATUS for entry in folder.iterdir())
+    return not folder.exists() or all(
+        entry.name == STATUS or entry.name.startswith(UNFINISHED) for entry in folder.iterdir()
+    )
 
 
 def recorded_exit_code(folder: Path) -> int | None:
@@ -196,7 +222,7 @@ def _report_killed_main_process(folder: Path) -> None:
     try:
         content = json.loads((folder / STATUS).read_text(encoding="utf-8"))
         if content["code"] is None and not is_running(content["pid"]):
-            write_json(folder / STATUS, {"code": 137, "reason": "the main process was killed"})
+            write_status(folder, 137, "the main process was killed")
     except (OSError, UserError, ValueError, KeyError, TypeError):
         return
 

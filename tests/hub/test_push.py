@@ -22,6 +22,7 @@ from bert_repro.hub import push
 from bert_repro.hub.export import export_checkpoint
 from bert_repro.hub.push import published_files, push_folder
 from bert_repro.hub.revisions import RevisionUploads, checkpoint_card
+from bert_repro.utils.digests import write_manifest
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] paris is the capital of france . a film that never lets you go".split()
 SIZES = {
@@ -293,7 +294,8 @@ def add_checkpoint(run: Path, step: int) -> Path:
     model.classifier.bias.data.fill_(step)
     model.save_pretrained(folder)
     (folder / "trainer_state").mkdir()
-    (folder / "trainer_state" / "optimizer.safetensors").write_bytes(b"moments")
+    (folder / "trainer_state" / "optimizer.safetensors").write_bytes(b"optimizer state")
+    write_manifest(folder, {"device": "cpu", "processes": 1, "cpu_threads": 1, "versions": {}})
     return folder
 
 

@@ -1,4 +1,7 @@
-"""TERM to a recipe's process, at any stage, and to torchrun: a valid checkpoint and the right status.json."""
+"""TERM to a recipe that its users started: a valid checkpoint and the right status.json.
+
+All stages of a run, and other ways to end it, are in test_stopped_runs.py.
+"""
 
 import json
 import os
@@ -10,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
-import torch
-from running import TINY, recipe
+from running import TINY
 
 from bert_repro.training import checkpoint
 
@@ -44,37 +45,3 @@ def test_term_ends_in_a_whole_checkpoint(world: Any, tmp_path: Path, launcher: s
     if not launcher:
         assert process.returncode == 143
         assert "Traceback" not in errors
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(world: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    assert recipe("run_pretraining", TINY, "--max_steps 2 --corpus", world.corpus, "--output_dir", folder) == 0
-    assert not (folder / "checkpoints").exists(), "what was saved for the case of a stop is gone"
-    return safetensors.torch.load_file(folder / "model.safetensors")
-
-
-@pytest.mark.parametrize(
-    "stage",
-    [
-        pytest.param("bert_repro.pretraining.run.load_tokenizer", id="reading"),
-        pytest.param("bert_repro.pretraining.run.build_model", id="building"),
-        pytest.param("bert_repro.pretraining.evaluation.HeldOutEvaluation.measure", id="evaluation"),
-        pytest.param("bert_repro.training.run.export_checkpoint", id="export"),
-    ],
-)
-def test_term_outside_the_training_loop_loses_nothing(
-    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: dict[str, torch.Tensor], stage: str
-) -> None:
-    flags = (TINY, "--max_steps 2 --corpus", world.corpus, "--output_dir", tmp_path / "run")
-    with monkeypatch.context() as patched:
-        patched.setattr(stage, lambda *_, **__: signal.raise_signal(signal.SIGTERM))
-        assert recipe("run_pretraining", *flags) == 143
-    ended = json.loads((tmp_path / "run" / "status.json").read_text())
-    assert ended == {"code": 143, "reason": "stopped by signal 15"}
-    trained = (tmp_path / "run" / "checkpoints").exists()
-    assert trained == (stage.rpartition(".")[2] in ("measure", "export_checkpoint"))
-    resume = "--resume_from_checkpoint latest" if trained else "--overwrite_output_dir"
-    assert recipe("run_pretraining", *flags, resume) == 0
-    weights = safetensors.torch.load_file(tmp_path / "run" / "model.safetensors")
-    assert all(torch.equal(value, uninterrupted[name]) for name, value in weights.items())

@@ -9,7 +9,6 @@ import io
 import json
 import logging
 import math
-import os
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from bert_repro.configs import GlueZipCheckConfig, GlueZipConfig
 from bert_repro.errors import UserError
 from bert_repro.paper_results import SPLIT_ROWS
 from bert_repro.tasks.glue import glue_tasks
+from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import listed, read_tsv, shown
 
 logger = logging.getLogger("bert_repro")
@@ -231,13 +231,8 @@ def _write_zip(target: Path, contents: Mapping[str, bytes]) -> None:
             entry = zipfile.ZipInfo(name)  # dated 1980
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             archive.writestr(entry, content)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(buffer.getvalue())
-        os.replace(temporary, target)
-    except OSError as error:
-        raise UserError(f"--output_file {target}: cannot be written ({error.strerror}); name another") from error
+    with atomic_file(target, binary=True) as file:
+        file.write(buffer.getvalue())
 
 
 # ------------------------------------------------------------------------------------------------------ checking a zip

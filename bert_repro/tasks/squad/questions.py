@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bert_repro.errors import UserError
 from bert_repro.tasks.encoding import token_ids
+from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import half_surrogate, read_json, shown
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def write_by_id(path: Path, ids: Iterable[str], values: Iterable[Any]) -> None:
         ids: at least one question id.
         values: the value of each.
     """
-    with path.open("w", encoding="utf-8") as file:
+    with atomic_file(path) as file:
         before = "{"
         for identity, value in zip(ids, values, strict=True):
             text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).replace("\n", "\n ")

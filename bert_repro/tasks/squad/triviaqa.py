@@ -7,16 +7,16 @@ example if it holds one of the names, and is left out otherwise.
 
 import json
 import logging
-import os
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bert_repro.configs import TriviaqaConfig
 from bert_repro.errors import UserError
+from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import read_json, shown
 
 logger = logging.getLogger("bert_repro")
@@ -48,34 +48,24 @@ def convert_triviaqa(config: TriviaqaConfig) -> dict[str, int]:
     evidence = _Evidence(Path(config.evidence_dir))
     counts = Counter({name: 0 for name in ("questions", "documents", "examples", "without_answer", "missing")})
     questions = _questions(source)
-    try:
-        _write(target, _articles(source, questions, evidence, config.max_tokens, counts))
-    except OSError as error:
-        raise UserError(f"--output_file {target}: cannot be written ({error.strerror}); name another") from error
-    if not counts["examples"]:
-        raise UserError(f"{source}: no example came of {_listed(counts)}; {evidence.hint()}")
+    with atomic_file(target) as file:
+        _write(file, _articles(source, questions, evidence, config.max_tokens, counts))
+        if not counts["examples"]:
+            raise UserError(f"{source}: no example came of {_listed(counts)}; {evidence.hint()}")
     logger.info("%s: %s", target, _listed(counts))
     if counts["missing"]:
         logger.warning("%d documents are not in %s, for example %s", counts["missing"], evidence.root, evidence.lost)
     return dict(counts)
 
 
-def _write(target: Path, articles: Iterator[dict[str, Any]]) -> None:
-    """Writes articles as SQuAD v1.1's JSON, all or none; where there is none, no file."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f".writing-{target.name}")
-    try:
-        with unfinished.open("w", encoding="utf-8", newline="\n") as file:
-            file.write('{"version": "1.1", "data": [')
-            number = 0
-            for number, article in enumerate(articles, start=1):
-                file.write("\n" if number == 1 else ",\n")
-                file.write(json.dumps(article, ensure_ascii=False))
-            file.write("\n]}\n")
-        if number:
-            os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+def _write(file: IO[str], articles: Iterator[dict[str, Any]]) -> None:
+    """Writes articles as SQuAD v1.1's JSON."""
+    file.write('{"version": "1.1", "data": [')
+    before = "\n"
+    for article in articles:
+        file.write(before + json.dumps(article, ensure_ascii=False))
+        before = ",\n"
+    file.write("\n]}\n")
 
 
 def first_tokens(text: str, limit: int) -> str:

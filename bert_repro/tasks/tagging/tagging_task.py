@@ -36,6 +36,7 @@ from bert_repro.tasks.tagging.tagged_text import (
     word_pieces,
 )
 from bert_repro.training.batches import IGNORE_INDEX
+from bert_repro.utils.files import atomic_file
 
 if TYPE_CHECKING:
     import datasets
@@ -224,7 +225,7 @@ class TaggingTask(Task):
         after each sentence."""
         path = Path(directory) / f"predictions.{split}.txt"
         columns = [dataset["words"], *([self.references(dataset)] if self.is_labelled(dataset) else [])]
-        with path.open("w", encoding="utf-8", newline="\n") as file:
+        with atomic_file(path) as file:
             for sentence in zip(*columns, predictions["prediction"], strict=True):
                 for fields in zip(*sentence, strict=True):
                     file.write(" ".join(fields) + "\n")

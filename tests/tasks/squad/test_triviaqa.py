@@ -157,7 +157,7 @@ def test_other_files_are_refused(evidence: Path, content: Any, told: str) -> Non
 def test_an_output_that_cannot_be_written_is_refused(evidence: Path) -> None:
     (evidence.parent / "file").write_text("")
     below = str(evidence.parent / "file" / "train.json")
-    with pytest.raises(UserError, match=r"^--output_file .*: cannot be written \([^)]+\); name another$"):
+    with pytest.raises(UserError, match=r"/file: cannot be written \((File exists|Not a directory)\);"):
         convert(evidence, question("a", "Lloyd.txt"), output_file=below)
     with pytest.raises(UserError, match=r"^--output_file .* is a folder; name a file$"):
         convert(evidence, question("a", "Lloyd.txt"), output_file=str(evidence), overwrite_output_file=True)

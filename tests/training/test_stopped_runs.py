@@ -1,0 +1,280 @@
+"""Runs that are stopped or killed at every stage, in processes of their own.
+
+Whatever stops a run, its folder holds nothing that looks complete and is not, status.json says what happened, no
+process of it stays, and the resumed run ends with the weights and predictions of one that was never stopped.
+"""
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import stages
+import torch
+from families import families, save_start
+from running import TINY, recipe
+
+from bert_repro.utils.digests import find_damage, step_of
+from bert_repro.utils.files import UNFINISHED
+
+RECIPES = ("run_pretraining", "run_glue", "run_squad")
+TRAIN = "--do_train --do_eval --do_predict --train_batch_size 8 --bias_correction true --learning_rate 5e-3"
+FINETUNED, PRETRAINED = "bert_repro.finetuning.run:", "bert_repro.pretraining."
+PREDICTOR = "bert_repro.finetuning.run:Predictor._outputs_of"
+TRAINER = "bert_repro.training.trainer:Trainer."
+# Stage -> the function before whose call it stops, of all recipes or of each; and which of its calls.
+STAGES: dict[str, tuple[tuple[str, ...], int]] = {
+    "reading arguments": (("bert_repro.cli:parse",), 1),
+    "reading data": (
+        (
+            f"{PRETRAINED}sample_index:_write_rows",
+            "bert_repro.tasks.classification:ClassificationTask.encode_batch",
+            "bert_repro.tasks.squad.squad_task:SquadTask.encode_batch",
+        ),
+        1,
+    ),
+    "loading the model": ((f"{PRETRAINED}run:build_model", f"{FINETUNED}load_model", f"{FINETUNED}load_model"), 1),
+    "first step": ((f"{TRAINER}_backward",), 1),
+    "training": ((f"{TRAINER}_update",), 2),
+    "writing a checkpoint": (("bert_repro.training.checkpoint:write_manifest",), 1),
+    "before the evaluation": (("bert_repro.training.adapters:merge_and_save",), 1),
+    "evaluation": (
+        (
+            f"{PRETRAINED}evaluation:MlmBreakdown.add",
+            *["bert_repro.finetuning.run:Predictor._outputs_of"] * 2,
+        ),
+        1,
+    ),
+    "prediction": (
+        ("bert_repro.training.training_log:plot_training", *[f"{FINETUNED}FinetuningRun._write"] * 2),
+        1,
+    ),
+    "writing the card": (("bert_repro.hub.export:make_card",), 1),
+    "publishing": (("bert_repro.hub.export:remove",), 1),
+}
+BEFORE_TRAINING = ("reading arguments", "reading data", "loading the model")
+DEFAULT = {
+    ("run_pretraining", "evaluation", "TERM"),
+    ("run_pretraining", "writing a checkpoint", "KILL"),
+    ("run_glue", "publishing", "INT"),
+    ("run_glue", "first step", "PIPE"),
+}
+Run = dict[str, Any]
+
+
+def stage_of(name: str, stage: str) -> dict[str, Any]:
+    functions, call = STAGES[stage]
+    return {"stage": functions[RECIPES.index(name) if len(functions) > 1 else 0], "call": call}
+
+
+def table(kinds: tuple[str, ...], stages_of_kind: tuple[str, ...] = tuple(STAGES)) -> list[Any]:
+    cases = [(name, stage, kind) for kind in kinds for name in RECIPES for stage in stages_of_kind]
+    return [pytest.param(*case, marks=[] if case in DEFAULT else [pytest.mark.slow]) for case in cases]
+
+
+@pytest.fixture(scope="module")
+def runs(world: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[object]]:
+    """The command line of a run of each recipe, but for the output folder and the number of steps."""
+    root = tmp_path_factory.mktemp("stopped")
+    tasks, start = families(world, root), save_start(world, root / "start", dropout=0.1)
+    train = [TRAIN, "--logging_steps 1 --model_name_or_path", start]
+    return {
+        "run_pretraining": [TINY, "--corpus", world.corpus],
+        "run_glue": [*tasks["run_glue"].flags, *train],
+        "run_squad": [*tasks["run_squad"].flags, "--test_file", root / "squad" / "dev-v1.1.json", *train],
+    }
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(runs: dict[str, list[object]], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The folder of a run of a recipe that nothing stops."""
+    made: dict[tuple[str, str], Path] = {}
+
+    def folder(name: str, more: str) -> Path:
+        if (name, more) not in made:
+            made[name, more] = tmp_path_factory.mktemp("uninterrupted") / "run"
+            assert recipe(name, *runs[name], more, "--output_dir", made[name, more]) == 0
+        return made[name, more]
+
+    return folder
+
+
+def without_cached_tokens(folder: Path) -> Any:
+    """Has a process tokenize anew, into a folder of its own."""
+
+    def setup() -> None:
+        import datasets
+
+        datasets.config.HF_DATASETS_CACHE = folder
+
+    return setup
+
+
+def ended(folder: Path) -> Any:
+    path = folder / "status.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def unfinished(*folders: Path) -> list[Path]:
+    return [path for folder in folders for path in folder.rglob("*") if path.name.startswith((*UNFINISHED, "tmp"))]
+
+
+def assert_nothing_half_written(folder: Path, whole: Path, *, killed: bool = False) -> None:
+    """Everything under its final name is complete; after a signal that can be answered, all else is gone too."""
+    assert killed or not unfinished(folder)
+    for path in folder.rglob("*"):
+        if not path.is_file() or path.relative_to(folder).parts[0].startswith(UNFINISHED):
+            continue
+        if any(part.startswith(UNFINISHED) for part in path.parts):
+            continue
+        if path.suffix == ".json":
+            json.loads(path.read_text())
+        if path.suffix == ".safetensors":
+            safetensors.torch.load_file(path)
+        if path.parent == folder and "predictions" in path.name:
+            assert path.read_bytes() == (whole / path.name).read_bytes(), path.name
+    for path in (folder / "checkpoints").glob("step-*"):
+        assert step_of(path) is not None and find_damage(path) is None
+
+
+def assert_same_end(folder: Path, whole: Path) -> None:
+    """The run has ended as the one that nothing stopped."""
+    assert ended(folder) == {"code": 0, "reason": "done"}
+    assert not unfinished(folder)
+    assert {path.name for path in folder.iterdir()} - {"checkpoints"} == {path.name for path in whole.iterdir()} - {
+        "checkpoints"
+    }
+    weights, expected = (safetensors.torch.load_file(place / "model.safetensors") for place in (folder, whole))
+    assert weights.keys() == expected.keys()
+    assert [name for name in weights if not torch.equal(weights[name], expected[name])] == []
+    for path in whole.glob("*predictions*"):
+        assert (folder / path.name).read_bytes() == path.read_bytes()
+    results = [json.loads((place / "results.json").read_text())["metrics"] for place in (folder, whole)]
+    assert results[0] == results[1]
+
+
+def resume_flags(folder: Path) -> str:
+    has_checkpoint = any(step_of(path) is not None for path in (folder / "checkpoints").glob("*"))
+    return "--resume_from_checkpoint latest" if has_checkpoint else "--overwrite_output_dir"
+
+
+@pytest.mark.parametrize(("name", "stage", "kind"), table(("TERM", "INT", "PIPE", "KILL")))
+def test_a_stopped_run_resumes_as_if_nothing_had_been(
+    runs: Run, uninterrupted: Any, tmp_path: Path, name: str, stage: str, kind: str
+) -> None:
+    steps = "--max_steps 3 --save_steps 2"
+    whole, folder = uninterrupted(name, steps), tmp_path / "run"
+    flags = [*runs[name], steps, "--output_dir", folder]
+    number = getattr(signal, f"SIG{kind}")
+    log = None if kind == "PIPE" else tmp_path / "log.txt"
+    workers = ["--dataloader_num_workers 1"] if kind == "KILL" else []
+    setup = without_cached_tokens(tmp_path / "cache")
+    process = stages.Process(name, *flags, *workers, log=log, setup=setup, **stage_of(name, stage))
+    process.wait_for_stage()
+    process.close_output() if kind == "PIPE" else process.send(number)
+    process.go()
+    code = process.wait()
+    assert not process.has_orphans()
+    if log is not None:
+        assert "Traceback" not in log.read_text()
+    if kind == "KILL":
+        assert code == -signal.SIGKILL
+        assert ended(folder) is None or ended(folder) == {"code": None, "reason": "running", "pid": process.pid}
+    elif ended(folder) == {"code": 0, "reason": "done"}:
+        assert kind == "PIPE" and stage in ("prediction", "writing the card", "publishing"), "no more is said after it"
+    elif stage == "reading arguments":
+        assert code == 128 + number and not folder.exists()
+    else:
+        assert code == 128 + number and ended(folder) == {"code": code, "reason": f"stopped by signal {int(number)}"}
+        assert not unfinished(tmp_path / "cache")
+    assert_nothing_half_written(folder, whole, killed=kind == "KILL")
+    if stage not in BEFORE_TRAINING and kind in ("TERM", "INT"):
+        assert resume_flags(folder) != "--overwrite_output_dir", "nothing that was trained is lost"
+    if (ended(folder) or {"code": 1})["code"] != 0:
+        assert stages.run(name, *flags, resume_flags(folder), log=tmp_path / "again.txt") == 0
+    assert_same_end(folder, whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "kind"), table(("LOADER",), ("first step", "training", "writing a checkpoint"))
+)
+def test_a_killed_loader_process_is_one_line_and_loses_nothing(
+    runs: Run, uninterrupted: Any, tmp_path: Path, name: str, stage: str, kind: str
+) -> None:
+    steps = "--max_steps 9 --save_steps 2 --save_total_limit 9"
+    whole, folder = uninterrupted(name, steps), tmp_path / "run"
+    flags = [*runs[name], steps, "--dataloader_num_workers 1 --dataloader_prefetch_factor 1 --output_dir", folder]
+    process = stages.Process(name, *flags, log=tmp_path / "log.txt", **stage_of(name, stage))
+    process.wait_for_stage()
+    (loader,) = process.children()
+    os.kill(loader, signal.SIGKILL)
+    process.go()
+    assert process.wait() == 1
+    assert not process.has_orphans()
+    output = (tmp_path / "log.txt").read_text()
+    assert "Traceback" not in output
+    assert output.count("error: stopped after step") == 1 and "a process that loads data was killed" in output
+    assert ended(folder)["code"] == 1 and "a process that loads data was killed" in ended(folder)["reason"]
+    assert_nothing_half_written(folder, whole)
+    assert stages.run(name, *flags, resume_flags(folder), log=tmp_path / "again.txt") == 0
+    assert_same_end(folder, whole)
+
+
+def start_ranks(name: str, *arguments: object, log: Path, **stage: Any) -> list[stages.Process]:
+    """Two processes of a launch on this machine; the first one may wait at a stage."""
+
+    def setup() -> None:
+        from accelerate.state import AcceleratorState, GradientState, PartialState
+
+        for state in (AcceleratorState, PartialState, GradientState):
+            state._reset_state()
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    variables = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    variables |= {"ACCELERATE_USE_CPU": "true", "GROUP_RANK": "0"}
+    return [
+        stages.Process(
+            name,
+            *arguments,
+            log=log,
+            setup=setup,
+            environment={**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            **(stage if rank == 0 else {}),
+        )
+        for rank in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "kind"), table(("RANK 0",), tuple(stage for stage in STAGES if stage != "reading arguments"))
+)
+def test_a_killed_main_process_is_told_by_the_others(
+    runs: Run, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, name: str, stage: str, kind: str
+) -> None:
+    steps = "--max_steps 3 --save_steps 2"
+    whole = tmp_path_factory.getbasetemp() / f"two-{name}"
+    if not whole.exists():
+        ranks = start_ranks(name, *runs[name], steps, "--output_dir", whole, log=tmp_path / "whole.txt")
+        assert [rank.wait() for rank in ranks] == [0, 0]
+    folder = tmp_path / "run"
+    flags = [*runs[name], steps, "--output_dir", folder]
+    first, second = start_ranks(name, *flags, log=tmp_path / "log.txt", **stage_of(name, stage))
+    first.wait_for_stage()
+    first.send(signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+    time.sleep(1)
+    second.send(signal.SIGTERM)  # as launchers do
+    assert second.wait() in (1, 143)
+    assert not first.has_orphans() and not second.has_orphans()
+    assert ended(folder) == {"code": 137, "reason": "the main process was killed"}
+    assert_nothing_half_written(folder, whole, killed=True)
+    ranks = start_ranks(name, *flags, resume_flags(folder), log=tmp_path / "again.txt")
+    assert [rank.wait() for rank in ranks] == [0, 0]
+    assert_same_end(folder, whole)
