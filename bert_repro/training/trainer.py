@@ -30,7 +30,7 @@ from bert_repro.training import checkpoint, training_log
 from bert_repro.training.batches import BatchSource, MicroBatch, Step, load_steps, to_device
 from bert_repro.training.checkpoint import BestModel, TrainerState
 from bert_repro.training.environment import environment, require_same_settings, stored_settings
-from bert_repro.training.optimizer import build_optimizer, learning_rate, set_learning_rate
+from bert_repro.training.optimizer import accurate_norm, build_optimizer, learning_rate, set_learning_rate
 from bert_repro.training.parallelism import ParallelModel, find_non_finite, full_tensors
 from bert_repro.training.training_log import TrainingLog
 from bert_repro.utils.files import CHECKPOINTS, TRAIN_LOG
@@ -307,8 +307,7 @@ class Trainer:
 
         One collective, and one wait for the device a step. The gradient norm is that before clipping.
         """
-        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm or math.inf)
-        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        norm = self._clip_gradient(self.config.max_grad_norm or math.inf)
         values = torch.stack([*sums.values()])
         own = torch.cat([values, torch.tensor([tokens, stop], dtype=values.dtype, device=values.device)])
         total = self.accelerator.reduce(own, "sum") if self.accelerator.num_processes > 1 else own
@@ -316,6 +315,16 @@ class Trainer:
         self.parallel.execute()
         *terms, tokens, stop, norm = read.tolist()
         return dict(zip(sums, terms, strict=True)) | {"grad_norm": norm}, int(tokens), stop > 0
+
+    def _clip_gradient(self, max_norm: float) -> torch.Tensor:
+        """Scales the gradient to a norm of at most `max_norm`; returns its norm before."""
+        parameters = list(self.model.parameters())
+        if self.accelerator.device.type != "cpu" or self.parallel.is_sharded:
+            norm = self.accelerator.clip_grad_norm_(parameters, max_norm)
+            return norm.full_tensor() if isinstance(norm, DTensor) else norm
+        norm = accurate_norm(parameter.grad for parameter in parameters if parameter.grad is not None)
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+        return norm
 
     def _update(self, losses: dict[str, float], norm: float) -> float:
         """Takes the step, unless something is not finite; returns the learning rate."""
