@@ -37,8 +37,23 @@ CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
     "Model": (
         (
             "sequence heads",
-            "The paper classifies from the final hidden vector C of [CLS] (4.1); the original implementation, and "
-            "ours, from the pooler's output for it, followed by dropout.",
+            "The paper classifies from the final hidden vector C of [CLS] (4.1), and predicts the next sentence from C "
+            "too (3.1); the original implementation, and ours, take the pooler's output for it (a dense "
+            "layer and tanh): with dropout before a classifier, without any before next sentence prediction. SWAG's "
+            "vector, whose product with C scores a choice (4.4), also reads the pooler's output in ours; that code "
+            "was not published.",
+        ),
+        (
+            "prediction head",
+            "The paper feeds the hidden vectors of masked tokens to an output softmax over the vocabulary (3.1). The "
+            "original implementation, and ours, put a dense layer, the activation and a LayerNorm before it, decode "
+            "with the word embeddings, and add a bias for every token; no dropout.",
+        ),
+        (
+            "gradient of [PAD]",
+            "The embedding of [PAD] gets no gradient from the input in transformers and ours; in the original "
+            "implementation it does where [PAD] is drawn as the random replacement of a token (one draw in 30,522), "
+            "and through the padding that SQuAD's softmax includes. As an output it is trained in both.",
         ),
         (
             "`pool_token` of the model configuration",
@@ -61,12 +76,27 @@ CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
             "other tokens with the uncased vocabulary and 375 with the cased one, none below U+061D. The slow "
             "tokenizer also lowers a final capital sigma by its context, and composes accents where they are kept.",
         ),
+        (
+            "private-use characters",
+            "The original implementation removes control and format characters (Cc, Cf) and, since 2019-03, keeps "
+            "private-use ones (Co), which make their word [UNK]. Ours, as transformers' fast tokenizer, removes them: "
+            "all 137,468 give other tokens, beyond the 759 above.",
+        ),
     ),
     "Examples": (
         (
             "NotNext from another document",
             "The original implementation redraws up to ten times and then keeps a segment of the same document, still "
-            "called NotNext. Ours is never of the same document; with NSP a corpus of one document is an error.",
+            "called NotNext. So does ours under `nsp_sampling=original`; under `paper` it is never of the same "
+            "document. With NSP a corpus of one document is an error.",
+        ),
+        (
+            "where A ends, and what is cut",
+            "The paper says that A and B are spans of text of at most 512 tokens together (A.2) and no more. As the "
+            "original implementation: sentences are added until the target length or the document's end, A is the "
+            "first k of the n, k uniform from 1 to n - 1, and B the rest or, for NotNext, text of another document "
+            "from a uniform sentence on; then the unused sentences are put back. Where both are too long, the longer "
+            "one (B, if equal) loses one token at a time, at its front or its end with equal probability.",
         ),
         (
             "chunks of one sentence with `nsp_sampling=paper`",
@@ -87,11 +117,18 @@ CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
         ),
         (
             "`max_predictions_per_seq`",
-            "Not in the paper. 20 at 128 tokens and 77 at 512 in its presets, as in the original implementation, "
-            "where neither ever cuts 15%.",
+            "Not in the paper. 20 at 128 tokens is the default of the original implementation, which advises about "
+            "`max_seq_length` x `masked_lm_prob` otherwise: 77 at 512 is ours by that rule. Neither ever cuts 15%.",
         ),
     ),
     "Pre-training": (
+        (
+            "corpus",
+            "BooksCorpus (800 million words) and English Wikipedia (2,500 million) in the paper. BooksCorpus is no "
+            "longer distributed. In the runs reported here 169 novels of the 19th and early 20th century (21 million "
+            "words) stand in for it, beside an extract of English Wikipedia of 2015 (62 million); each card names its "
+            "corpus.",
+        ),
         (
             "mean of the losses",
             "The original implementation takes the mean over each core's predicted tokens, then the mean of those "
@@ -123,8 +160,11 @@ CHOICES_WITHOUT_A_SETTING: Mapping[str, tuple[tuple[str, str], ...]] = {
         ),
         (
             "batches",
-            "As in the original implementation, shuffled epochs are concatenated and cut into full batches, so a "
-            "batch may span two epochs and the last partial batch is dropped.",
+            "The paper is silent. The original implementation repeats the examples endlessly, shuffles that with a "
+            "buffer of 100 (SQuAD's examples are permuted once before), and cuts full batches: an example moves by a "
+            "median of 63 places, and of an epoch's examples 35 to 40 come twice and as many not at all. Ours permutes "
+            "every epoch completely, lays the epochs end to end and cuts full batches: a batch may span two epochs, as "
+            "there, and the last partial batch is dropped.",
         ),
         (
             "metrics",

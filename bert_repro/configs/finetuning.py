@@ -31,7 +31,9 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         "More finished models of the task: scores and predictions come from the mean of the logits of all of them and "
         "of model_name_or_path.",
         deviation="The paper's SQuAD ensembles (Table 2) are 7 systems from different pre-training checkpoints and "
-        "fine-tuning seeds; how they are combined it does not say. Ours takes the mean of their logits.",
+        "fine-tuning seeds; which checkpoints, and how the systems are combined, it does not say. Ours takes the "
+        "mean of their logits; `run_study --table 2` starts them from the last two checkpoints of one pre-training "
+        "in turn, with the seeds 1 to 7.",
         group="model",
         checkpoint=True,
     )
@@ -67,6 +69,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         "Tokens per sequence; longer ones are truncated.",
         source="original implementation",
         unit="tokens",
+        deviation="GLUE: the paper states no length. 128 in the original implementation (ours).",
         group="data",
         at_least=8,
         at_most=65_536,

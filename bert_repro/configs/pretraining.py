@@ -62,8 +62,10 @@ class ExampleConfig(Config):
     short_seq_prob: float = setting(
         0.1,
         "Probability of a shorter target length.",
-        source="paper",
+        source="original implementation",
         unit="fraction",
+        deviation="Not in the paper. In the original implementation, and ours, a document's pass gets with this "
+        "probability a target length uniform from 2 to the full one.",
         group="examples",
         at_least=0,
         at_most=1,

@@ -12,13 +12,21 @@ class OptimizerConfig(Config):
     learning_rate: float = setting(1e-4, "Peak learning rate.", source="paper", group="training", at_least=0)
     adam_beta1: float = setting(0.9, "Adam's beta 1.", source="paper", group="optimizer", at_least=0, below=1)
     adam_beta2: float = setting(0.999, "Adam's beta 2.", source="paper", group="optimizer", at_least=0, below=1)
-    adam_epsilon: float = setting(1e-6, "Adam's epsilon.", source="original implementation", group="optimizer", above=0)
+    adam_epsilon: float = setting(
+        1e-6,
+        "Adam's epsilon.",
+        source="original implementation",
+        deviation="Not in the paper. 1e-6 in the original implementation (ours); PyTorch's default is 1e-8.",
+        group="optimizer",
+        above=0,
+    )
     weight_decay: float = setting(
         0.01,
         "Decoupled weight decay on everything but biases and LayerNorm.",
         source="paper",
         deviation="The paper writes L2 weight decay; the original implementation decays decoupled from the gradient "
-        "(ours).",
+        "(ours). What is exempt the paper does not say: biases, the output biases among them, and LayerNorm, as in the "
+        "original implementation; embeddings and the matrices of heads are decayed.",
         group="optimizer",
         at_least=0,
     )
