@@ -18,7 +18,7 @@ export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help quickstart test test-slow test-xla test-upstream test-lowest test-space check format docs docs-site bench card report wheel clean
+.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-space sbom audit check format docs docs-site bench card report wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,24 @@ test-upstream: $(READY) ## Every head's published folder in an environment of up
 	rm -rf .venv-upstream/published
 	$(BIN)/python tests/hub/upstream_environment.py write .venv-upstream/published
 	cd .venv-upstream && HF_HUB_OFFLINE=1 bin/python -I ../tests/hub/upstream_environment.py read published
+
+TENSORFLOW := .venv-tensorflow
+ORIGINAL   ?= $(TENSORFLOW)/original
+
+$(TENSORFLOW)/.installed:
+	@rm -f $@
+	$(PYTHON) -m venv $(TENSORFLOW)
+	PIP_CONSTRAINT= $(TENSORFLOW)/bin/python -m pip install --quiet tensorflow-cpu==2.21.0
+	@touch $@
+
+$(TENSORFLOW)/original:
+	git clone --quiet https://github.com/google-research/bert $@
+
+test-tensorflow: $(READY) $(TENSORFLOW)/.installed $(ORIGINAL) ## The original code in TensorFlow, side by side (1 GB; ORIGINAL=its clone, VOCABULARIES=DIR adds BERT-base)
+	rm -rf $(TENSORFLOW)/runs
+	$(TENSORFLOW)/bin/python -I tests/conversion/original_environment.py write $(ORIGINAL) $(TENSORFLOW)/runs
+	$(BIN)/python tests/conversion/compare_with_original.py $(TENSORFLOW)/runs
+	$(TENSORFLOW)/bin/python -I tests/conversion/original_environment.py read $(ORIGINAL) $(TENSORFLOW)/runs
 
 # The lists below are complete, so pip takes them alone; the package is installed without checking its bounds.
 .venv-lowest/.installed: constraints-lowest.txt
@@ -119,9 +137,24 @@ card: $(READY) ## Write a run's card: make card RUN=runs/mrpc NAME=bert-mrpc ARG
 report: $(READY) ## Write docs/report from the results of finished runs: ours beside the paper's numbers
 	$(BIN)/python recipes/report.py --runs_dir docs/report/runs --report_dir docs/report
 
+.venv-supply-chain/.installed:
+	@rm -f $@
+	$(PYTHON) -m venv .venv-supply-chain
+	PIP_CONSTRAINT= .venv-supply-chain/bin/python -m pip install --quiet cyclonedx-bom==7.5.0 pip-audit==2.10.1
+	@touch $@
+
+sbom: $(READY) .venv-supply-chain/.installed ## List every installed package as CycloneDX: dist/sbom.json
+	@mkdir -p dist
+	.venv-supply-chain/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-reproducible \
+	  --output-format JSON --output-file dist/sbom.json
+	@echo "dist/sbom.json: $$(grep -c '"purl"' dist/sbom.json) packages"
+
+audit: .venv-supply-chain/.installed ## Ask a public service for known vulnerabilities of the pinned versions
+	@.ci/audit .venv-supply-chain/bin/pip-audit
+
 wheel: $(READY) ## Build the wheel and the source archive into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
 clean: ## Remove the environment, builds and caches; runs/ stays
-	rm -rf $(VENV) $(XLA) .venv-upstream .venv-lowest .venv-space build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(XLA) .venv-upstream .venv-tensorflow .venv-lowest .venv-space .venv-supply-chain build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
