@@ -28,6 +28,7 @@ LAYERS = {
     "pretraining": 4,
     "finetuning": 5,
     "inference": 5,
+    "conversion": 5,
     "in_memory_data": 2,
     "api": 6,
     "cli": 6,

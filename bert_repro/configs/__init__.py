@@ -22,7 +22,14 @@ from bert_repro.configs.base import (
 from bert_repro.configs.corpus import CorpusConfig, TextConfig, TokenizerConfig
 from bert_repro.configs.finetuning import SWEPT, CustomDataConfig, FinetuningConfig
 from bert_repro.configs.pretraining import AuditConfig, CurveComparisonConfig, ExampleConfig, Phase, PretrainingConfig
-from bert_repro.configs.publishing import CardConfig, ExtractionConfig, OnnxConfig, PushConfig, SentenceScoringConfig
+from bert_repro.configs.publishing import (
+    CardConfig,
+    ConversionConfig,
+    ExtractionConfig,
+    OnnxConfig,
+    PushConfig,
+    SentenceScoringConfig,
+)
 from bert_repro.configs.reproduction import QuickstartConfig, ReportConfig, StudyConfig
 from bert_repro.configs.tasks import (
     GlueConfig,
@@ -75,6 +82,7 @@ __all__ = [  # noqa: RUF022 - the order of the configuration reference
     "CardConfig",
     "PushConfig",
     "OnnxConfig",
+    "ConversionConfig",
     "TriviaqaConfig",
     "StudyConfig",
     "ReportConfig",

@@ -1,4 +1,4 @@
-"""What is made from a finished model: features, scores of sentences, its card, an upload, an ONNX file."""
+"""What is made from a finished model: features, sentence scores, its card, an upload, files of ONNX and TensorFlow."""
 
 from dataclasses import dataclass
 
@@ -211,3 +211,68 @@ class OnnxConfig(Config):
     )
     output_file: str | None = setting(None, "File to write; default: onnx/model.onnx in the folder.", group="output")
     overwrite_output_file: bool = setting(False, "Replace the output file.", group="output")
+
+
+@dataclass(frozen=True)
+class ConversionConfig(Config):
+    """Converts checkpoints of the original TensorFlow implementation, and back (recipes/convert_checkpoint.py)."""
+
+    checkpoint: str = setting(
+        "",
+        "Folder or archive (.zip, .tar, .tar.gz ...) with bert_model.ckpt.index, its data, bert_config.json and "
+        "vocab.txt; or the prefix of one of several; or a folder with a pytorch_model.bin.",
+        group="data",
+        required="name the folder or archive of an original checkpoint",
+    )
+    to_tensorflow: bool = setting(
+        False, "The other way: --checkpoint is a published folder or a Hub id, and TensorFlow's files are written.",
+        group="output",
+    )  # fmt: skip
+    output_dir: str = setting(
+        "", "Folder to write.", source="transformers", group="output", required="name the folder to write"
+    )
+    overwrite_output_dir: bool = setting(
+        False, "Replace what the output folder holds.", source="transformers", group="output"
+    )
+    gelu: str | None = setting(
+        None,
+        "Which gelu the checkpoint was trained with; bert_config.json does not say. erf: the first releases, of 2018; "
+        "tanh: the code since February 2019.",
+        choices=("erf", "tanh"),
+        group="model",
+    )
+    do_lower_case: bool | None = setting(
+        None,
+        "Whether the model is uncased; default: what its name, tokenizer_config.json and vocabulary agree on.",
+        source="original implementation",
+        group="text",
+    )
+    head: str = setting(
+        "auto",
+        "Which head to convert; default: the one its tensors belong to. A tagger's look like a classifier's.",
+        choices=(
+            "auto", "encoder", "pretraining", "masked_lm", "next_sentence", "classification", "tagging",
+            "multiple_choice", "question_answering",
+        ),
+        group="model",
+    )  # fmt: skip
+    label_names: tuple[str, ...] = setting(
+        (), "Names of a classifier's or tagger's labels in the order of its outputs; default: LABEL_0, LABEL_1 ...",
+        group="model",
+    )  # fmt: skip
+    max_unpacked_bytes: int = setting(
+        20_000_000_000, "Most bytes that an archive may unpack to.", unit="bytes", group="data", above=0
+    )
+
+    def validate(self) -> None:
+        """What says how to read TensorFlow's files is not for writing them."""
+        super().validate()
+        for name in ("gelu", "do_lower_case"):
+            require(
+                not self.to_tensorflow or getattr(self, name) is None,
+                f"--{name} is for reading TensorFlow's files; with --to_tensorflow the published folder says it",
+            )
+        require(
+            not self.to_tensorflow or (self.head == "auto" and not self.label_names),
+            "--head and --label_names are for reading TensorFlow's files; leave them out with --to_tensorflow",
+        )

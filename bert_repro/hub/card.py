@@ -6,6 +6,7 @@ The results are what results.json holds (`bert_repro.results.RunResults`; every 
     data       {dataset, config, license, language, note ...}   `dataset`: id on the Hub; None: it has none
     runs       [{seed, splits}]                                 the same run with other seeds
     license                                                     of the weights
+    converted_from                                              the checkpoint of a conversion
     revision                                                    of a checkpoint on the Hub
 """
 

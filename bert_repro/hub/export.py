@@ -40,6 +40,7 @@ def export_checkpoint(
     *,
     results: Mapping[str, Any] | None = None,
     model_id: str | None = None,
+    card_facts: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes a published folder: weights, configuration, model code, tokenizer, results.json and the card.
 
@@ -60,6 +61,7 @@ def export_checkpoint(
         results: of the run, ready for JSON; see `bert_repro.hub.card`. None: the card says "not run" and no
             results.json is written.
         model_id: how the card names the model; default: the run's `hub_model_id`, else the folder's name.
+        card_facts: what the card says of a model without results, under the keys of results.
 
     Returns:
         The folder.
@@ -67,7 +69,7 @@ def export_checkpoint(
     Raises:
         UserError: the disk is full or not writable.
     """
-    record = results or {}
+    record = results or card_facts or {}
     with _export(Path(output_dir), MADE_FROM_WEIGHTS) as stage:
         model.save_pretrained(stage)
         save_tokenizer(tokenizer, stage)

@@ -16,10 +16,12 @@ from bert_repro.utils.readers import read_json, shown
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
-OLD_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
-"""Weights in formats that are not read; the first two are pickles."""
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+OTHER_WEIGHTS = ("tf_model.h5", "flax_model.msgpack")
+"""Weights in formats that are not read and that `convert_checkpoint` does not read either."""
 TOKENIZER = "tokenizer.json"
-_CONVERT = "load it with transformers where you trust it, and save_pretrained writes safetensors"
+_CONVERT = "convert it: bert-repro convert_checkpoint --checkpoint FOLDER --output_dir NEW_FOLDER"
+_RESAVE = "load it with the transformers that wrote it, whose save_pretrained(safe_serialization=True) writes them"
 _GET_AGAIN = "get the model again"
 _MODEL_TYPES = ("bert", "bert_repro")
 _WORDS = "embeddings.word_embeddings.weight"
@@ -88,6 +90,8 @@ def read_model_config(folder: Path) -> BertReproConfig:
         UserError: it is missing or damaged, of another model type, or a value is not possible.
     """
     path = folder / CONFIG
+    if not path.exists() and any(folder.glob("*.ckpt*.index")):
+        raise UserError(f"is a checkpoint of TensorFlow's; {_CONVERT}")
     content = read_json(path)
     if not isinstance(content, dict):
         raise UserError(f"{CONFIG} holds no object of settings; {_GET_AGAIN}")
@@ -158,9 +162,10 @@ def _weight_files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / WEIGHTS_INDEX).is_file():
-        for name in OLD_WEIGHTS:
+        for name in (*PICKLES, *OTHER_WEIGHTS):
             if (folder / name).exists():
-                raise UserError(f"its weights are {name}, and only safetensors are read; {_CONVERT}")
+                fix = _CONVERT if name in PICKLES else _RESAVE
+                raise UserError(f"its weights are {name}, and only safetensors are read; {fix}")
         raise UserError(f"there is no {WEIGHTS}, and only safetensors are read; name a finished model")
     names = _shards(folder)
     for name in names:

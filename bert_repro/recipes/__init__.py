@@ -134,6 +134,11 @@ RECIPES = {
     "export_onnx": Recipe(
         configs.OnnxConfig, "bert_repro.inference.onnx:export_onnx", "write a finished model as ONNX"
     ),
+    "convert_checkpoint": Recipe(
+        configs.ConversionConfig,
+        "bert_repro.conversion.convert:convert_checkpoint",
+        "convert TensorFlow checkpoints and old pickles",
+    ),
     "make_card": Recipe(
         configs.CardConfig, "bert_repro.hub.card:write_card", "rewrite the model card of a finished run"
     ),

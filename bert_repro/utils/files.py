@@ -49,6 +49,8 @@ SWEEP = "sweep"
 SWEEP_STATE = "sweep.json"
 """In that folder: settings of the sweep and what it has found so far."""
 SWEEP_TABLE = "table.txt"
+CONVERSION = "conversion.json"
+"""What a conversion read, decided and compared."""
 
 
 UNFINISHED = (".writing-", ".removing-", ".replaced-")

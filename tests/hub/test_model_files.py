@@ -68,7 +68,15 @@ def text(name: str, content: str):
 DAMAGE = {
     "only a pickle": (
         as_pickle,
-        "only safetensors are read; load it with transformers where you trust it",
+        "only safetensors are read; convert it: bert-repro convert_checkpoint",
+    ),
+    "weights of Keras": (
+        lambda folder: (folder / "model.safetensors").rename(folder / "tf_model.h5"),
+        "its weights are tf_model.h5, and only safetensors are read; load it with the transformers that wrote it",
+    ),
+    "a checkpoint of TensorFlow's": (
+        lambda folder: (folder / "config.json").rename(folder / "bert_model.ckpt.index"),
+        "is a checkpoint of TensorFlow's; convert it: bert-repro convert_checkpoint",
     ),
     "an index of pickles": (index({"weight_map": {"x": "pytorch_model-00001.bin"}}), "only safetensors beside it are"),
     "an index that leaves the folder": (index({"weight_map": {"x": "../x.safetensors"}}), "only safetensors beside"),
