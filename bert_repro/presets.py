@@ -27,15 +27,12 @@ class ModelSize:
         hidden_size: hidden size (H).
         num_attention_heads: attention heads (A).
         source: where this size is defined.
-        encoder_parameters: parameters of the encoder with its pooler with the original uncased vocabulary of 30,522;
-            None where this project states none.
     """
 
     num_hidden_layers: int
     hidden_size: int
     num_attention_heads: int
     source: str
-    encoder_parameters: int | None = None
 
     @property
     def values(self) -> dict[str, int]:
@@ -53,15 +50,14 @@ MODEL_SIZES: Mapping[str, ModelSize] = {
     "mini": ModelSize(4, 256, 4, _LATER),
     "small": ModelSize(4, 512, 8, _LATER),
     "medium": ModelSize(8, 512, 8, _LATER),
-    "3-768-12": ModelSize(3, 768, 12, "Table 6", 45_691_392),
-    "6-768-3": ModelSize(6, 768, 3, "Table 6", 66_955_008),
-    "6-768-12": ModelSize(6, 768, 12, "Table 6", 66_955_008),
-    "base": ModelSize(12, 768, 12, "section 3, Table 6", 109_482_240),
-    "12-1024-16": ModelSize(12, 1024, 16, "Table 6", 183_987_200),
-    "large": ModelSize(24, 1024, 16, "section 3, Table 6", 335_141_888),
+    "3-768-12": ModelSize(3, 768, 12, "Table 6"),
+    "6-768-3": ModelSize(6, 768, 3, "Table 6"),
+    "6-768-12": ModelSize(6, 768, 12, "Table 6"),
+    "base": ModelSize(12, 768, 12, "section 3, Table 6"),
+    "12-1024-16": ModelSize(12, 1024, 16, "Table 6"),
+    "large": ModelSize(24, 1024, 16, "section 3, Table 6"),
 }
 ORIGINAL_VOCAB_SIZES: Mapping[str, int] = {"uncased": 30_522, "cased": 28_996}  # The paper says 30,000 (section 3).
-PRETRAINING_HEADS_PARAMETERS: Mapping[int, int] = {768: 624_188, 1024: 1_084_220}  # By hidden size, tied matrix apart.
 
 # --------------------------------------------------------------------------------------------------- pre-training facts
 
@@ -72,9 +68,6 @@ PAPER_PHASES = (
 )
 PAPER_LEARNING_RATE = 1e-4  # A.2
 PAPER_WARMUP_STEPS = 10_000  # A.2
-CORPUS_WORDS: Mapping[str, int] = {"BooksCorpus": 800_000_000, "English Wikipedia": 2_500_000_000}  # 3.1
-NSP_ACCURACY = (0.97, 0.98)  # Footnote 5: the only statement of the paper about the quality of pre-training.
-HARDWARE: Mapping[str, str] = {"base": "16 TPU chips, 4 days", "large": "64 TPU chips, 4 days"}  # A.2
 MASKING_MIXES = (  # Table 8: shares of [MASK], unchanged, random.
     (0.8, 0.1, 0.1),
     (1.0, 0.0, 0.0),
@@ -108,7 +101,6 @@ FINETUNING_GRID: Mapping[str, tuple[float, ...]] = {  # A.3: what works well acr
     "num_train_epochs": (2.0, 3.0, 4.0),
 }
 FEATURE_BILSTM_SIZE, FEATURE_BILSTM_LAYERS = 768, 2  # 5.3: a two-layer 768-dimensional BiLSTM on frozen features.
-WNLI_MAJORITY_ACCURACY = 65.1  # B.1: predicting the majority class; the reason the paper leaves WNLI out.
 
 # -------------------------------------------------------------------------------------------------------------- presets
 

@@ -34,7 +34,7 @@ MAY_SKIP = {
     "tests/pretraining/test_dataset.py": "the system has no /proc",
     "tests/models/test_real_weights.py": "the package with real weights is not installed",
     "tests/tasks/glue/test_glue_real_files.py": "the official files are not beside the project",
-    "tests/training/test_cpu_performance.py": "PyTorch was built without oneDNN",
+    "tests/training/test_performance.py": "PyTorch was built without oneDNN",
     "tests/corpus/test_tokenizer.py": "the released vocabularies are not beside the project",
 }
 

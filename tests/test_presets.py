@@ -18,10 +18,8 @@ from bert_repro.paper_results import TABLES
 from bert_repro.presets import (
     MASKING_MIXES,
     MODEL_SIZES,
-    ORIGINAL_VOCAB_SIZES,
     PAPER_PHASES,
     PRESETS,
-    PRETRAINING_HEADS_PARAMETERS,
     preset_values,
     tokens_including_padding,
 )
@@ -35,27 +33,6 @@ REQUIRED = {
     SquadConfig: {"model_name_or_path": "model", "task_name": "squad", "do_train": True},
     SwagConfig: {"model_name_or_path": "model", "do_train": True},
 }
-
-
-def encoder_parameters(layers: int, hidden: int, vocab: int) -> int:
-    embeddings = (vocab + 512 + 2) * hidden + 2 * hidden
-    attention = 4 * (hidden * hidden + hidden) + 2 * hidden
-    feed_forward = hidden * 4 * hidden + 4 * hidden + 4 * hidden * hidden + hidden + 2 * hidden
-    pooler = hidden * hidden + hidden
-    return embeddings + layers * (attention + feed_forward) + pooler
-
-
-@pytest.mark.parametrize("name", [name for name, size in MODEL_SIZES.items() if size.encoder_parameters])
-def test_parameter_counts_follow_from_the_architecture(name):
-    size = MODEL_SIZES[name]
-    expected = encoder_parameters(size.num_hidden_layers, size.hidden_size, ORIGINAL_VOCAB_SIZES["uncased"])
-    assert size.encoder_parameters == expected
-
-
-@pytest.mark.parametrize("hidden", PRETRAINING_HEADS_PARAMETERS)
-def test_parameters_of_the_pretraining_heads(hidden):
-    mlm = hidden * hidden + hidden + 2 * hidden + ORIGINAL_VOCAB_SIZES["uncased"]
-    assert PRETRAINING_HEADS_PARAMETERS[hidden] == mlm + 2 * hidden + 2
 
 
 def test_tokens_of_the_two_phases_and_as_the_paper_counts_them():

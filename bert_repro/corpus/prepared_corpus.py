@@ -13,9 +13,8 @@ The folder is a `datasets` folder (`load_from_disk` opens it, one row per docume
 
 D documents, N sentences. A part is one Arrow record batch, so its tokens are one array that needs no copy.
 
-SHA-256 of these large files are remembered on this machine while a file does not change. What is remembered is bound to
-size, inode, time of modification and time of change of a file; the last of these cannot be set back, so a file written
-again, even with as many bytes, is read again.
+SHA-256 of these files are remembered on this machine, bound to size, inode, time of modification and time of change of
+a file; the last of these cannot be set back, so a file written again, even with as many bytes, is read again.
 """
 
 import logging

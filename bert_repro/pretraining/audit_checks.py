@@ -2,8 +2,7 @@
 
 Examples are counted batch by batch, so that memory does not grow with the sample. What examples should be is derived
 here from the definitions (paper 3.1, A.1; original implementation), not by the code that makes them. A share must lie
-where 99.9% of correct samples do, evenness is a chi-square test at 0.1%: correct code fails one such check in a
-thousand seeds.
+where 99.9% of correct samples do, evenness is a chi-square test at 0.1%: correct code fails one in a thousand seeds.
 
 Shape legend: `B` sequences, `T` tokens of all sequences together, laid end to end.
 """

@@ -26,7 +26,7 @@ from bert_repro.utils.readers import shown
 
 if TYPE_CHECKING:
     import datasets
-    from transformers import EvalPrediction, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 DEGENERATE_SPREAD = 0.01
 """Numbers whose standard deviation is below this share of the labels' count as constant (our choice)."""
@@ -104,12 +104,6 @@ class ClassificationTask(Task):
         require_first_rows(path, [row["index"] for row in rows], [str(index) for index in dataset["idx"]])
         expected = [self.label_names[label] for label in dataset["label"][: len(rows)]]
         return {"accuracy": [int(row["prediction"] == name) for row, name in zip(rows, expected, strict=True)]}
-
-    def compute_metrics(self, prediction: "EvalPrediction") -> dict[str, float]:
-        """Returns the same scores for `Trainer(compute_metrics=task.compute_metrics)`, through `evaluate`."""
-        predicted = self._predict(np.asarray(prediction.predictions, dtype=np.float64))["prediction"]
-        scores: dict[str, float] = self.load_metric().compute(predictions=predicted, references=prediction.label_ids)
-        return scores
 
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
         """See `Task.score_details`; of labels, not of numbers."""

@@ -57,7 +57,6 @@ class GlueTask(ClassificationTask):
         files: the official file of each split.
         other_folders: what the folder of the files is also called, beside the task's title.
         drop_incomplete_rows: drop rows with missing fields instead of refusing the file.
-        in_paper_average: whether Table 1 has it (WNLI and AX are left out there).
     """
 
     primary_metric: str = "accuracy"
@@ -66,7 +65,6 @@ class GlueTask(ClassificationTask):
     other_folders: tuple[str, ...] = ()
     drop_incomplete_rows: bool = False
     data_license: str | None = "that of its source; most of GLUE is for research use, or states none"
-    in_paper_average: bool = True
 
     def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
         """See `Task.read_splits`; unlabelled splits have no column `label`."""
@@ -245,7 +243,6 @@ WNLI = GlueTask(
     file_labels=("0", "1"),
     files=official_files("sentence1", "sentence2"),
     paper_metrics={},
-    in_paper_average=False,
 )
 
 AX = GlueTask(
@@ -263,7 +260,6 @@ AX = GlueTask(
     metrics=("matthews_correlation", "accuracy"),
     primary_metric="matthews_correlation",
     paper_metrics={},
-    in_paper_average=False,
 )
 
 GLUE_TASKS = (COLA, SST2, MRPC, STSB, QQP, MNLI, QNLI, RTE, WNLI, AX)
