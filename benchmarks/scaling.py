@@ -2,7 +2,7 @@
 
     python benchmarks/scaling.py                      # 4/512 in bf16: some five minutes on two cores
 
-Lengths at one number of tokens a step, batches at 128 tokens; ours beside tuned transformers, in turn. Processes:
+Lengths at one number of tokens a step, batches at 128 tokens; ours beside tuned transformers, alternating. Processes:
 the same global batch by one process with one thread, one with all threads, and two that share the threads (DDP over
 gloo), ours only. Real tokens are counted.
 """
@@ -69,7 +69,7 @@ def beside_transformers(spec: StepSpec, options: argparse.Namespace) -> dict[str
 
 def step_seconds(iterations: list[timing.Iteration], spec: StepSpec) -> dict[str, float]:
     """Seconds of a step."""
-    return timing.spread([turn.seconds / spec.steps for turn in iterations[1:]])
+    return timing.spread([iteration.seconds / spec.steps for iteration in iterations[1:]])
 
 
 def processes(spec: StepSpec, options: argparse.Namespace) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def in_two_processes(spec: StepSpec, report: Callable[..., None]) -> None:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
-    # Told that both are on this machine, Accelerate leaves each its share of the threads.
+    # Where it knows that both are on this machine, Accelerate leaves each its share of the threads.
     os.environ.update(WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT=port)
     os.environ.update(ACCELERATE_USE_CPU="true")
     follower = multiprocessing.get_context("fork").Process(target=_as_rank, args=(1, spec, _nothing))
@@ -107,7 +107,7 @@ def in_two_processes(spec: StepSpec, report: Callable[..., None]) -> None:
 
     def together(amount: float, **metrics: Any) -> None:
         report(amount, **metrics)
-        torch.distributed.barrier()  # or the other process would work on while the others take their turns
+        torch.distributed.barrier()  # or the other process would work on while the others are timed
 
     try:
         _as_rank(0, spec, together)

@@ -204,7 +204,7 @@ def configuration_reference() -> str:
     parts = [
         "# Configuration reference",
         _generated("bert_repro/configs/` and `bert_repro/presets.py"),
-        "Every setting is a flag of the recipes that take its class (`--learning_rate 1e-4`; a yes or no may stand "
+        "Every setting is a flag of the recipes that take its class (`--learning_rate 1e-4`; a yes or no may be "
         "alone: `--packing false`, `--do_train`) and a key of a `--config FILE.yaml`. Defaults give way to `--preset "
         "NAME`, that to the file, that to flags. Unknown flags and keys are refused. *Decided by* says who set the "
         "default: the paper, the original implementation (google-research/bert), a name that transformers' users "

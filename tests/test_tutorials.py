@@ -1,4 +1,4 @@
-"""The tutorials run as written, on tiny data: a small model stands for the Hub's, a few steps for thousands."""
+"""The tutorials run as written, on tiny data: a small model takes the place of the Hub's, a few steps for thousands."""
 
 import json
 import re

@@ -78,7 +78,7 @@ def _log_normal(generator: np.random.Generator, mean: float, deviation: float, n
 
 
 def made_up_tokenizer() -> Any:
-    """A tokenizer with the released vocabulary's size and special ids, and made-up pieces."""
+    """A tokenizer with the original vocabulary's size and special ids, and made-up pieces."""
     from transformers import BertTokenizer
 
     special = {0: "[PAD]", 100: "[UNK]", 101: "[CLS]", 102: "[SEP]", 103: "[MASK]"}

@@ -1,7 +1,7 @@
-"""Timing workloads against each other: each in a process of its own, in turn, again and again.
+"""Timing workloads against each other: each in a process of its own, alternating.
 
 A workload is a function `run(spec, report)` that works without end and calls `report(...)` after each iteration; the
-call blocks until it is that workload's turn again. So building, compiling and warming up (the first iteration) are
+call blocks until that workload is timed again. So building, compiling and warming up (the first iteration) are
 timed apart, nobody works while another is timed, and what is reported is the median and spread of several iterations.
 """
 
@@ -54,7 +54,7 @@ class RunningWorkload:
     Args:
         run: module-level function.
         spec: its first argument; picklable.
-        threads: threads of PyTorch's operations.
+        threads: threads of PyTorch.
     """
 
     def __init__(self, run: Workload, spec: Any, threads: int) -> None:
@@ -119,7 +119,7 @@ def _serve(connection: Connection, run: Workload, spec: Any, threads: int) -> No
 def compare(
     workloads: Mapping[str, tuple[Workload, Any]], repeats: int, threads: int | dict[str, int]
 ) -> dict[str, list[Iteration]]:
-    """Lets workloads work in turn, A B C, B C A, ...
+    """Lets workloads alternate, A B C, B C A, ...
 
     Args:
         workloads: name -> (run, spec).

@@ -41,7 +41,7 @@ class OptimizerConfig(Config):
     fused_optimizer: bool = setting(True, "Update all weights in one kernel (not on XLA).", group="optimizer")
     max_grad_norm: float = setting(
         1.0,
-        "Clip the global gradient norm to this; 0 turns clipping off.",
+        "Clip the global gradient norm to this; 0 switches clipping off.",
         source="original implementation",
         deviation="Not in the paper. The original implementation clips each core's gradient; ours clips the gradient "
         "of the global batch, so the result does not depend on the number of devices.",

@@ -279,7 +279,7 @@ def put_in_place(folder: Path, output_dir: Path) -> None:
 
 def _create(folder: Path, settings: dict[str, Any]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Shards start at the same moment: the folder appears with its settings or not at all.
+    # Shards start at the same time: the folder appears with its settings or not at all.
     temporary = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}")
     try:
         temporary.mkdir()

@@ -71,7 +71,7 @@ def run_sweep(config: FinetuningConfig, task: Task) -> RunResults:
     and the sweep continues.
 
     Returns:
-        The results of the best run, with those of the whole sweep under `sweep`.
+        The results of the best run, with those of the sweep under `sweep`.
 
     Raises:
         UserError: the output folder holds something else or another sweep, or a run cannot be made as asked.

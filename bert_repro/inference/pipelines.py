@@ -225,7 +225,7 @@ def _texts(input_: Any) -> tuple[str, str]:
 
 
 def _pairs(questions: Any, contexts: Any) -> Any:
-    """The inputs that question= and context= stand for."""
+    """The inputs that question= and context= give."""
     if isinstance(questions, str):
         return {"question": questions, "context": contexts}
     questions = list(questions or [])

@@ -1,4 +1,4 @@
-"""Pseudo-log-likelihoods of sentences: each token masked in turn and scored by a masked language model.
+"""Pseudo-log-likelihoods of sentences: each token masked, one at a time, and scored by a masked language model.
 
 The sum over a sentence says how natural it is to the model, up to its length (Salazar et al., 2020, "Masked Language
 Model Scoring"). Masking only one piece of a word of several pieces lets the rest of the word give it away, so the

@@ -158,7 +158,7 @@ def text_report(report: dict[str, Any]) -> str:
     statistics = report["statistics"]
     lines = [f"{'check':<46} {'found':>12}   {'must be':<22} result"]
     lines += [_check_line(check) for check in report["checks"]]
-    lines += ["", f"{'figure':<46} {'value':>12}"]
+    lines += ["", f"{'statistic':<46} {'value':>12}"]
     lines += [f"{name:<46} {value:>12}" for name, value in _statistics_lines(statistics)]
     lines += ["", f"{'length':<14} {'share':>7}", *_histogram_lines(statistics["length_histogram"])]
     failed = sum(not check["passed"] for check in report["checks"])

@@ -163,7 +163,7 @@ def sample_without_replacement(available: Int64Array, counts: Int64Array, keys: 
     """
     most, width = int(counts.max(initial=0)), int(available.max(initial=0)) + 1
     pick = np.arange(most)[:, None]
-    # A row that has all its picks goes on picking the place `width - 1`, which no row's numbers reach.
+    # A row that has all its picks picks the place `width - 1`, which no row's numbers reach.
     base = np.arange(len(counts)) * width
     latest = np.where(pick < counts, available - counts + pick, width - 1)
     drawn = below(latest + 1, draw(keys, _MaskDraw.SELECTION, pick))

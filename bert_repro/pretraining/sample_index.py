@@ -255,7 +255,7 @@ class EpochIndexes:
             return None
 
     def _draw(self, epoch: int) -> SampleIndex:
-        """Draws an index, unless another process of the run has done so while this one waited for its turn."""
+        """Draws an index, unless another process of the run has done so while this one waited."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with waiting_lock(self._folder):
             return self._find(epoch, verify=False) or self._write(epoch)

@@ -33,7 +33,7 @@ ROW = np.dtype([(name, "<i4") for name in ("document_a", "start_a", "length_a",
 
 RowArray = npt.NDArray[np.void]
 
-_ALL_EXAMPLES = -1  # stands for the example in draws that concern all of a document's examples
+_ALL_EXAMPLES = -1  # in place of the example, for draws that concern all of a document's examples
 _RANDOM_DOCUMENT_TRIES = 10  # original implementation
 _BLOCK_TOKENS = 1 << 25
 _TOKENS_PER_DOCUMENT = 1 << 10  # what a document adds to its block beside its tokens: bounds the documents of a block

@@ -64,7 +64,7 @@ Row = dict[str, Any]
 Item = TypeVar("Item")
 _CHOICE = 0x43484F4F  # names the draws that choose texts
 
-# A word with a package's name anywhere in it goes, `torch.nn.Module` as a whole; so does a usual alias.
+# A word with a package's name anywhere in it goes, all of `torch.nn.Module`; so does a usual alias.
 _NAMES = re.compile(
     r"\S*(?:matplotlib|pyplot|networkx|pandas|scipy|sklearn|scikit|sympy|torch|transformers|hugging\s?face|numpy)\S*"
     r"|(?<!\w)(?:np|nx|pd|plt|mpl|sk|sp|spla|hf)(?:\.\S*|(?!\w))",

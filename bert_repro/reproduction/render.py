@@ -27,7 +27,7 @@ class Line:
         kind: `paper`, `ours`, `interval`, `test` or `difference`.
         label: the kind in words.
         cells: one for each column.
-        strong: which of the cells stand out.
+        strong: which of the cells are in bold.
     """
 
     row: str

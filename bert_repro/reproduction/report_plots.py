@@ -149,8 +149,8 @@ def _breakdown_plots(runs: Mapping[str, FinishedRun], size_preset: str) -> Itera
     if by_action:
         yield Plot(
             f"breakdown-action-{named}",
-            f"Accuracy by what stands in place of the predicted token (size {size_preset})",
-            "Held-out accuracy of predicted tokens by what stands in their place. Only actions of the model's own mix.",
+            f"Accuracy by what replaces the predicted token (size {size_preset})",
+            "Held-out accuracy of predicted tokens by what replaces them. Only actions of the model's own mix.",
             _svg(f"breakdown-action-{named}", lambda axis: _draw_actions(axis, by_action, styles)),
         )
     if measured:

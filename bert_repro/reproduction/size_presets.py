@@ -59,7 +59,7 @@ class SizePreset:
         tasks: task -> settings of its fine-tuning runs; keys of `TASK_RECIPES`, at least those of the asked tables.
         seeds: one fine-tuning run for each.
         bilstm_size: size per direction of the BiLSTM in Table 5's last row.
-        large: the model size that stands for BERT-large in Tables 1 to 4 and 7, a key of `sizes`; None: no such rows.
+        large: the model size in the place of BERT-large in Tables 1 to 4 and 7, a key of `sizes`; None: no such rows.
         table_1: settings that Table 1's runs have beside their task's, such as the paper's learning rate sweep (4.1).
     """
 

@@ -3,7 +3,7 @@
 Two things are left to chance, the examples of the dev set and the seed, and both are resampled:
 
 - Examples are drawn with replacement, the same ones for every run on a split, so rows are compared pair by pair.
-- Seeds are drawn as clusters: a drawn seed brings its whole run along, and in a test the runs of both rows. A few
+- Seeds are drawn as clusters: a drawn seed brings all of its run along, and in a test the runs of both rows. A few
   clusters drawn with replacement spread too little, so their part is widened to what Student's distribution gives.
 
 The two parts are added. One seed alone leaves the second part out, and nothing is then said about seeds.
@@ -55,8 +55,8 @@ def resampled_scores(examples: FloatArray) -> FloatArray:
         (R,).
     """
     weights = _draws_of_examples(len(examples))
-    whole = np.rint(examples.reshape(len(examples), -1) * _SCALE)
-    parts = [weights[start : start + _AT_ONCE].astype(np.float64) @ whole for start in range(0, RESAMPLES, _AT_ONCE)]
+    integers = np.rint(examples.reshape(len(examples), -1) * _SCALE)
+    parts = [weights[start : start + _AT_ONCE].astype(np.float64) @ integers for start in range(0, RESAMPLES, _AT_ONCE)]
     sums = np.concatenate(parts)
     if examples.ndim == 1:
         means: FloatArray = sums[:, 0] / (_SCALE * len(examples))

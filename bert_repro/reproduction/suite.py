@@ -6,9 +6,9 @@ Table 8's 80/10/10 row, one of Table 6's sizes and the last point of Figure 5's 
 Tables 1 to 4 have the rows BERT-base and, where the size preset has one, BERT-large, scored on dev: test sets without
 labels are the leaderboards'. So Table 1, which is test only, shows ours on dev and no difference.
 
-Table 2's ensembles are seven systems from the last two checkpoints of one pre-training in turn, each with a seed of its
-own: the paper says "different pre-training checkpoints and fine-tuning seeds" and not which. Its TriviaQA rows need the
-questions that `convert_triviaqa` writes (`--triviaqa_file`); without them these rows are left out.
+Table 2's ensembles are seven systems from the last two checkpoints of one pre-training, alternating, each with its own
+seed: the paper says "different pre-training checkpoints and fine-tuning seeds" and not which. Its TriviaQA rows need
+the questions that `convert_triviaqa` writes (`--triviaqa_file`); without them these rows are left out.
 """
 
 import hashlib

@@ -44,7 +44,7 @@ def configured_task(config: FinetuningConfig) -> Task:
             return custom_choices(config)
         case _ if not config.task_name:
             (choices,) = (item.metadata["choices"] for item in fields(config) if item.name == "task_name")
-            custom = ", or name your own files with --train_file" if isinstance(config, GlueConfig) else ""
+            custom = ", or name custom data with --train_file" if isinstance(config, GlueConfig) else ""
             raise UserError(f"--task_name is missing; it must be one of: {', '.join(choices or TASKS)}{custom}")
         case _:
             return get_task(config.task_name)

@@ -1,4 +1,4 @@
-"""Makes tasks of the user's own files: labels or a number for texts and pairs (CSV, TSV, JSON lines), tags for words.
+"""Makes tasks of custom data: labels or a number for texts and pairs (CSV, TSV, JSON lines), tags for words.
 
 The names of labels and tags come from the training file and travel with the published model (`id2label`); without
 training they come from the model, as does whether it predicts labels or numbers.

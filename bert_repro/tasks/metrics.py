@@ -3,7 +3,7 @@
 Every score is a plain Python float and a fraction: accuracy, F1 and entity F1 lie in [0, 1], correlations in [-1, 1].
 The paper prints them times 100. No score is ever NaN: what a degenerate input gives is said at each function.
 
-The keys of `METRICS` are the Hub's metric ids, so they can stand in a model card as they are.
+The keys of `METRICS` are the Hub's metric ids, so they can be in a model card as they are.
 """
 
 from collections.abc import Callable, Mapping, Sequence

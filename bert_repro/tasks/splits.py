@@ -38,7 +38,7 @@ def from_official_files(paths: Mapping[str, Path], read: Read, fix: str) -> "dic
 
 @dataclass(frozen=True)
 class CustomFiles:
-    """The user's own files.
+    """Custom data.
 
     Args:
         paths: the file of each split that there is.

@@ -203,7 +203,7 @@ def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float
         step: number of updates already made, so the first step has learning rate 0 when there is a warm-up.
         config: peak learning rate, warm-up, and `decay_from`: the decay is measured from step 0 (as in the original
             implementation, where it falls a little when the warm-up ends) or from the end of the warm-up.
-        total_steps: steps of the whole run, all phases together.
+        total_steps: steps of the run, all phases together.
     """
     warmup = warmup_steps(config, total_steps)
     if step < warmup:

@@ -76,7 +76,7 @@ class ParallelModel:
             _shard(self.model, accelerator, compile_options)
         else:
             self.wrapped = accelerator.prepare_model(self.model)
-            # Accelerate's autocast also turns every output into float32, logits of the whole vocabulary among them.
+            # Accelerate's autocast also turns every output into float32, logits of the complete vocabulary among them.
             accelerator.unwrap_model(self.wrapped, keep_fp32_wrapper=False)
             if compile_options is not None:
                 self.wrapped = torch.compile(self.wrapped, **compile_options)  # type: ignore[assignment]

@@ -2,7 +2,7 @@
 
 What is notable:
 - A step is a set of example ids. Processes and micro-batches only partition it; every loss term is divided by its count
-  over the whole set. So the update does not depend on how many devices share the work.
+  over the complete set. So the update does not depend on how many devices share the work.
 - Dropout is seeded per (step, process, micro-batch), so a resumed run needs no saved generator.
 - A step whose loss or gradient is not finite is refused before the update.
 - A signal is answered at the end of the step, by all processes together, after a checkpoint.

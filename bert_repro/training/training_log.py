@@ -30,7 +30,7 @@ class TrainingLog:
         accelerator: knows the main process and the trackers.
         config: output folder and logging interval.
         start: steps already taken; lines of an interrupted run beyond them are dropped from the file.
-        total: steps of the whole run.
+        total: steps of the run.
         on_row: called with every row, on the main process.
     """
 

@@ -147,11 +147,11 @@ def with_message(answer: Callable[..., Outputs], outputs: int) -> Callable[..., 
         try:
             return [gr.Markdown(visible=False), *answer(*(value or "" for value in values))]
         except UserError as error:
-            told = str(error)
+            message = str(error)
         except Exception as error:
             logging.exception("%s failed", answer.__name__)
-            told = f"That did not work: {' '.join(str(error).split())[:300]}"
-        return [gr.Markdown(f"⚠️ {told}", visible=True), *[None] * outputs]
+            message = f"That did not work: {' '.join(str(error).split())[:300]}"
+        return [gr.Markdown(f"⚠️ {message}", visible=True), *[None] * outputs]
 
     return answered
 

@@ -1,4 +1,4 @@
-"""Anonymous resident memory of a whole preparation, summed over all its processes, while much text streams through."""
+"""Anonymous resident memory of a preparation, summed over all its processes, while much text streams through."""
 
 import json
 import random

@@ -129,8 +129,8 @@ def test_gather_copies_slices_in_the_order_asked_for(make_config, small_parts):
 
 
 def test_processes_and_interruptions_change_nothing(make_config, small_parts, tmp_path, monkeypatch, caplog):
-    whole = make_config(output_dir=str(tmp_path / "whole"), num_proc=2)
-    prepare_corpus(whole)
+    complete = make_config(output_dir=str(tmp_path / "complete"), num_proc=2)
+    prepare_corpus(complete)
     broken = make_config(output_dir=str(tmp_path / "broken"))
     write_part, written = writer.write_part, []
 
@@ -149,13 +149,13 @@ def test_processes_and_interruptions_change_nothing(make_config, small_parts, tm
         prepare_corpus(broken)
     assert "2 parts are finished" in caplog.text
     assert written[:4] == [0, 1, 2, 2] and written[4:] == list(range(3, len(written) - 1))
-    assert contents(whole.output_dir) == contents(broken.output_dir)
+    assert contents(complete.output_dir) == contents(broken.output_dir)
     assert not Path(broken.output_dir + ".preparing").exists()
 
 
 def test_a_part_cut_short_is_made_again(make_config, small_parts, tmp_path, monkeypatch):
     prepare_corpus(make_config())
-    whole = contents(make_config().output_dir)
+    complete = contents(make_config().output_dir)
     config = make_config(output_dir=str(tmp_path / "again"))
     monkeypatch.setattr(writer, "_write_index", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -166,7 +166,7 @@ def test_a_part_cut_short_is_made_again(make_config, small_parts, tmp_path, monk
     monkeypatch.setattr(prepare, "PART_CHARACTERS", 2000)
     monkeypatch.setattr(prepare, "BLOCK_CHARACTERS", 700)
     prepare_corpus(config)
-    assert contents(config.output_dir) == whole
+    assert contents(config.output_dir) == complete
 
 
 def test_shards_in_any_order_make_the_corpus_of_one_run(make_config, small_parts, tmp_path):
@@ -203,11 +203,11 @@ def test_missing_and_unlike_shards_are_named(make_config, small_parts):
     for shard in ("1/4", "3/4", "4/4"):
         prepare_corpus(make_config(shard=shard))
     part, record = folder / "part-00002.arrow", folder / "shard-4-of-4.json"
-    whole, recorded = part.read_bytes(), json.loads(record.read_text())
-    part.write_bytes(whole[:-1])
+    complete, recorded = part.read_bytes(), json.loads(record.read_text())
+    part.write_bytes(complete[:-1])
     with pytest.raises(UserError, match=r"1 of .* parts are missing or damaged .*; prepare shard 3/4 first"):
         prepare_corpus(make_config(join=True))
-    part.write_bytes(whole)
+    part.write_bytes(complete)
     for field, value, complaint in (
         ("settings", recorded["settings"] | {"rules_version": 0}, r"shard 4/4 in .*: rules_version differs"),
         ("num_parts", 99, r"shard 4/4 read 99 parts, shard 1/4 .*: their input differs"),
@@ -309,7 +309,7 @@ def test_a_folder_with_something_else_is_never_replaced(make_config):
 
 
 def test_lines_splitter_and_all_lines(make_config, tmp_path, caplog):
-    path = tmp_path / "released.txt"
+    path = tmp_path / "lines.txt"
     path.write_text("A heading\nOne. Two.\n\nShort\n")
     options = {"input_files": (str(path),), "text_passages_only": False}
     counts = prepare_corpus(make_config(**options, sentence_splitter="lines"))["counts"]

@@ -117,7 +117,7 @@ def test_rare_characters_stay_out_of_the_alphabet():
     assert "c" not in tokenizer.get_vocab() and tokenizer.tokenize("c") == ["[UNK]"]
 
 
-def test_training_errors_name_the_mend():
+def test_training_errors_name_the_fix():
     with pytest.raises(UserError, match="no words"):
         train_wordpiece(["  ", ""])
     with pytest.raises(UserError, match=r"vocab_size=20 is too small"):
@@ -125,20 +125,20 @@ def test_training_errors_name_the_mend():
 
 
 @pytest.mark.parametrize("limit", [100, 200])
-def test_save_and_load_with_stock_transformers(uncased, tmp_path, limit):
+def test_save_and_load_with_upstream_transformers(uncased, tmp_path, limit):
     from transformers import AutoTokenizer, BertConfig
 
     tokenizer = train_wordpiece(TEXTS, vocab_size=140, max_input_chars_per_word=limit)
     tokenizer.save_pretrained(tmp_path)
     BertConfig().save_pretrained(tmp_path)
     assert {"tokenizer.json", "tokenizer_config.json"} <= {path.name for path in tmp_path.iterdir()}
-    stock, ours = AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
-    assert tokenizer_fingerprint(stock) == tokenizer_fingerprint(ours) == tokenizer_fingerprint(tokenizer)
+    upstream, ours = AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
+    assert tokenizer_fingerprint(upstream) == tokenizer_fingerprint(ours) == tokenizer_fingerprint(tokenizer)
     for text in NASTY:
-        assert stock.tokenize(text) == tokenizer.tokenize(text)
-    assert (stock.tokenize("a" * 150) == ["[UNK]"]) == (limit == 100)
-    assert stock("the fox", "a dog") == tokenizer("the fox", "a dog")
-    assert stock.model_max_length == 512
+        assert upstream.tokenize(text) == tokenizer.tokenize(text)
+    assert (upstream.tokenize("a" * 150) == ["[UNK]"]) == (limit == 100)
+    assert upstream("the fox", "a dog") == tokenizer("the fox", "a dog")
+    assert upstream.model_max_length == 512
 
 
 def test_max_input_chars_can_be_set_on_loading(uncased, tmp_path):
@@ -191,7 +191,7 @@ def test_loading_errors_are_user_errors(uncased, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (DATA / "vocab").is_dir(), reason="the released vocabularies are not beside the project")
+@pytest.mark.skipif(not (DATA / "vocab").is_dir(), reason="the original vocabularies are not beside the project")
 @pytest.mark.parametrize(
     ("name", "size", "digest"),
     [
@@ -199,7 +199,7 @@ def test_loading_errors_are_user_errors(uncased, tmp_path, monkeypatch):
         ("bert-base-cased", 28996, "eeaa9875b23b04b4c54ef759d03db9d1ba1554838f8fb26c5d96fa551df93d02"),
     ],
 )
-def test_released_vocabularies_equal_the_slow_reference(name, size, digest):
+def test_original_vocabularies_equal_the_slow_reference(name, size, digest):
     from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
     path = DATA / "vocab" / name / "vocab.txt"
@@ -216,7 +216,7 @@ def test_released_vocabularies_equal_the_slow_reference(name, size, digest):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (DATA / "vocab").is_dir(), reason="the released vocabularies are not beside the project")
+@pytest.mark.skipif(not (DATA / "vocab").is_dir(), reason="the original vocabularies are not beside the project")
 @pytest.mark.parametrize(("name", "most"), [("bert-base-uncased", 759), ("bert-base-cased", 375)])
 def test_only_rare_characters_differ_from_the_slow_reference_and_none_from_the_fast_one(name, most):
     from transformers import BertTokenizer
@@ -236,7 +236,7 @@ def test_only_rare_characters_differ_from_the_slow_reference_and_none_from_the_f
 
 
 def assigned_characters():
-    """All that stand alone in NFC and mean a character of their own; the capital sigma is lowered by context."""
+    """All that are complete in NFC and mean a character of their own; the capital sigma is lowered by context."""
     return [
         character
         for character in map(chr, range(sys.maxunicode + 1))

@@ -1,4 +1,4 @@
-"""Bad task files through the recipes: one line with the file, its row, the value and the mend; exit code 2."""
+"""Bad task files through the recipes: one line with the file, its row, the value and the fix; exit code 2."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def base(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "file", "content", "told"),
+    ("name", "file", "content", "message"),
     [
         (
             "run_squad --task_name squad", "train-v1.1.json", squad(answer_start=5),
@@ -72,7 +72,7 @@ def base(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )  # fmt: skip
 def test_one_line_names_place_value_and_fix(
-    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, file: str, content: str, told: str
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, file: str, content: str, message: str
 ) -> None:
     path = tmp_path / "data" / file
     path.parent.mkdir(parents=True)
@@ -85,7 +85,7 @@ def test_one_line_names_place_value_and_fix(
     assert stderr.count("error: ") == 1
     last = stderr.rstrip().splitlines()[-1]
     assert last.startswith(f"error: {path}")
-    assert told in last
+    assert message in last
     assert json.loads((tmp_path / "out" / "status.json").read_text()) == {
         "code": 2, "reason": last.removeprefix("error: "),
     }  # fmt: skip

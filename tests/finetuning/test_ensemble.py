@@ -1,4 +1,4 @@
-"""Ensembles: scores and predictions are those of logits averaged by hand, with stock transformers' models."""
+"""Ensembles: scores and predictions are those of logits averaged by hand, with upstream transformers' models."""
 
 import json
 from pathlib import Path
@@ -63,7 +63,7 @@ def members(folders: list[Path]) -> list[object]:
 def test_answers_are_those_of_logits_averaged_by_hand(
     answering: list[Path], questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """At three windows at once, questions of several windows begin in one stretch and end in the next."""
+    """At three windows at once, questions of several windows begin in one chunk and end in the next."""
     monkeypatch.setattr(run, "FEATURES_AT_ONCE", at_once)
     shape = "--max_seq_length 32 --max_query_length 16 --doc_stride 8"
     common = ["--task_name squad --do_eval", shape, "--data_dir", questions, "--output_dir", tmp_path / "run"]
@@ -115,8 +115,8 @@ def test_the_order_of_members_decides_nothing(
     answers = [json.loads((tmp_path / name / "predictions.json").read_text()) for name in runs]
     assert answers[0] == answers[1]
     flag = "--do_eval --null_score_diff_threshold 1000000"
-    assert recipe("run_squad", *members(folders), flag, *common, tmp_path / "told") == 0
-    assert results(tmp_path / "told")["metrics"]["null_score_diff_threshold"] == 1e6
+    assert recipe("run_squad", *members(folders), flag, *common, tmp_path / "given") == 0
+    assert results(tmp_path / "given")["metrics"]["null_score_diff_threshold"] == 1e6
     test_file = ["--do_predict --test_file", tmp_path / "dev-v2.0.json"]
     assert recipe("run_squad", *members(folders), *test_file, *common, tmp_path / "test") == 2
     assert "add --do_eval, which finds it on the dev set, or give" in capsys.readouterr().err.splitlines()[-1]
@@ -174,7 +174,7 @@ def test_what_cannot_be_an_ensemble(
     settings_file = torn / "config.json"
     settings_file.write_text(settings_file.read_text().replace('"vocab_size": 150', '"vocab_size": 160'))
     common = ["--task_name squad --max_seq_length 80 --data_dir", questions, "--output_dir", tmp_path / "run"]
-    for folders, doing, told in (
+    for folders, doing, message in (
         ([answering[0], short], "--do_eval", f"--ensemble_with {short}: it has 32 positions, and --max_seq_length is"),
         ([answering[0], few], "--do_eval", f"--ensemble_with {few}: its vocabulary of 9 is smaller than the tokenizer"),
         ([answering[0], torn], "--do_eval", f"--ensemble_with {torn}: bert.embeddings.word_embeddings.weight has the"),
@@ -185,7 +185,7 @@ def test_what_cannot_be_an_ensemble(
     ):
         assert recipe("run_squad", *members(folders), *common, doing) == 2
         error = capsys.readouterr().err.rstrip().splitlines()[-1]
-        assert error.startswith(f"error: {told}")
+        assert error.startswith(f"error: {message}")
         assert doing == "--do_train" or "--do_train" not in error
 
 

@@ -1,4 +1,4 @@
-"""Tagging, multiple choice and one's own files through their recipes, from a tiny untrained model."""
+"""Tagging, multiple choice and custom data through their recipes, from a tiny untrained model."""
 
 import random
 from pathlib import Path
@@ -77,11 +77,11 @@ def test_labels_of_ones_own_travel_with_the_model(model: Path, tmp_path: Path) -
     start = ["--model_name_or_path", model, "--output_dir", tmp_path / "run", *arguments]
     assert recipe("run_glue", *start, FAST, "--num_train_epochs 6") == 0
     assert results(tmp_path / "run")["metrics"]["accuracy"] > 0.9
-    stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run")
-    assert stock.config.id2label == {0: "day", 1: "night"}
+    upstream = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run")
+    assert upstream.config.id2label == {0: "day", 1: "night"}
 
 
-def test_swag_trains_is_scored_and_loads_in_stock_transformers(model: Path, tmp_path: Path) -> None:
+def test_swag_trains_is_scored_and_loads_in_upstream_transformers(model: Path, tmp_path: Path) -> None:
     header = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label"
     for name, count in (("train.csv", 16), ("val.csv", 6)):
         rows = [f"{n},v,1,x,the river runs,a stone,gold,falls,sings,grows,turns,{n % 4}" for n in range(count)]

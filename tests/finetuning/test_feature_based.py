@@ -43,7 +43,7 @@ def start(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
-    """Files in which some words are places, wherever they stand."""
+    """Files in which some words are places, wherever they are."""
     folder, generator = tmp_path_factory.mktemp("data"), random.Random(0)
     for name, count in (("eng.train", 120), ("eng.testa", 30)):
         lines = ["-DOCSTART- -X- O O"]
@@ -127,13 +127,13 @@ def test_restarts_read_the_encoder_once(
 def test_resumed_it_ends_with_the_same_weights(start: Path, flags: tuple[object, ...], tmp_path: Path) -> None:
     cache = ["--feature_cache_dir", tmp_path / "cache"]
     command = ["run_ner", *flags, *cache, "--feature_based last --max_steps 6 --save_steps 3 --save_total_limit 5"]
-    assert recipe(*command, TRAIN, "--model_name_or_path", start, "--output_dir", tmp_path / "whole") == 0
+    assert recipe(*command, TRAIN, "--model_name_or_path", start, "--output_dir", tmp_path / "complete") == 0
     (tmp_path / "rest").mkdir()
-    shutil.copytree(tmp_path / "whole" / "checkpoints" / "step-3", tmp_path / "rest" / "checkpoints" / "step-3")
+    shutil.copytree(tmp_path / "complete" / "checkpoints" / "step-3", tmp_path / "rest" / "checkpoints" / "step-3")
     rest = ["--resume_from_checkpoint latest --output_dir", tmp_path / "rest"]
     assert recipe(*command, TRAIN, "--model_name_or_path", start, *rest) == 0
-    whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "rest"))
-    assert all(torch.equal(values, resumed[name]) for name, values in whole.items())
+    complete, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("complete", "rest"))
+    assert all(torch.equal(values, resumed[name]) for name, values in complete.items())
 
 
 @pytest.mark.parametrize(
@@ -185,12 +185,12 @@ def make_cache(tmp_path: Path) -> Callable[..., FeatureCache]:
     ) -> FeatureCache:
         torch.manual_seed(seed)
         config = BertReproConfig(vocab_size=150, token_features=row, initializer_range=0.1, **SHAPE, **fields)
-        told = NerConfig(
+        settings_of_run = NerConfig(
             model_name_or_path="unused", do_train=True, feature_based=row, feature_cache_dir=str(tmp_path),
             per_device_eval_batch_size=2,
         )  # fmt: skip
-        told = dataclasses.replace(told, **(settings or {}))
-        return FeatureCache(told, BertReproModel(config).train(), torch.device("cpu"))
+        settings_of_run = dataclasses.replace(settings_of_run, **(settings or {}))
+        return FeatureCache(settings_of_run, BertReproModel(config).train(), torch.device("cpu"))
 
     return make
 
@@ -266,11 +266,11 @@ def test_other_tokens_never_meet_these_states(make_cache: Callable[..., FeatureC
     assert len(folders(tmp_path)) == 5
 
 
-def test_interrupted_it_leaves_nothing_that_is_taken_for_whole(
+def test_interrupted_it_leaves_nothing_that_is_taken_for_complete(
     make_cache: Callable[..., FeatureCache], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = make_cache()
-    expected = whole.load(tokenised()).values.copy()
+    complete = make_cache()
+    expected = complete.load(tokenised()).values.copy()
     shutil.rmtree(tmp_path / next(iter(folders(tmp_path))))
     cache, encode = make_cache(), FeatureCache._encode
 
@@ -283,7 +283,7 @@ def test_interrupted_it_leaves_nothing_that_is_taken_for_whole(
     with pytest.raises(KeyboardInterrupt):
         cache.load(tokenised())
     assert files(tmp_path) == set()
-    folder = tmp_path / whole._digest(tokenised())
+    folder = tmp_path / complete._digest(tokenised())
     (folder / f".{feature_based.STATES}.elsewhere.1").write_bytes(b"what a killed process leaves")
     monkeypatch.setattr(FeatureCache, "_encode", encode)
     assert np.array_equal(make_cache().load(tokenised()).values, expected)
@@ -313,7 +313,7 @@ def test_what_another_process_is_computing_is_waited_for(
     assert folder.resolve() not in run_files._held, "it is given back"
 
 
-def test_a_disk_without_room_is_told_before_it_is_full(
+def test_a_disk_without_room_is_reported_before_it_is_full(
     make_cache: Callable[..., FeatureCache], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)

@@ -1,4 +1,4 @@
-"""Fine-tuning by one process and by two, whole and interrupted: the same model, every dev example counted once.
+"""Fine-tuning by one process and by two, complete and interrupted: the same model, every dev example counted once.
 
 `accelerate launch --cpu --num_processes 2` starts one process only; on a CPU two are started as here.
 """
@@ -69,14 +69,14 @@ def assert_same_weights(left: Path, right: Path) -> None:
 def test_resume_after_every_step_is_bit_identical(
     all_families: dict[str, Family], start: Path, tmp_path: Path, name: str
 ) -> None:
-    family, whole = all_families[name], tmp_path / "whole"
-    assert recipe(name, *flags(family, start, whole, TRAIN, "--save_steps 1 --save_total_limit 5")) == 0
+    family, complete = all_families[name], tmp_path / "complete"
+    assert recipe(name, *flags(family, start, complete, TRAIN, "--save_steps 1 --save_total_limit 5")) == 0
     for step in range(1, 5):
-        checkpoint, again = whole / "checkpoints" / f"step-{step}", tmp_path / str(step)
+        checkpoint, again = complete / "checkpoints" / f"step-{step}", tmp_path / str(step)
         assert recipe(name, *flags(family, start, again, TRAIN, "--resume_from_checkpoint", checkpoint)) == 0
-        assert_same_weights(whole, again)
-        assert results(again)["metrics"] == results(whole)["metrics"]
-        assert (again / family.predictions).read_bytes() == (whole / family.predictions).read_bytes()
+        assert_same_weights(complete, again)
+        assert results(again)["metrics"] == results(complete)["metrics"]
+        assert (again / family.predictions).read_bytes() == (complete / family.predictions).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_two_processes_score_a_finished_model_to_the_byte(
 def test_two_processes_resume_bit_identically(
     all_families: dict[str, Family], start: Path, tmp_path: Path, name: str, adapter: str
 ) -> None:
-    family, whole, again = all_families[name], tmp_path / "whole", tmp_path / "again"
+    family, complete, again = all_families[name], tmp_path / "complete", tmp_path / "again"
     more = [adapter] if adapter else []
-    launch(TORCHRUN, family, *flags(family, start, whole, TRAIN, "--save_steps 2", *more))
-    checkpoint = whole / "checkpoints" / "step-2"
+    launch(TORCHRUN, family, *flags(family, start, complete, TRAIN, "--save_steps 2", *more))
+    checkpoint = complete / "checkpoints" / "step-2"
     launch(TORCHRUN, family, *flags(family, start, again, TRAIN, *more, "--resume_from_checkpoint", checkpoint))
-    assert_same_weights(whole, again)
-    assert results(again)["metrics"] == results(whole)["metrics"]
+    assert_same_weights(complete, again)
+    assert results(again)["metrics"] == results(complete)["metrics"]
 
 
 @pytest.mark.slow
@@ -137,15 +137,15 @@ def test_two_processes_resume_bit_identically(
 def test_what_two_processes_began_any_launcher_ends_with_the_same_scores(
     all_families: dict[str, Family], without_dropout: Path, tmp_path: Path, name: str
 ) -> None:
-    family, whole, begun = all_families[name], tmp_path / "whole", tmp_path / "begun"
-    assert recipe(name, *flags(family, without_dropout, whole, TRAIN)) == 0
+    family, complete, begun = all_families[name], tmp_path / "complete", tmp_path / "begun"
+    assert recipe(name, *flags(family, without_dropout, complete, TRAIN)) == 0
     launch(TORCHRUN, family, *flags(family, without_dropout, begun, TRAIN, "--save_steps 2"))
     resume = f"--resume_from_checkpoint {begun / 'checkpoints' / 'step-2'}"
     assert recipe(name, *flags(family, without_dropout, tmp_path / "python", TRAIN, *resume.split())) == 0
     launch(ACCELERATE, family, *flags(family, without_dropout, tmp_path / "accelerate", TRAIN, resume))
     for folder in (begun, tmp_path / "python", tmp_path / "accelerate"):
         assert results(folder)["rows_scored"] == family.written(folder) == family.rows
-        assert results(folder)["metrics"] == pytest.approx(results(whole)["metrics"], abs=1e-6)
+        assert results(folder)["metrics"] == pytest.approx(results(complete)["metrics"], abs=1e-6)
         assert training_log.read(folder / TRAIN_LOG)[-1]["step"] == 5
 
 

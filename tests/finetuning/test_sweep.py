@@ -73,8 +73,8 @@ def test_the_best_on_dev_is_published_as_a_single_run_is(swept: Path) -> None:
     weights = [safetensors.torch.load_file(path) for path in swept.rglob("model.safetensors")]
     assert len(weights) == 2  # the best run's own and the published one
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    stock = AutoModelForSequenceClassification.from_pretrained(swept)
-    assert stock.config.id2label == {0: "negative", 1: "positive"}
+    upstream = AutoModelForSequenceClassification.from_pretrained(swept)
+    assert upstream.config.id2label == {0: "negative", 1: "positive"}
     assert "best of 4 runs on the dev set" in (swept / "README.md").read_text()
     assert json.loads((swept / "status.json").read_text()) == {"code": 0, "reason": "done"}
 
@@ -140,8 +140,8 @@ def test_killed_in_the_middle_the_same_command_resumes(
     assert recipe("run_glue", *typed) == 0
     assert (done / "results.json").stat().st_mtime_ns == finished
     assert caplog.text.count("resuming from") == 1
-    whole = scores(swept)
-    assert scores(folder) == {name: whole[name] for name in scores(folder)} and len(scores(folder)) == 4
+    complete = scores(swept)
+    assert scores(folder) == {name: complete[name] for name in scores(folder)} and len(scores(folder)) == 4
 
 
 def test_a_run_that_is_not_finite_is_counted_and_the_others_go_on(world: Any, model: Path, tmp_path: Path) -> None:
@@ -149,10 +149,10 @@ def test_a_run_that_is_not_finite_is_counted_and_the_others_go_on(world: Any, mo
     assert recipe("run_glue", *typed) == 0
     found = results(tmp_path)["sweep"]
     assert found["not_finite"] == 1 and found["best"]["learning_rate"] == 1e-2
-    broken, whole = found["configurations"]
+    broken, complete = found["configurations"]
     assert (broken["runs"], broken["not_finite"], broken["splits"]) == (1, 1, {})
     accuracy = found["best"]["splits"]["validation"]["accuracy"]
-    assert whole["splits"]["validation"]["accuracy"] == {
+    assert complete["splits"]["validation"]["accuracy"] == {
         "mean": accuracy, "standard_deviation": None, "best": accuracy
     }  # fmt: skip
     assert json.loads((tmp_path / "sweep/lr1e+30-batch8-steps4/seed42/status.json").read_text())["code"] == 3
@@ -239,8 +239,8 @@ def test_degenerate_runs_stay_in_mean_and_deviation() -> None:
     assert found["splits"] == {"dev": {"f1": f1}}
     f1 = {"mean": pytest.approx(0.85), "standard_deviation": pytest.approx(0.0707107), "best": 0.9}
     assert found["without_degenerate"] == {"runs": 2, "splits": {"dev": {"f1": f1}}}
-    told, head, row = text_table(record).splitlines()
-    assert told == "f1 on dev, 4 runs; best 0.9000: learning rate 2e-05, batch 32, 3 epochs, seed 2"
+    title, head, row = text_table(record).splitlines()
+    assert title == "f1 on dev, 4 runs; best 0.9000: learning rate 2e-05, batch 32, 3 epochs, seed 2"
     assert row.split() == "2e-05 32 3 4 0.7333 0.2082 0.9000 2 1 0.8500 0.0707 1".split()
     assert "mean without degenerate" in head and len(head) == len(row)
 
@@ -340,7 +340,7 @@ def test_a_run_resumes_with_the_data_and_settings_it_had(
     typed = f"--model_name_or_path {model} --do_train --save_steps 2 --train_batch_size 4 --output_dir {folder}"
     assert recipe("run_glue", typed, f"--max_steps 4 --train_file {train}") == 0
     published = (folder / "config.json").read_bytes()
-    for more, told in (
+    for more, message in (
         (f"--max_steps 6 --train_file {own_rows(tmp_path / 'a.csv', 'agree refuse')}", "its run had the labels"),
         (
             f"--max_steps 6 --train_file {own_rows(tmp_path / 'b.csv', 'yes no', 9)}",
@@ -351,7 +351,7 @@ def test_a_run_resumes_with_the_data_and_settings_it_had(
         (f"--max_steps 3 --train_file {train}", "has taken 4 steps, and this one is to take 3 in all"),
     ):
         assert recipe("run_glue", typed, more, "--resume_from_checkpoint latest") == 2
-        assert told in capsys.readouterr().err.splitlines()[-1]
+        assert message in capsys.readouterr().err.splitlines()[-1]
         assert (folder / "config.json").read_bytes() == published
     longer = f"--max_steps 6 --train_file {train} --resume_from_checkpoint latest"
     assert recipe("run_glue", typed, longer) == 2

@@ -2,7 +2,7 @@
 
     python tests/golden/reproduce.py path/to/evaluate-v1.1.py path/to/evaluate-v2.0.py path/to/conlleval glue
 
-The scorers are not part of this project: name those that you have, under these names. `glue` stands for the functions
+The scorers are not part of this project: name those that you have, under these names. `glue` is for the functions
 of scikit-learn and scipy that GLUE's evaluation calls. Says where a scorer's SHA-256 is not the recorded one, and ends
 with 1 where a number differs.
 """
@@ -87,8 +87,8 @@ def main() -> int:
             sys.stdout.write(f"{name}: SHA-256 {sha256}, on record {record['scorer_sha256']}\n")
         equal = now == record["printed"]
         differ += not equal
-        told = "equal" if equal else f"printed {now}, on record {record['printed']}"
-        sys.stdout.write(f"{name}: {told}\n")
+        verdict = "equal" if equal else f"printed {now}, on record {record['printed']}"
+        sys.stdout.write(f"{name}: {verdict}\n")
     return int(differ > 0)
 
 

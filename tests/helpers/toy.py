@@ -132,17 +132,17 @@ def losses(config: ToyConfig) -> list[float]:
 
 def resume_everywhere(config: ToyConfig) -> None:
     """Trains once with a checkpoint at every step, then again from each of them; fails unless all ends are equal."""
-    whole = make_trainer(dataclasses.replace(config, save_steps=1, save_total_limit=config.max_steps or 1))
-    whole.train()
+    complete = make_trainer(dataclasses.replace(config, save_steps=1, save_total_limit=config.max_steps or 1))
+    complete.train()
     for step in range(1, config.max_steps or 1):
         start = str(Path(config.output_dir) / "checkpoints" / f"step-{step}")
         folder = f"{config.output_dir}-{step}"
         again = make_trainer(dataclasses.replace(config, resume_from_checkpoint=start, output_dir=folder))
         again.train()
-        for name, value in whole.model.state_dict().items():
+        for name, value in complete.model.state_dict().items():
             if not torch.equal(value, again.model.state_dict()[name]):
                 raise SystemExit(f"{name} differs after resuming from step {step}")
-        if whole.accelerator.is_main_process and losses(again.config) != losses(whole.config)[step:]:
+        if complete.accelerator.is_main_process and losses(again.config) != losses(complete.config)[step:]:
             raise SystemExit(f"losses differ after resuming from step {step}")
 
 

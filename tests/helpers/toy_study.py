@@ -18,7 +18,7 @@ from bert_repro.tasks import TASKS
 
 
 class ToyRun:
-    """Stands in for the recipes: writes what a run leaves, with a score that its settings decide, and logs itself."""
+    """Replaces the recipes: writes what a run leaves, with a score that its settings decide, and logs itself."""
 
     def __init__(self, log: Path, seconds: float) -> None:
         self.log, self.seconds = log, seconds

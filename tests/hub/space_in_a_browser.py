@@ -105,17 +105,17 @@ def wait_for_answer(panel: Locator) -> str:
     return re.sub(r"\s+", " ", panel.inner_text())
 
 
-def wait_for_message(panel: Locator, told: str) -> None:
+def wait_for_message(panel: Locator, message: str) -> None:
     """Waits for a message in place of an answer."""
     panel.get_by_text("⚠️").wait_for()
-    expect(panel.get_by_text("⚠️")).to_have_text(re.compile(told), timeout=PATIENCE)
+    expect(panel.get_by_text("⚠️")).to_have_text(re.compile(message), timeout=PATIENCE)
     assert not panel.get_by_test_id("label-output-value").filter(visible=True).count(), "an old answer stays"
 
 
 def check_wrong_models(page: Page, other: str) -> None:
     """A model without the head, and one that does not exist."""
-    for name, told in ((other, "cannot do this; take a"), ("nowhere/nothing", "neither a folder here nor an id")):
-        wait_for_message(use(page, "Mask", {MODEL: name, **INPUTS["Mask"]}), told)
+    for name, message in ((other, "cannot do this; take a"), ("nowhere/nothing", "neither a folder here nor an id")):
+        wait_for_message(use(page, "Mask", {MODEL: name, **INPUTS["Mask"]}), message)
 
 
 def check_width(page: Page) -> None:
@@ -145,13 +145,13 @@ def main(screenshots: Path, models: list[str]) -> None:
                 sys.stdout.write(f"{name}: {wait_for_answer(use(page, tab, fields))[:200]}\n")
                 check_width(page)
                 page.screenshot(path=screenshots / f"{name}-{tab.lower()}.png", full_page=True)
-            for tab, fields, told in WRONG:
-                wait_for_message(use(page, tab, fields), told)
+            for tab, fields, message in WRONG:
+                wait_for_message(use(page, tab, fields), message)
                 page.screenshot(path=screenshots / f"{name}-message.png")
             check_wrong_models(page, classifier)
         browser.close()
     assert "Traceback" not in log.read_text(), f"the server's log has a traceback: {log}"
-    sys.stdout.write("every tab answered, every wrong input was told\n")
+    sys.stdout.write("every tab answered, every wrong input was answered by a message\n")
 
 
 if __name__ == "__main__":

@@ -88,11 +88,11 @@ def test_loads_three_ways_with_equal_outputs(tmp_path, tokenizer, remote_code):
     folder = export_checkpoint(model, tokenizer, tmp_path / "toy", results=RECORD)
     auto = transformers.AutoModelForSequenceClassification
     loaded = {
-        "stock": auto.from_pretrained(folder),
+        "upstream": auto.from_pretrained(folder),
         "remote": auto.from_pretrained(folder, trust_remote_code=True),
         "plugin": bert_repro.BertReproForSequenceClassification.from_pretrained(folder),
     }
-    assert type(loaded["stock"]) is transformers.BertForSequenceClassification
+    assert type(loaded["upstream"]) is transformers.BertForSequenceClassification
     assert type(loaded["remote"]).__name__ == "BertReproForSequenceClassification"
     assert type(loaded["remote"]) is not type(loaded["plugin"])
     inputs = transformers.AutoTokenizer.from_pretrained(folder)(
@@ -119,9 +119,9 @@ def test_every_snippet_of_a_card_runs(head, tmp_path, tokenizer, monkeypatch, re
 def test_snippets_run_in_processes_that_only_know_the_card(tmp_path, tokenizer):
     folder = export_checkpoint(tiny("BertReproForPreTraining"), tokenizer, tmp_path / "toy", results=RECORD)
     environment = {**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
-    stock, remote, plugin = snippets(folder)
+    upstream, remote, plugin = snippets(folder)
     no_plugin = "import sys; sys.modules['bert_repro'] = None\n"
-    for code in (no_plugin + stock, no_plugin + remote, plugin):
+    for code in (no_plugin + upstream, no_plugin + remote, plugin):
         options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
         done = subprocess.run([sys.executable, "-c", code], **options)
         assert done.returncode == 0, done.stderr
@@ -157,9 +157,9 @@ def test_what_is_made_from_weights_goes_with_them(tmp_path, tokenizer):
 def test_a_run_that_is_published_again_leaves_nothing_of_an_earlier_best(tmp_path, tokenizer):
     best = export_checkpoint(tiny(), tokenizer, tmp_path / "best", results=RECORD)
     (best / "predictions.test.tsv").write_text("of these weights")
-    stale = leave_an_older_model(tmp_path / "whole")
-    (tmp_path / "whole" / "notes.txt").write_text("mine")
-    folder = republish(best, tmp_path / "whole", results=json.loads((best / "results.json").read_text("utf-8")))
+    stale = leave_an_older_model(tmp_path / "complete")
+    (tmp_path / "complete" / "notes.txt").write_text("mine")
+    folder = republish(best, tmp_path / "complete", results=json.loads((best / "results.json").read_text("utf-8")))
     assert [name for name in stale if (folder / name).exists()] == ["predictions.test.tsv"]
     assert (folder / "predictions.test.tsv").read_text() == "of these weights"
     assert (folder / "notes.txt").exists()
@@ -231,7 +231,7 @@ def test_a_file_is_on_disk_before_it_moves_into_place(tmp_path, tokenizer, monke
     monkeypatch.setattr(os, "replace", replace)
     folder = export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
     assert {name for name, _ in moved} == {path.name for path in folder.iterdir()}
-    assert all(whole for _, whole in moved), moved
+    assert all(complete for _, complete in moved), moved
     assert folder.stat().st_ino in flushed, "the folder's list of files too"
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o666 & ~files._MASK}, "one mode"
 
@@ -241,19 +241,19 @@ def test_a_run_is_published_again_under_a_record_of_its_own(tmp_path, tokenizer)
     for name in ("status.json", ".hidden", "predictions.tsv"):
         (best / name).write_text(name)
     (tmp_path / "search").mkdir()
-    (tmp_path / "search" / "table.txt").write_text("cells")
+    (tmp_path / "search" / "table.txt").write_text("table")
     results = {**json.loads((best / "results.json").read_text("utf-8")), "metrics": {"accuracy": 0.75}}
-    folder = republish(best, tmp_path / "whole", results=results, files=[tmp_path / "search"])
+    folder = republish(best, tmp_path / "complete", results=results, files=[tmp_path / "search"])
     expected = {path.name for path in best.iterdir()} - {"status.json", ".hidden"} | {"search"}
     assert {path.name for path in folder.iterdir()} == expected
-    assert (folder / "search" / "table.txt").read_text() == "cells"
+    assert (folder / "search" / "table.txt").read_text() == "table"
     assert json.loads((folder / "results.json").read_text("utf-8"))["metrics"] == {"accuracy": 0.75}
     card = (folder / "README.md").read_text("utf-8")
-    assert "# whole" in card and "| validation | accuracy | 0.7500 |" in card
+    assert "# complete" in card and "| validation | accuracy | 0.7500 |" in card
     assert bert_repro.BertReproForSequenceClassification.from_pretrained(folder).config.num_labels == 3
 
 
-def test_an_interruption_while_saving_leaves_the_earlier_export_whole(tmp_path, tokenizer, monkeypatch):
+def test_an_interruption_while_saving_leaves_the_earlier_export_complete(tmp_path, tokenizer, monkeypatch):
     folder = export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     monkeypatch.setattr(export, "make_card", lambda *_: 1 / 0)

@@ -1,4 +1,4 @@
-"""Fine-tuned heads, adapters, shards, bfloat16 and a stock Trainer's save load three ways with equal outputs."""
+"""Fine-tuned heads, adapters, shards, bfloat16 and a upstream Trainer's save load three ways with equal outputs."""
 
 import dataclasses
 from pathlib import Path
@@ -43,11 +43,11 @@ def batch(class_name: str) -> dict[str, torch.Tensor]:
 def three_ways(folder: Path, class_name: str, **options: object) -> dict[str, torch.nn.Module]:
     auto = getattr(transformers, AUTO[class_name])
     found = {
-        "stock": auto.from_pretrained(folder, **options),
+        "upstream": auto.from_pretrained(folder, **options),
         "remote": auto.from_pretrained(folder, trust_remote_code=True, **options),
         "plugin": getattr(bert_repro, class_name).from_pretrained(folder, **options),
     }
-    assert type(found["stock"]).__module__ == "transformers.models.bert.modeling_bert"
+    assert type(found["upstream"]).__module__ == "transformers.models.bert.modeling_bert"
     assert type(found["remote"]).__module__.startswith("transformers_modules")
     return found
 
@@ -73,12 +73,12 @@ def test_fine_tuned_heads_keep_their_labels(name, tmp_path):
     model = model_of(task.head, **settings)
     folder = export_checkpoint(model, tokenizer(), tmp_path / name)
     assert_equal(folder, task.head, model)
-    stock = transformers.AutoConfig.from_pretrained(folder)
+    upstream = transformers.AutoConfig.from_pretrained(folder)
     if task.label_names:
-        assert tuple(stock.id2label.values()) == task.label_names
-        assert stock.label2id == {label: index for index, label in enumerate(task.label_names)}
+        assert tuple(upstream.id2label.values()) == task.label_names
+        assert upstream.label2id == {label: index for index, label in enumerate(task.label_names)}
     if name == "squad_v2":
-        assert stock.null_score_diff_threshold == -1.5
+        assert upstream.null_score_diff_threshold == -1.5
 
 
 @pytest.mark.parametrize("class_name", ["BertReproForPreTraining", "BertReproForTokenClassification"])
@@ -100,7 +100,7 @@ def test_bfloat16_comes_back_as_it_was_saved(tmp_path):
         torch.testing.assert_close(other.eval()(**inputs).logits, model.float()(**inputs).logits, rtol=1e-5, atol=1e-5)
 
 
-def test_a_stock_trainers_save(tmp_path):
+def test_a_upstream_trainers_save(tmp_path):
     name = "BertReproForSequenceClassification"
     model = model_of(name, id2label={0: "dull", 1: "lively"})
     rows = [{"input_ids": [2, 5, 3], "labels": 0}, {"input_ids": [2, 6, 3], "labels": 1}]

@@ -51,7 +51,7 @@ def test_cards_of_all_tasks_are_accepted_by_us_and_by_the_hubs_types(name):
 
 
 def data_files(root: Path) -> dict[str, FinetuningConfig]:
-    """A run on one's own files of every family that takes some."""
+    """A run on custom data of every family that takes some."""
     (root / "own.csv").write_text("text,label\nA river.,x\nA stone.,y\n")
     (root / "own.txt").write_text("Paris B-LOC\nfalls O\n")
     start = {"model_name_or_path": "org/bert-mini", "do_train": True}
@@ -144,7 +144,7 @@ def test_what_the_hub_accepts_is_accepted(changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"license": None}, "license: is missing"),
         ({"license": "Apache 2"}, "license: 'Apache 2' is not a license as the Hub spells it"),
@@ -176,8 +176,8 @@ def test_what_the_hub_accepts_is_accepted(changes):
         ({"base_model": None, "base_model_relation": "finetune"}, "base_model_relation: says nothing without"),
     ],
 )
-def test_what_is_wrong_is_named(changes, told):
-    assert [fault for fault in find_card_errors(card_with(**changes)) if told in fault], find_card_errors(
+def test_what_is_wrong_is_named(changes, message):
+    assert [fault for fault in find_card_errors(card_with(**changes)) if message in fault], find_card_errors(
         card_with(**changes)
     )
 

@@ -1,4 +1,4 @@
-"""Folders reach a Hub whole, once, checked, and every refusal is one line. The Hub is a local server; see fake_hub."""
+"""Complete folders reach a Hub once, checked, and every refusal is one line. The Hub is a local server (fake_hub)."""
 
 import hashlib
 import json
@@ -184,7 +184,7 @@ def test_no_path_of_this_machine_is_sent(hub, folder):
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "message"),
     [
         (Fault("PUT /lfs", "corrupt"), "sha256 of the uploaded object is not"),
         (Fault("POST .*/commit/", "corrupt"), "the checksum of .* is not that of the file that was sent"),
@@ -194,12 +194,12 @@ def test_no_path_of_this_machine_is_sent(hub, folder):
     ],
     ids=["bad object", "bad commit", "quota of large files", "quota", "another push"],
 )
-def test_a_refusal_is_one_line_and_exit_code_2(hub, folder, capsys, fault, told):
+def test_a_refusal_is_one_line_and_exit_code_2(hub, folder, capsys, fault, message):
     hub.faults = [fault]
     assert run_recipe("--folder", folder, "--hub_model_id", REPO) == 2
     said = capsys.readouterr().err
     (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert re.search(told, line), line
+    assert re.search(message, line), line
     assert "Traceback" not in said and WRITER not in said
 
 
@@ -209,7 +209,7 @@ def run_recipe(*arguments: object) -> int:
     return int(raised.value.code or 0)
 
 
-def test_who_is_not_logged_in_is_told_how(hub, folder, monkeypatch):
+def test_who_is_not_logged_in_is_reported_how(hub, folder, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(UserError, match=r"hf auth login"):
         push_folder(folder, REPO)
@@ -218,12 +218,12 @@ def test_who_is_not_logged_in_is_told_how(hub, folder, monkeypatch):
 def test_a_hub_out_of_reach_is_named(hub, folder, monkeypatch):
     nowhere = "http://127.0.0.1:1"
     monkeypatch.setattr(constants, "ENDPOINT", nowhere)
-    told = rf"^--hub_model_id org/toy: .+; is {nowhere} within reach\?; nothing was uploaded$"
-    with pytest.raises(UserError, match=told):
+    message = rf"^--hub_model_id org/toy: .+; is {nowhere} within reach\?; nothing was uploaded$"
+    with pytest.raises(UserError, match=message):
         push_folder(folder, REPO)
 
 
-def test_who_may_not_write_there_is_told_so(hub, folder, monkeypatch):
+def test_who_may_not_write_there_is_reported_so(hub, folder, monkeypatch):
     with pytest.raises(UserError, match=r"rights to create a model under the namespace 'others'"):
         push_folder(folder, "others/toy")
     monkeypatch.setenv("HF_TOKEN", READER)
@@ -240,8 +240,8 @@ def test_an_id_that_is_none(hub, folder):
 def test_a_dry_run_refuses_an_id_that_is_none(hub, folder, capsys, name):
     for more in ("--dry_run", ""):
         assert run_recipe(*f"--folder {folder} --hub_model_id {name} {more}".split()) == 2
-        told = capsys.readouterr()
-        assert f"--hub_model_id {name}: " in told.err and not told.out
+        printed = capsys.readouterr()
+        assert f"--hub_model_id {name}: " in printed.err and not printed.out
     assert not hub.requests and not hub.repos
 
 
@@ -323,8 +323,8 @@ def test_checkpoints_become_revisions(hub, folder, monkeypatch):
 def test_a_checkpoints_card_says_what_is_known_of_the_checkpoint(hub, folder):
     shutil.rmtree(folder / "checkpoints")
     checkpoint = add_checkpoint(folder, 20)
-    whole = {"steps": 40, "batch": 8, "tokens": 123_456, "seconds": 9.5, "flops": 7e12}
-    card = checkpoint_card(checkpoint, {"train": whole}, REPO)
+    complete = {"steps": 40, "batch": 8, "tokens": 123_456, "seconds": 9.5, "flops": 7e12}
+    card = checkpoint_card(checkpoint, {"train": complete}, REPO)
     assert "| steps | 20 |" in card and "| steps_of_the_run | 40 |" in card and "| batch | 8 |" in card
     assert not any(f"| {name} |" in card for name in ("tokens", "seconds", "flops"))
     assert "from bert_repro import BertReproForSequenceClassification" in card
@@ -352,7 +352,9 @@ def test_no_token_is_sent_elsewhere_or_stored(hub, folder):
     assert storing and set(storing) == {f"Bearer {WRITER}"}
 
 
-@pytest.mark.parametrize("fault", [None, Fault("GET .*/resolve/.*/model-00001", "corrupt")], ids=["whole", "changed"])
+@pytest.mark.parametrize(
+    "fault", [None, Fault("GET .*/resolve/.*/model-00001", "corrupt")], ids=["complete", "changed"]
+)
 def test_a_download_that_changed_on_its_way_is_found(hub, folder, fault):
     # Over HTTP huggingface_hub compares sizes only, so the README names the command that compares checksums.
     push_folder(folder, REPO)
@@ -365,7 +367,7 @@ def test_a_download_that_changed_on_its_way_is_found(hub, folder, fault):
     assert found.checked_count >= 3
 
 
-STOCK = """
+UPSTREAM = """
 import sys
 sys.modules["bert_repro"] = None
 import torch
@@ -386,18 +388,18 @@ print(AutoModelForSequenceClassification.from_pretrained("org/secret").config.id
 """
 
 
-def test_a_process_of_stock_transformers_pulls_it(hub, folder, tmp_path):
+def test_a_process_of_upstream_transformers_pulls_it(hub, folder, tmp_path):
     push_folder(folder, REPO)
     push_folder(folder, "org/secret", private=True)
     hub.faults = [Fault("GET .*/resolve/.*/model-00001", "cut")]
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
     environment |= {"HF_HUB_OFFLINE": "0", "HF_TOKEN": WRITER, "HF_HUB_DISABLE_TELEMETRY": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", STOCK], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", UPSTREAM], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    told = done.stdout.split("\n")
-    label, difference = told[0].split()
+    printed = done.stdout.split("\n")
+    label, difference = printed[0].split()
     assert label in LABELS.values() and abs(float(difference)) < 1e-5
-    assert told[1:3] == ["not valid", "lively"]
+    assert printed[1:3] == ["not valid", "lively"]
     assert json.loads(hub.repos[REPO].tree("main")[1]["config.json"])["id2label"]["1"] == "lively"

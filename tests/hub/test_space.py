@@ -1,4 +1,4 @@
-"""The demo Space: the commands of its README publish it whole, and its files agree with each other."""
+"""The demo Space: the commands of its README publish it complete, and its files agree with each other."""
 
 import os
 import re

@@ -36,7 +36,7 @@ def test_a_run_pushes_its_model_and_its_checkpoints(hub, world, tmp_path):
     assert repo.tree("step-4")[1]["model.safetensors"] == main["model.safetensors"]
 
 
-def test_an_upload_that_fails_leaves_a_whole_folder(hub, world, tmp_path, capsys):
+def test_an_upload_that_fails_leaves_a_complete_folder(hub, world, tmp_path, capsys):
     hub.faults = [Fault("POST .*/commit/main", "refuse", 1, 403, "Storage quota exceeded")]
     assert pretrain(world, tmp_path / "run", "--push_to_hub", "--hub_model_id", "org/tiny") == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
@@ -49,16 +49,16 @@ def test_an_upload_that_fails_leaves_a_whole_folder(hub, world, tmp_path, capsys
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ("--push_to_hub --hub_model_id others/tiny", "rights to create a model"),
         ("--push_to_hub", "--push_to_hub needs --hub_model_id"),
         ("--hub_strategy every_save", "--hub_strategy every_save needs --push_to_hub"),
     ],
 )
-def test_what_cannot_be_pushed_is_told_before_training(hub, world, tmp_path, capsys, more, told):
+def test_what_cannot_be_pushed_is_reported_before_training(hub, world, tmp_path, capsys, more, message):
     assert pretrain(world, tmp_path / "run", *more.split()) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "run" / "train_log.jsonl").exists()
 
 

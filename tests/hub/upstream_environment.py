@@ -83,7 +83,7 @@ def read(root: Path) -> None:
         if folder.name in PIPELINES:
             task, text = PIPELINES[folder.name]
             assert transformers.pipeline(task, model=str(folder))(text)
-        sys.stdout.write(f"{folder.name}: stock {differences[0]:.1e}, remote code {differences[1]:.1e}\n")
+        sys.stdout.write(f"{folder.name}: upstream {differences[0]:.1e}, remote code {differences[1]:.1e}\n")
 
 
 def difference(model: torch.nn.Module, folder: Path) -> float:

@@ -1,4 +1,4 @@
-"""Features in files equal those of stock transformers, text by text."""
+"""Features in files equal those of upstream transformers, text by text."""
 
 import json
 from pathlib import Path
@@ -43,11 +43,11 @@ def extract(model: Path, source: Path, target: Path, *arguments: object) -> int:
 
 
 def expected(model: Path) -> list[list[torch.Tensor]]:
-    """All hidden states of each text, by stock transformers."""
-    stock, tokenizer = AutoModel.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model)
+    """All hidden states of each text, by upstream transformers."""
+    upstream, tokenizer = AutoModel.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model)
     inputs = [tokenizer(text, truncation=True, max_length=LENGTH, return_tensors="pt") for text in TEXTS]
     with torch.no_grad():
-        return [[state[0] for state in stock(**one, output_hidden_states=True).hidden_states] for one in inputs]
+        return [[state[0] for state in upstream(**one, output_hidden_states=True).hidden_states] for one in inputs]
 
 
 def close(found: Any, wanted: torch.Tensor) -> bool:
@@ -135,7 +135,7 @@ def test_bad_input(model: Path, texts: Path, tmp_path: Path, capsys: pytest.Capt
     there.touch()
     folder.mkdir()
     half.write_text('{"text": "a \\ud83d"}\n')
-    for source, target, told in (
+    for source, target, message in (
         (tmp_path / "no.txt", tmp_path / "f.parquet", "no.txt: no such file"),
         (texts, tmp_path / "f.npy", "features are written as Parquet; name it .parquet"),
         (texts, there, "exists; name another or give --overwrite_output_file"),
@@ -144,7 +144,7 @@ def test_bad_input(model: Path, texts: Path, tmp_path: Path, capsys: pytest.Capt
         (half, tmp_path / "f.parquet", "line 1: field 'text' has half a surrogate pair at character 3; repair it"),
     ):
         assert extract(model, source, target) == 2
-        assert told in capsys.readouterr().err.splitlines()[-1]
+        assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_empty_lines_between_json_lines_are_no_texts(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_every_head_is_compared():
     assert names == {head.ours for head in bert_repro.models.configuration_bert_repro.HEADS.values()}
 
 
-def test_a_stock_folder_is_exported_too(tmp_path):
+def test_a_upstream_folder_is_exported_too(tmp_path):
     transformers.BertForQuestionAnswering(transformers.BertConfig(**SIZES)).save_pretrained(tmp_path)
     assert onnx.load_model(tmp_path).__class__ is bert_repro.BertReproForQuestionAnswering
 
@@ -123,23 +123,23 @@ def test_a_bilstm_is_refused_in_one_line(publish, capsys, head, fields):
     with pytest.raises(SystemExit) as raised:
         cli.main("export_onnx", argv=["--folder", str(folder)])
     assert raised.value.code == 2
-    told = [line for line in capsys.readouterr().err.splitlines() if "BiLSTM" in line]
-    assert len(told) == 1 and "bilstm_size 6" in told[0] and "use it with PyTorch" in told[0]
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "BiLSTM" in line]
+    assert len(warnings) == 1 and "bilstm_size 6" in warnings[0] and "use it with PyTorch" in warnings[0]
     assert not (folder / "onnx").exists()
 
 
-def test_what_cannot_be_exported_is_told_in_one_line(publish, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_exported_is_reported_in_one_line(publish, tmp_path, monkeypatch, capsys):
     _, folder = publish("Model")
     (folder / "onnx").mkdir()
     (folder / "onnx" / "model.onnx").write_bytes(b"mine")
     wrong = tmp_path / "wrong"
     wrong.mkdir()
     (wrong / "config.json").write_text(json.dumps({"model_type": "gpt2", "architectures": ["GPT2Model"]}))
-    for path, told in ((folder, "exists"), (wrong, "model_type 'gpt2'"), (tmp_path / "nowhere", "no such folder")):
+    for path, message in ((folder, "exists"), (wrong, "model_type 'gpt2'"), (tmp_path / "nowhere", "no such folder")):
         with pytest.raises(SystemExit) as raised:
             cli.main("export_onnx", argv=["--folder", str(path)])
         assert raised.value.code == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert (folder / "onnx" / "model.onnx").read_bytes() == b"mine"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="run: pip install onnx onnxruntime onnxscript"):

@@ -108,7 +108,7 @@ def test_next_sentence_prediction(published, head):
         follows("one text")
 
 
-def test_our_class_in_a_stock_pipeline(published):
+def test_our_class_in_a_upstream_pipeline(published):
     folder = published("BertReproForSequenceClassification", is_decoder=True)
     classify = transformers.pipeline("text-classification", model=folder)
     assert type(classify.model) is bert_repro.BertReproForSequenceClassification

@@ -116,8 +116,8 @@ def test_the_stored_threshold_decides(folder, tmp_path, answer):
         found = stored(question=QUESTION, context=SHORT, top_k=3)
         assert bool(found[0]["answer"]) is answers
         assert stored(question=QUESTION, context=SHORT, handle_impossible_answer=False)["answer"]
-        turned = stored(question=QUESTION, context=SHORT, null_score_diff_threshold=-threshold)
-        assert bool(turned["answer"]) is not answers
+        flipped = stored(question=QUESTION, context=SHORT, null_score_diff_threshold=-threshold)
+        assert bool(flipped["answer"]) is not answers
         if not answers:
             assert (found[0]["start"], found[0]["end"]) == (0, 0)
 
@@ -128,7 +128,7 @@ def test_several_questions_about_one_passage(answer):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "told"),
+    ("inputs", "message"),
     [
         ({"question": "", "context": SHORT}, "question is ''"),
         ({"question": QUESTION, "context": " "}, "context is ' '"),
@@ -136,10 +136,10 @@ def test_several_questions_about_one_passage(answer):
         (["Where?"], "takes {'question'"),
     ],
 )
-def test_inputs_that_are_none(answer, inputs, told):
+def test_inputs_that_are_none(answer, inputs, message):
     with pytest.raises(UserError) as raised:
         answer(inputs)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_parameters_that_are_none(answer):

@@ -162,8 +162,8 @@ def test_a_bad_pair_is_one_line_and_code_2(folder, tmp_path, capfd, line, reason
 
 
 def test_a_truncated_archive_and_an_empty_text_are_refused(folder, tmp_path, capfd):
-    whole = write_pairs(tmp_path / "whole.jsonl.xz", pairs("p", *[("it was", "it do")] * 50)).read_bytes()
-    (tmp_path / "cut.jsonl.xz").write_bytes(whole[:-20])
+    complete = write_pairs(tmp_path / "complete.jsonl.xz", pairs("p", *[("it was", "it do")] * 50)).read_bytes()
+    (tmp_path / "cut.jsonl.xz").write_bytes(complete[:-20])
     (tmp_path / "texts.txt").write_text("the cat\n\nit\n", encoding="utf-8")
     common = ["--model_name_or_path", folder, "--output_dir", tmp_path / "out"]
     assert recipe("score_sentences", *common, "--minimal_pairs", tmp_path / "cut.jsonl.xz") == 2

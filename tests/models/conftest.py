@@ -33,7 +33,7 @@ class Tiny:
         return BertReproConfig(**{**SIZES, **NO_DROPOUT, **fields})
 
     @staticmethod
-    def stock_config(**fields: Any) -> transformers.BertConfig:
+    def upstream_config(**fields: Any) -> transformers.BertConfig:
         return transformers.BertConfig(**{**SIZES, **NO_DROPOUT, **fields})
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The configuration: stock's fields, and clear refusals."""
+"""The configuration: upstream's fields, and clear refusals."""
 
 import dataclasses
 import json
@@ -16,12 +16,12 @@ OURS |= {"class_weights", "label_smoothing", "label_thresholds"}
 OURS |= {"bilstm_size", "bilstm_layers", "token_features", "normalize_feature_weights"}
 
 
-def test_fields_and_defaults_are_those_of_stock_bert():
+def test_fields_and_defaults_are_those_of_upstream_bert():
     ours = {field.name for field in dataclasses.fields(BertReproConfig)}
     assert ours - OURS == {field.name for field in dataclasses.fields(transformers.BertConfig)}
-    stock = transformers.BertConfig().to_dict()
+    upstream = transformers.BertConfig().to_dict()
     assert {name: value for name, value in BertReproConfig().to_dict().items() if name not in OURS} == {
-        **stock,
+        **upstream,
         "model_type": "bert_repro",
     }
 
@@ -79,7 +79,7 @@ def test_a_causal_model_pools_its_last_token(tiny):
     assert BertReproForSequenceClassification(config).config.pool_token == "last"
 
 
-def test_a_stock_config_is_read_without_a_warning(tmp_path, tiny, warnings_logged):
+def test_a_upstream_config_is_read_without_a_warning(tmp_path, tiny, warnings_logged):
     transformers.BertConfig(**tiny.sizes, id2label={0: "no", 1: "yes", 2: "maybe"}).save_pretrained(tmp_path)
     config = BertReproConfig.from_pretrained(tmp_path)
     assert warnings_logged() == []
@@ -125,11 +125,11 @@ def test_a_saved_configuration_comes_back_equal(tmp_path, tiny):
         ("SomebodysOwnHead", "last", "bert_repro"),
     ],
 )
-def test_model_type_is_stock_only_where_stock_would_compute_the_same(architecture, pool_token, model_type):
+def test_model_type_is_upstream_only_where_upstream_would_compute_the_same(architecture, pool_token, model_type):
     config = BertReproConfig(pool_token=pool_token, architectures=[architecture])
     assert config.published()["model_type"] == model_type
 
 
-def test_architectures_name_the_stock_classes():
+def test_architectures_name_the_upstream_classes():
     config = BertReproConfig(architectures=["BertReproForCausalLM"], is_decoder=True)
     assert config.published()["architectures"] == ["BertLMHeadModel"]

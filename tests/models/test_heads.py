@@ -26,7 +26,7 @@ class HeadTests:
         self.tiny = tiny
         head = HEADS[self.auto_class]
         self.model_class = getattr(bert_repro, head.ours)
-        self.stock_class = getattr(transformers, head.upstream)
+        self.upstream_class = getattr(transformers, head.upstream)
         torch.manual_seed(0)
 
     # What a subclass says about its head
@@ -44,11 +44,11 @@ class HeadTests:
         return self.model_class(config)
 
     def pair(self, implementation: str = "eager"):
-        """Ours and the stock model with equal weights, ours under the configuration that decodes all positions."""
-        stock = self.stock_class(self.tiny.stock_config(**self.fields, attn_implementation=implementation))
+        """Ours and the upstream model with equal weights, ours under the configuration that decodes all positions."""
+        upstream = self.upstream_class(self.tiny.upstream_config(**self.fields, attn_implementation=implementation))
         ours = self.model(implementation, sparse_prediction=False)
-        ours.load_state_dict(stock.state_dict())
-        return ours, stock
+        ours.load_state_dict(upstream.state_dict())
+        return ours, upstream
 
     def inputs(self) -> dict[str, torch.Tensor]:
         batch = self.batch()
@@ -57,34 +57,34 @@ class HeadTests:
     def backward(self, outputs) -> None:
         outputs["loss"].backward()
 
-    # Parity with the stock class
+    # Parity with the upstream class
 
     @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-    def test_outputs_and_gradients_equal_stock(self, implementation):
-        ours, stock = self.pair(implementation)
+    def test_outputs_and_gradients_equal_upstream(self, implementation):
+        ours, upstream = self.pair(implementation)
         inputs = self.inputs()
-        our_outputs, stock_outputs = ours(**inputs), stock(**inputs)
-        for name, expected in stock_outputs.items():
+        our_outputs, upstream_outputs = ours(**inputs), upstream(**inputs)
+        for name, expected in upstream_outputs.items():
             if torch.is_tensor(expected):
                 self.tiny.assert_close(our_outputs[name], expected, name)
         self.backward(our_outputs)
-        self.backward(stock_outputs)
-        expected_gradients = gradients(stock)
+        self.backward(upstream_outputs)
+        expected_gradients = gradients(upstream)
         assert gradients(ours).keys() == expected_gradients.keys()
         for name, gradient in gradients(ours).items():
             self.tiny.assert_close(gradient, expected_gradients[name], name)
 
     def test_state_dicts_interchange(self):
-        ours, stock = self.pair()
-        assert list(ours.state_dict()) == list(stock.state_dict())
-        stock.load_state_dict(ours.state_dict(), strict=True)
+        ours, upstream = self.pair()
+        assert list(ours.state_dict()) == list(upstream.state_dict())
+        upstream.load_state_dict(ours.state_dict(), strict=True)
 
-    def test_loads_a_stock_folder_without_a_warning(self, tmp_path, warnings_logged):
-        stock = self.stock_class(self.tiny.stock_config(**self.fields))
-        stock.save_pretrained(tmp_path)
+    def test_loads_a_upstream_folder_without_a_warning(self, tmp_path, warnings_logged):
+        upstream = self.upstream_class(self.tiny.upstream_config(**self.fields))
+        upstream.save_pretrained(tmp_path)
         ours = self.model_class.from_pretrained(tmp_path)
         assert warnings_logged() == []
-        for name, values in stock.state_dict().items():
+        for name, values in upstream.state_dict().items():
             assert torch.equal(ours.state_dict()[name], values), name
 
     # Loading and saving
@@ -229,7 +229,7 @@ class HeadTests:
     def test_compiles_into_one_graph(self):
         model = self.model().eval()
         inputs = self.inputs()
-        torch._dynamo.reset()  # all heads share transformers' wrapper, which would be compiled anew for each
+        torch._dynamo.reset()  # all heads share transformers' wrapper, which would be compiled again for each
         compiled = torch.compile(model, fullgraph=True, backend="eager")
         for name, expected in model(**inputs).items():
             self.tiny.assert_close(compiled(**inputs)[name], expected, name)
@@ -238,14 +238,14 @@ class HeadTests:
         assert self.model_class.accepts_loss_kwargs is False
 
     @pytest.mark.slow
-    def test_stock_trainer_accumulates_equal_gradients(self, tmp_path):
-        self.check_stock_trainer(tmp_path)
+    def test_upstream_trainer_accumulates_equal_gradients(self, tmp_path):
+        self.check_upstream_trainer(tmp_path)
 
-    def check_stock_trainer(self, tmp_path):
+    def check_upstream_trainer(self, tmp_path):
         assert self.trained_norm(tmp_path, batch_size=8) == pytest.approx(self.trained_norm(tmp_path, 2), rel=1e-5)
 
     def trained_norm(self, output_dir, batch_size: int) -> float:
-        """Gradient norm of one step of the stock Trainer over eight copies of the first example."""
+        """Gradient norm of one step of the upstream Trainer over eight copies of the first example."""
         example = {name: values[0] for name, values in self.inputs().items()}
         arguments = transformers.TrainingArguments(
             output_dir,
@@ -286,7 +286,7 @@ class TokenPredictorTests(HeadTests):
 class TestModel(HeadTests):
     auto_class = "AutoModel"
 
-    def check_stock_trainer(self, tmp_path):
+    def check_upstream_trainer(self, tmp_path):
         """The encoder has no loss to train."""
 
     def backward(self, outputs):
@@ -302,8 +302,8 @@ class TestForPreTraining(TokenPredictorTests):
     def labels(self, batch):
         return {**super().labels(batch), "next_sentence_label": torch.tensor([0, 1, 1])}
 
-    def test_stock_trainer_accumulates_equal_gradients(self, tmp_path):
-        self.check_stock_trainer(tmp_path)
+    def test_upstream_trainer_accumulates_equal_gradients(self, tmp_path):
+        self.check_upstream_trainer(tmp_path)
 
 
 class TestForMaskedLM(TokenPredictorTests):
@@ -332,8 +332,8 @@ class TestForSequenceClassification(HeadTests):
     def labels(self, batch):
         return {"labels": torch.tensor([2, 0, 1])}
 
-    def test_stock_trainer_accumulates_equal_gradients(self, tmp_path):
-        self.check_stock_trainer(tmp_path)
+    def test_upstream_trainer_accumulates_equal_gradients(self, tmp_path):
+        self.check_upstream_trainer(tmp_path)
 
 
 class TestSequenceRegression(HeadTests):

@@ -1,4 +1,4 @@
-"""The left-to-right model of Table 5: causal everywhere, equal to stock where stock has it, pooled at the end."""
+"""The left-to-right model of Table 5: causal everywhere, equal to upstream where upstream has it, pooled at the end."""
 
 import itertools
 
@@ -50,12 +50,12 @@ def test_bidirectional_model_does_see_later_tokens(tiny):
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_encoder_equals_stock_decoder(tiny, config, implementation):
-    stock = transformers.BertModel(tiny.stock_config(is_decoder=True, attn_implementation=implementation)).eval()
+def test_encoder_equals_upstream_decoder(tiny, config, implementation):
+    upstream = transformers.BertModel(tiny.upstream_config(is_decoder=True, attn_implementation=implementation)).eval()
     ours = BertReproModel(config(attn_implementation=implementation)).eval()
-    ours.load_state_dict(stock.state_dict())
+    ours.load_state_dict(upstream.state_dict())
     batch = tiny.batch()
-    expected, actual = stock(**batch, use_cache=False), ours(**batch)
+    expected, actual = upstream(**batch, use_cache=False), ours(**batch)
     tiny.assert_close(actual.last_hidden_state, expected.last_hidden_state)
     tiny.assert_close(actual.pooler_output, expected.pooler_output)
 
@@ -102,16 +102,16 @@ def test_labels_are_shifted(tiny, config):
 
 
 @pytest.mark.parametrize("arguments", [{}, {"num_beams": 3}, {"use_cache": False}])
-def test_generates_what_stock_generates(tiny, config, arguments):
+def test_generates_what_upstream_generates(tiny, config, arguments):
     torch.manual_seed(0)
-    stock = transformers.BertLMHeadModel(tiny.stock_config(is_decoder=True)).eval()
+    upstream = transformers.BertLMHeadModel(tiny.upstream_config(is_decoder=True)).eval()
     ours = BertReproForCausalLM(config()).eval()
-    ours.load_state_dict(stock.state_dict())
+    ours.load_state_dict(upstream.state_dict())
     prompt = torch.tensor([[7, 8, 9, 10], [0, 0, 11, 12]])
     options = {"attention_mask": (prompt != 0).long(), "max_new_tokens": 6, "do_sample": False, **arguments}
     generated = ours.generate(prompt, **options)
     assert generated.shape == (2, 10)
-    assert torch.equal(generated, stock.generate(prompt, **options))
+    assert torch.equal(generated, upstream.generate(prompt, **options))
 
 
 def test_only_the_last_logits_are_decoded_on_request(tiny, config):

@@ -92,7 +92,7 @@ def test_sequences_do_not_see_each_other(model, packed):
     assert not torch.equal(after[0, 11:18], before[0, 11:18])
 
 
-def test_stock_flattening_collator_makes_packed_input(tiny, model):
+def test_upstream_flattening_collator_makes_packed_input(tiny, model):
     collator = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=False)
     sequences = [[5, 6, 7, 8], [9, 10]]
     features = collator([{"input_ids": ids} for ids in sequences], return_tensors="pt")

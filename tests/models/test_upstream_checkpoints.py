@@ -42,28 +42,28 @@ def train(model: torch.nn.Module, inputs: dict[str, torch.Tensor], steps: int = 
 def test_it_loads_without_a_warning_and_trains_as_there(auto_class, tiny, tmp_path, warnings_logged):
     head = HEADS[auto_class]
     torch.manual_seed(0)
-    config = tiny.stock_config(is_decoder=auto_class == "AutoModelForCausalLM")
-    stock = getattr(transformers, head.upstream)(config)
-    stock.save_pretrained(tmp_path)
+    config = tiny.upstream_config(is_decoder=auto_class == "AutoModelForCausalLM")
+    upstream = getattr(transformers, head.upstream)(config)
+    upstream.save_pretrained(tmp_path)
     ours = getattr(bert_repro, head.ours).from_pretrained(tmp_path)
     assert warnings_logged() == []
     batch = tiny.batch()
     inputs = batch | labels_for(auto_class, batch, tiny)
     if auto_class == "AutoModelForMultipleChoice":
         inputs = {name: values if name == "labels" else values[None] for name, values in inputs.items()}
-    there, here = train(stock, dict(inputs)), train(ours, dict(inputs))
+    there, here = train(upstream, dict(inputs)), train(ours, dict(inputs))
     assert here == pytest.approx(there, rel=1e-4)
     assert here[-1] < here[0]
 
 
 def test_the_bare_encoder_and_a_new_head(tiny, tmp_path):
     torch.manual_seed(0)
-    stock = transformers.BertModel(tiny.stock_config()).eval()
-    stock.save_pretrained(tmp_path)
+    upstream = transformers.BertModel(tiny.upstream_config()).eval()
+    upstream.save_pretrained(tmp_path)
     batch = tiny.batch()
     ours = bert_repro.BertReproModel.from_pretrained(tmp_path).eval()
-    tiny.assert_close(ours(**batch).last_hidden_state, stock(**batch).last_hidden_state)
-    tiny.assert_close(ours(**batch).pooler_output, stock(**batch).pooler_output)
+    tiny.assert_close(ours(**batch).last_hidden_state, upstream(**batch).last_hidden_state)
+    tiny.assert_close(ours(**batch).pooler_output, upstream(**batch).pooler_output)
     tagger = bert_repro.BertReproForTokenClassification.from_pretrained(tmp_path, num_labels=9)
     assert tagger.classifier.out_features == 9
-    assert torch.equal(tagger.bert.encoder.layer[0].output.dense.weight, stock.encoder.layer[0].output.dense.weight)
+    assert torch.equal(tagger.bert.encoder.layer[0].output.dense.weight, upstream.encoder.layer[0].output.dense.weight)

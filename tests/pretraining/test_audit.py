@@ -185,12 +185,12 @@ def test_wrong_code_is_flagged(audit, no_plot, monkeypatch, tmp_path, target, na
 def test_labels_turned_round_are_flagged(audit, no_plot, monkeypatch):
     right = PairGenerator._examples
 
-    def turned(self, *arguments):
+    def swapped(self, *arguments):
         rows, keep, sentence = right(self, *arguments)
         rows["flags"] ^= 1
         return rows, keep, sentence
 
-    monkeypatch.setattr(PairGenerator, "_examples", turned)
+    monkeypatch.setattr(PairGenerator, "_examples", swapped)
     with pytest.raises(UserError, match=r"NotNext inside one document.*IsNext whose B does not follow A"):
         audit()
 

@@ -33,19 +33,19 @@ def test_it_learns_the_next_token_and_says_so(left_to_right: Path) -> None:
     assert set(results(left_to_right)["metrics"]) == {"lm_loss", "lm_accuracy", "lm_perplexity"}
 
 
-def test_the_held_out_loss_is_that_of_stock_bert_on_the_same_tokens(left_to_right: Path) -> None:
-    stock, info = AutoModelForCausalLM.from_pretrained(left_to_right, output_loading_info=True)
-    assert isinstance(stock, BertLMHeadModel)
+def test_the_held_out_loss_is_that_of_upstream_bert_on_the_same_tokens(left_to_right: Path) -> None:
+    upstream, info = AutoModelForCausalLM.from_pretrained(left_to_right, output_loading_info=True)
+    assert isinstance(upstream, BertLMHeadModel)
     assert not info["missing_keys"]
     ours = BertReproForCausalLM.from_pretrained(left_to_right)
     ids = torch.randint(5, 100, (3, 20), generator=torch.Generator().manual_seed(0))
     assert ours.eval()(ids, labels=ids).loss.item() == pytest.approx(
-        stock.eval()(ids, labels=ids).loss.item(), abs=1e-5
+        upstream.eval()(ids, labels=ids).loss.item(), abs=1e-5
     )
 
 
 @pytest.mark.parametrize(
-    "lever",
+    "flag",
     [
         "--packing false",
         "--per_device_train_batch_size 5",
@@ -53,7 +53,7 @@ def test_the_held_out_loss_is_that_of_stock_bert_on_the_same_tokens(left_to_righ
         "--static_shapes true --packing false --per_device_train_batch_size 7",
     ],
 )
-def test_layout_of_the_work_does_not_change_the_losses(world: Any, tmp_path: Path, lever: str) -> None:
+def test_layout_of_the_work_does_not_change_the_losses(world: Any, tmp_path: Path, flag: str) -> None:
     model = tmp_path / "model"
     shape: dict[str, Any] = {
         "num_hidden_layers": 2,
@@ -66,7 +66,7 @@ def test_layout_of_the_work_does_not_change_the_losses(world: Any, tmp_path: Pat
     BertReproForCausalLM(BertReproConfig(is_decoder=True, **shape)).save_pretrained(model)
     AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(model)
     losses = []
-    for number, extra in enumerate(["--packing true", lever]):
+    for number, extra in enumerate(["--packing true", flag]):
         folder = tmp_path / str(number)
         arguments = ["--model_name_or_path", model, "--corpus", world.corpus, "--output_dir", folder, "--max_steps 5"]
         assert recipe("run_pretraining", TINY, LTR, *arguments, extra) == 0

@@ -48,7 +48,7 @@ def within(successes: int, trials: int, probability: float) -> bool:
     return bool(low <= successes <= high)
 
 
-def test_number_of_predictions_is_the_released_formula():
+def test_number_of_predictions_is_the_original_formula():
     lengths = np.arange(3, 513)
     expected = [min(77, max(1, round(length * 0.15))) for length in lengths.tolist()]
     assert num_predictions(lengths, 0.15, 77).tolist() == expected
@@ -137,7 +137,7 @@ def test_every_subset_is_equally_likely():
 
 
 def words_of(tokens: list[int]) -> list[list[int]]:
-    """The plain loop: a word and its inner pieces, anew after every special token."""
+    """The plain loop: a word and its inner pieces, again after every special token."""
     words, fresh = [], True
     for place, token in enumerate(tokens):
         if token in (CLS, SEP, PAD):

@@ -1,4 +1,4 @@
-"""The whole road through the recipes' entry point: text, corpus, pre-trained, fine-tuned, loaded by stock."""
+"""The pipeline through the recipes' entry point: text, corpus, pre-trained, fine-tuned, loaded by upstream."""
 
 import json
 from pathlib import Path
@@ -163,19 +163,19 @@ def test_two_phases_are_one_run_and_resume_across_the_border(world: Any, tmp_pat
     )
     shape = "--num_hidden_layers 2 --hidden_size 32 --num_attention_heads 2 --logging_steps 1"
     common = ["--config", phases, "--corpus", world.corpus, shape]
-    assert recipe("run_pretraining", *common, "--output_dir", tmp_path / "whole", "--save_steps 5") == 0
-    rows = training_log.read(tmp_path / "whole" / "train_log.jsonl")
+    assert recipe("run_pretraining", *common, "--output_dir", tmp_path / "complete", "--save_steps 5") == 0
+    rows = training_log.read(tmp_path / "complete" / "train_log.jsonl")
     assert len([row for row in rows if "loss" in row]) == 10
-    checkpoint = tmp_path / "whole" / "checkpoints" / "step-5"
+    checkpoint = tmp_path / "complete" / "checkpoints" / "step-5"
     assert (
         recipe("run_pretraining", *common, "--output_dir", tmp_path / "cut", "--resume_from_checkpoint", checkpoint)
         == 0
     )
-    before, after = (safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
+    before, after = (safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("complete", "cut"))
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_stock_transformers_load_the_pretrained_folder(pretrained: Path) -> None:
+def test_upstream_transformers_load_the_pretrained_folder(pretrained: Path) -> None:
     model, info = AutoModelForPreTraining.from_pretrained(pretrained, output_loading_info=True)
     assert type(model).__module__.startswith("transformers.")
     assert not info["missing_keys"] and not info["unexpected_keys"]
@@ -202,10 +202,10 @@ def test_a_finished_model_is_scored_again_with_the_same_figures(world: Any, fine
 
 def test_finetuning_resumes_bit_identically(world: Any, pretrained: Path, tmp_path: Path) -> None:
     common = ["--task_name sst2 --do_train --max_steps 6 --model_name_or_path", pretrained, "--data_dir", world.glue]
-    assert recipe("run_glue", *common, "--output_dir", tmp_path / "whole", "--save_steps 2") == 0
-    checkpoint = tmp_path / "whole" / "checkpoints" / "step-4"
+    assert recipe("run_glue", *common, "--output_dir", tmp_path / "complete", "--save_steps 2") == 0
+    checkpoint = tmp_path / "complete" / "checkpoints" / "step-4"
     assert recipe("run_glue", *common, "--output_dir", tmp_path / "cut", "--resume_from_checkpoint", checkpoint) == 0
-    before, after = (safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
+    before, after = (safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("complete", "cut"))
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 

@@ -149,9 +149,9 @@ def test_examples_equal_those_of_a_plain_loop(sampling, max_tokens):
 def test_examples_do_not_depend_on_the_blocks(sampling):
     documents = random_documents(300, 8, 9)
     rules = PairRules(sampling, 29, 0.1)
-    whole = generate(documents, rules)
-    assert np.array_equal(whole, generate(documents, rules, block_tokens=1))
-    assert np.array_equal(whole, generate(documents, rules, block_tokens=5000))
+    complete = generate(documents, rules)
+    assert np.array_equal(complete, generate(documents, rules, block_tokens=1))
+    assert np.array_equal(complete, generate(documents, rules, block_tokens=5000))
 
 
 def test_memory_does_not_grow_with_the_corpus():
@@ -206,7 +206,7 @@ def test_paper_sampling_does_not_tell_the_label_through_a():
     assert stats.chi2_contingency(table).pvalue > 0.001
 
 
-def test_released_sampling_forces_not_next_for_chunks_of_one_sentence():
+def test_original_sampling_forces_not_next_for_chunks_of_one_sentence():
     rng = np.random.default_rng(1)
     documents = [np.maximum(1, rng.lognormal(np.log(22), 0.6, 20)).astype(int).tolist() for _ in range(3000)]
     rows = generate(documents, PairRules("original", 125, 0.1))
@@ -218,7 +218,7 @@ def test_released_sampling_forces_not_next_for_chunks_of_one_sentence():
     assert low <= (rows["flags"][~forced] & NOT_NEXT).sum() <= high
 
 
-def test_released_sampling_keeps_a_same_document_after_ten_tries_still_not_next():
+def test_original_sampling_keeps_a_same_document_after_ten_tries_still_not_next():
     rows = generate([[8] * 4000, [8] * 3], PairRules("original", 13, 0.0))
     of_first = rows[(rows["document_a"] == 0) & (rows["flags"] & NOT_NEXT == 1)]
     same = (of_first["document_b"] == 0).mean()
@@ -231,7 +231,7 @@ def test_unused_sentences_are_put_back():
     rows = generate(documents, PairRules("paper", 13, 0.0), ids=[0, 1])
     covered = np.zeros(90, dtype=int)
     for row in rows[rows["document_a"] == 0]:
-        # 13 tokens take five sentences of three, two tokens too many: spans are widened to whole sentences again.
+        # 13 tokens take five sentences of three, two tokens too many: spans are widened to complete sentences again.
         start, end = row["start_a"] // 3, -(-(row["start_a"] + row["length_a"]) // 3)
         covered[3 * start : 3 * end] += 1
         if not row["flags"] & NOT_NEXT:
@@ -258,8 +258,8 @@ def test_short_targets_are_uniform_and_drawn_once_per_document():
     expected = np.full(9, 0.5 * 30000 / 9)
     expected[-1] += 0.5 * 30000
     assert stats.chisquare(counts, expected).pvalue > 0.001
-    whole = rows[rows["start_a"] + rows["length_a"] < 11]
-    assert len(np.unique(whole[["document_a", "length_a"]])) == len(np.unique(whole["document_a"]))
+    complete = rows[rows["start_a"] + rows["length_a"] < 11]
+    assert len(np.unique(complete[["document_a", "length_a"]])) == len(np.unique(complete["document_a"]))
 
 
 def test_contiguous_text_covers_the_document_and_has_no_b():
@@ -277,8 +277,8 @@ def test_too_few_documents_is_a_user_error():
 
 def test_rules_follow_the_configuration():
     assert PairRules.of(ExampleConfig(), 128) == PairRules("paper", 125, 0.1)
-    released = ExampleConfig(next_sentence_prediction=False, nsp_sampling="original")
-    assert PairRules.of(released, 128).sampling == "original"
+    original = ExampleConfig(next_sentence_prediction=False, nsp_sampling="original")
+    assert PairRules.of(original, 128).sampling == "original"
     contiguous = ExampleConfig(next_sentence_prediction=False, no_nsp_input="contiguous")
     assert PairRules.of(contiguous, 128) == PairRules("contiguous", 126, 0.1)
 

@@ -141,8 +141,8 @@ def test_every_listed_package_is_installed():
 
 
 def sentence(package, module, number):
-    told = f"The {package}word number {number} of module {module} is told here"
-    return f"{told} at considerable length, since a text of few words is left out of the task as too hard."
+    begin = f"The {package}word number {number} of module {module} is described here"
+    return f"{begin} at considerable length, since a text of few words is left out of the task as too hard."
 
 
 @pytest.fixture

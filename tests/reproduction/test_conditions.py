@@ -34,9 +34,9 @@ def test_every_setting_that_decides_is_named_where_it_is_not_the_default(task, c
     defaults = json.loads(json.dumps({item.name: item.default for item in fields(config)}))
     assert named_settings(of(task, **defaults)) == {}
     for item in fields(config):
-        told = named_settings(of(task, **{item.name: "other"}))
+        named = named_settings(of(task, **{item.name: "other"}))
         left_out = item.name in NOT_NAMED or (item.name == "model_name_or_path" and task != "pre-training")
-        assert told == ({} if left_out else {item.name: "other"})
+        assert named == ({} if left_out else {item.name: "other"})
 
 
 def test_what_is_left_out_are_settings():
@@ -93,14 +93,14 @@ def fill_table_5(folder):
             )  # fmt: skip
 
 
-def test_what_made_the_models_is_told_once_and_what_differs_by_row(tmp_path):
+def test_what_made_the_models_is_reported_once_and_what_differs_by_row(tmp_path):
     fill_table_5(tmp_path)
     shared, own = conditions(tmp_path, "5")
-    told = shared["pre-training"].split(", ")
+    named = shared["pre-training"].split(", ")
     assert {"learning rate 0.0015", "initializer_range 0.1", "hidden_dropout_prob 0", "bias_correction true"} < set(
-        told
+        named
     )
-    assert {"attention_probs_dropout_prob 0", "mixed_precision bf16"} < set(told)
+    assert {"attention_probs_dropout_prob 0", "mixed_precision bf16"} < set(named)
     assert "adam_beta2" not in shared["pre-training"]
     assert (
         "learning rate 0.0003, bias_correction true, as pre-trained: hidden_dropout_prob 0"
@@ -114,7 +114,7 @@ def test_what_made_the_models_is_told_once_and_what_differs_by_row(tmp_path):
     assert all("initializer_range 0.1" in files[name] for name in ("report.md", "index.html", "numbers.json"))
 
 
-def test_a_task_that_not_every_row_has_is_told_once(tmp_path):
+def test_a_task_that_not_every_row_has_is_reported_once(tmp_path):
     for name in ("BERT-base", "No NSP"):
         finetuning(tmp_path, [entry(5, name, "SST-2")], 0.7, task="sst2", split="validation")
     finetuning(tmp_path, [entry(5, "No NSP", "MRPC")], 0.7, task="mrpc", split="validation")

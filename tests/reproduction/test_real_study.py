@@ -49,9 +49,9 @@ def scores(folder: Path) -> dict[str, Any]:
 def test_killed_three_times_the_scores_are_the_same(world: Any, tmp_path: Path) -> None:
     conll = Path(str(families(world, tmp_path)["run_ner"].flags[-1]))
     shutil.copy(conll / "eng.testa", conll / "eng.testb")
-    assert start(world, conll, tmp_path / "whole").wait() == 0
-    whole = scores(tmp_path / "whole")
-    assert len(whole) == RUNS
+    assert start(world, conll, tmp_path / "complete").wait() == 0
+    complete = scores(tmp_path / "complete")
+    assert len(complete) == RUNS
     killed = tmp_path / "killed"
     runs = killed / "study" / "runs"
     for sign in ("pretraining-*/checkpoints/step-4", "conll2003-*/status.json", "features-*/status.json"):
@@ -64,5 +64,5 @@ def test_killed_three_times_the_scores_are_the_same(world: Any, tmp_path: Path) 
         process.wait()
     assert start(world, conll, killed).wait() == 0
     assert {name: metrics for name, (metrics, _) in scores(killed).items()} == {
-        name: metrics for name, (metrics, _) in whole.items()
+        name: metrics for name, (metrics, _) in complete.items()
     }

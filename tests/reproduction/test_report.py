@@ -79,7 +79,7 @@ def test_the_page_asks_the_network_for_nothing(written):
     assert set(re.findall(r"https?://[^\s\"'<>]+", text)) <= set(names)
 
 
-def test_the_page_is_whole(written):
+def test_the_page_is_complete(written):
     page = Page((written / "index.html").read_text())
     assert len(page.ids) == len(set(page.ids))
     assert {f"table{number}" for number in (1, 2, 3, 4)} <= set(page.ids)
@@ -244,7 +244,7 @@ STUDY = {"size_preset": "trial", "table_entries": [entry(5, "BERT-base", "SST-2"
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"task": None}, "field task is None"),
         ({"splits": {"validation": {"metrics": {"f1": 1.0}, "rows_scored": 3}}}, "has no accuracy on validation"),
@@ -260,17 +260,17 @@ STUDY = {"size_preset": "trial", "table_entries": [entry(5, "BERT-base", "SST-2"
         ({"study": {**STUDY, "table_entries": [entry("figure5", "MLM", "end")]}}, "columns are steps"),
     ],
 )
-def test_results_that_no_run_writes_are_one_line_and_exit_code_2(tmp_path, capsys, changes, told):
+def test_results_that_no_run_writes_are_one_line_and_exit_code_2(tmp_path, capsys, changes, message):
     path = finetuning(tmp_path, STUDY["table_entries"], 0.7, task="sst2", split="validation") / "results.json"
     change(path, **changes)
     assert report(tmp_path, tmp_path / "report") == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert str(path) in line and told in line
+    assert str(path) in line and message in line
     assert not (tmp_path / "report").exists()
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         ("results.json", '{"task": ', "is not valid JSON"),
         ("examples.json", '{"validation": [1, 0]}', "holds no scores"),
@@ -280,12 +280,12 @@ def test_results_that_no_run_writes_are_one_line_and_exit_code_2(tmp_path, capsy
         ("curve.json", "{", "is not valid JSON"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path, capsys, name, text, told):
+def test_a_damaged_file_is_named(tmp_path, capsys, name, text, message):
     folder = finetuning(tmp_path, STUDY["table_entries"], 0.7, task="sst2", split="validation")
     (folder / name).write_text(text)
     assert report(tmp_path, tmp_path / "report") == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert str(folder / name) in line and told in line
+    assert str(folder / name) in line and message in line
 
 
 def test_two_runs_of_one_seed_in_a_cell_are_refused(tmp_path, capsys):

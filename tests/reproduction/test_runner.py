@@ -222,7 +222,7 @@ def wait_for(log: Path, lines: int) -> None:
 
 
 def test_killed_three_times_it_ends_as_if_it_had_not_been(log: Path, tmp_path: Path) -> None:
-    assert study(*FLAGS, "--output_dir", tmp_path / "whole" / "study") == 0
+    assert study(*FLAGS, "--output_dir", tmp_path / "complete" / "study") == 0
     folder = tmp_path / "killed"
     folder.mkdir()
     for lines in (9, 40, 75):
@@ -231,8 +231,8 @@ def test_killed_three_times_it_ends_as_if_it_had_not_been(log: Path, tmp_path: P
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert start(folder, 0.0).wait() == 0
-    whole, killed = (records(tmp_path / name / "study" / "records") for name in ("whole", "killed"))
-    assert killed == whole
+    complete, killed = (records(tmp_path / name / "study" / "records") for name in ("complete", "killed"))
+    assert killed == complete
     assert not list((folder / "study" / "records").glob(".*"))
 
 

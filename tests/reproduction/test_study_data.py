@@ -49,7 +49,7 @@ def test_the_features_are_of_the_same_files_as_conll2003(folder: Path) -> None:
     assert task_fingerprint("features", str(folder)) == task_fingerprint("conll2003", str(folder))
 
 
-def test_the_hubs_data_sets_are_told_apart() -> None:
+def test_the_hubs_data_sets_are_distinguished() -> None:
     names = {task_fingerprint(task, None) for task in TASK_RECIPES}
     assert len(names) == len(TASK_RECIPES) - 1
 

@@ -111,10 +111,10 @@ def test_every_column_with_published_data_is_held_to_it(tmp_path, key, column):
     )
     finetuning(tmp_path / "scored", [entry(key, name, column.name)], 0.6, rows=10, **shape)
     finetuning(tmp_path / "trained", [entry(key, name, column.name)], 0.6, trained=20, **shape)
-    finetuning(tmp_path / "whole", [entry(key, name, column.name)], 0.6, **shape)
-    reasons = {kind: no_difference(column, collect(tmp_path / kind)) for kind in ("scored", "trained", "whole")}
+    finetuning(tmp_path / "complete", [entry(key, name, column.name)], 0.6, **shape)
+    reasons = {kind: no_difference(column, collect(tmp_path / kind)) for kind in ("scored", "trained", "complete")}
     assert reasons["scored"] and reasons["trained"]
-    assert reasons["whole"] == column.incomparable
+    assert reasons["complete"] == column.incomparable
 
 
 @pytest.mark.parametrize("task", ["squad", "squad_v2"])

@@ -115,14 +115,14 @@ class TestLoss:
         assert task.class_weights == pytest.approx(expected)
         config = {name: task.model_settings()[name] for name in ("class_weights", "label_smoothing")}
         logits = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
-        whole = torch.nn.functional.cross_entropy(
+        complete = torch.nn.functional.cross_entropy(
             logits, labels, weight=torch.tensor(expected, dtype=torch.float32), label_smoothing=0.1
         )
-        assert self.loss(logits, labels, **config) == pytest.approx(float(whole), rel=1e-6)
+        assert self.loss(logits, labels, **config) == pytest.approx(float(complete), rel=1e-6)
         items = task.loss_items([{"labels": int(label)} for label in labels])
         parts = [slice(0, 7), slice(7, 20)]
         shares = [self.loss(logits[part], labels[part], **config) * items[part].sum() / items.sum() for part in parts]
-        assert float(sum(shares)) == pytest.approx(float(whole), rel=1e-6)
+        assert float(sum(shares)) == pytest.approx(float(complete), rel=1e-6)
 
     def test_labels_count_alike_unless_weighed(self, tmp_path: Path) -> None:
         path = write_rows(tmp_path / "a.jsonl", [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}])

@@ -117,8 +117,8 @@ def save_config(folder, **settings):
 def test_without_training_the_model_says_that_it_predicts_numbers(tmp_path, settings):
     path = write_csv(tmp_path / "test.csv", [("a", "-2.5"), ("b", "1e3")])
     model = save_config(tmp_path / "model", **settings)
-    for told in ({}, {"regression": True}):
-        task = configured_task(GlueConfig(**model, **told, test_file=str(path)))
+    for given in ({}, {"regression": True}):
+        task = configured_task(GlueConfig(**model, **given, test_file=str(path)))
         assert task.metrics == ("pearson", "spearmanr") and task.model_settings()["problem_type"] == "regression"
         test = task.load(None, ["test"])["test"]
         assert test["label"][:] == [-2.5, 1000.0]
@@ -128,20 +128,20 @@ def test_without_training_the_model_says_that_it_predicts_numbers(tmp_path, sett
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"id2label": {0: "no", 1: "yes"}}, "predicts a label, one of no, yes; leave --regression out"),
         ({"num_labels": 3, "problem_type": "regression"}, "predicts 3 numbers for each row; name a model that"),
     ],
 )
-def test_a_finished_model_that_predicts_something_else_is_refused(tmp_path, csv_file, settings, told):
+def test_a_finished_model_that_predicts_something_else_is_refused(tmp_path, csv_file, settings, message):
     model = save_config(tmp_path / "model", **settings)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         configured_task(GlueConfig(**model, regression=True, test_file=str(csv_file)))
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("x.csv", "text,label\na,yes\nb\n", "line 3: 1 columns, expected 2"),
         ("x.csv", "text,label\na,yes\nb,never\n", "line 3: column 'label': label 'never' is not known"),
@@ -159,16 +159,16 @@ def test_a_finished_model_that_predicts_something_else_is_refused(tmp_path, csv_
         ("x.xlsx", "", "unknown format"),
     ],
 )
-def test_a_bad_file_is_refused_with_its_line(tmp_path, csv_file, name, content, told):
+def test_a_bad_file_is_refused_with_its_line(tmp_path, csv_file, name, content, message):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
         loaded(config(train_file=csv_file, validation_file=path), "validation")
-    assert str(path) in str(raised.value) and told in str(raised.value)
+    assert str(path) in str(raised.value) and message in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "message"),
     [
         ({"text_columns": ("label",)}, "--text_columns: 'label' is the column of labels; name another"),
         ({"label_column": "text"}, "--text_columns: 'text' is the column of labels; name another"),
@@ -176,9 +176,9 @@ def test_a_bad_file_is_refused_with_its_line(tmp_path, csv_file, name, content, 
         ({"text_columns": ("label",), "label_column": "idx"}, "--text_columns: 'label' cannot name a text here"),
     ],
 )
-def test_text_and_labels_are_columns_of_their_own(tmp_path, columns, told):
+def test_text_and_labels_are_columns_of_their_own(tmp_path, columns, message):
     path = write_csv(tmp_path / "x.csv", [("a", "yes", 1), ("b", "no", 2)], header="text,label,idx")
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         configured_task(GlueConfig(**MODEL, do_train=True, train_file=str(path), **columns))
 
 
@@ -199,15 +199,15 @@ def test_columns_that_are_no_labels_are_noticed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"task_name": "mrpc", "train_file": "x.csv"}, "--task_name mrpc excludes --train_file"),
         ({"data_dir": "glue", "train_file": "x.csv"}, "--data_dir glue excludes --train_file"),
         ({"validation_file": "x.csv"}, "--do_train needs --train_file"),
     ],
 )
-def test_settings_that_contradict_each_other(settings, told):
-    with pytest.raises(UserError, match=told):
+def test_settings_that_contradict_each_other(settings, message):
+    with pytest.raises(UserError, match=message):
         GlueConfig(**MODEL, do_train=True, **settings)
 
 
@@ -225,14 +225,14 @@ def test_each_recipe_takes_its_own_tasks_only():
 
 
 @pytest.mark.parametrize(
-    ("recipe", "told"),
+    ("recipe", "message"),
     [
-        (GlueConfig, "--task_name is missing; it must be one of: cola, .*, ax, or name your own files with --train"),
+        (GlueConfig, "--task_name is missing; it must be one of: cola, .*, ax, or name custom data with --train"),
         (SquadConfig, "--task_name is missing; it must be one of: squad, squad_v2$"),
     ],
 )
-def test_a_task_must_be_named(recipe, told):
-    with pytest.raises(UserError, match=told):
+def test_a_task_must_be_named(recipe, message):
+    with pytest.raises(UserError, match=message):
         configured_task(recipe(**MODEL, do_eval=True))
 
 

@@ -14,7 +14,7 @@ def split(**columns):
 
 
 @pytest.mark.parametrize(
-    ("predictions", "labels", "collapsed"),
+    ("predictions", "labels", "degenerate"),
     [
         ([1, 1, 1, 1], [0, 1, 1, 0], True),
         ([0, 0, 0, 0], [0, 1, 1, 0], True),
@@ -23,17 +23,17 @@ def split(**columns):
         ([1], [0], False),
     ],
 )
-def test_one_label_for_all(predictions, labels, collapsed):
+def test_one_label_for_all(predictions, labels, degenerate):
     found = get_task("rte").is_degenerate({"prediction": np.array(predictions)}, split(label=labels))
-    assert found is collapsed
+    assert found is degenerate
 
 
-@pytest.mark.parametrize(("spread", "collapsed"), [(0.0, True), (1e-4, True), (0.005, True), (0.05, False)])
-def test_numbers_that_hardly_differ(spread, collapsed):
+@pytest.mark.parametrize(("spread", "degenerate"), [(0.0, True), (1e-4, True), (0.005, True), (0.05, False)])
+def test_numbers_that_hardly_differ(spread, degenerate):
     labels = np.linspace(0, 5, 101)
     assert np.std(labels) == pytest.approx(1.458, abs=1e-3)
     noise = np.random.default_rng(0).normal(scale=spread, size=101)
-    assert get_task("stsb").is_degenerate({"prediction": 2.6 + noise}, split(label=labels)) is collapsed
+    assert get_task("stsb").is_degenerate({"prediction": 2.6 + noise}, split(label=labels)) is degenerate
 
 
 def test_one_ending_for_all():

@@ -128,7 +128,7 @@ def test_settings_that_decide_the_features_are_in_the_name(cache: Path, tokenize
     assert len(list(cache.iterdir())) == 6
 
 
-def test_documents_stay_whole_however_many_sentences_there_are(cache: Path, tokenizer: Any) -> None:
+def test_documents_stay_complete_however_many_sentences_there_are(cache: Path, tokenizer: Any) -> None:
     rows = {"words": [["river"]] * 2500, "document": [0] * 2500}
     task = get_task("conll2003")
     assert isinstance(task, TaggingTask)

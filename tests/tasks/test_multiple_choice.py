@@ -58,7 +58,7 @@ def test_the_test_file_has_no_labels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ("1,v,1,x,One.,He,gold,a,b,c,1", "line 3: 11 columns, expected 12"),
         ("1,v,1,x,One.,He,gold,a,b,c,,1", "line 3: column 'ending3' is empty; every row needs 4 endings"),
@@ -67,11 +67,11 @@ def test_the_test_file_has_no_labels(tmp_path):
         ('1,v,1,x,"One.,He,gold,a,b,c,d,1', "line 3: unexpected end of data"),
     ],
 )
-def test_bad_rows_are_refused_with_their_number(tmp_path, row, told):
+def test_bad_rows_are_refused_with_their_number(tmp_path, row, message):
     write(tmp_path, "0,v,1,x,One.,He,gold,a,b,c,d,1", row)
     with pytest.raises(UserError, match=r"train\.csv") as raised:
         SWAG.load(tmp_path, ["train"])
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_rows_are_counted_in_lines_of_the_file(tmp_path):

@@ -88,18 +88,18 @@ def test_checkpoints_hold_what_trains_and_no_more(tuned: Path) -> None:
     checkpoint = tuned / "checkpoints" / "step-3"
     assert not (checkpoint / "model.safetensors").exists()
     trained = weights(checkpoint, "adapter_model.safetensors")
-    moments = weights(checkpoint, "trainer_state/optimizer.safetensors")
-    assert len(moments) == 3 * len(trained)
+    optimizer_state = weights(checkpoint, "trainer_state/optimizer.safetensors")
+    assert len(optimizer_state) == 3 * len(trained)
 
 
 def test_resume_after_every_step_is_bit_identical(world: Any, base: Path, tuned: Path, tmp_path: Path) -> None:
-    whole, adapter = weights(tuned), weights(tuned / "adapter", "adapter_model.safetensors")
+    complete, adapter = weights(tuned), weights(tuned / "adapter", "adapter_model.safetensors")
     for step in range(1, 5):
         folder, start = tmp_path / str(step), tuned / "checkpoints" / f"step-{step}"
         assert train(world, base, folder, "--peft lora --max_steps 5 --resume_from_checkpoint", start) == 0
         again = weights(folder / "adapter", "adapter_model.safetensors")
         assert all(torch.equal(value, again[name]) for name, value in adapter.items())
-        assert all(torch.equal(value, weights(folder)[name]) for name, value in whole.items())
+        assert all(torch.equal(value, weights(folder)[name]) for name, value in complete.items())
         assert results(folder)["metrics"] == results(tuned)["metrics"]
 
 
@@ -116,7 +116,7 @@ def test_a_bilstm_trains_with_the_adapter_and_makes_it_ours(world: Any, base: Pa
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "ia3"])
-def test_a_stock_environment_loads_adapter_and_merged_folder_alike(
+def test_a_upstream_environment_loads_adapter_and_merged_folder_alike(
     world: Any, base: Path, tuned: Path, tmp_path: Path, kind: str
 ) -> None:
     folder = tuned
@@ -168,9 +168,9 @@ def test_every_head_is_adapted_merged_and_loaded_by_peft(base: Path, tmp_path: P
         typed["TokenClassification"] = AutoPeftModelForTokenClassification
         auto = typed.get(name.removeprefix("BertReproFor"), AutoPeftModel)
         count = {"num_labels": 3} if labels else {}
-        stock = auto.from_pretrained(tmp_path / "adapter", **count).eval()
-        assert type(stock.get_base_model()).__module__.startswith("transformers.")
-        assert_close(stock(**inputs)[0], unmerged)
+        upstream = auto.from_pretrained(tmp_path / "adapter", **count).eval()
+        assert type(upstream.get_base_model()).__module__.startswith("transformers.")
+        assert_close(upstream(**inputs)[0], unmerged)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -235,7 +235,7 @@ def test_peft_is_named_where_it_is_not_installed(
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ("--peft lora --do_train false", "--peft lora needs --do_train"),
         ("--peft prefix", "--peft is 'prefix'"),
@@ -250,10 +250,10 @@ def test_peft_is_named_where_it_is_not_installed(
     ],
 )
 def test_settings_that_cannot_be(
-    world: Any, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str, told: str
+    world: Any, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str, message: str
 ) -> None:
     assert train(world, base, tmp_path / "run", flags) == 2
-    assert told in error_of(capsys)
+    assert message in error_of(capsys)
 
 
 def test_an_adapter_alone_is_no_model(world: Any, tuned: Path, tmp_path: Path, capsys: Any) -> None:

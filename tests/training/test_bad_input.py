@@ -1,4 +1,4 @@
-"""Bad input: one clear line that names the place, the value and the mend; exit code 2; nothing saved is harmed."""
+"""Bad input: one clear line that names the place, the value and the fix; exit code 2; nothing saved is harmed."""
 
 import fcntl
 import json
@@ -10,7 +10,7 @@ import pytest
 from running import TINY, recipe
 
 
-def told(capsys: pytest.CaptureFixture[str], *expected: str) -> None:
+def assert_message(capsys: pytest.CaptureFixture[str], *expected: str) -> None:
     """The last line of stderr is the error; there is no traceback."""
     stderr = capsys.readouterr().err
     last = stderr.rstrip().splitlines()[-1]
@@ -45,31 +45,31 @@ def glue(world: Any, tmp_path: Path, *arguments: object) -> int:
 
 def test_missing_file(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prepare(world, tmp_path, tmp_path / "nowhere.txt") == 2
-    told(capsys, "nowhere.txt")
+    assert_message(capsys, "nowhere.txt")
 
 
 def test_empty_corpus(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty.txt").write_text("\n\n")
     assert prepare(world, tmp_path, tmp_path / "empty.txt") == 2
-    told(capsys, "empty")
+    assert_message(capsys, "empty")
 
 
 def test_bad_utf8(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.txt").write_bytes(b"fine line\nbroken \xff line\n")
     assert prepare(world, tmp_path, tmp_path / "bad.txt") == 2
-    told(capsys, "bad.txt", "2", "UTF-8")
+    assert_message(capsys, "bad.txt", "2", "UTF-8")
 
 
 def test_bad_json_line(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.jsonl").write_text('{"text": "A fine line here."}\n{"text": \n')
     assert prepare(world, tmp_path, tmp_path / "bad.jsonl") == 2
-    told(capsys, "bad.jsonl", "2")
+    assert_message(capsys, "bad.jsonl", "2")
 
 
 def test_missing_text_field(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "other.jsonl").write_text('{"body": "A fine line here."}\n')
     assert prepare(world, tmp_path, tmp_path / "other.jsonl") == 2
-    told(capsys, "other.jsonl", "text")
+    assert_message(capsys, "other.jsonl", "text")
 
 
 def test_one_document_corpus_with_nsp(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,17 +79,17 @@ def test_one_document_corpus_with_nsp(world: Any, tmp_path: Path, capsys: pytest
         recipe("run_pretraining", TINY, "--max_steps 1 --corpus", tmp_path / "out", "--output_dir", tmp_path / "run")
         == 2
     )
-    told(capsys, "document")
+    assert_message(capsys, "document")
 
 
 def test_hidden_size_not_divisible_by_the_heads(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert pretrain(world, tmp_path, "--hidden_size 33") == 2
-    told(capsys, "--hidden_size is 33", "--num_attention_heads")
+    assert_message(capsys, "--hidden_size is 33", "--num_attention_heads")
 
 
 def test_sequences_longer_than_the_positions(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert pretrain(world, tmp_path, "--max_seq_length 513") == 2
-    told(capsys, "513", "512")
+    assert_message(capsys, "513", "512")
 
 
 def test_vocabulary_smaller_than_the_ids(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +98,7 @@ def test_vocabulary_smaller_than_the_ids(world: Any, tmp_path: Path, capsys: pyt
     shape = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
     BertReproForPreTraining(BertReproConfig(vocab_size=20, **shape)).save_pretrained(tmp_path / "small")
     assert pretrain(world, tmp_path, "--model_name_or_path", tmp_path / "small") == 2
-    told(capsys, "20", "150")
+    assert_message(capsys, "20", "150")
 
 
 def test_no_such_corpus_or_model(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,20 +106,20 @@ def test_no_such_corpus_or_model(world: Any, tmp_path: Path, capsys: pytest.Capt
         recipe("run_pretraining", TINY, "--max_steps 1 --corpus", tmp_path / "no", "--output_dir", tmp_path / "out")
         == 2
     )
-    told(capsys, "prepared corpus")
+    assert_message(capsys, "prepared corpus")
     assert glue(world, tmp_path, "--task_name sst2 --model_name_or_path", tmp_path / "no") == 2
-    told(capsys, str(tmp_path / "no"))
+    assert_message(capsys, str(tmp_path / "no"))
 
 
 def test_unknown_task(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert glue(world, tmp_path, "--task_name sst3") == 2
-    told(capsys, "'sst3'", "sst2")
+    assert_message(capsys, "'sst3'", "sst2")
 
 
 def test_a_model_without_a_classifier_is_not_scored(world: Any, pretrained: Path, tmp_path: Path, capsys: Any) -> None:
     arguments = ["--model_name_or_path", pretrained, "--data_dir", world.glue, "--output_dir", tmp_path / "out"]
     assert recipe("run_glue", "--task_name sst2 --do_eval", *arguments) == 2
-    told(capsys, "classifier", "--do_train")
+    assert_message(capsys, "classifier", "--do_train")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_bad_task_files(
     (tmp_path / "glue/SST-2").mkdir(parents=True)
     (tmp_path / "glue/SST-2/train.tsv").write_text(content)
     assert glue(world, tmp_path, "--task_name sst2 --data_dir", tmp_path / "glue") == 2
-    told(capsys, expected, "train.tsv")
+    assert_message(capsys, expected, "train.tsv")
 
 
 def test_an_output_folder_of_another_run_is_left_alone(
@@ -146,7 +146,7 @@ def test_an_output_folder_of_another_run_is_left_alone(
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in pretrained.rglob("*") if path.is_file()}
     assert pretrain(world, tmp_path, "--output_dir", pretrained) == 2
-    told(capsys, "not empty", "--overwrite_output_dir", "--resume_from_checkpoint")
+    assert_message(capsys, "not empty", "--overwrite_output_dir", "--resume_from_checkpoint")
     assert {path: path.stat().st_mtime_ns for path in pretrained.rglob("*") if path.is_file()} == before
 
 
@@ -170,5 +170,5 @@ def test_a_folder_that_another_run_is_writing_is_refused_and_left_alone(
     )  # fmt: skip
     os.close(other_run)
     assert code == 2
-    told(capsys, str(output), "is written by a run that is not finished")
+    assert_message(capsys, str(output), "is written by a run that is not finished")
     assert [path.name for path in output.iterdir()] == ["model.safetensors"]

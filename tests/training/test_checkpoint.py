@@ -64,7 +64,7 @@ def test_a_damaged_file_is_found_and_the_next_checkpoint_used(
         checkpoint.find(copy, str(copy / "checkpoints/step-4"))
 
 
-def test_no_whole_checkpoint_is_an_error(tmp_path: Path) -> None:
+def test_no_complete_checkpoint_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no valid checkpoint"):
         checkpoint.find(tmp_path, "latest")
 
@@ -208,11 +208,11 @@ def test_without_patience_it_never_stops(tmp_path):
 
 
 def test_a_replayed_log_leads_to_the_same_decision(tmp_path):
-    whole = scored(tmp_path, [0.5, 0.7, 0.6])
+    complete = scored(tmp_path, [0.5, 0.7, 0.6])
     replayed = BestModel(tmp_path, "accuracy", patience=2, keep_weights=True)
     replayed.replay([{"step": 1, "eval_accuracy": 0.5}, {"step": 2, "eval_accuracy": 0.7}, {"step": 2, "loss": 1.0},
                      {"step": 3, "eval_accuracy": 0.6}])  # fmt: skip
-    assert (replayed.step, replayed.score, replayed.stale) == (whole.step, whole.score, whole.stale)
+    assert (replayed.step, replayed.score, replayed.stale) == (complete.step, complete.score, complete.stale)
 
 
 def finetune(world, model: Path, folder: Path, *more: str) -> dict:

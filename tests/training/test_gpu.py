@@ -33,14 +33,14 @@ def test_training_is_finite_and_compiles_one_graph(world: Any, tmp_path: Path, p
     assert all(torch.isfinite(value).all() for value in weights.values())
 
 
-@pytest.mark.parametrize("lever", ["", "--torch_compile false", "--packing false --torch_compile false"])
-def test_resume_is_bit_identical(world: Any, tmp_path: Path, lever: str) -> None:
-    given = ["--deterministic true --mixed_precision bf16", *([lever] if lever else [])]
-    train(world, tmp_path / "whole", *given)
-    step = tmp_path / "whole" / "checkpoints" / "step-10"
+@pytest.mark.parametrize("flags", ["", "--torch_compile false", "--packing false --torch_compile false"])
+def test_resume_is_bit_identical(world: Any, tmp_path: Path, flags: str) -> None:
+    given = ["--deterministic true --mixed_precision bf16", *([flags] if flags else [])]
+    train(world, tmp_path / "complete", *given)
+    step = tmp_path / "complete" / "checkpoints" / "step-10"
     train(world, tmp_path / "resumed", *given, "--resume_from_checkpoint", step)
     before, after = (
-        safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed")
+        safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("complete", "resumed")
     )
     assert all(torch.equal(before[name], after[name]) for name in before)
 

@@ -1,4 +1,4 @@
-"""Every lever of speed off by its flag: the same losses, but for the order of sums."""
+"""Every optimization for speed off by its flag: the same losses, but for the order of sums."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ FLAGS = "packing decode_predicted_only cpu_kernels fast_float32 keep_freed_memor
 NO_DROPOUT = "--hidden_dropout_prob 0 --attention_probs_dropout_prob 0 --max_steps 3 --logging_steps 1"
 
 
-def test_with_all_levers_off_the_losses_are_the_same(
+def test_with_all_optimizations_off_the_losses_are_the_same(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded, load, losses = [], PretrainingSource.load, {}

@@ -19,8 +19,8 @@ from bert_repro.training.optimizer import (
 GRADIENTS = np.array([[3.0, -4.0, 0.1], [0.5, 0.2, -0.3], [-2.0, 1.0, 0.0], [0.01, -0.02, 0.03], [1.0, 1.0, 1.0]])
 
 
-def released_adam(start: np.ndarray, gradients: np.ndarray, *, decay: float, config: OptimizerConfig) -> np.ndarray:
-    """The update of the released optimiser, written out in float64: no bias correction, decoupled decay, clipping."""
+def original_adam(start: np.ndarray, gradients: np.ndarray, *, decay: float, config: OptimizerConfig) -> np.ndarray:
+    """The update of the original optimizer, written out in float64: no bias correction, decoupled decay, clipping."""
     weights, first, second = start.copy(), np.zeros_like(start), np.zeros_like(start)
     for step, gradient in enumerate(gradients):
         gradient = gradient / max(1.0, np.linalg.norm(gradient) / config.max_grad_norm)
@@ -32,7 +32,7 @@ def released_adam(start: np.ndarray, gradients: np.ndarray, *, decay: float, con
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.01])
-def test_five_steps_equal_the_released_update(decay: float) -> None:
+def test_five_steps_equal_the_original_update(decay: float) -> None:
     config = OptimizerConfig(learning_rate=1e-2, warmup_steps=2)
     start = np.array([0.5, -1.0, 2.0])
     parameter = nn.Parameter(torch.tensor(start))
@@ -42,20 +42,20 @@ def test_five_steps_equal_the_released_update(decay: float) -> None:
         torch.nn.utils.clip_grad_norm_([parameter], config.max_grad_norm)
         optimizer.param_groups[0]["lr"] = learning_rate(step, config, len(GRADIENTS))
         optimizer.step()
-    expected = released_adam(start, GRADIENTS, decay=decay, config=config)
+    expected = original_adam(start, GRADIENTS, decay=decay, config=config)
     # clip_grad_norm_ adds 1e-6 to the norm, which moves the update in the seventh digit
     np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=0, atol=1e-8)
 
 
 def test_bias_correction_is_plain_adamw() -> None:
-    ours, stock = (nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2))
+    ours, upstream = (nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2))
     options = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
-    optimizers = BertAdam([ours], bias_correction=True, **options), torch.optim.AdamW([stock], **options)
+    optimizers = BertAdam([ours], bias_correction=True, **options), torch.optim.AdamW([upstream], **options)
     for gradient in (0.3, -0.2, 0.1):
-        for parameter, optimizer in zip((ours, stock), optimizers, strict=True):
+        for parameter, optimizer in zip((ours, upstream), optimizers, strict=True):
             parameter.grad = torch.tensor([gradient, 2 * gradient])
             optimizer.step()
-    torch.testing.assert_close(ours, stock)
+    torch.testing.assert_close(ours, upstream)
     assert (ours - torch.tensor([1.0, -2.0])).abs().max() > 5e-3
 
 
@@ -115,7 +115,7 @@ def test_decay_from_the_end_of_the_warmup_has_no_drop() -> None:
     assert learning_rate(550, config, 1000) == pytest.approx(5e-5)
 
 
-def test_warmup_ratio_gives_whole_steps() -> None:
+def test_warmup_ratio_gives_integer_steps() -> None:
     assert warmup_steps(OptimizerConfig(warmup_ratio=0.1), 345) == 34
     assert warmup_steps(OptimizerConfig(warmup_ratio=0.1, warmup_steps=7), 345) == 7
     assert learning_rate(0, OptimizerConfig(warmup_steps=0), 10) == OptimizerConfig().learning_rate

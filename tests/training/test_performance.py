@@ -43,14 +43,14 @@ for rows in 2 * [*range(1, 301)]:
     torch.nn.functional.linear(torch.ones(rows, 8).to_mkldnn(), weight)
 """
     others = {name: value for name, value in os.environ.items() if name not in performance._KERNEL_CACHES}
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", program],
         env={**others, "ONEDNN_VERBOSE": "profile", **environment},
         capture_output=True,
         check=True,
         text=True,
     ).stdout
-    return sum("create:cache_miss" in line and "inner_product" in line for line in told.splitlines())
+    return sum("create:cache_miss" in line and "inner_product" in line for line in done.splitlines())
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
@@ -71,11 +71,11 @@ def test_fast_float32_stays_accurate():
         torch.set_float32_matmul_precision(before)
 
 
-def test_every_switch_reaches_its_lever(monkeypatch):
+def test_every_switch_reaches_its_function(monkeypatch):
     called = []
     monkeypatch.setattr(performance, "use_cpu_kernels", lambda use: called.append(("cpu_kernels", use)))
-    for lever in ("use_fast_float32", "keep_freed_memory"):
-        monkeypatch.setattr(performance, lever, lambda lever=lever: called.append(lever))
+    for function in ("use_fast_float32", "keep_freed_memory"):
+        monkeypatch.setattr(performance, function, lambda function=function: called.append(function))
     before = torch.get_float32_matmul_precision()
     try:
         performance.prepare_cpu(RunConfig())

@@ -46,7 +46,7 @@ def test_skipped_steps_change_nothing_and_do_not_advance_the_rate(tmp_path: Path
     skipped = trainer.state.skipped
     assert 0 < skipped < 20
     rows = training_log.read(tmp_path / TRAIN_LOG)
-    # One update at rate 0 follows the skipped steps, so weights and rate are those of the beginning until then.
+    # One update at learning rate 0 follows the skipped steps; until then weights and learning rate do not change.
     assert [row["learning_rate"] for row in rows[: skipped + 2]] == [0.0] * (skipped + 1) + [config.learning_rate / 10]
     import safetensors.torch
 
@@ -57,17 +57,17 @@ def test_skipped_steps_change_nothing_and_do_not_advance_the_rate(tmp_path: Path
 
 
 def test_resume_with_a_scaler_is_bit_identical(tmp_path: Path) -> None:
-    config = ToyConfig(output_dir=str(tmp_path / "whole"), max_steps=16, save_steps=4, save_total_limit=4)
-    whole = fp16_trainer(config, scale=2.0**30)
-    whole.train()
+    config = ToyConfig(output_dir=str(tmp_path / "complete"), max_steps=16, save_steps=4, save_total_limit=4)
+    complete = fp16_trainer(config, scale=2.0**30)
+    complete.train()
     for step in (4, 12):
-        start = str(tmp_path / "whole" / "checkpoints" / f"step-{step}")
+        start = str(tmp_path / "complete" / "checkpoints" / f"step-{step}")
         resumed = fp16_trainer(
             dataclasses.replace(config, output_dir=str(tmp_path / str(step)), resume_from_checkpoint=start)
         )
         resumed.train()
-        assert resumed.state == whole.state
-        for name, value in whole.model.state_dict().items():
+        assert resumed.state == complete.state
+        for name, value in complete.model.state_dict().items():
             assert torch.equal(value, resumed.model.state_dict()[name]), name
 
 

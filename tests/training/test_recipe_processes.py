@@ -1,4 +1,4 @@
-"""The pre-training recipe as its users run it, in processes: stopped and resumed, two at once, an absurd rate."""
+"""The pre-training recipe as users run it, in processes: stopped and resumed, two at once, an absurd learning rate."""
 
 import json
 import os
@@ -63,18 +63,18 @@ def test_stopped_at_five_points_ends_bit_identical(
     world: Any, tmp_path: Path, launcher: str, accumulation: int
 ) -> None:
     flags = ("--max_steps 40 --save_steps 40", f"--gradient_accumulation_steps {accumulation}")
-    assert start(world, tmp_path / "whole", launcher, *flags).wait(timeout=200) == 0
+    assert start(world, tmp_path / "complete", launcher, *flags).wait(timeout=200) == 0
     resume = ""
     for step in STOP_AT:
         stop_after(start(world, tmp_path / "cut", launcher, *flags, resume), tmp_path / "cut", step)
         resume = "--resume_from_checkpoint latest"
     assert start(world, tmp_path / "cut", launcher, *flags, resume).wait(timeout=200) == 0
-    whole, cut = final_state(tmp_path / "whole"), final_state(tmp_path / "cut")
-    assert whole.keys() == cut.keys()
-    assert [name for name in whole if not torch.equal(whole[name], cut[name])] == []
-    figures = ("step", "loss", "mlm_loss", "nsp_loss", "learning_rate", "tokens", "grad_norm")
-    assert [[row.get(figure) for figure in figures] for row in read_log(tmp_path / "cut")] == [
-        [row.get(figure) for figure in figures] for row in read_log(tmp_path / "whole")
+    complete, cut = final_state(tmp_path / "complete"), final_state(tmp_path / "cut")
+    assert complete.keys() == cut.keys()
+    assert [name for name in complete if not torch.equal(complete[name], cut[name])] == []
+    metrics = ("step", "loss", "mlm_loss", "nsp_loss", "learning_rate", "tokens", "grad_norm")
+    assert [[row.get(metric) for metric in metrics] for row in read_log(tmp_path / "cut")] == [
+        [row.get(metric) for metric in metrics] for row in read_log(tmp_path / "complete")
     ]
 
 

@@ -117,13 +117,13 @@ def test_bert_on_two_processes_is_bert_on_one(world: Any, start: Path, tmp_path:
     before, after = (safetensors.torch.load_file(folder / "model.safetensors") for folder in (two, resumed))
     assert before.keys() == safetensors.torch.load_file(alone / "model.safetensors").keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    stock = AutoModelForPreTraining.from_pretrained(two).state_dict()
-    assert all(torch.equal(stock[name], value) for name, value in before.items())
+    upstream = AutoModelForPreTraining.from_pretrained(two).state_dict()
+    assert all(torch.equal(upstream[name], value) for name, value in before.items())
 
     assert recipe("run_pretraining", *given, "--output_dir", went_on, "--resume_from_checkpoint", step) == 0
     rest = [row["loss"] for row in training_log.read(went_on / TRAIN_LOG) if "loss" in row]
-    whole = [row["loss"] for row in training_log.read(alone / TRAIN_LOG) if "loss" in row]
-    assert rest == pytest.approx(whole[20:], abs=1e-5)
+    complete = [row["loss"] for row in training_log.read(alone / TRAIN_LOG) if "loss" in row]
+    assert rest == pytest.approx(complete[20:], abs=1e-5)
 
 
 @pytest.mark.slow

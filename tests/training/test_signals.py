@@ -24,7 +24,7 @@ PATIENT = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "300"}  # a variable, since torch 2
 
 
 @pytest.mark.parametrize("launcher", ["", pytest.param(TORCHRUN, marks=pytest.mark.slow)], ids=["python", "torchrun"])
-def test_term_ends_in_a_whole_checkpoint(world: Any, tmp_path: Path, launcher: str) -> None:
+def test_term_ends_in_a_complete_checkpoint(world: Any, tmp_path: Path, launcher: str) -> None:
     arguments = f"{launcher} {RECIPE} {TINY} --corpus {world.corpus} --output_dir {tmp_path / 'run'}"
     command = [sys.executable, *f"{arguments} --max_steps 100000 --save_steps 100000".split()]
     environment = os.environ | PATIENT | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}

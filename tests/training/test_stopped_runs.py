@@ -105,7 +105,7 @@ def uninterrupted(runs: dict[str, list[object]], tmp_path_factory: pytest.TempPa
 
 
 def without_cached_tokens(folder: Path) -> Any:
-    """Has a process tokenize anew, into a folder of its own."""
+    """Has a process tokenize again, into a folder of its own."""
 
     def setup() -> None:
         import datasets
@@ -124,7 +124,7 @@ def unfinished(*folders: Path) -> list[Path]:
     return [path for folder in folders for path in folder.rglob("*") if path.name.startswith((*UNFINISHED, "tmp"))]
 
 
-def assert_nothing_half_written(folder: Path, whole: Path, *, killed: bool = False) -> None:
+def assert_nothing_half_written(folder: Path, complete: Path, *, killed: bool = False) -> None:
     """Everything under its final name is complete; after a signal that can be answered, all else is gone too."""
     assert killed or not unfinished(folder)
     for path in folder.rglob("*"):
@@ -137,24 +137,24 @@ def assert_nothing_half_written(folder: Path, whole: Path, *, killed: bool = Fal
         if path.suffix == ".safetensors":
             safetensors.torch.load_file(path)
         if path.parent == folder and "predictions" in path.name:
-            assert path.read_bytes() == (whole / path.name).read_bytes(), path.name
+            assert path.read_bytes() == (complete / path.name).read_bytes(), path.name
     for path in (folder / "checkpoints").glob("step-*"):
         assert step_of(path) is not None and find_damage(path) is None
 
 
-def assert_same_end(folder: Path, whole: Path) -> None:
+def assert_same_end(folder: Path, complete: Path) -> None:
     """The run has ended as the one that nothing stopped."""
     assert ended(folder) == {"code": 0, "reason": "done"}
     assert not unfinished(folder)
-    assert {path.name for path in folder.iterdir()} - {"checkpoints"} == {path.name for path in whole.iterdir()} - {
+    assert {path.name for path in folder.iterdir()} - {"checkpoints"} == {path.name for path in complete.iterdir()} - {
         "checkpoints"
     }
-    weights, expected = (safetensors.torch.load_file(place / "model.safetensors") for place in (folder, whole))
+    weights, expected = (safetensors.torch.load_file(place / "model.safetensors") for place in (folder, complete))
     assert weights.keys() == expected.keys()
     assert [name for name in weights if not torch.equal(weights[name], expected[name])] == []
-    for path in whole.glob("*predictions*"):
+    for path in complete.glob("*predictions*"):
         assert (folder / path.name).read_bytes() == path.read_bytes()
-    results = [json.loads((place / "results.json").read_text())["metrics"] for place in (folder, whole)]
+    results = [json.loads((place / "results.json").read_text())["metrics"] for place in (folder, complete)]
     assert results[0] == results[1]
 
 
@@ -168,7 +168,7 @@ def test_a_stopped_run_resumes_as_if_nothing_had_been(
     runs: Run, uninterrupted: Any, tmp_path: Path, name: str, stage: str, kind: str
 ) -> None:
     steps = "--max_steps 3 --save_steps 2"
-    whole, folder = uninterrupted(name, steps), tmp_path / "run"
+    complete, folder = uninterrupted(name, steps), tmp_path / "run"
     flags = [*runs[name], steps, "--output_dir", folder]
     number = getattr(signal, f"SIG{kind}")
     log = None if kind == "PIPE" else tmp_path / "log.txt"
@@ -192,12 +192,12 @@ def test_a_stopped_run_resumes_as_if_nothing_had_been(
     else:
         assert code == 128 + number and ended(folder) == {"code": code, "reason": f"stopped by signal {int(number)}"}
         assert not unfinished(tmp_path / "cache")
-    assert_nothing_half_written(folder, whole, killed=kind == "KILL")
+    assert_nothing_half_written(folder, complete, killed=kind == "KILL")
     if stage not in BEFORE_TRAINING and kind in ("TERM", "INT"):
         assert resume_flags(folder) != "--overwrite_output_dir", "nothing that was trained is lost"
     if (ended(folder) or {"code": 1})["code"] != 0:
         assert stages.run(name, *flags, resume_flags(folder), log=tmp_path / "again.txt") == 0
-    assert_same_end(folder, whole)
+    assert_same_end(folder, complete)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_killed_loader_process_is_one_line_and_loses_nothing(
     runs: Run, uninterrupted: Any, tmp_path: Path, name: str, stage: str, kind: str
 ) -> None:
     steps = "--max_steps 9 --save_steps 2 --save_total_limit 9"
-    whole, folder = uninterrupted(name, steps), tmp_path / "run"
+    complete, folder = uninterrupted(name, steps), tmp_path / "run"
     flags = [*runs[name], steps, "--dataloader_num_workers 1 --dataloader_prefetch_factor 1 --output_dir", folder]
     process = stages.Process(name, *flags, log=tmp_path / "log.txt", **stage_of(name, stage))
     process.wait_for_stage()
@@ -220,9 +220,9 @@ def test_a_killed_loader_process_is_one_line_and_loses_nothing(
     assert "Traceback" not in output
     assert output.count("error: stopped after step") == 1 and "a process that loads data was killed" in output
     assert ended(folder)["code"] == 1 and "a process that loads data was killed" in ended(folder)["reason"]
-    assert_nothing_half_written(folder, whole)
+    assert_nothing_half_written(folder, complete)
     assert stages.run(name, *flags, resume_flags(folder), log=tmp_path / "again.txt") == 0
-    assert_same_end(folder, whole)
+    assert_same_end(folder, complete)
 
 
 def start_ranks(name: str, *arguments: object, log: Path, **stage: Any) -> list[stages.Process]:
@@ -255,13 +255,13 @@ def start_ranks(name: str, *arguments: object, log: Path, **stage: Any) -> list[
 @pytest.mark.parametrize(
     ("name", "stage", "kind"), table(("RANK 0",), tuple(stage for stage in STAGES if stage != "reading arguments"))
 )
-def test_a_killed_main_process_is_told_by_the_others(
+def test_a_killed_main_process_is_reported_by_the_others(
     runs: Run, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, name: str, stage: str, kind: str
 ) -> None:
     steps = "--max_steps 3 --save_steps 2"
-    whole = tmp_path_factory.getbasetemp() / f"two-{name}"
-    if not whole.exists():
-        ranks = start_ranks(name, *runs[name], steps, "--output_dir", whole, log=tmp_path / "whole.txt")
+    complete = tmp_path_factory.getbasetemp() / f"two-{name}"
+    if not complete.exists():
+        ranks = start_ranks(name, *runs[name], steps, "--output_dir", complete, log=tmp_path / "complete.txt")
         assert [rank.wait() for rank in ranks] == [0, 0]
     folder = tmp_path / "run"
     flags = [*runs[name], steps, "--output_dir", folder]
@@ -274,7 +274,7 @@ def test_a_killed_main_process_is_told_by_the_others(
     assert second.wait() in (1, 143)
     assert not first.has_orphans() and not second.has_orphans()
     assert ended(folder) == {"code": 137, "reason": "the main process was killed"}
-    assert_nothing_half_written(folder, whole, killed=True)
+    assert_nothing_half_written(folder, complete, killed=True)
     ranks = start_ranks(name, *flags, resume_flags(folder), log=tmp_path / "again.txt")
     assert [rank.wait() for rank in ranks] == [0, 0]
-    assert_same_end(folder, whole)
+    assert_same_end(folder, complete)

@@ -87,17 +87,17 @@ def test_accumulation_does_not_change_the_update(tmp_path: Path) -> None:
 def test_resume_after_every_step_is_bit_identical(tmp_path: Path, accumulation: int) -> None:
     options: dict[str, Any] = {"gradient_accumulation_steps": accumulation, "save_steps": 1, "save_total_limit": 40}
     options |= {"train_batch_size": 8, "max_steps": 40}
-    whole = trained(ToyConfig(output_dir=str(tmp_path), **options))
-    log = losses(whole.config)
+    complete = trained(ToyConfig(output_dir=str(tmp_path), **options))
+    log = losses(complete.config)
     for step in range(1, 40):
         config = dataclasses.replace(
-            whole.config,
+            complete.config,
             output_dir=str(tmp_path / f"from-{step}"),
             resume_from_checkpoint=str(tmp_path / "checkpoints" / f"step-{step}"),
             save_steps=None,
         )
         resumed = trained(config)
-        assert_identical(whole, resumed)
+        assert_identical(complete, resumed)
         assert losses(config) == log[step:]
     assert len(set(log)) == 40
 
@@ -135,7 +135,7 @@ def test_an_absurd_learning_rate_stops_with_nothing_corrupt(tmp_path: Path) -> N
 
 
 def test_signal_saves_and_the_resumed_run_is_identical(tmp_path: Path) -> None:
-    whole = trained(ToyConfig(output_dir=str(tmp_path / "whole"), max_steps=10))
+    complete = trained(ToyConfig(output_dir=str(tmp_path / "complete"), max_steps=10))
     stopped = make_trainer(ToyConfig(output_dir=str(tmp_path / "cut"), max_steps=10))
     load = stopped.source.load
 
@@ -150,8 +150,8 @@ def test_signal_saves_and_the_resumed_run_is_identical(tmp_path: Path) -> None:
     assert raised.value.exit_code == 143
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     resumed = trained(dataclasses.replace(stopped.config, resume_from_checkpoint="latest"))
-    assert_identical(whole, resumed)
-    assert losses(resumed.config) == losses(whole.config)
+    assert_identical(complete, resumed)
+    assert losses(resumed.config) == losses(complete.config)
 
 
 def test_log_holds_the_sum_of_the_losses_and_accuracies_apart(tmp_path: Path) -> None:
@@ -207,9 +207,9 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path, kills: int) -> None:
-    """SIGKILL, saves included: every restart finds a whole checkpoint, at most one save interval old."""
+    """SIGKILL, saves included: every restart finds a complete checkpoint, at most one save interval old."""
     settings = {"max_steps": 4 * kills + 8, "save_steps": 1, "pause": 0.05}
-    whole = trained(ToyConfig(output_dir=str(tmp_path / "whole"), **{**settings, "pause": 0.0}))  # type: ignore[arg-type]
+    complete = trained(ToyConfig(output_dir=str(tmp_path / "complete"), **{**settings, "pause": 0.0}))  # type: ignore[arg-type]
     cut = {**settings, "output_dir": str(tmp_path / "cut")}
     reached = 0
     for kill in range(kills):
@@ -228,7 +228,7 @@ def test_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path, kil
     import safetensors.torch
 
     final = safetensors.torch.load_file(tmp_path / "cut" / "model.safetensors")
-    assert all(torch.equal(value, final[name]) for name, value in weights(whole).items())
+    assert all(torch.equal(value, final[name]) for name, value in weights(complete).items())
 
 
 def _wait_for_step(folder: Path, step: int, process: subprocess.Popen[bytes]) -> None:

@@ -65,9 +65,9 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def whole(world: Any, start: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def complete(world: Any, start: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """An uninterrupted run on XLA."""
-    folder = tmp_path_factory.mktemp("runs") / "whole"
+    folder = tmp_path_factory.mktemp("runs") / "complete"
     dropout = BertReproConfig.from_pretrained(start).hidden_dropout_prob
     return Run(start, dropout, folder, train("xla", world, start, folder))
 
@@ -76,35 +76,35 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(folder / "model.safetensors")
 
 
-def test_losses_are_those_of_the_cpu_with_few_graphs(world: Any, whole: Run, tmp_path: Path) -> None:
-    record = results(whole.folder)
+def test_losses_are_those_of_the_cpu_with_few_graphs(world: Any, complete: Run, tmp_path: Path) -> None:
+    record = results(complete.folder)
     assert record["hardware"]["device"] == "xla"
     assert 0 < record["train"]["compiled_graphs"] <= MOST_GRAPHS
-    assert len(whole.losses) == len(set(whole.losses)) == STEPS
-    if whole.dropout == 0:
-        assert whole.losses == pytest.approx(train("cpu", world, whole.start, tmp_path), abs=1e-5)
+    assert len(complete.losses) == len(set(complete.losses)) == STEPS
+    if complete.dropout == 0:
+        assert complete.losses == pytest.approx(train("cpu", world, complete.start, tmp_path), abs=1e-5)
         assert record["metrics"] == pytest.approx(results(tmp_path)["metrics"], abs=1e-3)
 
 
-def test_checkpoints_are_plain_and_resume_bit_identically(world: Any, whole: Run, tmp_path: Path) -> None:
-    step = whole.folder / "checkpoints" / "step-10"
-    train("xla", world, whole.start, tmp_path / "resumed", "--resume_from_checkpoint", step)
-    before, after = weights(whole.folder), weights(tmp_path / "resumed")
+def test_checkpoints_are_plain_and_resume_bit_identically(world: Any, complete: Run, tmp_path: Path) -> None:
+    step = complete.folder / "checkpoints" / "step-10"
+    train("xla", world, complete.start, tmp_path / "resumed", "--resume_from_checkpoint", step)
+    before, after = weights(complete.folder), weights(tmp_path / "resumed")
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert results(tmp_path / "resumed")["train"]["compiled_graphs"] <= MOST_GRAPHS
-    train("cpu", world, whole.start, tmp_path / "cpu", "--resume_from_checkpoint", step)
+    train("cpu", world, complete.start, tmp_path / "cpu", "--resume_from_checkpoint", step)
     assert before.keys() == weights(tmp_path / "cpu").keys()
 
 
-def test_the_published_folder_is_a_plain_model_for_stock_transformers(whole: Run) -> None:
+def test_the_published_folder_is_a_plain_model_for_upstream_transformers(complete: Run) -> None:
     from transformers import AutoTokenizer, BertForPreTraining
 
-    stock, told = BertForPreTraining.from_pretrained(whole.folder, output_loading_info=True)
-    assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    inputs = AutoTokenizer.from_pretrained(whole.folder)("one two three", return_tensors="pt")
-    ours = BertReproForPreTraining.from_pretrained(whole.folder).eval()
+    upstream, loading = BertForPreTraining.from_pretrained(complete.folder, output_loading_info=True)
+    assert not any(loading[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    inputs = AutoTokenizer.from_pretrained(complete.folder)("one two three", return_tensors="pt")
+    ours = BertReproForPreTraining.from_pretrained(complete.folder).eval()
     with torch.no_grad():
-        expected, found = ours(**inputs).prediction_logits, stock.eval()(**inputs).prediction_logits
+        expected, found = ours(**inputs).prediction_logits, upstream.eval()(**inputs).prediction_logits
     assert torch.allclose(found, expected, atol=1e-5)
 
 
@@ -128,7 +128,7 @@ def test_fine_tuning_is_that_of_the_cpu_with_few_graphs(world: Any, tmp_path: Pa
 
 
 def test_tied_weights_stay_one_on_the_way_to_the_device() -> None:
-    # In a process of its own: whoever touches XLA first decides its device for the whole process.
+    # In a process of its own: whoever touches XLA first decides its device for all of it.
     code = """
 import torch_xla, torch
 from bert_repro import BertReproConfig, BertReproForPreTraining

@@ -77,7 +77,7 @@ def test_json_is_strict(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_errors_of_the_disk_are_told_whichever_library_noticed_them(tmp_path):
+def test_errors_of_the_disk_are_reported_whichever_library_noticed_them(tmp_path):
     with (
         pytest.raises(UserError, match=r"x: cannot be written \(No space left on device\)"),
         atomic_path(tmp_path / "x"),

@@ -1,7 +1,7 @@
 """The nine GLUE tasks and the AX diagnostic, as data (paper 4.1; https://gluebenchmark.com).
 
 Columns, labels and their order are those of the Hub's dataset, so a model fine-tuned on official files and one
-fine-tuned on the Hub's dataset agree. Official files are read as published; quirks stand at the task that has them.
+fine-tuned on the Hub's dataset agree. Official files are read as published; quirks are at the task that has them.
 """
 
 from collections.abc import Mapping, Sequence

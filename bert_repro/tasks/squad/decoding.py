@@ -202,7 +202,7 @@ class OriginalText:
     """The text of an answer as the original implementation recovers it (`answer_text=original`).
 
     The whitespace words of the span, joined by single spaces, are tokenized as BERT's first stage does (cleaned,
-    lower-cased, accents stripped, split at punctuation). Where the predicted pieces stand in that and it has as many
+    lower-cased, accents stripped, split at punctuation). Where the predicted pieces are in that and it has as many
     characters as the words, spaces apart, the n-th character of the one is the n-th of the other, which trims the
     words. Otherwise the words are the answer.
 
@@ -219,16 +219,16 @@ class OriginalText:
     def __call__(self, passage: Passage, first: int, last: int) -> str:
         """Returns the text of pieces `first` to `last`."""
         words = passage.words_between(first, last)
-        whole = " ".join(words)
+        joined = " ".join(words)
         split = " ".join(part for part in map(self._split, words) if part)
         predicted = " ".join(" ".join(passage.pieces[first : last + 1]).replace(" ##", "").replace("##", "").split())
         at = split.find(predicted)
-        if at < 0 or len(whole) - whole.count(" ") != len(split) - split.count(" "):
-            return whole
-        places = [place for place, character in enumerate(whole) if character != " "]
+        if at < 0 or len(joined) - joined.count(" ") != len(split) - split.count(" "):
+            return joined
+        places = [place for place, character in enumerate(joined) if character != " "]
         start = places[at - split.count(" ", 0, at)]
         until = at + len(predicted)
-        return whole[start : places[until - split.count(" ", 0, until) - 1] + 1]
+        return joined[start : places[until - split.count(" ", 0, until) - 1] + 1]
 
 
 def _first_stage(tokenizer: "PreTrainedTokenizerBase") -> Callable[[str], str]:

@@ -301,7 +301,7 @@ def answer_span(passage: Passage, answer: str, start: int, answer_ids: Sequence[
         answer_ids: token ids of the answer alone.
 
     Returns:
-        First and last piece; None where the text does not stand in those words.
+        First and last piece; None where the text is not in those words.
     """
     last_character = max(start, start + len(answer) - 1)
     first_word, last_word = np.searchsorted(passage.words[:, 0], [start, last_character], side="right") - 1

@@ -196,16 +196,14 @@ def _pages(where: str, question: dict[str, Any]) -> Iterator[tuple[str, dict[str
 def _list(where: str, holder: dict[str, Any], key: str) -> list[Any]:
     value = holder.get(key, [])
     if not isinstance(value, list):
-        raise UserError(
-            f"{where}: {key} is {shown(value)}; it must be a list, as in TriviaQA's own files, or be left out"
-        )
+        raise UserError(f"{where}: {key} is {shown(value)}; it must be a list, as in TriviaQA's files, or be left out")
     return value
 
 
 def _text(where: str, holder: Any, key: str) -> str:
     value = holder.get(key) if isinstance(holder, dict) else None
     if not isinstance(value, str) or not value:
-        raise UserError(f"{where}: {key} is {shown(value)}; it must be a text, as in TriviaQA's own files")
+        raise UserError(f"{where}: {key} is {shown(value)}; it must be a text, as in TriviaQA's files")
     return value
 
 

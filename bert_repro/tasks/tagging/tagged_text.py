@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DOCUMENT_START = "-DOCSTART-"
 ENTITY_TAG = re.compile(r"O|[BIES]-.+")
-_SEPARATOR = re.compile(r"[ \t]+")  # other white space may stand inside a word
+_SEPARATOR = re.compile(r"[ \t]+")  # other white space may be inside a word
 
 
 @dataclass(frozen=True)

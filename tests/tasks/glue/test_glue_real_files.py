@@ -1,4 +1,4 @@
-"""The official files beside the project, or under BERT_REPRO_DATA: every split loads whole."""
+"""The official files beside the project, or under BERT_REPRO_DATA: every split loads complete."""
 
 import os
 from pathlib import Path

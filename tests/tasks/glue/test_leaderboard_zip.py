@@ -71,8 +71,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / "ax/results.json").write_text(json.dumps(record))
         else:
             write_run(folder / task.name, task.name, predictions)
-    write_run(folder / "mnli/search/cell/seed42", "mnli", {})
-    write_run(folder / "mnli/search/cell/seed42/test", "mnli", {"test_matched": ["neutral"]})
+    write_run(folder / "mnli/search/configuration/seed42", "mnli", {})
+    write_run(folder / "mnli/search/configuration/seed42/test", "mnli", {"test_matched": ["neutral"]})
     write_run(folder / "squad", "squad", {})
     return folder
 
@@ -80,7 +80,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def contents(runs: Path) -> dict[str, bytes]:
     """What a right zip holds."""
-    target = runs.parent / "whole.zip"
+    target = runs.parent / "complete.zip"
     assert recipe("make_glue_zip", "--runs", runs, "--output_file", target) == 0
     with zipfile.ZipFile(target) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
@@ -127,7 +127,7 @@ def test_wnli_is_its_majority_class() -> None:
 def test_the_same_predictions_make_the_same_bytes(runs: Path, contents: dict[str, bytes], tmp_path: Path) -> None:
     again = tmp_path / "again.zip"
     assert recipe("make_glue_zip", "--runs", runs, "--output_file", again) == 0
-    assert again.read_bytes() == (runs.parent / "whole.zip").read_bytes()
+    assert again.read_bytes() == (runs.parent / "complete.zip").read_bytes()
     assert recipe("make_glue_zip", "--runs", runs, "--output_file", again) == 2
     assert recipe("make_glue_zip", "--runs", runs, "--output_file", again, "--overwrite_output_file") == 0
 
@@ -233,10 +233,10 @@ def test_without_all_runs_no_zip_is_written_and_every_absent_part_is_named(
     matched = write_run(tmp_path / "mnli", "mnli", {"test_matched": some_predictions(FILES[2])})
     assert recipe("make_glue_zip", "--runs", *wanted, matched, "--output_file", target) == 2
     assert not target.exists()
-    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert [line.split(":")[0] for line in told] == ["AX.tsv", "MNLI-mm.tsv"]
-    assert f"--task_name ax --model_name_or_path {matched} --do_predict" in told[0]
-    assert "it needs 9847 predictions for test_mismatched of MNLI" in told[1]
+    messages = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert [line.split(":")[0] for line in messages] == ["AX.tsv", "MNLI-mm.tsv"]
+    assert f"--task_name ax --model_name_or_path {matched} --do_predict" in messages[0]
+    assert "it needs 9847 predictions for test_mismatched of MNLI" in messages[1]
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == f"error: {target} is not written: 2 faults, listed above, in AX.tsv, MNLI-mm.tsv"
 

@@ -41,30 +41,30 @@ def passage_of(tokenizer, context):
 
 
 def aligned_text(passage, first, last, lowercase):
-    """The released alignment, character by character, on the tokenizer library's slow first stage."""
+    """The original alignment, character by character, on the tokenizer library's slow first stage."""
     words = [passage.context[a:b] for a, b in passage.words]
-    whole = " ".join(words[passage.word_of[first] : passage.word_of[last] + 1])
+    complete = " ".join(words[passage.word_of[first] : passage.word_of[last] + 1])
     predicted = " ".join(passage.pieces[first : last + 1]).replace(" ##", "").replace("##", "")
     predicted = " ".join(predicted.split())
-    split = " ".join(BasicTokenizer(do_lower_case=lowercase).tokenize(whole))
+    split = " ".join(BasicTokenizer(do_lower_case=lowercase).tokenize(complete))
     begin = split.find(predicted)
     if begin == -1:
-        return whole
+        return complete
     finish = begin + len(predicted) - 1
     origin, other = {}, {}
-    for place, character in enumerate(whole):
+    for place, character in enumerate(complete):
         if character != " ":
             origin[len(origin)] = place
     for place, character in enumerate(split):
         if character != " ":
             other[place] = len(other)
     if len(origin) != len(other):
-        return whole
-    return whole[origin[other[begin]] : origin[other[finish]] + 1]
+        return complete
+    return complete[origin[other[begin]] : origin[other[finish]] + 1]
 
 
 def text_of(tokenizer, context, wanted):
-    """The released text of the pieces that cover `wanted`, a part of the context."""
+    """The original text of the pieces that cover `wanted`, a part of the context."""
     passage = passage_of(tokenizer, context)
     start = context.index(wanted)
     inside = np.flatnonzero((passage.starts >= start) & (passage.ends <= start + len(wanted)))
@@ -85,8 +85,8 @@ def text_of(tokenizer, context, wanted):
         ("Smith's house", "Smith", "Smith"),
         ("(the-the) of", "the", "the"),
         ("(a b)  \n [c d]", "b)  \n [c", "b) [c"),  # runs of whitespace become one space
-        ("(unknown☃word) of", "unknown☃word", "(unknown☃word)"),  # [UNK] stands nowhere: whole words
-        ("a\u00a0b, of", "b", "a\u00a0b,"),  # the released code keeps such a space inside the word
+        ("(unknown☃word) of", "unknown☃word", "(unknown☃word)"),  # [UNK] occurs nowhere: whole words
+        ("a\u00a0b, of", "b", "a\u00a0b,"),  # the original code keeps such a space inside the word
         ("zero\u200bwidth. of", "zero\u200bwidth", "zero\u200bwidth."),
         ("weiß. of", "weiß", "weiß"),
         ("ЭТО, of", "ЭТО", "ЭТО,"),  # not all of it in the vocabulary
@@ -96,7 +96,7 @@ def test_hard_texts(tokenizer, context, wanted, expected):
     assert text_of(tokenizer, context, wanted) == expected
 
 
-def test_of_repeated_answers_in_one_word_the_first_is_taken_as_released(tokenizer):
+def test_of_repeated_answers_in_one_word_the_first_is_taken_as_in_the_original(tokenizer):
     passage = passage_of(tokenizer, "x (ab-AB) y")
     second = next(place for place, start in enumerate(passage.starts) if start == 6)
     assert passage.context[passage.starts[second]] == "A"
@@ -249,9 +249,9 @@ def decoder_of(**changes):
 def test_exact_finds_what_the_best_starts_and_ends_miss(plain):
     # The two best starts and ends lie in the question, where no answer is.
     values = scores_at(13, start=(1, 9), start2=(2, 9), end=(1, 9), end2=(2, 9), start3=(6, 5), end3=(9, 5))
-    released = decode(decoder_of(n_best_size=2), plain, [(0, 8)], [values], 4)
+    original = decode(decoder_of(n_best_size=2), plain, [(0, 8)], [values], 4)
     exact = decode(decoder_of(n_best_size=2, exact=True), plain, [(0, 8)], [values], 4)
-    assert released.text == "empty" and [entry["text"] for entry in released.best] == ["empty"]
+    assert original.text == "empty" and [entry["text"] for entry in original.best] == ["empty"]
     assert exact.text == "cd ef"
 
 

@@ -59,8 +59,8 @@ def test_unanswerable_questions_are_for_v2(write):
     path = write(question("a", []), question("b"))
     assert [row["text"] for row in read_questions(path, unanswerable=True)["answers"]] == [[], ["the river"]]
     assert "'a': answers is empty" in refused(path)
-    told = write(question("a", [], is_impossible=True), question("b", is_impossible=False))
-    assert len(read_questions(told, unanswerable=True)) == 2
+    marked = write(question("a", [], is_impossible=True), question("b", is_impossible=False))
+    assert len(read_questions(marked, unanswerable=True)) == 2
     for wrong in (question("c", [], is_impossible=False), question("c", is_impossible=True)):
         assert "'c': is_impossible is" in refused(write(wrong), unanswerable=True)
 
@@ -78,7 +78,7 @@ def test_an_answer_outside_its_context(write, start):
 
 
 @pytest.mark.parametrize(
-    ("broken", "told"),
+    ("broken", "message"),
     [
         ({"answers": [{"text": "river", "answer_start": "20"}]}, "answer_start is '20'"),
         ({"answers": [{"text": "river", "answer_start": True}]}, "answer_start is True"),
@@ -88,8 +88,8 @@ def test_an_answer_outside_its_context(write, start):
         ({"question": None}, "question is None"),
     ],
 )
-def test_broken_questions(write, broken, told):
-    assert f"question 'q1': {told}" in refused(write({**question(), **broken}))
+def test_broken_questions(write, broken, message):
+    assert f"question 'q1': {message}" in refused(write({**question(), **broken}))
 
 
 @pytest.mark.parametrize("identity", ["", None, 7])
@@ -102,7 +102,7 @@ def test_duplicate_ids(write):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ([1], "no list 'data'"),
         ({"data": [{"title": "x"}]}, "data[0]: no list 'paragraphs'"),
@@ -111,8 +111,8 @@ def test_duplicate_ids(write):
         ({"data": []}, "no questions"),
     ],
 )
-def test_other_json(write, content, told):
-    assert told in refused(write(content=content))
+def test_other_json(write, content, message):
+    assert message in refused(write(content=content))
 
 
 def test_files_that_are_no_json(tmp_path):
@@ -154,7 +154,7 @@ def test_a_passage_knows_its_pieces_characters_and_words(tokenizer):
 
 
 def test_a_no_break_space_does_not_end_a_word(tokenizer):
-    # The released code splits words at ASCII whitespace and U+202F only; its tokenizer splits here all the same.
+    # The original code splits words at ASCII whitespace and U+202F only; its tokenizer splits here all the same.
     passage = passage_of(tokenizer, "the\u00a0mill river")
     assert list(passage.pieces) == ["the", "mill", "river"]
     assert passage.word_of.tolist() == [0, 0, 1]
@@ -220,7 +220,7 @@ def test_answers_are_narrowed_to_their_pieces(tokenizer):
     assert find(tokenizer, "the mill (1895-189) burned", "1895") == ["1895"]
     assert find(tokenizer, "the old mill.", "old mill") == ["old", "mill"]
     assert find(tokenizer, "the japanese mill", "japan") == ["japan"]
-    # The pieces of the answer do not stand in the word that holds it, so the word stays.
+    # The pieces of the answer are not in the word that holds it, so the word stays.
     assert find(tokenizer, "the (japanq) mill", "japan") == ["(", "[UNK]", ")"]
 
 

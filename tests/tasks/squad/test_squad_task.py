@@ -1,4 +1,4 @@
-"""SQuAD as a task: features, batches, losses, and whole runs through the recipe's entry point."""
+"""SQuAD as a task: features, batches, losses, and complete runs through the recipe's entry point."""
 
 import json
 import random
@@ -405,10 +405,10 @@ def test_bad_input_ends_with_one_line(start, folder, tmp_path, capsys):
         (f"{base} --data_dir {folder} --do_eval --max_query_length 20", "--max_seq_length is 24"),
         (f"{base} --data_dir {folder} --do_eval --doc_stride 0", "--doc_stride is 0"),
     ]
-    for arguments, told in cases:
+    for arguments, message in cases:
         assert run("run_squad", arguments) == 2
         error = capsys.readouterr().err.strip().splitlines()
-        assert told in error[-1]
+        assert message in error[-1]
     predictions = tmp_path / "predictions.json"
     predictions.write_text('{"q2-0": "bird"}')
     scored = f"--data_file {folder}/dev-v1.1.json --predictions_file {predictions}"

@@ -130,7 +130,7 @@ def test_a_model_trains_on_it(evidence: Path, world: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ({"data": []}, "no list 'Data' of questions"),
         ({"Data": [{"Question": "x"}]}, r"Data\[0\]: QuestionId is None"),
@@ -144,12 +144,12 @@ def test_a_model_trains_on_it(evidence: Path, world: Any) -> None:
         ({"Data": [question("a", "gone.txt")]}, "wikipedia/gone.txt is not there, name the right --evidence_dir"),
     ],
 )
-def test_other_files_are_refused(evidence: Path, content: Any, told: str) -> None:
+def test_other_files_are_refused(evidence: Path, content: Any, message: str) -> None:
     source = evidence.parent / "qa.json"
     source.write_text(json.dumps(content))
     target = evidence.parent / "out.json"
     settings = {"qa_file": str(source), "evidence_dir": str(evidence), "output_file": str(target)}
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         convert_triviaqa(TriviaqaConfig(**settings))
     assert not target.exists()
 

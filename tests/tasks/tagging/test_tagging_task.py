@@ -99,7 +99,7 @@ def test_tags_become_bio(written, bio):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("EU NNP I-ORG\nrejects\n", "line 2: 'rejects' has no tag"),
         ("EU NNP I-ORG\nrejects O\n", "line 2: 2 columns, the lines before have 3"),
@@ -111,11 +111,11 @@ def test_tags_become_bio(written, bio):
         (b"EU O\n\xff O\n", "line 2: byte 0xff at position 0 is not UTF-8"),
     ],
 )
-def test_bad_files_are_refused_with_their_line(tmp_path, text, told):
+def test_bad_files_are_refused_with_their_line(tmp_path, text, message):
     (tmp_path / "eng.train").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UserError, match=r"eng\.train") as raised:
         CONLL2003.load(tmp_path, ["train"])
-    assert told in str(raised.value) and "\n" not in str(raised.value)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_words_without_tags_are_read_for_prediction_only(tmp_path):
@@ -148,7 +148,7 @@ def test_every_word_is_tagged_once_in_a_window_that_fits(context):
                 assert window.end - window.start == min(room, len(document.tokens))
 
 
-def test_tiles_hold_as_many_whole_sentences_as_fit():
+def test_tiles_hold_as_many_complete_sentences_as_fit():
     document = TokenizedDocument.of([[[9], [9]], [[9, 9]], [[9]] * 3, [[9]] * 12, [[9]]], 6, UNK)
     found = [(window.first_word, window.last_word) for window in windows(document, "tile", 6)]
     # 2 + 2 tokens, then 3; the sentence of 12 words is cut at the window's size; then the last.
@@ -227,7 +227,7 @@ def test_from_logits_to_tags_of_sentences(tokenizer, packing):
     assert batch["labels"].shape == batch["input_ids"].shape
     labels = batch["labels"]
     logits = torch.nn.functional.one_hot(labels.clamp(min=0), 9).float()
-    logits[labels == -100] = torch.nan  # what stands between the words' first tokens plays no part
+    logits[labels == -100] = torch.nan  # what is between the words' first tokens plays no part
     outputs = CONLL2003.feature_outputs(SimpleNamespace(logits=logits), features["length"][:])
     predictions = CONLL2003.postprocess(sentences, features, outputs)
     assert predictions["prediction"] == [["B-PER", "I-PER"], ["O"], ["I-ORG"]]

@@ -1,4 +1,4 @@
-"""The house rules that a machine can check."""
+"""Rules of the code that a machine can check."""
 
 import ast
 import re
@@ -35,7 +35,7 @@ MAY_SKIP = {
     "tests/models/test_real_weights.py": "the package with real weights is not installed",
     "tests/tasks/glue/test_glue_real_files.py": "the official files are not beside the project",
     "tests/training/test_performance.py": "PyTorch was built without oneDNN",
-    "tests/corpus/test_tokenizer.py": "the released vocabularies are not beside the project",
+    "tests/corpus/test_tokenizer.py": "the original vocabularies are not beside the project",
 }
 
 
