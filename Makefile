@@ -10,6 +10,8 @@ XLA    := .venv-xla
 PYTHON ?= $(shell for name in python3.11 python3 python; do \
             $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
 UV     := $(shell command -v uv)
+WEB    := recipes/web
+SITE   ?= build/web/site
 
 # Build dependencies of source packages are pinned too: pip and uv each read their own names.
 export PIP_CONSTRAINT       := $(CURDIR)/constraints.txt
@@ -18,7 +20,7 @@ export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-space sbom audit check format docs docs-site bench card report wheel clean
+.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-space web test-web sbom audit check format docs docs-site bench card report wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +107,20 @@ test-space: $(READY) .venv-space/.installed ## The demo in headless Chromium (De
 	.venv-space/bin/python tests/hub/space_in_a_browser.py .venv-space/screenshots \
 	  $(SPACE_HEADS:%=.venv-space/published/AutoModelFor%)
 
+$(WEB)/node_modules/.package-lock.json: $(WEB)/package.json $(WEB)/package-lock.json
+	cd $(WEB) && npm ci
+	@touch $@
+
+web: $(WEB)/node_modules/.package-lock.json ## The page for browsers: make web MODELS="runs/bert runs/sst2" (needs Node 20)
+	node $(WEB)/build.mjs $(SITE) $(MODELS)
+
+test-web: $(READY) $(WEB)/node_modules/.package-lock.json ## The page in headless Chromium (Debian's), its models in Node
+	rm -rf build/web-test
+	$(BIN)/python tests/inference/web_models.py build/web-test/models
+	node $(WEB)/tests/node.mjs build/web-test/models
+	node $(WEB)/build.mjs build/web-test/site build/web-test/models/*
+	node $(WEB)/tests/browser.mjs build/web-test/site build/web-test/screenshots build/web-test/models
+
 # torch_xla belongs to an older torch, so the package is installed without checking its bounds, and pip takes this list alone.
 $(XLA)/.installed: constraints-xla.txt pyproject.toml
 	@test -n "$(PYTHON)" \
@@ -156,5 +172,5 @@ wheel: $(READY) ## Build the wheel and the source archive into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
 clean: ## Remove the environment, builds and caches; runs/ stays
-	rm -rf $(VENV) $(XLA) .venv-upstream .venv-tensorflow .venv-lowest .venv-space .venv-supply-chain build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(XLA) .venv-upstream .venv-tensorflow .venv-lowest .venv-space .venv-supply-chain $(WEB)/node_modules build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from bert_repro.configs.base import Config, require, setting
 
+ONNX_FILES = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "q8": "model_quantized.onnx"}
+"""Type of the weights -> the name under which transformers.js looks for it in onnx/."""
+
 
 @dataclass(frozen=True)
 class ExtractionConfig(Config):
@@ -209,8 +212,51 @@ class OnnxConfig(Config):
         group="data",
         required="name the output folder of a finished run",
     )
-    output_file: str | None = setting(None, "File to write; default: onnx/model.onnx in the folder.", group="output")
-    overwrite_output_file: bool = setting(False, "Replace the output file.", group="output")
+    dtypes: tuple[str, ...] = setting(
+        ("fp32",),
+        "fp32 (model.onnx), fp16 (model_fp16.onnx), q8 (model_quantized.onnx, 8-bit weights): the names that "
+        "transformers.js looks for.",
+        group="output",
+    )
+    output_file: str | None = setting(
+        None, "File to write for a single type; default: onnx/ in the folder, with report.json.", group="output"
+    )
+    overwrite_output_file: bool = setting(False, "Replace files that exist.", group="output")
+    data_dir: str | None = setting(
+        None, "Folder of the task's official files: scores PyTorch and every file on dev.", group="data"
+    )
+    validation_file: str | None = setting(
+        None, "File in place of --data_dir, in the form that the run was trained on.", group="data"
+    )
+    max_eval_samples: int | None = setting(
+        None, "Score this many examples of dev.", source="transformers", unit="examples", group="data", above=0
+    )
+
+    def validate(self) -> None:
+        """Known types, each once; a single file has a single type; data in one place."""
+        super().validate()
+        known = ", ".join(ONNX_FILES)
+        require(len(self.dtypes) > 0, f"--dtypes is empty; name at least one of: {known}")
+        for dtype in self.dtypes:
+            require(dtype in ONNX_FILES, f"--dtypes has {dtype!r}; it must be among: {known}")
+        require(len(set(self.dtypes)) == len(self.dtypes), f"--dtypes is {' '.join(self.dtypes)}; name each once")
+        require(
+            self.output_file is None or len(self.dtypes) == 1,
+            f"--output_file is one file and --dtypes {' '.join(self.dtypes)} are several; leave --output_file out",
+        )
+        require(
+            self.data_dir is None or self.validation_file is None,
+            "--data_dir and --validation_file exclude each other; leave one out",
+        )
+        require(
+            self.max_eval_samples is None or self.scores,
+            "--max_eval_samples needs --data_dir or --validation_file",
+        )
+
+    @property
+    def scores(self) -> bool:
+        """Whether there is data to score on."""
+        return self.data_dir is not None or self.validation_file is not None
 
 
 @dataclass(frozen=True)

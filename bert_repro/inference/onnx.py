@@ -3,74 +3,162 @@
 The graph takes `input_ids`, `attention_mask` and `token_type_ids` of any batch size and length up to the model's
 positions, (B, S), or (B, C, S) for multiple choice; the axes are called `batch`, `choices` and `sequence`. Its outputs
 have the names of the model's output, but for the token logits of pre-training, which are `logits` as in every fill-mask
-model. It is where the Hub looks for it: `onnx/model.onnx` in the published folder.
+model. The files are where the Hub and transformers.js look for them: `onnx/model.onnx` and so on in the published
+folder, with `onnx/report.json`, which says how far each is from PyTorch.
+
+- `fp32`: the graph as PyTorch traces it.
+- `fp16`: weights and arithmetic in half precision, inputs and outputs as before.
+- `q8`: weights in 8 bits, activations quantized as they are computed (`onnxruntime.quantization.quantize_dynamic`).
+  Unsigned weights, because products of two signed bytes overflow the 16-bit sums of processors without VNNI.
 """
 
+import importlib.metadata
 import importlib.util
+import json
 import logging
+import math
+import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from bert_repro.configs import OnnxConfig
+from bert_repro.configs.publishing import ONNX_FILES
 from bert_repro.errors import UserError
 from bert_repro.hub.model_files import load_config
+from bert_repro.inference.onnx_scores import DevScorer, Scores, open_graph
 from bert_repro.training.model_loading import load_pretrained
-from bert_repro.utils.files import atomic_path
+from bert_repro.utils.digests import file_digest
+from bert_repro.utils.files import atomic_path, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 logger = logging.getLogger("bert_repro")
 
-ONNX_FILE = "onnx/model.onnx"
+ONNX_FOLDER, REPORT = "onnx", "report.json"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-TOLERANCE = 1e-4  # of the largest output: float32 sums in another order
+TOLERANCES = {"fp32": 1e-4, "fp16": 1e-2, "q8": 0.25}
+"""Largest difference to PyTorch, as a share of the largest output: for float32 sums in another order; for the others a
+bound that a broken file exceeds and a good one stays far below."""
 _AXES = {2: ("batch", "sequence"), 3: ("batch", "choices", "sequence")}
 _RENAMED = {"prediction_logits": "logits"}  # as fill-mask pipelines of ONNX Runtime and transformers.js ask for it
 _CHOICES = 2
 _SEED = 0
 
 
-def export_onnx(config: OnnxConfig) -> Path:
-    """Writes a published folder's model as an ONNX file; nothing is left where it differs from PyTorch.
+def export_onnx(config: OnnxConfig) -> list[Path]:
+    """Writes a published folder's model as ONNX files; none is left where one differs from PyTorch.
 
     Args:
-        config: the folder, and the file.
+        config: the folder, the types of the weights, data to score them on.
 
     Returns:
-        The file.
+        The files, in the order of `config.dtypes`.
 
     Raises:
-        UserError: the packages for ONNX are missing, there is no model in the folder, the model has a BiLSTM, or the
-            file exists.
-        RuntimeError: the graph differs from PyTorch.
+        UserError: the packages for ONNX are missing, there is no model in the folder, the model has a BiLSTM, a file
+            exists, or the data is not that of the model's task.
+        RuntimeError: a graph differs from PyTorch by more than `TOLERANCES`.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
             raise UserError(f"export_onnx needs the package {package}; run: pip install onnx onnxruntime onnxscript")
-    folder = Path(config.folder)
-    path = Path(config.output_file) if config.output_file else folder / ONNX_FILE
-    if path.exists() and not config.overwrite_output_file:
-        raise UserError(f"--output_file {path} exists; name another or give --overwrite_output_file")
+    folder, files = Path(config.folder), _files(config)
     model = load_model(folder)
-    with atomic_path(path) as part:
-        write_graph(model, part)
-        difference = largest_difference(model, part)
-        if difference > TOLERANCE:
-            raise RuntimeError(f"the graph of {folder} differs from PyTorch by {difference:.1e}, above {TOLERANCE}")
+    scorer = DevScorer(config, model) if config.scores else None
+    expected = scorer.scores(model) if scorer else {}
+    entries: dict[str, dict[str, Any]] = {}
+    with _write_together(model, files) as parts:
+        for dtype, part in parts.items():
+            entries[dtype] = _describe(model, part, dtype, scorer)
+            _log(files[dtype], dtype, entries[dtype], expected)
+    if config.output_file is None:
+        _write_report(model, files, entries, expected)
+    return list(files.values())
+
+
+def _files(config: OnnxConfig) -> dict[str, Path]:
+    """Returns where each type is written."""
+    folder = Path(config.folder) / ONNX_FOLDER
+    named = {dtype: Path(config.output_file or folder / ONNX_FILES[dtype]) for dtype in config.dtypes}
+    for path in named.values():
+        if path.exists() and not config.overwrite_output_file:
+            raise UserError(f"--output_file {path} exists; name another or give --overwrite_output_file")
+    return named
+
+
+@contextmanager
+def _write_together(model: "PreTrainedModel", files: dict[str, Path]) -> Iterator[dict[str, Path]]:
+    """Writes every type beside its place; the files take their names when the block ends without an error."""
+    with ExitStack() as stack:
+        parts = {dtype: stack.enter_context(atomic_path(path)) for dtype, path in files.items()}
+        graph = parts.get("fp32") or Path(stack.enter_context(tempfile.TemporaryDirectory())) / ONNX_FILES["fp32"]
+        write_graph(model, graph)
+        for dtype, write in (("fp16", write_half), ("q8", write_quantized)):
+            if dtype in parts:
+                write(graph, parts[dtype])
+        yield parts
+
+
+def _describe(model: "PreTrainedModel", path: Path, dtype: str, scorer: DevScorer | None) -> dict[str, Any]:
+    """Compares a file with PyTorch and scores it; returns its entry of the report."""
+    difference, limit = largest_difference(model, path), TOLERANCES[dtype]
+    if difference > limit:
+        raise RuntimeError(
+            f"the {dtype} graph of {model.name_or_path} differs from PyTorch by {difference:.1e}, above {limit}"
+        )
+    entry = {"bytes": path.stat().st_size, "sha256": file_digest(path), "largest_difference": difference}
+    return entry | ({"scores": scorer.scores(open_graph(path))} if scorer else {})
+
+
+def _log(path: Path, dtype: str, entry: dict[str, Any], expected: Scores) -> None:
     logger.info(
-        "%s: %.1f MB, largest difference to PyTorch %.1e over %d shapes",
-        path, path.stat().st_size / 1e6, difference, len(_shapes(model)),
-    )  # fmt: skip
-    return path
+        "%s: %s, %.1f MB, largest difference to PyTorch %.1e",
+        path,
+        dtype,
+        entry["bytes"] / 1e6,
+        entry["largest_difference"],
+    )
+    for split, scores in entry.get("scores", {}).items():
+        shown = (
+            f"{name} {value:.4f} (PyTorch {expected[split]['metrics'][name]:.4f})"
+            for name, value in scores["metrics"].items()
+        )
+        logger.info("%s: %s, %d rows: %s", path, split, scores["rows_scored"], ", ".join(shown))
+
+
+def _write_report(model: "PreTrainedModel", files: dict[str, Path], entries: dict[str, Any], expected: Scores) -> None:
+    """Writes report.json beside the files; what an earlier export wrote there stays in it while its files do."""
+    folder = next(iter(files.values())).parent
+    report = folder / REPORT
+    try:
+        before = json.loads(report.read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        before = {}
+    kept = {
+        name: entry
+        for name, entry in before.items()
+        if (folder / name).is_file() and file_digest(folder / name) == entry["sha256"]
+    }
+    written = {path.name: {"dtype": dtype, **entries[dtype]} for dtype, path in files.items()}
+    content = {
+        "class": type(model).__name__,
+        "largest_difference": "of all outputs to PyTorch in float32 on random ids, as a share of the largest output",
+        "shapes": [{"batch": batch, "sequence": length} for batch, length in _shapes(model)],
+        "files": kept | written,
+        "pytorch": {"scores": expected} if expected else {},
+        "versions": {name: importlib.metadata.version(name) for name in ("torch", "onnx", "onnxscript", "onnxruntime")},
+    }
+    write_json(report, content)
 
 
 def load_model(folder: Path) -> "PreTrainedModel":
-    """The model of a published folder, of the class of ours that its config.json names, in float32.
+    """Loads the model of a published folder, of the class of ours that its config.json names, in float32.
 
     Raises:
         UserError: there is none, or it has a BiLSTM.
@@ -139,39 +227,66 @@ def _tidy(path: Path) -> None:
     onnx.save(model, path)
 
 
+def write_half(source: Path, path: Path) -> None:
+    """Writes a graph with weights and arithmetic in float16; inputs and outputs stay as they are."""
+    import onnx
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about weights that are 0 in float16
+        onnx.save(convert_float_to_float16(onnx.load(source), keep_io_types=True), path)
+
+
+def write_quantized(source: Path, path: Path) -> None:
+    """Writes a graph with its weights in 8 bits, embeddings too."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    # It logs through the root, which would give the root a handler and repeat every later line of ours.
+    root, silent = logging.getLogger(), logging.NullHandler()
+    level = root.level
+    root.addHandler(silent)
+    root.setLevel(logging.ERROR)
+    try:
+        quantize_dynamic(source, path, weight_type=QuantType.QUInt8)
+    finally:
+        root.setLevel(level)
+        root.removeHandler(silent)
+
+
 def largest_difference(model: "PreTrainedModel", path: Path) -> float:
-    """How far an ONNX file is from its model: the largest difference over several shapes, with padding.
+    """Returns how far an ONNX file is from its model: the largest difference over several shapes, with padding.
 
     Args:
         model: in evaluation mode.
         path: the ONNX file.
 
     Returns:
-        The largest absolute difference, as a share of the largest output where that is above 1.
+        The largest absolute difference, as a share of the largest output where that is above 1; infinite where a value
+        is not finite.
     """
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    run = open_graph(path)
     worst = 0.0
     for batch, length in _shapes(model):
         inputs = _inputs(model, batch, length)
         with torch.no_grad():
-            expected = {name: tensor.numpy() for name, tensor in _outputs(model, inputs).items()}
-        found = session.run(list(expected), {name: tensor.numpy() for name, tensor in inputs.items()})
-        for values, ours in zip(found, expected.values(), strict=True):
+            expected = _outputs(model, inputs)
+        found = run(**inputs)
+        for name, ours in expected.items():
+            values = getattr(found, name)
             assert values.shape == ours.shape, f"{values.shape} in place of {ours.shape}"
-            worst = max(worst, float(np.abs(values - ours).max() / max(1.0, np.abs(ours).max())))
+            difference = float((values - ours).abs().max() / max(1.0, float(ours.abs().max())))
+            worst = max(worst, difference if math.isfinite(difference) else math.inf)
     return worst
 
 
 def _shapes(model: "PreTrainedModel") -> list[tuple[int, int]]:
-    """Batch sizes and lengths to compare at: one token, the longest, and others than that of the export."""
+    """Returns batch sizes and lengths to compare at: one token, the longest, and others than that of the export."""
     longest = model.config.max_position_embeddings
     return [(1, 1), (1, min(19, longest)), (5, min(33, longest)), (2, longest)]
 
 
 def _inputs(model: "PreTrainedModel", batch: int, length: int) -> dict[str, torch.Tensor]:
-    """Random ids and segments; the last third of every second row is padding."""
+    """Makes random ids and segments; the last third of every second row is padding."""
     generator = torch.Generator().manual_seed(_SEED)
     choices = (_CHOICES,) if type(model).__name__.endswith("MultipleChoice") else ()
     shape = (batch, *choices, length)

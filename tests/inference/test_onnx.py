@@ -1,4 +1,5 @@
-"""Published folders as ONNX: every head equals PyTorch at several shapes, and a graph that does not is not kept."""
+"""Published folders as ONNX: every head equals PyTorch at several shapes, with weights of every type; a graph that
+differs is not kept; dev scores of each file."""
 
 import importlib.util
 import json
@@ -8,7 +9,8 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from onnxruntime.quantization import quantize_dynamic
+from families import NAMES, families, save_start
+from running import recipe, results
 
 import bert_repro
 from bert_repro import cli
@@ -43,7 +45,7 @@ def publish(tmp_path):
 
     def save(head, seed=0, **fields):
         torch.manual_seed(seed)
-        model = getattr(bert_repro, f"BertRepro{head}")(bert_repro.BertReproConfig(**SIZES, **fields)).eval()
+        model = getattr(bert_repro, f"BertRepro{head}")(bert_repro.BertReproConfig(**{**SIZES, **fields})).eval()
         model.save_pretrained(tmp_path / head)
         return model, tmp_path / head
 
@@ -53,16 +55,15 @@ def publish(tmp_path):
 @pytest.mark.parametrize(("head", "fields"), HEADS)
 def test_a_head_equals_torch_at_every_shape(publish, head, fields):
     model, folder = publish(head, **fields)
-    path = onnx.export_onnx(OnnxConfig(folder=str(folder)))
+    path, half, quantized = onnx.export_onnx(OnnxConfig(folder=str(folder), dtypes=("fp32", "fp16", "q8")))
     assert path == folder / "onnx" / "model.onnx"
+    check_smaller_types(folder, path, half, quantized)
     assert b"modeling_bert_repro.py" not in path.read_bytes(), "the exporter notes where each node was written"
     other, _ = publish(head, seed=1, **fields)
     assert onnx.largest_difference(model, path) < 1e-5 < 1e-2 < onnx.largest_difference(other, path)
     session = onnxruntime.InferenceSession(str(path))
     axes = ["batch", "choices", "sequence"] if head == "ForMultipleChoice" else ["batch", "sequence"]
     assert [value.shape for value in session.get_inputs()] == [axes] * 3
-    quantize_dynamic(path, path.with_name("model_quantized.onnx"))
-    assert path.with_name("model_quantized.onnx").stat().st_size < path.stat().st_size
     choices = (4,) if head == "ForMultipleChoice" else ()  # the export compares two
     for shape in ((1, *choices, 3), (4, *choices, 25)):
         ids = torch.randint(SIZES["vocab_size"], shape)
@@ -78,12 +79,97 @@ def test_a_head_equals_torch_at_every_shape(publish, head, fields):
             np.testing.assert_allclose(values, ours.numpy(), atol=1e-5, rtol=1e-4)
 
 
+def check_smaller_types(folder, *paths):
+    """The names that transformers.js looks for; what the report says of each is what the file is."""
+    assert [path.name for path in paths] == ["model.onnx", "model_fp16.onnx", "model_quantized.onnx"]
+    report = json.loads((folder / "onnx" / "report.json").read_text())
+    entries = [report["files"][path.name] for path in paths]
+    assert [entry["dtype"] for entry in entries] == ["fp32", "fp16", "q8"]
+    assert [entry["bytes"] for entry in entries] == [path.stat().st_size for path in paths]
+    exact, half, quantized = (entry["largest_difference"] for entry in entries)
+    assert exact < 1e-5 < half < 1e-2 and 1e-4 < quantized < onnx.TOLERANCES["q8"]
+    first, second, third = map(onnxruntime.InferenceSession, map(str, paths))
+    for session in (second, third):
+        for values in ("get_inputs", "get_outputs"):
+            described = [
+                [(item.name, item.type, item.shape) for item in getattr(of, values)()] for of in (first, session)
+            ]
+            assert described[0] == described[1]
+
+
+def test_the_report_covers_the_files_that_are_there(publish, monkeypatch):
+    _, folder = publish("ForPreTraining")
+    for writer in ("write_graph", "write_half", "write_quantized"):
+        monkeypatch.setattr(onnx, writer, lambda source, path: path.write_bytes(b"graph"))
+    monkeypatch.setattr(onnx, "largest_difference", lambda model, path: 1e-5)
+
+    def export(*dtypes):
+        onnx.export_onnx(OnnxConfig(folder=str(folder), dtypes=dtypes, overwrite_output_file=True))
+        return set(json.loads((folder / "onnx" / "report.json").read_text())["files"])
+
+    assert export("q8") == {"model_quantized.onnx"}
+    assert not (folder / "onnx" / "model.onnx").exists()  # the graph that it was made from
+    assert export("fp16", "fp32") == {"model_quantized.onnx", "model_fp16.onnx", "model.onnx"}
+    (folder / "onnx" / "model_quantized.onnx").write_bytes(b"of another model")
+    (folder / "onnx" / "model_fp16.onnx").unlink()
+    assert export("fp32") == {"model.onnx"}
+
+
+def test_every_file_is_scored_on_dev(publish, world, monkeypatch):
+    model, folder = publish("ForSequenceClassification", vocab_size=150, id2label={0: "positive", 1: "negative"})
+    transformers.AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
+    (folder / "results.json").write_text(json.dumps({"settings": {"task_name": "sst2", "max_seq_length": 32}}))
+    monkeypatch.setattr(onnx, "write_graph", lambda model, path: path.write_bytes(b"graph"))
+    monkeypatch.setattr(onnx, "largest_difference", lambda model, path: 0.0)
+    monkeypatch.setattr(onnx, "open_graph", lambda path: model)
+    for flags, rows in (([], 21), (["--max_eval_samples", "5"], 5)):
+        again = ["--overwrite_output_file", "true"]
+        assert recipe("export_onnx", "--folder", folder, "--data_dir", world.glue, *again, *flags) == 0
+        report = json.loads((folder / "onnx" / "report.json").read_text())
+        scores = report["pytorch"]["scores"]["validation"]
+        assert scores["rows_scored"] == rows and set(scores["metrics"]) == {"accuracy"}
+        assert report["files"]["model.onnx"]["scores"] == {"validation": scores}
+
+
+def test_wrong_types_and_data_are_refused_in_one_line(publish, world, capsys):
+    _, folder = publish("ForPreTraining")
+    for flags, expected in (
+        ("--max_eval_samples 5", "needs --data_dir"),
+        ("--validation_file x.csv --data_dir x", "exclude each other"),
+        ("--dtypes int4", "must be among: fp32, fp16, q8"),
+        ("--dtypes fp32 q8 --output_file x.onnx", "leave --output_file out"),
+        (f"--data_dir {world.glue}", "has no task to score"),
+    ):
+        assert recipe("export_onnx", "--folder", folder, flags) == 2
+        assert expected in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_task_is_scored_on_dev(world, tmp_path, name):
+    scored_like_the_run(world, tmp_path, families(world, tmp_path)[name])
+
+
+def scored_like_the_run(world, tmp_path, family):
+    """Fine-tunes; PyTorch's and the float32 file's scores on dev are those of the run."""
+    start, run = save_start(world, tmp_path / "start", dropout=0.0), tmp_path / "run"
+    fast = "--do_train --do_eval --bias_correction true --learning_rate 1e-2 --train_batch_size 8 --max_steps 6"
+    assert recipe(family.recipe, "--model_name_or_path", start, *family.flags, fast, "--output_dir", run) == 0
+    data = ["--data_dir", family.flags[-1]]
+    assert recipe("export_onnx", "--folder", run, "--dtypes", "fp32 fp16 q8", *data) == 0
+    report = json.loads((run / "onnx" / "report.json").read_text())
+    expected = {"validation": {"metrics": results(run)["metrics"], "rows_scored": family.rows}}
+    assert report["pytorch"]["scores"] == report["files"]["model.onnx"]["scores"] == expected
+    for entry in report["files"].values():
+        assert entry["scores"]["validation"]["rows_scored"] == family.rows
+
+
 def test_every_head_is_compared():
     names = {f"BertRepro{name}" for name in QUICK | OTHERS}
     assert names == {head.ours for head in bert_repro.models.configuration_bert_repro.HEADS.values()}
 
 
-def test_a_upstream_folder_is_exported_too(tmp_path):
+def test_a_folder_of_upstream_transformers_is_exported_too(tmp_path):
     transformers.BertForQuestionAnswering(transformers.BertConfig(**SIZES)).save_pretrained(tmp_path)
     assert onnx.load_model(tmp_path).__class__ is bert_repro.BertReproForQuestionAnswering
 
@@ -98,7 +184,7 @@ def test_a_graph_that_differs_is_not_kept(publish, monkeypatch):
         else:
             with pytest.raises(RuntimeError, match="differs from PyTorch"):
                 onnx.export_onnx(OnnxConfig(folder=str(folder)))
-        assert len(list((folder / "onnx").iterdir())) == kept
+        assert {path.name for path in (folder / "onnx").iterdir()} == ({"model.onnx", "report.json"} if kept else set())
 
 
 def test_an_export_that_breaks_off_leaves_nothing(publish, monkeypatch):
@@ -123,23 +209,23 @@ def test_a_bilstm_is_refused_in_one_line(publish, capsys, head, fields):
     with pytest.raises(SystemExit) as raised:
         cli.main("export_onnx", argv=["--folder", str(folder)])
     assert raised.value.code == 2
-    warnings = [line for line in capsys.readouterr().err.splitlines() if "BiLSTM" in line]
-    assert len(warnings) == 1 and "bilstm_size 6" in warnings[0] and "use it with PyTorch" in warnings[0]
+    refusals = [line for line in capsys.readouterr().err.splitlines() if "BiLSTM" in line]
+    assert len(refusals) == 1 and "bilstm_size 6" in refusals[0] and "use it with PyTorch" in refusals[0]
     assert not (folder / "onnx").exists()
 
 
-def test_what_cannot_be_exported_is_reported_in_one_line(publish, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_exported_is_refused_in_one_line(publish, tmp_path, monkeypatch, capsys):
     _, folder = publish("Model")
     (folder / "onnx").mkdir()
     (folder / "onnx" / "model.onnx").write_bytes(b"mine")
     wrong = tmp_path / "wrong"
     wrong.mkdir()
     (wrong / "config.json").write_text(json.dumps({"model_type": "gpt2", "architectures": ["GPT2Model"]}))
-    for path, message in ((folder, "exists"), (wrong, "model_type 'gpt2'"), (tmp_path / "nowhere", "no such folder")):
+    for path, expected in ((folder, "exists"), (wrong, "model_type 'gpt2'"), (tmp_path / "nowhere", "no such folder")):
         with pytest.raises(SystemExit) as raised:
             cli.main("export_onnx", argv=["--folder", str(path)])
         assert raised.value.code == 2
-        assert message in capsys.readouterr().err
+        assert expected in capsys.readouterr().err
     assert (folder / "onnx" / "model.onnx").read_bytes() == b"mine"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="run: pip install onnx onnxruntime onnxscript"):
@@ -149,5 +235,7 @@ def test_what_cannot_be_exported_is_reported_in_one_line(publish, tmp_path, monk
 def test_a_push_takes_it_along(publish):
     _, folder = publish("Model")
     (folder / "onnx").mkdir()
-    (folder / "onnx" / "model.onnx").write_bytes(b"graph")
-    assert "onnx/model.onnx" in {path.as_posix() for path in published_files(folder)}
+    names = {f"onnx/{name}" for name in (*onnx.ONNX_FILES.values(), "report.json")}
+    for name in names:
+        (folder / name).write_bytes(b"graph")
+    assert names <= {path.as_posix() for path in published_files(folder)}

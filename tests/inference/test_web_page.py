@@ -1,0 +1,80 @@
+"""The page for browsers: what can be seen without a browser. `make test-web` uses it in one."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import yaml
+
+from bert_repro import cli
+from bert_repro.configs.publishing import ONNX_FILES
+from bert_repro.models.configuration_bert_repro import HEADS
+from bert_repro.recipes import RECIPES
+
+ROOT = Path(__file__).resolve().parents[2]
+WEB = ROOT / "recipes" / "web"
+PAGE, BUILD, README = ((WEB / name).read_text("utf-8") for name in ("index.html", "build.mjs", "README.md"))
+PACKAGE, LOCK = (json.loads((WEB / name).read_text("utf-8")) for name in ("package.json", "package-lock.json"))
+
+
+def keys(source: str, name: str) -> dict[str, str]:
+    """Reads an object of strings in the build script."""
+    (body,) = re.findall(rf"const {name} = \{{(.*?)\}};", source, re.DOTALL)
+    return dict(re.findall(r'"?([\w.-]+)"?: (?:\[)?"([^"]+)"', body))
+
+
+def test_the_page_names_no_other_host() -> None:
+    # `python -m http.server` in a message is no address.
+    assert re.findall(r"(?:https?:)?//[a-z0-9-]+\.[a-z]", PAGE) == []
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', PAGE)
+    sources = {source for rule in policy.split(";") for source in rule.split()[1:]}
+    assert sources == {"'self'", "'unsafe-inline'", "'wasm-unsafe-eval'", "data:", "'none'"}
+    assert "default-src 'self'" in policy
+
+
+def test_the_build_brings_every_file_that_the_page_loads() -> None:
+    named = set(re.findall(r"vendor/([\w.-]+\w)", PAGE))
+    vendored = set(keys(BUILD, "VENDOR"))
+    assert named == {name for name in vendored if not name.startswith("LICENSE")}
+    (mapped,) = re.findall(r'<script type="importmap">(.*?)</script>', PAGE, re.DOTALL)
+    assert set(json.loads(mapped)["imports"].values()) <= {f"./vendor/{name}" for name in vendored}
+
+
+def test_page_build_and_export_agree_on_files_tasks_and_heads() -> None:
+    assert keys(BUILD, "FILES") == ONNX_FILES
+    tasks = keys(BUILD, "TASKS")
+    heads = {head.ours.removeprefix("BertRepro") for head in HEADS.values()}
+    assert set(tasks) <= heads
+    assert set(tasks.values()) == set(re.findall(r'^  "([\w-]+)": \{$', PAGE, re.MULTILINE))
+
+
+def test_versions_are_exact_and_the_lock_names_no_host() -> None:
+    wanted = PACKAGE["dependencies"] | PACKAGE["devDependencies"]
+    for name, version in wanted.items():
+        assert re.fullmatch(r"\d+\.\d+\.\d+", version), name
+        assert LOCK["packages"][f"node_modules/{name}"]["version"] == version
+    packages = [entry for path, entry in LOCK["packages"].items() if path]
+    assert all(entry["integrity"].startswith("sha512-") for entry in packages)
+    assert "http" not in json.dumps([{**entry, "funding": None} for entry in packages])
+    assert "ignore-scripts=true" in (WEB / ".npmrc").read_text("utf-8").splitlines()
+
+
+def test_the_controls_of_the_page_have_labels() -> None:
+    assert '<html lang="en">' in PAGE and 'name="viewport"' in PAGE and "<noscript>" in PAGE
+    labelled = set(re.findall(r'for="([\w-]+)"', PAGE))
+    controls = re.findall(r"<(?:select|textarea|progress|input)\b[^>]*\bid=\"([\w-]+)\"", PAGE)
+    assert controls and set(controls) <= labelled
+    assert len(re.findall(r'aria-live="polite"|role="alert"', PAGE)) >= 2
+
+
+def test_the_commands_of_its_readme_are_understood() -> None:
+    metadata = yaml.safe_load(README.split("---")[1])
+    assert metadata["sdk"] == "static" and (WEB / metadata["app_file"]).exists()
+    assert len(metadata["short_description"]) <= 60  # the Hub refuses longer ones
+    (export,) = [line for line in README.splitlines() if line.startswith("bert-repro ")]
+    cli.parse(RECIPES["export_onnx"].config, shlex.split(export)[2:])
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for target in ("web", "test-web"):
+        assert f"make {target}" in README and re.search(rf"^{target}:", makefile, re.MULTILINE)
+    assert "npm run build" in README and "build" in PACKAGE["scripts"]
