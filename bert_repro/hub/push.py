@@ -33,8 +33,8 @@ MAIN = "main"
 PUBLISHED = (
     "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
     "adapter_config.json", "adapter_model.safetensors", "adapter/*.json", "adapter/*.safetensors",
-    "onnx/model*.onnx", "onnx/report.json", "tokenizer*.json", "special_tokens_map.json", "vocab.txt",
-    "*_bert_repro.py",
+    "onnx/model.onnx", "onnx/model_fp16.onnx", "onnx/model_quantized.onnx", "onnx/report.json",
+    "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "*_bert_repro.py",
     CARD, RESULTS, ".eval_results/*.yaml", TRAIN_LOG, TRAINING_PLOT,
 )  # fmt: skip
 """What of a folder is uploaded, as patterns of paths in it."""

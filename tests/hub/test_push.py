@@ -107,7 +107,7 @@ def test_an_unchanged_folder_makes_no_commit(hub, folder, caplog):
 def test_files_that_are_gone_go_and_what_others_put_there_stays(hub, folder):
     push_folder(folder, REPO)
     _, tree = hub.repos[REPO].tree("main")
-    by_hand = {"picture.svg": b"<svg/>", "onnx/model_quantized.onnx": b"smaller"}
+    by_hand = {"picture.svg": b"<svg/>", "onnx/model_bnb4.onnx": b"smaller"}
     hub.repos[REPO].commit("main", {**tree, **by_hand}, "by hand")
     model = bert_repro.BertReproForSequenceClassification.from_pretrained(folder)
     for shard in folder.glob("model*"):
