@@ -20,7 +20,7 @@ export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-space web test-web sbom audit check format docs docs-site bench card report wheel clean
+.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-space test-versions test-common web test-web sbom audit check format docs docs-site bench card report wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,12 @@ test-tensorflow: $(READY) $(TENSORFLOW)/.installed $(ORIGINAL) ## The original c
 	$(TENSORFLOW)/bin/python -I tests/conversion/original_environment.py write $(ORIGINAL) $(TENSORFLOW)/runs
 	$(BIN)/python tests/conversion/compare_with_original.py $(TENSORFLOW)/runs
 	$(TENSORFLOW)/bin/python -I tests/conversion/original_environment.py read $(ORIGINAL) $(TENSORFLOW)/runs
+
+test-versions: $(READY) ## Published folders with nine versions of transformers, 4.30 to the newest, each in an environment of its own
+	$(BIN)/python tests/hub/versions_of_transformers.py --write
+
+test-common: $(READY) ## transformers' own tests of every model, on our nine classes
+	$(BIN)/python tests/models/common_tests_of_transformers.py -q
 
 # The lists below are complete, so pip takes them alone; the package is installed without checking its bounds.
 .venv-lowest/.installed: constraints-lowest.txt

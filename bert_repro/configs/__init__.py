@@ -25,6 +25,7 @@ from bert_repro.configs.pretraining import AuditConfig, CurveComparisonConfig, E
 from bert_repro.configs.publishing import (
     CardConfig,
     ConversionConfig,
+    CorpusPushConfig,
     ExtractionConfig,
     OnnxConfig,
     PushConfig,
@@ -58,6 +59,7 @@ __all__ = [  # noqa: RUF022 - the order of the configuration reference
     "TextConfig",
     "TokenizerConfig",
     "CorpusConfig",
+    "CorpusPushConfig",
     "OptimizerConfig",
     "DryRunConfig",
     "AdapterConfig",

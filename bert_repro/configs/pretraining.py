@@ -148,7 +148,11 @@ class ExampleConfig(Config):
 class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig):
     """Pre-training with MLM and NSP (recipes/run_pretraining.py)."""
 
-    corpus: str = setting("", "Prepared corpus (recipes/prepare_corpus.py).", group="data")
+    corpus: str = setting(
+        "",
+        "Prepared corpus: a folder (recipes/prepare_corpus.py), or a dataset of the Hub (recipes/push_corpus.py).",
+        group="data",
+    )
     model_name_or_path: str | None = setting(
         None,
         "Continue from this BERT checkpoint, a folder or a Hub id; default: from scratch.",
@@ -235,6 +239,14 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
         choices=("end", "every_save"),
         group="hub",
     )
+    pooling: str = setting(
+        "mean",
+        "One vector of a text, for sentence-transformers and embedding servers that load the published folder: the "
+        "mean of its tokens, or the first one (cls).",
+        deviation="The paper makes no sentence vectors. Without a file that says so, libraries take one or the other.",
+        choices=("mean", "cls"),
+        group="output",
+    )
     max_eval_sequences: int = setting(
         1024, "Held-out sequences in an evaluation.", unit="sequences", group="data", above=0
     )
@@ -267,7 +279,10 @@ class AuditConfig(ExampleConfig):
     """Measures the examples that a corpus and settings give (recipes/audit_pretraining_data.py)."""
 
     corpus: str = setting(
-        "", "Prepared corpus (recipes/prepare_corpus.py).", group="data", required="name a prepared corpus"
+        "",
+        "Prepared corpus: a folder (recipes/prepare_corpus.py), or a dataset of the Hub (recipes/push_corpus.py).",
+        group="data",
+        required="name a prepared corpus",
     )
     output_dir: str = setting(
         "runs/audit", "Folder for audit.json, audit.txt and audit.png.", source="transformers", group="output"

@@ -203,6 +203,36 @@ class PushConfig(Config):
 
 
 @dataclass(frozen=True)
+class CorpusPushConfig(Config):
+    """Uploads a prepared corpus to the Hub as a dataset (recipes/push_corpus.py)."""
+
+    corpus: str = setting(
+        "", "Prepared corpus (recipes/prepare_corpus.py).", group="data", required="name a prepared corpus"
+    )
+    hub_dataset_id: str = setting(
+        "",
+        "Dataset on the Hub, for example org/name; created if it does not exist.",
+        group="hub",
+        required="name a dataset such as org/name",
+    )
+    license: str = setting(
+        "",
+        "License of the texts as the Hub spells it, for example cc-by-sa-4.0; other where none of its names fits.",
+        group="card",
+        required="name the license of the texts, for example cc-by-sa-4.0",
+    )
+    language: str | None = setting(None, "Language of the texts, for example en.", group="card")
+    description: str | None = setting(None, "A sentence for the card: what the texts are.", group="card")
+    hub_private_repo: bool | None = setting(
+        None,
+        "Make a new dataset private; default: public, unless its organisation decides otherwise.",
+        source="transformers",
+        group="hub",
+    )
+    dry_run: bool = setting(False, "List files and sizes, and stop.", group="output")
+
+
+@dataclass(frozen=True)
 class OnnxConfig(Config):
     """Writes a published folder's model as ONNX (recipes/export_onnx.py)."""
 

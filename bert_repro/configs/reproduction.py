@@ -22,7 +22,11 @@ class StudyConfig(DryRunConfig):
         aliases=("scale",),
         group="data",
     )
-    corpus: str = setting("", "Prepared corpus for all pre-training runs (recipes/prepare_corpus.py).", group="data")
+    corpus: str = setting(
+        "",
+        "Prepared corpus for all pre-training runs: a folder (recipes/prepare_corpus.py), or a dataset of the Hub.",
+        group="data",
+    )
     glue_dir: str | None = setting(None, "Folder of GLUE's official files; default: the Hub.", group="data")
     squad_dir: str | None = setting(None, "Folder of SQuAD's official files; default: the Hub.", group="data")
     triviaqa_file: str | None = setting(

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.hub.card import EVAL_RESULTS, make_card, write_eval_results
-from bert_repro.utils.files import ADAPTER, CARD, RESULTS, STATUS, atomic_files, flush, write_json, write_text
+from bert_repro.hub.pooling import POOLING_FILES, write_pooling
+from bert_repro.utils.files import ADAPTER, CARD, POOLING, RESULTS, STATUS, atomic_files, flush, write_json, write_text
 from bert_repro.utils.redaction import redacted
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 PREDICTIONS = ("predictions.*", "nbest_predictions.*", "null_odds.*")
 """Files of a run's predictions, as patterns of names in its folder."""
-MADE_FROM_WEIGHTS = ("onnx", EVAL_RESULTS)
+MADE_FROM_WEIGHTS = ("onnx", EVAL_RESULTS, *POOLING_FILES)
 """What is made from the weights of a folder or claimed about them, and would be wrong beside others."""
 _CONFIG = "config.json"
 _WEIGHTS = "model*.safetensors*"
@@ -41,6 +42,7 @@ def export_checkpoint(
     results: Mapping[str, Any] | None = None,
     model_id: str | None = None,
     card_facts: Mapping[str, Any] | None = None,
+    pooling: str = "mean",
 ) -> Path:
     """Writes a published folder: weights, configuration, model code, tokenizer, results.json and the card.
 
@@ -62,16 +64,20 @@ def export_checkpoint(
             results.json is written.
         model_id: how the card names the model; default: the run's `hub_model_id`, else the folder's name.
         card_facts: what the card says of a model without results, under the keys of results.
+        pooling: how sentence-transformers and embedding servers make one vector of a text, `mean` or `cls`, where the
+            model has no task; see `bert_repro.hub.pooling`.
 
     Returns:
         The folder.
 
     Raises:
+        ValueError: `pooling` is neither.
         UserError: the disk is full or not writable.
     """
     record = results or card_facts or {}
     with _export(Path(output_dir), MADE_FROM_WEIGHTS) as stage:
         model.save_pretrained(stage)
+        write_pooling(model, stage, pooling)
         save_tokenizer(tokenizer, stage)
         record = {**record, "model": _model_facts(model, stage, record.get("model", {}))}
         _describe(stage, Path(output_dir), record, model_id, with_results=results is not None)
@@ -93,6 +99,7 @@ def republish(source: Path, output_dir: str | Path, *, results: Mapping[str, Any
         The folder.
     """
     published = [path for path in source.iterdir() if path.is_file() and not path.name.startswith(".")]
+    published += [path for path in (source / POOLING,) if path.is_dir()]
     with _export(Path(output_dir), (*MADE_FROM_WEIGHTS, *PREDICTIONS, ADAPTER)) as stage:
         for path in (*published, *files):
             shutil.copytree(path, stage / path.name) if path.is_dir() else shutil.copy2(path, stage / path.name)

@@ -224,6 +224,11 @@ def find_card_errors(card: str) -> list[str]:
     return list(_field_errors(fields))
 
 
+def license_error(license_id: str) -> str | None:
+    """Returns what is wrong with a license's name as a card's metadata has it, or None."""
+    return _CHECKS["license"](license_id)
+
+
 def _field_errors(fields: Mapping[str, Any]) -> Iterator[str]:
     for name in ("library_name", "license", "tags"):
         if not fields.get(name):

@@ -11,7 +11,7 @@ knows the pieces of the others. Credentials come from the Hub's own login or env
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, Any
 from bert_repro.errors import UserError
 from bert_repro.hub.card import renamed
 from bert_repro.hub.model_files import CONFIG, check_folder
-from bert_repro.utils.files import CARD, RESULTS, STATUS, TRAIN_LOG, TRAINING_PLOT
+from bert_repro.utils.files import (
+    CARD,
+    POOLING,
+    POOLING_MODULES,
+    POOLING_TEXT,
+    RESULTS,
+    STATUS,
+    TRAIN_LOG,
+    TRAINING_PLOT,
+)
 from bert_repro.utils.redaction import redacted, without_machine_paths
 
 if TYPE_CHECKING:
@@ -35,6 +44,7 @@ PUBLISHED = (
     "adapter_config.json", "adapter_model.safetensors", "adapter/*.json", "adapter/*.safetensors",
     "onnx/model.onnx", "onnx/model_fp16.onnx", "onnx/model_quantized.onnx", "onnx/report.json",
     "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "*_bert_repro.py",
+    POOLING_MODULES, POOLING_TEXT, f"{POOLING}/config.json",
     CARD, RESULTS, ".eval_results/*.yaml", TRAIN_LOG, TRAINING_PLOT,
 )  # fmt: skip
 """What of a folder is uploaded, as patterns of paths in it."""
@@ -45,17 +55,21 @@ _NOT_LOGGED_IN = 401
 
 @dataclass(frozen=True)
 class Repository:
-    """A model repository, ready to take a commit.
+    """A repository, ready to take a commit.
 
     Args:
         repo_id: its id.
         revision: the branch.
         sha: newest commit of the branch.
+        repo_type: `model` or `dataset`.
+        flag: the setting that named it, for messages.
     """
 
     repo_id: str
     revision: str
     sha: str | None
+    repo_type: str = "model"
+    flag: str = "--hub_model_id"
 
 
 def published_files(folder: Path) -> list[Path]:
@@ -108,62 +122,96 @@ def push_folder(
     files = published_files(folder)
     check_card(folder, card)
     repository = prepare_repository(repo_id, private=private, revision=revision)
-    with _hub_errors(repo_id, f"{folder} is complete; the same push again sends only what has not arrived"):
+    made = contents_for_others(folder, repo_id, card)
+    names = sorted({*map(Path.as_posix, files), *made})
+    contents = {name: made.get(name, folder / name) for name in names}
+    return send(repository, contents, folder, PUBLISHED)
+
+
+def send(repository: Repository, contents: Mapping[str, bytes | Path], folder: Path, patterns: Collection[str]) -> str:
+    """Uploads files as one commit, checked afterwards; without a commit where all of them are there already.
+
+    Args:
+        repository: where to.
+        contents: path in the repository -> content, or file.
+        folder: where they come from, for messages.
+        patterns: what of the repository is ours, as patterns of paths; such files that are not sent are removed.
+
+    Returns:
+        Address of the commit that holds the files.
+
+    Raises:
+        UserError: no right or no room to write there, a broken connection, or a file that arrived otherwise than sent.
+    """
+    repo_id = repository.repo_id
+    state = f"{folder} is complete; the same push again sends only what has not arrived"
+    with _hub_errors(repo_id, state, repository.flag):
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
         api = HfApi()
-        made = contents_for_others(folder, repo_id, card)
-        names = sorted({*map(Path.as_posix, files), *made})
-        additions = [CommitOperationAdd(name, made.get(name, folder / name)) for name in names]
-        sent = {addition.path_in_repo for addition in additions}
-        stale = [name for name in _remote_files(api, repository) if _is_published(name) and name not in sent]
+        additions = [CommitOperationAdd(name, content) for name, content in contents.items()]
+        stale = [name for name in _remote_files(api, repository) if _matches(name, patterns) and name not in contents]
         commit = api.create_commit(
             repo_id,
             [*additions, *map(CommitOperationDelete, stale)],
             commit_message=f"Upload {folder.resolve().name}",
-            revision=revision,
+            repo_type=repository.repo_type,
+            revision=repository.revision,
             parent_commit=repository.sha,
         )
         _compare(api, repository, additions)
     outcome = "holds this folder already" if commit.oid == repository.sha else "uploaded"
-    logger.info("%s (%s): %s, %s", repo_id, revision, outcome, commit.commit_url)
+    logger.info("%s (%s): %s, %s", repo_id, repository.revision, outcome, commit.commit_url)
     return str(commit.commit_url)
 
 
-def prepare_repository(repo_id: str, *, private: bool | None = None, revision: str = MAIN) -> Repository:
+def prepare_repository(
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    revision: str = MAIN,
+    repo_type: str = "model",
+    flag: str = "--hub_model_id",
+) -> Repository:
     """Makes sure that a folder can be pushed: the repository and its branch exist and this login may write there.
 
     Args:
         repo_id: its id.
         private: of a new repository; None: public, unless its organisation decides otherwise.
         revision: the branch.
+        repo_type: `model` or `dataset`.
+        flag: the setting that named it, for messages.
 
     Raises:
         UserError: this login cannot do that, or the repository is public and should be private.
     """
-    check_repo_id(repo_id)
-    with _hub_errors(repo_id, "nothing was uploaded"):
+    check_repo_id(repo_id, flag)
+    with _hub_errors(repo_id, "nothing was uploaded", flag):
         from huggingface_hub import HfApi
 
         api = HfApi()
-        api.create_repo(repo_id, private=private, exist_ok=True)
-        if private and not api.model_info(repo_id).private:
+        api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True)
+        if private and not api.repo_info(repo_id, repo_type=repo_type).private:
             raise UserError(
-                f"--hub_model_id {repo_id} is public; make it private in its settings first, or leave out "
-                "--hub_private_repo"
+                f"{flag} {repo_id} is public; make it private in its settings first, or leave out --hub_private_repo"
             )
         if revision != MAIN:
-            api.create_branch(repo_id, branch=revision, exist_ok=True)
-        return Repository(repo_id, revision, api.model_info(repo_id, revision=revision).sha)
+            api.create_branch(repo_id, branch=revision, repo_type=repo_type, exist_ok=True)
+        sha = api.repo_info(repo_id, revision=revision, repo_type=repo_type).sha
+        return Repository(repo_id, revision, sha, repo_type, flag)
 
 
-def check_repo_id(repo_id: str) -> None:
+def check_repo_id(repo_id: str, flag: str = "--hub_model_id") -> None:
     """Checks that a name can be that of a repository, without asking the Hub.
+
+    Args:
+        repo_id: the name.
+        flag: the setting that named it, for messages.
 
     Raises:
         UserError: it cannot.
     """
-    with _hub_errors(repo_id, "nothing was uploaded"):
+    with _hub_errors(repo_id, "nothing was uploaded", flag):
         from huggingface_hub.utils import validate_repo_id
 
         validate_repo_id(repo_id)
@@ -228,14 +276,15 @@ def _state(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _is_published(name: str) -> bool:
-    return any(fnmatch(name, pattern) and name.count("/") == pattern.count("/") for pattern in PUBLISHED)
+def _matches(name: str, patterns: Collection[str]) -> bool:
+    return any(fnmatch(name, pattern) and name.count("/") == pattern.count("/") for pattern in patterns)
 
 
 def _remote_files(api: "HfApi", repository: Repository) -> dict[str, Any]:
     from huggingface_hub.hf_api import RepoFile
 
-    tree = api.list_repo_tree(repository.repo_id, recursive=True, revision=repository.revision)
+    place = {"revision": repository.revision, "repo_type": repository.repo_type}
+    tree = api.list_repo_tree(repository.repo_id, recursive=True, **place)
     return {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
 
 
@@ -263,7 +312,7 @@ def _git_blob(content: bytes) -> str:
 
 
 @contextmanager
-def _hub_errors(repo_id: str, state: str) -> Iterator[None]:
+def _hub_errors(repo_id: str, state: str, flag: str) -> Iterator[None]:
     """Turns what the Hub's library raises into one line: what happened, and what state that leaves."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError, HTTPError
@@ -279,11 +328,11 @@ def _hub_errors(repo_id: str, state: str) -> Iterator[None]:
                 fix = "; log in with `hf auth login`, or set HF_TOKEN"
         elif isinstance(error, HTTPError):  # nobody answered
             fix = f"; is {constants.ENDPOINT} within reach?"
-        raise UserError(f"--hub_model_id {repo_id}: {_reason(error)}{fix}; {state}") from error
+        raise UserError(f"{flag} {repo_id}: {hub_reason(error)}{fix}; {state}") from error
 
 
-def _reason(error: BaseException) -> str:
-    """Returns what went wrong, in the words of the Hub where it said something."""
+def hub_reason(error: BaseException) -> str:
+    """Returns on one line what went wrong, in the words of the Hub where it said something."""
     from huggingface_hub.errors import HfHubHTTPError
 
     reasons = []

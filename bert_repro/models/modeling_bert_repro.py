@@ -1032,15 +1032,20 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        shift_labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutput:
         """Predicts every next token. Other input as in `BertReproModel.forward`.
 
         labels: (B, S) the input ids themselves, -100 on padding; shifted here. The last token of a packed sequence
             does not predict the first of the next.
-        logits_to_keep: number of last positions to decode, or their indices; 0 decodes all. Not with `labels`.
+        logits_to_keep: number of last positions to decode, or their indices; 0 decodes all. Not with labels.
+        shift_labels: (B, S) the next token of each position, in place of `labels`, where a sequence is spread over
+            devices and the caller has shifted it before.
         """
-        if labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
+        if shift_labels is None and labels is not None:
+            shift_labels = next_token_labels(labels, kwargs.get("cu_seq_lens_q"))
+        if shift_labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
             raise ValueError("labels need the logits of every position: leave logits_to_keep at 0")
         outputs = self.bert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
@@ -1048,8 +1053,8 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.cls.predictions(outputs.last_hidden_state[:, kept])
         loss = None
-        if labels is not None:
-            loss = mean_cross_entropy(logits, next_token_labels(labels, kwargs.get("cu_seq_lens_q")))
+        if shift_labels is not None:
+            loss = mean_cross_entropy(logits, shift_labels)
         return CausalLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

@@ -19,6 +19,7 @@ from bert_repro.configs import AuditConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import UserError
+from bert_repro.hub.corpora import corpus_folder
 from bert_repro.pretraining.audit_checks import (
     LENGTH_BINS,
     ExampleCounts,
@@ -51,9 +52,10 @@ def audit_pretraining_data(config: AuditConfig) -> dict[str, Any]:
     output_dir = Path(config.output_dir)
     if not process.is_free_folder(output_dir) and not config.overwrite_output_dir:
         raise UserError(f"--output_dir {output_dir} is not empty; choose another or give --overwrite_output_dir")
-    corpus = PreparedCorpus.load(config.corpus)
+    folder = corpus_folder(config.corpus)
+    corpus = PreparedCorpus.load(folder)
     process.claim_folder(output_dir)
-    tokenizer = load_tokenizer(Path(config.corpus) / "tokenizer")
+    tokenizer = load_tokenizer(folder / "tokenizer")
     counted = ExampleCounts(
         config, config.max_seq_length, config.max_predictions_per_seq, Vocabulary.of(tokenizer), corpus.num_documents
     )

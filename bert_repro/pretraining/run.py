@@ -17,6 +17,7 @@ from bert_repro.configs import Phase, PretrainingConfig, require
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.errors import UserError
+from bert_repro.hub.corpora import corpus_folder
 from bert_repro.hub.model_files import load_config
 from bert_repro.hub.revisions import RevisionUploads
 from bert_repro.models.configuration_bert_repro import BertReproConfig
@@ -48,8 +49,9 @@ def run_pretraining(config: PretrainingConfig) -> RunResults:
         NonFiniteError, StopRequested: see `bert_repro.training.trainer.Trainer.train`.
     """
     require(bool(config.corpus), "--corpus is missing; name a prepared corpus")
-    corpus = PreparedCorpus.load(config.corpus)
-    tokenizer = load_tokenizer(str(Path(config.corpus) / "tokenizer"))
+    folder = corpus_folder(config.corpus)
+    corpus = PreparedCorpus.load(folder)
+    tokenizer = load_tokenizer(folder / "tokenizer")
     # Segment B of a NotNext pair comes from another document of the same side.
     draws_pairs = config.next_sentence_prediction or config.no_nsp_input == "pairs"
     training, heldout = corpus.split(config.heldout_fraction, at_least=2 if draws_pairs else 1)
@@ -159,9 +161,12 @@ def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:
         _check_vocabulary(config.model_name_or_path, model, tokenizer)
     else:
         torch.manual_seed(torch_seed(config.seed, model_loading.INITIALISATION))
-        model = model_loading.prepare_model(
-            model_class(new_model_config(config, len(tokenizer), tokenizer.pad_token_id)), config
-        )
+        try:
+            model = model_class(new_model_config(config, len(tokenizer), tokenizer.pad_token_id))
+        except (ImportError, ValueError) as error:  # the other settings are checked before
+            name = config.attn_implementation
+            raise UserError(f"--attn_implementation {name}: {model_loading.first_line(error)}") from error
+        model = model_loading.prepare_model(model, config)
     if not config.next_sentence_prediction and not config.left_to_right:
         model.bert.pooler.requires_grad_(False)
         model.cls.seq_relationship.requires_grad_(False)

@@ -142,6 +142,11 @@ RECIPES = {
     "make_card": Recipe(
         configs.CardConfig, "bert_repro.hub.card:write_card", "rewrite the model card of a finished run"
     ),
+    "push_corpus": Recipe(
+        configs.CorpusPushConfig,
+        "bert_repro.hub.corpora:push_corpus",
+        "upload a prepared corpus to the Hub as a dataset",
+    ),
     "push_to_hub": Recipe(
         configs.PushConfig, "bert_repro.hub.revisions:push_to_hub", "upload a finished model to the Hugging Face Hub"
     ),

@@ -17,6 +17,7 @@ from bert_repro.configs import FinetuningConfig, PretrainingConfig, StudyConfig
 from bert_repro.corpus.prepared_corpus import read_manifest
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.finetuning.run import run_finetuning
+from bert_repro.hub.corpora import corpus_folder
 from bert_repro.paper_results import SPLIT_ROWS
 from bert_repro.presets import ORIGINAL_VOCAB_SIZES, tokens_including_padding
 from bert_repro.pretraining.run import new_model_config, resolve_phases, run_pretraining
@@ -223,7 +224,7 @@ def describe(runs: Sequence[PlannedRun], store: RunStore, config: StudyConfig) -
             is done is not known), and the device that the hours are for.
     """
     corpus = config.corpus
-    vocab_size = read_manifest(Path(corpus))["vocab_size"] if corpus else ORIGINAL_VOCAB_SIZES["uncased"]
+    vocab_size = read_manifest(corpus_folder(corpus))["vocab_size"] if corpus else ORIGINAL_VOCAB_SIZES["uncased"]
     peak, origin = assumed_speed(config, str(runs[0].settings.get("mixed_precision", "no")))
     speed = _USUAL_MFU * peak
     rows = [("state", "FLOPs", "hours", "run", "fills")]

@@ -22,6 +22,7 @@ from typing import Any
 from bert_repro.configs import PretrainingConfig, first_names
 from bert_repro.corpus.prepared_corpus import read_manifest
 from bert_repro.errors import UserError
+from bert_repro.hub.corpora import corpus_folder
 from bert_repro.paper_results import FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
 from bert_repro.presets import MASKING_MIXES
 from bert_repro.reproduction.size_presets import FEATURES, TASK_RECIPES, SizePreset, json_settings
@@ -327,7 +328,7 @@ def corpus_fingerprint(corpus: str) -> str:
     Raises:
         UserError: there is no prepared corpus.
     """
-    manifest = read_manifest(Path(corpus))
+    manifest = read_manifest(corpus_folder(corpus))
     known = [Path(source[0]).name for source in manifest["settings"]["sources"]], manifest["counts"]
     text = json.dumps([*known, manifest["tokenizer_fingerprint"]], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

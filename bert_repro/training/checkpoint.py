@@ -25,6 +25,7 @@ from torch import nn
 
 from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
+from bert_repro.hub.pooling import write_pooling
 from bert_repro.training import adapters
 from bert_repro.training.parallelism import sharded_like
 from bert_repro.utils.digests import STEP, find_damage, step_of, write_manifest
@@ -78,6 +79,7 @@ def save(
     tokenizer: Any,
     environment: dict[str, Any],
     keep: int,
+    pooling: str = "mean",
 ) -> Path:
     """Writes `checkpoints/step-N` and removes the oldest ones beyond `keep`.
 
@@ -89,6 +91,7 @@ def save(
         tokenizer: saved beside the model, so that the checkpoint is usable as it is.
         environment: versions, threads, processes; a change is reported when the run resumes.
         keep: number of checkpoints to keep, at least 1.
+        pooling: see `bert_repro.hub.pooling`.
 
     Raises:
         UserError: the disk is full or not writable; the older checkpoints are as they were.
@@ -100,6 +103,7 @@ def save(
             (folder / TRAINER_STATE).mkdir()
             adapters.save(model, folder) if adapters.is_adapted(model) else model.save_pretrained(folder)
             save_tokenizer(tokenizer, folder)
+            write_pooling(model, folder, pooling)
             safetensors.torch.save_file(optimizer_state, folder / _OPTIMIZER)
             write_json(folder / _STATE, vars(state))
             write_manifest(folder, environment)

@@ -130,7 +130,7 @@ FREE = {
     "validation_file", "test_file", "feature_cache_dir", "config_file",
     # what is reported, kept, sent and scored beside or after training
     "logging_steps", "eval_steps", "save_steps", "save_total_limit", "report_to", "report_run_name", "push_to_hub",
-    "hub_model_id", "hub_private_repo", "hub_strategy", "do_eval", "do_predict", "max_eval_samples",
+    "hub_model_id", "hub_private_repo", "hub_strategy", "pooling", "do_eval", "do_predict", "max_eval_samples",
     "max_eval_sequences", "ensemble_with", "dry_run", "resume_from_checkpoint", "allow_changed_settings",
     # how the same step is computed: equal up to rounding
     "per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size", "mixed_precision",

@@ -108,7 +108,8 @@ class Run:
                 training_log.plot_training(self.output_dir)
             if save_model:
                 adapters.save_final_config(model, self.output_dir)
-                export_checkpoint(savable(model), tokenizer, self.output_dir, results=complete)
+                pooling = getattr(self.config, "pooling", "mean")  # the setting of models without a task
+                export_checkpoint(savable(model), tokenizer, self.output_dir, results=complete, pooling=pooling)
             else:
                 write_results(self.output_dir, complete)
         self.accelerator.wait_for_everyone()

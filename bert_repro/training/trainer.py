@@ -196,6 +196,7 @@ class Trainer:
                 tokenizer=self.tokenizer,
                 environment=environment(self.accelerator),
                 keep=keep or self.config.save_total_limit,
+                pooling=getattr(self.config, "pooling", "mean"),
             )
             if uploads:
                 uploads.start(folder)

@@ -1,8 +1,9 @@
 """A small server that speaks the Hub's protocol, on the standard library, with faults that a test can order.
 
-It knows models and Spaces (stored as `spaces/org/name`): create, branch, pre-upload, LFS batch with PUT and verify,
+It knows models, Spaces (stored as `spaces/org/name`) and datasets (`datasets/org/name`):
+create, branch, pre-upload, LFS batch with PUT and verify,
 commit, tree, resolve with ranges. Every commit is a full copy of the tree. Large files are those that end in
-.safetensors.
+.safetensors or .arrow.
 """
 
 import base64
@@ -93,7 +94,7 @@ class Cut(Exception):
 
 
 def is_large(path: str) -> bool:
-    return path.endswith(".safetensors")
+    return path.endswith((".safetensors", ".arrow"))
 
 
 def blob_id(content: bytes) -> str:
@@ -104,7 +105,8 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: FakeHub
 
-    API = r"/api/(?:models/)?(?P<repo>(?:spaces/)?[^/]+/[^/]+)"
+    REPO = r"(?P<repo>(?:(?:spaces|datasets)/)?[^/]+/[^/]+)"
+    API = r"/api/(?:models/)?" + REPO
     ROUTES = (
         ("POST", r"/api/repos/create", "create"),
         ("POST", r"/api/validate-yaml", "validate"),
@@ -114,11 +116,11 @@ class Handler(BaseHTTPRequestHandler):
         ("GET", API + r"/tree/(?P<rev>[^/]+)/?", "tree"),
         ("GET", API + r"/revision/(?P<rev>.+)", "info"),
         ("GET", API, "info"),
-        ("POST", r"/(?P<repo>[^/]+/[^/]+)\.git/info/lfs/objects/batch", "batch"),
+        ("POST", r"/" + REPO + r"\.git/info/lfs/objects/batch", "batch"),
         ("PUT", r"/lfs/(?P<oid>\w+)", "store"),
         ("POST", r"/lfs/verify", "verify"),
-        ("HEAD", r"/(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<path>.+)", "resolve"),
-        ("GET", r"/(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<path>.+)", "resolve"),
+        ("HEAD", r"/" + REPO + r"/resolve/(?P<rev>[^/]+)/(?P<path>.+)", "resolve"),
+        ("GET", r"/" + REPO + r"/resolve/(?P<rev>[^/]+)/(?P<path>.+)", "resolve"),
     )
 
     def answer(self) -> None:
@@ -199,10 +201,10 @@ class Handler(BaseHTTPRequestHandler):
         namespace = asked.get("organization") or SHARED
         self.require_writer(namespace)
         repo_id = f"{namespace}/{asked['name']}"
-        if asked.get("type") == "space":
-            if not asked.get("sdk"):
-                raise Refusal(400, "a Space needs an sdk")
-            repo_id = f"spaces/{repo_id}"
+        kind = asked.get("type") or "model"
+        if kind == "space" and not asked.get("sdk"):
+            raise Refusal(400, "a Space needs an sdk")
+        repo_id = repo_id if kind == "model" else f"{kind}s/{repo_id}"
         if repo_id in self.server.repos:
             raise Refusal(409, "You already created this model repo", url=f"{self.server.url}/{repo_id}")
         repo = Repo(private=asked.get("visibility") == "private" or bool(asked.get("private")))
@@ -214,7 +216,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_json({"errors": [], "warnings": []})
 
     def preupload(self, body: bytes, repo: str, rev: str, fault: Fault | None) -> None:
-        self.require_writer(repo.removeprefix("spaces/").split("/")[0])
+        self.require_writer(repo.split("/")[-2])
         _, tree = self.find_tree(repo, rev)
         self.send_json({"files": [self.upload_mode(file["path"], tree) for file in json.loads(body)["files"]]})
 
@@ -226,7 +228,7 @@ class Handler(BaseHTTPRequestHandler):
         return mode
 
     def batch(self, body: bytes, repo: str, fault: Fault | None) -> None:
-        self.require_writer(repo.removeprefix("spaces/").split("/")[0])
+        self.require_writer(repo.split("/")[-2])
         self.find(repo)
         objects = []
         for wanted in json.loads(body)["objects"]:
@@ -252,7 +254,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_json({})
 
     def commit(self, body: bytes, repo: str, rev: str, fault: Fault | None) -> None:
-        self.require_writer(repo.removeprefix("spaces/").split("/")[0])
+        self.require_writer(repo.split("/")[-2])
         sha, tree = self.find_tree(repo, rev)
         tree, message = dict(tree), ""
         for line in body.splitlines():
@@ -279,7 +281,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_json({"success": True, "commitOid": new, "commitUrl": url, "hookOutput": ""})
 
     def branch(self, body: bytes, repo: str, rev: str, fault: Fault | None) -> None:
-        self.require_writer(repo.removeprefix("spaces/").split("/")[0])
+        self.require_writer(repo.split("/")[-2])
         found = self.find(repo)
         if rev in found.branches:
             raise Refusal(409, "Reference already exists")
@@ -293,7 +295,14 @@ class Handler(BaseHTTPRequestHandler):
         siblings = [{"rfilename": path} for path in tree]
         found = self.find(repo)
         self.send_json(
-            {"id": repo, "modelId": repo, "sha": sha, "private": found.private, "siblings": siblings, "tags": []}
+            {
+                "id": "/".join(repo.split("/")[-2:]),
+                "modelId": repo,
+                "sha": sha,
+                "private": found.private,
+                "siblings": siblings,
+                "tags": [],
+            }
         )
 
     def tree(self, body: bytes, repo: str, rev: str, fault: Fault | None) -> None:

@@ -13,10 +13,10 @@ import torch
 import transformers
 
 import bert_repro
+from bert_repro.configs.publishing import ONNX_FILES
 from bert_repro.errors import UserError
 from bert_repro.hub import export
 from bert_repro.hub.export import export_checkpoint, republish
-from bert_repro.inference.onnx import ONNX_FILE
 from bert_repro.utils import files
 
 WORDS = (
@@ -137,9 +137,29 @@ def test_other_files_of_the_folder_stay_and_stale_shards_go(tmp_path, tokenizer)
     assert not list(tmp_path.glob(".*"))
 
 
+def test_a_folder_says_how_one_vector_is_made_of_a_text(tmp_path, tokenizer):
+    """In the names that text-embeddings-inference, vLLM and every sentence-transformers read (make test-libraries)."""
+    for pooling in ("mean", "cls"):
+        folder = export_checkpoint(tiny("BertReproModel"), tokenizer, tmp_path / "toy", pooling=pooling)
+        modes = json.loads((folder / "1_Pooling" / "config.json").read_text())
+        assert modes.pop("word_embedding_dimension") == SIZES["hidden_size"]
+        on = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}[pooling]
+        assert len(modes) == 4 and [name for name, value in modes.items() if value] == [on]
+    modules = json.loads((folder / "modules.json").read_text())
+    assert [module["path"] for module in modules] == ["", "1_Pooling"]
+    assert [module["type"].rpartition(".")[2] for module in modules] == ["Transformer", "Pooling"]
+    assert json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"] == 48
+    with pytest.raises(ValueError, match="pooling must be one of mean, cls, got 'max'"):
+        export_checkpoint(tiny("BertReproModel"), tokenizer, tmp_path / "toy", pooling="max")
+    export_checkpoint(tiny(), tokenizer, folder)
+    assert not {"modules.json", "1_Pooling", "sentence_bert_config.json"} & set(os.listdir(folder)), (
+        "a classifier has no"
+    )
+
+
 def leave_an_older_model(folder: Path) -> list[str]:
     """What was made from other weights, as names of files below the folder."""
-    names = [ONNX_FILE, ".eval_results/toy.yaml", "adapter/adapter_model.safetensors", "predictions.json"]
+    names = [ONNX_FILES["fp32"], ".eval_results/toy.yaml", "adapter/adapter_model.safetensors", "predictions.json"]
     names += ["predictions.test.tsv", "nbest_predictions.test.json", "null_odds.json", "null_odds.test.json"]
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -96,6 +96,13 @@ def test_an_adapter_travels_with_its_labels_and_tokenizer(folder):
     assert sent == {"adapter_config.json", "adapter_model.safetensors", "config.json", "tokenizer.json"}
 
 
+def test_how_a_vector_is_made_travels_with_an_encoder(tmp_path):
+    tokenizer = transformers.BertTokenizer(vocab={word: index for index, word in enumerate(WORDS)})
+    model = bert_repro.BertReproForPreTraining(bert_repro.BertReproConfig(**SIZES))
+    sent = {path.as_posix() for path in published_files(export_checkpoint(model, tokenizer, tmp_path / "toy"))}
+    assert sent >= {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "vocab.txt"}
+
+
 def test_an_unchanged_folder_makes_no_commit(hub, folder, caplog):
     first = push_folder(folder, REPO)
     stored = hub.count("PUT /lfs")

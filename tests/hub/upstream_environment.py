@@ -1,14 +1,19 @@
-"""Published folders read where this package is not: `make test-upstream`.
+"""Published folders read where this package is not: `make test-upstream`, and `make test-versions` for older versions.
 
     python tests/hub/upstream_environment.py write FOLDER    # with bert_repro: a folder of every head, and its outputs
     python tests/hub/upstream_environment.py read FOLDER     # with transformers alone: loads each, compares
+    python tests/hub/upstream_environment.py read FOLDER --hub ID   # one of them from a Hub too (HF_ENDPOINT)
 
-`read` needs torch and transformers only, and fails where bert_repro can be imported.
+`read` needs torch and transformers only, from 4.30 on, and fails where bert_repro can be imported. Its last line is a
+JSON object: what was checked -> what was seen. It exits with 1 where a check failed.
 """
 
+import importlib.metadata
 import importlib.util
 import json
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +21,20 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-WORDS = "paris is the capital of france . a film that never lets you go marie curie worked in where did she ?".split()
+WORDS = (
+    "paris is the capital of france . a film that never lets you go marie curie worked in where did she ? "
+    "cafe , ##s ##teria 北 京 ' t don"
+).split()
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 SIZES = {
     "vocab_size": len(VOCABULARY), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "intermediate_size": 64, "max_position_embeddings": 40, "initializer_range": 0.2,
 }  # fmt: skip
 TEXTS = (["paris is the capital of france .", "where did she go ?"], ["marie curie worked in paris .", "a film ."])
+TOKENIZED = [
+    "Paris is the capital of France.", "Café, cafes, cafeteria", "She DON'T go\tto\n北京?", "zebra [MASK] the", "",
+    "a\u0301 film",
+]  # fmt: skip
 LABELLED = {
     "AutoModelForSequenceClassification": {0: "not_equivalent", 1: "equivalent"},
     "AutoModelForTokenClassification": {0: "O", 1: "B-PER", 2: "I-PER"},
@@ -34,6 +46,9 @@ PIPELINES = {
     "AutoModelForTokenClassification": ("token-classification", "marie curie worked in paris ."),
     "AutoModel": ("feature-extraction", "paris is the capital"),
 }
+REFUSED = "left_to_right_sequences"  # a model that upstream transformers has no class for
+OLDEST_FOR_REMOTE_CODE = (5, 4)
+TOLERANCE = 1e-5
 
 
 def variants() -> dict[str, tuple[str, dict[str, Any]]]:
@@ -42,11 +57,12 @@ def variants() -> dict[str, tuple[str, dict[str, Any]]]:
 
     found = {name: (name, {"id2label": LABELLED[name]} if name in LABELLED else {}) for name in HEADS}
     found["AutoModelForCausalLM"] = ("AutoModelForCausalLM", {"is_decoder": True})
-    return found | {"left_to_right_encoder": ("AutoModel", {"is_decoder": True})}
+    found["left_to_right_encoder"] = ("AutoModel", {"is_decoder": True})
+    return found | {REFUSED: ("AutoModelForSequenceClassification", {"is_decoder": True})}
 
 
 def write(root: Path) -> None:
-    """Publishes every head, with inputs and outputs beside it."""
+    """Publishes every head, with inputs, outputs and the answers of its pipeline beside it."""
     import bert_repro
     from bert_repro.hub.export import export_checkpoint
     from bert_repro.models.configuration_bert_repro import HEADS
@@ -63,27 +79,63 @@ def write(root: Path) -> None:
             outputs = {key: values.contiguous() for key, values in model(**inputs).items()}
         save_file(inputs, folder / "inputs.safetensors")
         save_file(outputs, folder / "outputs.safetensors")
-        expected = {"auto_class": auto_class, "labels": {str(k): v for k, v in fields.get("id2label", {}).items()}}
-        (folder / "expected.json").write_text(json.dumps(expected))
+        expected: dict[str, Any] = {"auto_class": auto_class}
+        expected["labels"] = {str(index): label for index, label in fields.get("id2label", {}).items()}
+        if name in PIPELINES:
+            task, text = PIPELINES[name]
+            expected["pipeline"] = transformers.pipeline(task, model=str(folder))(text)
+        (folder / "expected.json").write_text(json.dumps(expected, default=float))
+    (root / "tokens.json").write_text(json.dumps([tokenizer(text)["input_ids"] for text in TOKENIZED]))
 
 
-def read(root: Path) -> None:
-    """Loads every folder without and with `trust_remote_code`, compares outputs, runs its pipeline."""
+def read(root: Path, hub_id: str | None) -> bool:
+    """Runs every check, writes what each saw, and returns whether none failed."""
     if importlib.util.find_spec("bert_repro"):
         raise SystemExit("bert_repro can be imported here; this must run where it cannot")
-    sys.stdout.write(f"torch {torch.__version__}, transformers {transformers.__version__}\n")
-    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
-        expected = json.loads((folder / "expected.json").read_text())
+    checks: dict[str, Callable[[], str]] = {
+        "Auto classes": lambda: loads(root, trust_remote_code=False),
+        "remote code": lambda: remote_code(root),
+        "no counterpart": lambda: refuses(root / REFUSED),
+        **{f"tokenizer, {kind}": lambda load=load: tokenizes(root, load) for kind, load in tokenizers().items()},
+        "pipelines": lambda: pipelines(root),
+    }
+    if hub_id:
+        checks["from a Hub"] = lambda: from_a_hub(hub_id, root / "AutoModelForSequenceClassification")
+    versions = {name: importlib.metadata.version(name) for name in ("transformers", "torch", "tokenizers")}
+    versions["huggingface_hub"] = importlib.metadata.version("huggingface_hub")
+    seen: dict[str, Any] = {"versions": versions, "python": ".".join(map(str, sys.version_info[:2])), "failed": []}
+    for name, check in checks.items():
+        try:
+            seen[name] = check()
+        except Exception as error:  # a check that breaks is a result, too
+            seen[name] = f"FAILED: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            seen["failed"].append(name)
+        sys.stdout.write(f"{name}: {seen[name]}\n")
+    sys.stdout.write(json.dumps(seen) + "\n")
+    return not seen["failed"]
+
+
+def version() -> tuple[int, ...]:
+    return tuple(int(part) for part in transformers.__version__.split(".")[:2])
+
+
+def folders(root: Path) -> list[tuple[Path, dict[str, Any]]]:
+    found = sorted(path for path in root.iterdir() if (path / "expected.json").exists() and path.name != REFUSED)
+    return [(path, json.loads((path / "expected.json").read_text())) for path in found]
+
+
+def loads(root: Path, *, trust_remote_code: bool) -> str:
+    """Loads every folder by its Auto class and compares all outputs."""
+    worst = 0.0
+    home = "transformers_modules." if trust_remote_code else "transformers.models.bert."
+    for folder, expected in folders(root):
         auto = getattr(transformers, expected["auto_class"])
-        differences = [
-            difference(auto.from_pretrained(folder, trust_remote_code=code), folder) for code in (False, True)
-        ]
+        model = auto.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        assert type(model).__module__.startswith(home), f"{folder.name}: {type(model)}"
+        worst = max(worst, difference(model, folder))
         labels = transformers.AutoConfig.from_pretrained(folder).id2label
         assert all(labels[int(index)] == label for index, label in expected["labels"].items()), labels
-        if folder.name in PIPELINES:
-            task, text = PIPELINES[folder.name]
-            assert transformers.pipeline(task, model=str(folder))(text)
-        sys.stdout.write(f"{folder.name}: upstream {differences[0]:.1e}, remote code {differences[1]:.1e}\n")
+    return f"{len(folders(root))} folders, difference {worst:.0e}"
 
 
 def difference(model: torch.nn.Module, folder: Path) -> float:
@@ -95,9 +147,122 @@ def difference(model: torch.nn.Module, folder: Path) -> float:
         ((outputs[name] - values).abs().max() / values.abs().max().clamp(min=1)).item()
         for name, values in expected.items()
     )
-    assert worst <= 1e-5, f"{folder.name}: {type(model).__name__} differs by {worst}"
+    assert worst <= TOLERANCE, f"{folder.name}: {type(model).__name__} differs by {worst}"
     return worst
 
 
+def remote_code(root: Path) -> str:
+    """The code in the folders runs, or says on one line what it needs and what to do."""
+    if version() >= OLDEST_FOR_REMOTE_CODE:
+        return loads(root, trust_remote_code=True)
+    for folder, expected in folders(root):
+        assert_refused(getattr(transformers, expected["auto_class"]), folder)
+    return "refused, says why"
+
+
+def assert_refused(auto: Any, place: Path | str) -> None:
+    try:
+        auto.from_pretrained(place, trust_remote_code=True)
+    except ImportError as error:
+        text = str(error)
+        assert "needs transformers 5.4 or later" in text and transformers.__version__ in text, text
+        assert "Leave out trust_remote_code" in text and "\n" not in text, text
+    else:
+        raise AssertionError("the copied code ran where it cannot")
+
+
+def refuses(folder: Path) -> str:
+    """A model that upstream transformers does not have is refused by its name, never loaded as something else."""
+    try:
+        transformers.AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=False)
+    except ValueError as error:
+        assert "bert_repro" in str(error) or "trust_remote_code" in str(error), error
+    else:
+        raise AssertionError(f"{folder.name} was loaded")
+    if version() < OLDEST_FOR_REMOTE_CODE:
+        return "refused"
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
+    return f"refused; remote code {difference(model, folder):.0e}"
+
+
+def tokenizers() -> dict[str, Callable[[Path], Any]]:
+    """The slow and the fast tokenizer of this version."""
+    if version() >= (5, 0):
+        from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy as Slow
+    else:
+        from transformers import BertTokenizer as Slow
+    fast = getattr(transformers, "BertTokenizerFast", transformers.BertTokenizer)
+    return {
+        "slow": Slow.from_pretrained,
+        "fast": fast.from_pretrained,
+        "Auto": transformers.AutoTokenizer.from_pretrained,
+    }
+
+
+def tokenizes(root: Path, load: Callable[[Path], Any]) -> str:
+    """A tokenizer reads a folder and gives the ids that it was published with."""
+    expected = json.loads((root / "tokens.json").read_text())
+    for name in ("AutoModel", "AutoModelForSequenceClassification"):
+        tokenizer = load(root / name)
+        found = [tokenizer(text)["input_ids"] for text in TOKENIZED]
+        assert found == expected, f"{type(tokenizer).__name__}: {found} where {expected} was expected"
+    return f"{type(tokenizer).__name__}"
+
+
+def pipelines(root: Path) -> str:
+    """Pipelines answer as they did with our classes."""
+    asked = []
+    for folder, expected in folders(root):
+        if folder.name in PIPELINES:
+            task, text = PIPELINES[folder.name]
+            assert_close(transformers.pipeline(task, model=str(folder))(text), expected["pipeline"], folder.name)
+            asked.append(task)
+    if version() < (5, 0):  # removed in 5.0
+        answer = transformers.pipeline("question-answering", model=str(root / "AutoModelForQuestionAnswering"))(
+            question="where did she go ?", context="marie curie worked in paris ."
+        )
+        assert "marie curie worked in paris ."[answer["start"] : answer["end"]] == answer["answer"], answer
+        asked.append("question-answering")
+    return ", ".join(sorted(set(asked)))
+
+
+def assert_close(found: Any, expected: Any, place: str) -> None:
+    """Compares what pipelines answer: numbers within 1e-5, the rest exactly; not what only one version has."""
+    if isinstance(expected, dict):
+        for name in set(expected) & set(found):
+            assert_close(found[name], expected[name], f"{place}, {name}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), f"{place}: {len(found)} answers where {len(expected)} were expected"
+        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+            assert_close(one, other, f"{place}, {index}")
+    elif isinstance(expected, float):
+        assert abs(found - expected) <= TOLERANCE * max(1.0, abs(expected)), f"{place}: {found}, expected {expected}"
+    else:
+        assert found == expected, f"{place}: {found!r}, expected {expected!r}"
+
+
+def from_a_hub(repo_id: str, folder: Path) -> str:
+    """A pushed folder, and a copy of it that upstream classes saved elsewhere, load; their code too, or it refuses."""
+    auto = transformers.AutoModelForSequenceClassification
+    model = auto.from_pretrained(repo_id)
+    worst = difference(model, folder)
+    with tempfile.TemporaryDirectory() as copy:
+        model.save_pretrained(copy)
+        assert not list(Path(copy).glob("*.py"))
+        worst = max(worst, difference(auto.from_pretrained(copy), folder))
+        for place in (repo_id, copy):
+            if version() >= OLDEST_FOR_REMOTE_CODE:
+                ours = auto.from_pretrained(place, trust_remote_code=True)
+                assert type(ours).__module__.startswith("transformers_modules."), type(ours)
+                worst = max(worst, difference(ours, folder))
+            else:
+                assert_refused(auto, place)
+    remote = "loads" if version() >= OLDEST_FOR_REMOTE_CODE else "refused"
+    return f"loads, saved again too; remote code {remote} ({worst:.0e})"
+
+
 if __name__ == "__main__":
-    {"write": write, "read": read}[sys.argv[1]](Path(sys.argv[2]))
+    if sys.argv[1] == "write":
+        write(Path(sys.argv[2]))
+    else:
+        sys.exit(not read(Path(sys.argv[2]), sys.argv[4] if len(sys.argv) > 4 else None))

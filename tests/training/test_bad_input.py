@@ -172,3 +172,8 @@ def test_a_folder_that_another_run_is_writing_is_refused_and_left_alone(
     assert code == 2
     assert_message(capsys, str(output), "is written by a run that is not finished")
     assert [path.name for path in output.iterdir()] == ["model.safetensors"]
+
+
+def test_attention_that_is_not_there(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pretrain(world, tmp_path, "--attn_implementation kernels-community/flash-attn2") == 2
+    assert_message(capsys, "--attn_implementation kernels-community/flash-attn2: ", "pip install kernels")

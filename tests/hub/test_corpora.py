@@ -1,0 +1,113 @@
+"""A prepared corpus goes to the Hub as a dataset, and a run on another machine pulls it by its id."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+from running import TINY, recipe
+
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
+from bert_repro.errors import UserError
+from bert_repro.hub.corpora import corpus_folder
+from bert_repro.hub.metadata import license_error
+
+DATASET = "org/toy-corpus"
+LICENSED = "--license cc-by-sa-4.0 --language en"
+
+
+def push(corpus: Path, *arguments: object) -> int:
+    return recipe("push_corpus", "--corpus", corpus, "--hub_dataset_id", DATASET, *arguments)
+
+
+@pytest.fixture
+def pushed(hub: Any, world: Any) -> dict[str, bytes]:
+    """The files of the dataset."""
+    assert push(world.corpus, LICENSED, "--description", "Stories.") == 0
+    return dict(hub.repos[f"datasets/{DATASET}"].tree("main")[1])
+
+
+def test_a_run_pulls_the_corpus_by_its_id(hub, world, pushed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert recipe("run_pretraining", TINY, "--max_steps 1 --corpus", DATASET, "--output_dir run") == 0
+    pulled, here = PreparedCorpus.load(corpus_folder(DATASET)), PreparedCorpus.load(world.corpus)
+    assert pulled.folder != here.folder and pulled.content_digest == here.content_digest
+    assert np.array_equal(pulled.document_starts, here.document_starts)
+    results = json.loads(Path("run/results.json").read_text())
+    assert results["settings"]["corpus"] == DATASET
+    asked = hub.count("GET .*arrow")
+    assert corpus_folder(DATASET) == pulled.folder and hub.count("GET .*arrow") == asked, "fetched once"
+
+
+def test_card_license_and_manifest_are_sent_and_no_path_of_this_machine(world, pushed, tmp_path):
+    manifest = json.loads(pushed["manifest.json"])
+    assert set(pushed) == {".gitattributes", "README.md", "manifest.json", *manifest["files"]}
+    assert manifest["settings"]["sources"][0][0] == Path(world.text).name
+    assert not [name for name, content in pushed.items() if str(world.root).encode() in content]
+    card = pushed["README.md"].decode()
+    assert "license: cc-by-sa-4.0\nlanguage: en\n" in card or "language: en\nlicense: cc-by-sa-4.0\n" in card
+    assert f"bert-repro pretrain --corpus {DATASET}" in card and "Stories." in card
+    assert f"{manifest['counts']['tokens']:,} tokens" in card
+    for name, content in pushed.items():
+        (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "copy" / name).write_bytes(content)
+    files = str(tmp_path / "copy" / "*.arrow")  # what the card's metadata names for load_dataset
+    assert 'data_files: "*.arrow"' in card or "data_files: '*.arrow'" in card
+    rows = datasets.load_dataset("arrow", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
+    here = datasets.load_from_disk(str(world.corpus))
+    assert rows["input_ids"] == here["input_ids"] and rows["key"] == here["key"]
+
+
+def test_an_unchanged_corpus_makes_no_commit(hub, world, pushed):
+    before = len(hub.repos[f"datasets/{DATASET}"].commits)
+    assert push(world.corpus, LICENSED, "--description", "Stories.") == 0
+    assert len(hub.repos[f"datasets/{DATASET}"].commits) == before
+
+
+def test_what_changed_on_its_way_is_found_before_it_is_read(hub, pushed):
+    repo = hub.repos[f"datasets/{DATASET}"]
+    part = next(name for name in pushed if name.endswith(".npy"))
+    content = pushed[part]
+    repo.commit("main", {**pushed, part: content[:-1] + bytes([content[-1] ^ 1])}, "by hand")
+    with pytest.raises(UserError, match=f"the content of {part} has changed"):
+        PreparedCorpus.load(corpus_folder(DATASET))
+
+
+def test_a_dry_run_lists_what_would_be_sent_and_asks_nothing(hub, world, capsys):
+    assert push(world.corpus, LICENSED, "--dry_run") == 0
+    listed = capsys.readouterr().out
+    assert "manifest.json" in listed and "README.md" in listed and f"to the dataset {DATASET}" in listed
+    assert not hub.requests
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--license is missing"),
+        (("--license GNU/Linux",), "--license GNU/Linux: 'GNU/Linux' is not a license as the Hub spells it"),
+    ],
+)
+def test_a_license_is_asked_for(hub, world, capsys, arguments, message):
+    assert push(world.corpus, *arguments) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert license_error("apache-2.0") is None and not hub.requests
+
+
+def test_a_damaged_corpus_is_not_sent(hub, world, capsys, tmp_path):
+    corpus = Path(shutil.copytree(world.corpus, tmp_path / "corpus"))
+    with (corpus / "document_starts.npy").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x7f")
+    assert push(corpus, LICENSED) == 2
+    assert "document_starts.npy has changed" in capsys.readouterr().err and not hub.repos
+
+
+def test_a_name_that_is_neither_folder_nor_dataset_says_so(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="--corpus runs/corpus: no such folder, and no dataset of the Hub within reach"):
+        corpus_folder("runs/corpus")
+    assert corpus_folder(tmp_path / "no") == tmp_path / "no", "a path is never asked for"

@@ -1,0 +1,155 @@
+"""Loads published folders with old and new versions of transformers, each in an environment of its own.
+
+    python tests/hub/versions_of_transformers.py                  # all nine; `make test-versions`
+    python tests/hub/versions_of_transformers.py --versions 4.30.2 newest --write
+
+Each environment is made from the package index, used and deleted. All hold the same torch, which is installed once.
+A small Hub in this process serves one of the folders (tests/helpers/fake_hub.py). `--write` puts the table into
+docs/how-to/what_else_loads_this.md.
+"""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "how-to" / "what_else_loads_this.md"
+VERSIONS = ("4.30.2", "4.36.2", "4.41.2", "4.46.3", "4.51.3", "4.57.6", "5.0.0", "5.5.4", "newest")
+BEFORE_NUMPY_2 = ("4.30", "4.36", "4.41")
+REPO = "org/toy"
+BEGIN, END = "<!-- versions: begin -->", "<!-- versions: end -->"
+COLUMNS = {
+    "Auto classes": "Auto classes", "tokenizer, slow": "slow tokenizer", "tokenizer, fast": "fast tokenizer",
+    "pipelines": "pipelines", "remote code": "`trust_remote_code=True`", "no counterpart": "no upstream class",
+    "from a Hub": "from the Hub",
+}  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--versions", nargs="+", default=VERSIONS)
+    parser.add_argument("--python", default=sys.executable, help="interpreter of the environments")
+    parser.add_argument("--torch", default=pinned("torch"), help="version of torch in all of them")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.relative_to(ROOT)}")
+    options = parser.parse_args()
+    seen = []
+    with tempfile.TemporaryDirectory(prefix="versions-") as folder:
+        root = Path(folder) / "published"
+        environment, hub = serve_a_hub(Path(folder) / "home")
+        subprocess.run([sys.executable, ROOT / "tests/hub/upstream_environment.py", "write", root], check=True)
+        push(root / "AutoModelForSequenceClassification")
+        torch = make_environment(Path(folder) / "torch", options.python, [f"torch=={options.torch}"])
+        for version in options.versions:
+            sys.stdout.write(f"== transformers {version}\n")
+            sys.stdout.flush()
+            seen.append(try_version(version, options.python, torch, root, environment))
+        hub.shutdown()
+    failed = [found["versions"]["transformers"] for found in seen if found["failed"]]
+    table = as_table(seen)
+    sys.stdout.write(f"\n{table}\n\nfailed: {', '.join(failed) or 'none'}\n")
+    if options.write:
+        write_table(table)
+    return 1 if failed else 0
+
+
+def pinned(package: str) -> str:
+    """The version in constraints.txt."""
+    found = re.search(rf"^{package}==(\S+)$", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
+    assert found, package
+    return found[1]
+
+
+def serve_a_hub(home: Path) -> tuple[dict[str, str], Any]:
+    """Starts a Hub and makes this process, and the environment of others, talk to it."""
+    sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+    from fake_hub import WRITER, FakeHub
+
+    hub = FakeHub()
+    settings = {
+        "HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "HF_HOME": str(home),
+        "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }  # fmt: skip
+    os.environ |= {**settings, "HF_TOKEN": WRITER}  # before huggingface_hub is imported
+    others = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "HF_TOKEN")}
+    return others | settings, hub
+
+
+def push(folder: Path) -> None:
+    sys.path.insert(0, str(ROOT))
+    from bert_repro.hub.push import push_folder
+
+    push_folder(folder, REPO)
+
+
+def make_environment(home: Path, python: str, packages: list[str], beside: Path | None = None) -> Path:
+    """Makes an environment with some packages, and those of another one, and returns its folder of packages."""
+    subprocess.run([python, "-m", "venv", home], check=True)
+    site = next(home.glob("lib/python*/site-packages"))
+    if beside:
+        (site / "beside.pth").write_text(f"{beside}\n")
+    install = [
+        home / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-compile",
+        "--disable-pip-version-check",
+    ]
+    subprocess.run([*install, *packages], check=True, env={**os.environ, "PIP_CONSTRAINT": ""})
+    return site
+
+
+def try_version(version: str, python: str, torch: Path, root: Path, environment: dict[str, str]) -> dict[str, Any]:
+    """Makes an environment, reads the folders in it and deletes it."""
+    with tempfile.TemporaryDirectory(dir=root.parent) as folder:
+        home = Path(folder)
+        wanted = ["transformers" if version == "newest" else f"transformers=={version}"]
+        wanted += ["numpy<2" if version.startswith(BEFORE_NUMPY_2) else "numpy"]
+        environment = environment | {"HF_MODULES_CACHE": str(home / "modules")}
+        try:
+            make_environment(home, python, wanted, beside=torch)
+            command = [home / "bin" / "python", "-I", ROOT / "tests/hub/upstream_environment.py", "read", root]
+            child = subprocess.run([*command, "--hub", REPO], env=environment, cwd=home, capture_output=True, text=True)
+        except subprocess.CalledProcessError as error:
+            return {"versions": {"transformers": version}, "failed": [f"no environment: {error}"]}
+        with contextlib.suppress(IndexError, ValueError):
+            found: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
+            sys.stdout.write(child.stdout.rpartition("\n{")[0] + "\n")
+            return found
+        return {"versions": {"transformers": version}, "failed": [f"broke off: {child.stderr[-2000:]}"]}
+
+
+def as_table(seen: list[dict[str, Any]]) -> str:
+    """The results as a Markdown table, one version a row."""
+    lines = [
+        f"| transformers | tokenizers, hub | {' | '.join(COLUMNS.values())} |",
+        "| --- " * (len(COLUMNS) + 2) + "|",
+    ]
+    for found in seen:
+        versions = found["versions"]
+        libraries = f"{versions.get('tokenizers', '-')}, {versions.get('huggingface_hub', '-')}"
+        cells = [found.get(name, "; ".join(found["failed"])).replace("|", "/") for name in COLUMNS]
+        lines.append(f"| {versions['transformers']} | {libraries} | {' | '.join(cells)} |")
+    complete = next((found for found in seen if "python" in found), None)
+    about = f"Python {complete['python']}, torch {complete['versions']['torch']}" if complete else "nothing ran"
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return f"`make test-versions`, {date}, {about}:\n\n" + "\n".join(lines)
+
+
+def write_table(table: str) -> None:
+    text = PAGE.read_text("utf-8")
+    before, _, rest = text.partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
