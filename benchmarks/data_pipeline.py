@@ -25,8 +25,8 @@ import numpy as np
 from side_by_side import corpora, results_file, timing
 
 from bert_repro.configs import ExampleConfig
-from bert_repro.pretraining.collator import DataCollatorForBertPreTraining
 from bert_repro.pretraining.dataset import ExampleStream, Position
+from bert_repro.pretraining.masking import DataCollatorForBertPreTraining
 from bert_repro.pretraining.sample_index import EpochIndexes
 from bert_repro.pretraining.segment_pairs import PairGenerator, PairRules
 

@@ -54,7 +54,7 @@ if _TYPE_CHECKING:
         BertReproForTokenClassification,
         BertReproModel,
     )
-    from .pretraining.collator import DataCollatorForBertPreTraining
+    from .pretraining.masking import DataCollatorForBertPreTraining
     from .results import RunResults, read_results
     from .tasks.metrics import load_metric
 
@@ -110,7 +110,7 @@ _HOMES = {
     "SquadConfig": "configs",
     "SwagConfig": "configs",
     "TokenizerConfig": "configs",
-    "DataCollatorForBertPreTraining": "pretraining.collator",
+    "DataCollatorForBertPreTraining": "pretraining.masking",
     "ExtractiveQuestionAnsweringPipeline": "inference.pipelines",
     "NextSentencePipeline": "inference.pipelines",
     "SentenceScoringPipeline": "inference.pipelines",

@@ -21,8 +21,8 @@ from transformers import BertConfig, BertForPreTraining, DataCollatorForLanguage
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.configs import Phase, PretrainingConfig, RunConfig
-from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch
 from bert_repro.pretraining.dataset import Position, PretrainingSource
+from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch
 from bert_repro.pretraining.run import resolve_layout
 from bert_repro.training.batches import Step
 from bert_repro.training.optimizer import parameter_groups

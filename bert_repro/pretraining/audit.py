@@ -28,8 +28,8 @@ from bert_repro.pretraining.audit_checks import (
     corpus_checks,
     example_checks,
 )
-from bert_repro.pretraining.collator import DataCollatorForBertPreTraining
 from bert_repro.pretraining.dataset import ExampleStream, Position
+from bert_repro.pretraining.masking import DataCollatorForBertPreTraining
 from bert_repro.utils import process
 from bert_repro.utils.files import SAMPLE_INDEX, atomic_path, write_json, write_text
 

@@ -23,11 +23,10 @@ from bert_repro.configs import ExampleConfig, OptimizerConfig, Phase, Pretrainin
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
 from bert_repro.models.modeling_bert_repro import next_token_labels
-from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch, StaticShape
-from bert_repro.pretraining.masking import num_predictions
+from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch, num_predictions
 from bert_repro.pretraining.sample_index import EpochIndexes, permute, sequence_lengths
 from bert_repro.pretraining.segment_pairs import NOT_NEXT, ROW, RowArray, SentenceBoundaries
-from bert_repro.training.batches import IGNORE_INDEX, Ids, MicroBatch, Step, fullest_pass
+from bert_repro.training.batches import IGNORE_INDEX, Ids, MicroBatch, StaticShape, Step, fullest_pass
 from bert_repro.training.performance import pretraining_flops_per_token
 from bert_repro.utils.files import SAMPLE_INDEX
 from bert_repro.utils.process import is_local_main_process

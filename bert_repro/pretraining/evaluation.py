@@ -20,9 +20,8 @@ from accelerate import Accelerator
 from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.models.modeling_bert_repro import next_token_labels
-from bert_repro.pretraining.collator import StaticShape
 from bert_repro.pretraining.dataset import Position, collator, count_right, example_stream
-from bert_repro.training.batches import IGNORE_INDEX, to_device
+from bert_repro.training.batches import IGNORE_INDEX, StaticShape, to_device
 
 logger = logging.getLogger("bert_repro")
 

@@ -33,7 +33,7 @@ class Recipe:
     summary: str
 
     def run(self, config: Any) -> Any:
-        """Runs the recipe; where it has an output folder, process.json there says how it ended.
+        """Runs the recipe; where it has an output folder, status.json there says how it ended.
 
         Returns:
             What the function returns: of training recipes the results of the run.

@@ -102,6 +102,48 @@ Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class StaticShape:
+    """One shape for every batch, so that a graph is compiled once. What is missing is filled with sequences of padding.
+
+    These are separate sequences, which predict nothing and which no other sequence sees: losses and gradients do not
+    change.
+
+    Args:
+        sequences: most sequences of a batch; a padded batch has as many rows.
+        length: tokens of the longest sequence that may come; a padded batch has as many columns.
+        tokens: tokens of a packed batch; None for padded batches.
+    """
+
+    sequences: int
+    length: int
+    tokens: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """Number of sequences of every batch, those of padding included."""
+        return self.sequences + (-(-self.tokens // self.length) if self.tokens is not None else 0)
+
+    def filling(self, lengths: Int64Array) -> Int64Array:
+        """Returns the lengths of the sequences of padding that complete a batch.
+
+        Args:
+            lengths: tokens of its own sequences, int64 [B].
+
+        Raises:
+            ValueError: the batch is too large for the shape.
+        """
+        if len(lengths) > self.sequences or lengths.max(initial=0) > self.length:
+            raise ValueError(f"{len(lengths)} sequences of up to {lengths.max()} tokens do not fit into {self}")
+        rows = self.rows - len(lengths)
+        if self.tokens is None:
+            return np.ones(rows, dtype=np.int64)  # not empty: attention over nothing is not a number
+        missing = self.tokens - int(lengths.sum())
+        if missing < 0:
+            raise ValueError(f"{lengths.sum()} tokens do not fit into {self}")
+        return np.clip(missing - self.length * np.arange(rows), 0, self.length)
+
+
+@dataclass(frozen=True)
 class Step:
     """One optimizer step.
 

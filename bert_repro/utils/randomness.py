@@ -53,6 +53,36 @@ def torch_seed(*names: int) -> int:
     return int(draw(*names) >> np.uint64(1))
 
 
+def sample_without_replacement(
+    available: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], *names: Integers
+) -> npt.NDArray[np.int64]:
+    """Draws `counts` of the numbers [0, available) for each row, every subset equally likely.
+
+    Floyd's algorithm (Bentley, 1987) for all rows at once: pick i of k is a number t below available - k + i + 1, or
+    the last of these when t is taken. Its cost grows with the picks, not with the numbers picked from.
+
+    Args:
+        available: numbers to draw from, int64 [B].
+        counts: numbers to draw, at most `available`, int64 [B].
+        names: what is drawn, as for `draw`; integers, or int64 or uint64 [B].
+
+    Returns:
+        int64 [sum of counts], row by row, ascending within a row.
+    """
+    most, width = int(counts.max(initial=0)), int(available.max(initial=0)) + 1
+    pick = np.arange(most)[:, None]
+    # A row that has all its picks picks the place `width - 1`, which no row's numbers reach.
+    base = np.arange(len(counts)) * width
+    latest = np.where(pick < counts, available - counts + pick, width - 1)
+    drawn = below(latest + 1, draw(*names, pick))
+    latest, drawn = latest + base, np.where(pick < counts, drawn, width - 1) + base
+    taken = np.zeros(len(counts) * width, dtype=bool)
+    for number in range(most):
+        taken[np.where(taken[drawn[number]], latest[number], drawn[number])] = True
+    taken[base + width - 1] = False
+    return np.flatnonzero(taken) - np.repeat(base, counts)
+
+
 def _mix(state: UInt64Array) -> UInt64Array:
     state = (state ^ (state >> np.uint64(30))) * _MULTIPLIER_1
     state = (state ^ (state >> np.uint64(27))) * _MULTIPLIER_2

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch
-from bert_repro.pretraining.masking import num_predictions
+from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch, num_predictions
 from bert_repro.training.batches import collate_features
 from bert_repro.utils.randomness import draw
 

@@ -8,8 +8,13 @@ import torch
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.configs import ExampleConfig
-from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch, StaticShape
-from bert_repro.pretraining.masking import num_predictions
+from bert_repro.pretraining.masking import (
+    DataCollatorForBertPreTraining,
+    ExampleBatch,
+    most_predictions,
+    num_predictions,
+)
+from bert_repro.training.batches import StaticShape
 from bert_repro.utils.randomness import draw
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(55))]
@@ -69,7 +74,7 @@ def test_every_batch_has_the_same_shape(tokenizer: Any, name: str) -> None:
     batches = [(24, 9, 17), (24, 24, 24, 24), (5,), (6, 7, 8, 9, 10)]
     found = [shapes(collate(tokenizer, SHAPES[name], name == "packed", examples(lengths))) for lengths in batches]
     assert all(shape == found[0] for shape in found)
-    assert found[0]["prediction_positions"] == (SHAPES[name].predictions(0.15, None),)
+    assert found[0]["prediction_positions"] == (most_predictions(SHAPES[name], 0.15, None),)
 
 
 def test_a_batch_that_does_not_fit_is_refused(tokenizer: Any) -> None:
@@ -86,7 +91,7 @@ def test_a_batch_that_does_not_fit_is_refused(tokenizer: Any) -> None:
 def test_no_batch_has_more_predictions_than_its_shape_has_room_for(most: int | None) -> None:
     generator = np.random.default_rng(0)
     shape = StaticShape(sequences=40, length=128, tokens=3000)
-    room, largest = shape.predictions(0.15, most), 0
+    room, largest = most_predictions(shape, 0.15, most), 0
     for _ in range(300):
         lengths = generator.integers(3, 129, 40)
         lengths = lengths[np.cumsum(lengths) <= 3000]

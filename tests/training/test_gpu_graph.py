@@ -7,7 +7,7 @@ import torch
 from fake_cuda import fake_gpu, fake_model, to_fake_gpu
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
-from bert_repro.pretraining.collator import DataCollatorForBertPreTraining, ExampleBatch
+from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch
 from bert_repro.utils.randomness import draw
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(55))]
