@@ -121,7 +121,7 @@ def convert_checkpoint(config: ConversionConfig) -> Path:
             raise UserError(f"--checkpoint {config.checkpoint}: {error}") from error
         with atomic_folder(output_dir) as folder:
             _publish(original, tokenizer, folder, output_dir.name, Path(config.checkpoint).name)
-            report = {"source": Path(config.checkpoint).name} | _check(original, folder, source)
+            report = {"source": Path(config.checkpoint).name} | _check(original, tokenizer, folder)
             write_json(folder / CONVERSION, report, ensure_ascii=False)
     _say(report, output_dir)
     return output_dir
@@ -297,14 +297,13 @@ def _publish(
     export_checkpoint(model, tokenizer, folder, model_id=name, card_facts=facts)
 
 
-def _check(original: Original, folder: Path, source: Source) -> dict[str, Any]:
+def _check(original: Original, tokenizer: "PreTrainedTokenizerBase", folder: Path) -> dict[str, Any]:
     """Compares the folder with the checkpoint; returns the report.
 
     Raises:
         DifferenceError: they differ.
     """
     from safetensors.numpy import load_file
-    from transformers import AutoTokenizer
 
     auto_class = HEAD_NAMES[original.head]
     pairs = [pair for pair, _ in model_pairs(auto_class, original.config).values()]
@@ -313,7 +312,6 @@ def _check(original: Original, folder: Path, source: Source) -> dict[str, Any]:
     for path in folder.glob("model*.safetensors"):
         written |= {prefix + name: array for name, array in load_file(path).items()}
     parity.check_tensors(written, original.tensors, pairs)
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     lowercase = original.decisions["case"].startswith("uncased")
     models = parity.load_both_ways(folder, original.head)
     inputs = parity.sample_inputs(tokenizer, original.config)
@@ -324,9 +322,7 @@ def _check(original: Original, folder: Path, source: Source) -> dict[str, Any]:
         "left_out": original.left_out,
         "outputs": parity.compare_outputs(models, original.tensors, original.head, inputs),
         "tolerance": parity.TOLERANCE,
-        "tokenizer": parity.compare_tokenizers(
-            tokenizer, source.folder / VOCABULARY, lowercase=lowercase, max_chars=MAX_CHARS
-        ),
+        "tokenizer": parity.compare_tokenizers(folder, tokenizer.get_vocab(), lowercase=lowercase, max_chars=MAX_CHARS),
     }
 
 

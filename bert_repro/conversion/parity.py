@@ -135,12 +135,18 @@ def load_both_ways(folder: Path, head: str) -> dict[str, "PreTrainedModel"]:
 
 
 def compare_tokenizers(
-    saved: "PreTrainedTokenizerBase", vocab_file: Path, *, lowercase: bool, max_chars: int
+    folder: Path, vocabulary: Mapping[str, int], *, lowercase: bool, max_chars: int
 ) -> dict[str, Any]:
-    """Compares a saved tokenizer with the original algorithm on the same vocabulary.
+    """Compares the tokenizer of a published folder with the original algorithm on the same vocabulary.
 
     The original's Python code lives on in transformers as `BertTokenizerLegacy`. Rare characters are known to differ
     (docs/DEVIATIONS.md), so entries of the vocabulary that do are counted; the sample sentences must be equal.
+
+    Args:
+        folder: the published folder, with its vocab.txt.
+        vocabulary: entry -> id, as the checkpoint's vocab.txt has them.
+        lowercase: whether the model is uncased.
+        max_chars: longer words are unknown.
 
     Returns:
         What was compared, ready for JSON.
@@ -148,11 +154,13 @@ def compare_tokenizers(
     Raises:
         DifferenceError: ids of a vocabulary entry or tokens of a sample sentence differ.
     """
+    from transformers import AutoTokenizer
     from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
-    legacy = BertTokenizerLegacy(str(vocab_file), do_lower_case=lowercase)
+    saved = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    legacy = BertTokenizerLegacy(str(folder / "vocab.txt"), do_lower_case=lowercase)
     legacy.wordpiece_tokenizer.max_input_chars_per_word = max_chars
-    if saved.get_vocab() != dict(legacy.vocab):
+    if not saved.get_vocab() == dict(legacy.vocab) == dict(vocabulary):
         raise DifferenceError("the saved tokenizer has other entries than vocab.txt")
     texts = [text for pair in SENTENCES for text in pair if text]
     for text in texts:

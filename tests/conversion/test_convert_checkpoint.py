@@ -132,6 +132,12 @@ def test_cased_or_uncased_is_said_where_the_signs_disagree(original, run, tmp_pa
     assert "cased or uncased? nothing in its files says" in run(nameless, "--gelu erf", out="new")[1]
 
 
+def test_a_vocabulary_with_windows_line_ends_is_the_same(original, run, tmp_path):
+    (original / "vocab.txt").write_bytes((original / "vocab.txt").read_bytes().replace(b"\n", b"\r\n"))
+    assert run(original, "--gelu erf")[0] == 0
+    assert (tmp_path / "out" / "vocab.txt").read_bytes() == (GOLDEN / "vocab.txt").read_bytes()
+
+
 DAMAGE = {
     "a layer too many": (lambda f: change_settings(f, num_hidden_layers=100_000), "and the checkpoint has 1"),
     "another width": (lambda f: change_settings(f, hidden_size=10**12), "and the checkpoint has 8"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_repro.conversion.crc32c import crc32c, masked
+from bert_repro.conversion.crc32c import checksum_bytes, crc32c, masked
 from bert_repro.conversion.tensor_bundle import TensorBundle, write_bundle
 from bert_repro.errors import UserError
 
@@ -75,9 +75,10 @@ def test_our_writer_makes_the_bytes_of_tensorflow(tmp_path):
     assert (tmp_path / DATA).read_bytes() == (GOLDEN / DATA).read_bytes()
 
 
-def test_every_damage_of_an_index_is_noticed(tmp_path):
+@pytest.mark.parametrize("mutations", [150, pytest.param(5000, marks=pytest.mark.slow)])
+def test_every_damage_of_an_index_is_noticed(tmp_path, mutations):
     right, tensors, draw = (GOLDEN / INDEX).read_bytes(), opened(GOLDEN), random.Random(0)
-    for number in range(150):
+    for number in range(mutations):
         damaged = bytearray(right)
         if number % 3:
             for _ in range(number % 3):
@@ -90,6 +91,25 @@ def test_every_damage_of_an_index_is_noticed(tmp_path):
             assert "\n" not in str(error) and len(str(error)) < 500
         else:  # the footer's padding and the block of metadata hold nothing
             assert read.keys() == tensors.keys() and all(np.array_equal(read[name], tensors[name]) for name in read)
+
+
+@pytest.mark.parametrize("mutations", [150, pytest.param(5000, marks=pytest.mark.slow)])
+def test_an_index_whose_checksums_were_made_to_fit_is_noticed(tmp_path, mutations):
+    """What somebody writes on purpose: entries with other bytes, under right checksums of their blocks."""
+    right, draw = (GOLDEN / INDEX).read_bytes(), random.Random(1)
+    places = range(2000, len(right))
+    end = next(at for at in places if right[at : at + 5] == b"\0" + checksum_bytes(right[: at + 1]))  # of the entries
+    for _ in range(mutations):
+        block = bytearray(right[:end])
+        for _ in range(draw.randrange(1, 4)):
+            block[draw.randrange(len(block))] = draw.randrange(256)
+        trailer = b"\0" + checksum_bytes(bytes(block) + b"\0")
+        try:
+            read = opened(copy(tmp_path, index=bytes(block) + trailer + right[end + 5 :]))
+        except UserError as error:
+            assert "\n" not in str(error) and len(str(error)) < 500
+        else:
+            assert all(values.size < 10_000 for values in read.values())
 
 
 def test_every_damage_of_the_data_is_noticed(tmp_path):
