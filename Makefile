@@ -75,7 +75,7 @@ $(TENSORFLOW)/.installed:
 $(TENSORFLOW)/original:
 	git clone --quiet https://github.com/google-research/bert $@
 
-test-tensorflow: $(READY) $(TENSORFLOW)/.installed $(ORIGINAL) ## The original code in TensorFlow, side by side (1 GB; ORIGINAL=its clone, VOCABULARIES=DIR adds BERT-base)
+test-tensorflow: $(READY) $(TENSORFLOW)/.installed $(ORIGINAL) ## The original code in TensorFlow, side by side, in an environment of its own (1 GB)
 	rm -rf $(TENSORFLOW)/runs
 	$(TENSORFLOW)/bin/python -I tests/conversion/original_environment.py write $(ORIGINAL) $(TENSORFLOW)/runs
 	$(BIN)/python tests/conversion/compare_with_original.py $(TENSORFLOW)/runs
