@@ -168,10 +168,9 @@ PRESETS: Mapping[str, Preset] = {
         PretrainingConfig,
         {
             **MODEL_SIZES["base"].values,
-            "phases": (Phase(128, 270_000, 256, 20), Phase(512, 30_000, 256, 77)),
+            "phases": (Phase(128, 270_000, 256, 20), Phase(512, 30_000, 256, 77, 64)),
             "learning_rate": PAPER_LEARNING_RATE,
             "warmup_steps": PAPER_WARMUP_STEPS,
-            "per_device_train_batch_size": 64,
             "mixed_precision": "bf16",
         },
     ),

@@ -274,7 +274,8 @@ def train_4(command: Command) -> None:
     flags = (command.work / "flags").read_text("utf-8") + " --resume_from_checkpoint latest"
     model = command.work / "main"
     limit = command.left - command.size.reserve - SECONDS_TO_STOP
-    pretrain(command, "training", command.work / "corpus", model, flags, limit)
+    if not (model / RESULTS).is_file():
+        pretrain(command, "training", command.work / "corpus", model, flags, limit)
     if not (model / RESULTS).is_file():  # the schedule was too long: what there is, is a checkpoint
         steps = sorted((model / CHECKPOINTS).glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
         model = steps[-1]

@@ -23,7 +23,7 @@ from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.configs import Phase, PretrainingConfig, RunConfig
 from bert_repro.pretraining.dataset import Position, PretrainingSource
 from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch
-from bert_repro.pretraining.run import resolve_layout
+from bert_repro.pretraining.run import compile_options, resolve_layout
 from bert_repro.training.batches import Step
 from bert_repro.training.optimizer import parameter_groups
 from bert_repro.training.performance import keep_freed_memory, measured_peak, prepare_cpu, use_fast_float32
@@ -164,7 +164,7 @@ def product(
     if spec.device == "cpu":
         prepare_cpu(config)
     source, model = MeasuredSource(spec, config), new_model(spec).to(dtype)
-    options = {"dynamic": False if config.static_shapes else None} if config.torch_compile else None
+    options = compile_options(config)
     return source, Trainer(accelerator, model, source, config, tokenizer=None, compile_options=options, **callbacks)
 
 

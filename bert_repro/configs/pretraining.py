@@ -220,14 +220,12 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
         "which predicts at every position).",
         group="speed",
     )
-    torch_compile: bool | None = setting(
-        None, "Compile the model with torch.compile. Default: on a GPU.", source="transformers", group="speed"
-    )
     static_shapes: bool | None = setting(
         None,
         "Pad every forward pass of a phase to one shape with sequences that change no loss, so that one graph is "
         "compiled: as many tokens as nearly every step needs, or with padded batches their full length. Default: "
-        "where the model is compiled, and on XLA.",
+        "where the model is compiled but for packed batches on a GPU, whose graph takes any number of tokens, and on "
+        "XLA.",
         aliases=("fixed_shapes",),
         group="speed",
     )

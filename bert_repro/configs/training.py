@@ -245,6 +245,13 @@ class RunConfig(AdapterConfig):
         "On a CPU: keep freed memory for the next step instead of returning it to the system each time.",
         group="speed",
     )
+    torch_compile: bool | None = setting(
+        None,
+        "Compile the training step with torch.compile. Default: on a GPU; fine-tuning only where packed batches are "
+        "trained on long enough to pay for compiling (7,500 steps, an estimate).",
+        source="transformers",
+        group="speed",
+    )
     gradient_checkpointing: bool = setting(
         False, "Recompute activations to save memory.", source="transformers", group="speed"
     )

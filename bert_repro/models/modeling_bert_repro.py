@@ -1506,8 +1506,8 @@ class BertReproForQuestionAnswering(BertReproPreTrainedModel):
                 loss = loss / 2
         return QuestionAnsweringModelOutput(
             loss=loss,
-            start_logits=start_logits.contiguous(),
-            end_logits=end_logits.contiguous(),
+            start_logits=start_logits.clone(memory_format=torch.contiguous_format),
+            end_logits=end_logits.clone(memory_format=torch.contiguous_format),
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
@@ -1524,9 +1524,11 @@ def unpack_tokens(values: torch.Tensor, cu_seq_lens: torch.Tensor, max_length: i
     Returns:
         (N, max_length, C), with the lowest finite number after the end of each sequence.
     """
-    starts, ends = cu_seq_lens[:-1, None], cu_seq_lens[1:, None]
+    sequences = cu_seq_lens.shape[0] - 1
+    starts, ends = (cu_seq_lens.narrow(0, place, sequences).unsqueeze(1) for place in (0, 1))
     tokens = starts + torch.arange(max_length, device=values.device)
-    padded = values.squeeze(0)[tokens.clamp(max=values.shape[1] - 1)]
+    flat = tokens.clamp(max=values.shape[1] - 1).flatten()
+    padded = values.squeeze(0).index_select(0, flat).unflatten(0, tokens.shape)
     return padded.masked_fill((tokens >= ends).unsqueeze(-1), torch.finfo(values.dtype).min)
 
 

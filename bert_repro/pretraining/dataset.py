@@ -366,7 +366,7 @@ def count_right(output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
     if "prediction_positions" not in inputs:
         next_tokens = next_token_labels(inputs["labels"], inputs.get("cu_seq_lens_q"))
         return {"loss": ((output.logits.max(-1).indices == next_tokens) & (next_tokens != IGNORE_INDEX)).sum()}
-    labels = inputs["labels"].flatten()[inputs["prediction_positions"]]
+    labels = inputs["labels"].flatten().index_select(0, inputs["prediction_positions"])
     # On the CPU, max is six times as fast as argmax in bfloat16.
     right = (output.prediction_logits.max(-1).indices == labels) & (labels != IGNORE_INDEX)
     counts = {"mlm_loss": right.sum()}

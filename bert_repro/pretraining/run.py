@@ -78,7 +78,7 @@ def run_pretraining(config: PretrainingConfig) -> RunResults:
         tokenizer=tokenizer,
         evaluate=lambda: evaluation.measure(model, accelerator),
         on_row=health.check_row,
-        compile_options={"dynamic": False if config.static_shapes else None} if config.torch_compile else None,
+        compile_options=compile_options(config),
         uploads=_uploads(config, begun, model, data),
     )
     trainer.train()
@@ -121,8 +121,9 @@ def resolve_phases(config: PretrainingConfig, processes: int) -> tuple[Phase, ..
 def resolve_layout(config: PretrainingConfig, device: torch.device) -> PretrainingConfig:
     """Returns the configuration with `torch_compile`, `static_shapes` and `packing` resolved for a device.
 
-    A GPU gets a compiled graph, and a compiled graph gets static shapes. XLA compiles whatever it sees, so it gets
-    static shapes too, and padded ones: offsets of packed sequences are data, on which its graphs cannot depend.
+    A GPU gets a compiled graph; for packed batches one that takes any number of tokens, predictions and sequences, so
+    that nothing is computed on filling. Other compiled graphs get static shapes. XLA compiles whatever it sees, so it
+    gets static shapes too, and padded ones: offsets of packed sequences are data, on which its graphs cannot depend.
 
     Raises:
         UserError: `torch_compile` on XLA.
@@ -133,8 +134,14 @@ def resolve_layout(config: PretrainingConfig, device: torch.device) -> Pretraini
         static = config.static_shapes is not False
         return replace(config, torch_compile=False, static_shapes=static, packing=False)
     compiled = device.type == "cuda" if config.torch_compile is None else config.torch_compile
-    static = compiled if config.static_shapes is None else config.static_shapes
+    any_size = device.type == "cuda" and config.packing
+    static = compiled and not any_size if config.static_shapes is None else config.static_shapes
     return replace(config, torch_compile=compiled, static_shapes=static)
+
+
+def compile_options(config: PretrainingConfig) -> dict[str, Any] | None:
+    """Returns what `torch.compile` is given for a configuration of `resolve_layout`; None does not compile."""
+    return {"dynamic": not config.static_shapes} if config.torch_compile else None
 
 
 def _uploads(config: PretrainingConfig, begun: run.Run, model: Any, data: dict[str, Any]) -> RevisionUploads | None:

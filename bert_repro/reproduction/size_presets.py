@@ -152,7 +152,7 @@ SIZE_PRESETS: Mapping[str, SizePreset] = {
         base="base",
         sizes={name: MODEL_SIZES[name].values for name in _TABLE_6[:4]},
         pretraining={
-            "phases": (Phase(128, 36_000, 256, 20, 128), Phase(512, 4_000, 256, 77, 32)),
+            "phases": (Phase(128, 36_000, 256, 20), Phase(512, 4_000, 256, 77, 64)),
             "learning_rate": 5e-4,
             "warmup_steps": 2_000,
             "bias_correction": True,

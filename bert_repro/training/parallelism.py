@@ -9,7 +9,7 @@ Whatever the parallelism, what is saved is the complete, plain model, so any run
 
 import copy
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -38,6 +38,33 @@ def launched_with_fsdp() -> bool:
     return asked
 
 
+CountRight = Callable[[Any, dict[str, Any]], dict[str, torch.Tensor]]
+"""`BatchSource.count_right`."""
+
+
+class TrainingForward(nn.Module):
+    """A forward pass down to what a training step reads: losses, and numbers of right answers.
+
+    It is compiled and wrapped with the model in it, so that logits are no output of a graph. As one they would get a
+    gradient, zeros as large as themselves, which is written and read again.
+
+    Args:
+        model: the model.
+        count_right: of the batch source.
+    """
+
+    def __init__(self, model: nn.Module, count_right: CountRight) -> None:
+        super().__init__()
+        self.model, self.count_right = model, count_right
+
+    def forward(
+        self, terms: tuple[str, ...], inputs: dict[str, Any]
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Returns the mean of each loss term, and the right answers of those that count them."""
+        output = self.model(**inputs)
+        return {term: getattr(output, term) for term in terms}, self.count_right(output, inputs)
+
+
 class ParallelModel:
     """A model on the devices of a run.
 
@@ -46,10 +73,11 @@ class ParallelModel:
         model: not yet wrapped; sharded in place where there are shards.
         shard: whether each device keeps only its share of weights, gradients and optimizer state. One device keeps all.
         compile_options: of `torch.compile`; None does not compile.
+        count_right: of the batch source; makes `wrapped` a `TrainingForward`.
 
     Attributes:
         model: whose parameters train.
-        wrapped: what a training step calls.
+        wrapped: what a training step calls: a `TrainingForward`, or without `count_right` the model.
     """
 
     def __init__(
@@ -59,6 +87,7 @@ class ParallelModel:
         *,
         shard: bool,
         compile_options: dict[str, Any] | None = None,
+        count_right: CountRight | None = None,
     ) -> None:
         self.accelerator = accelerator
         self._compiles = compile_options is not None
@@ -70,12 +99,12 @@ class ParallelModel:
         self._on_xla = accelerator.device.type == "xla"
         self._empty = _empty_copy(model) if self.is_sharded or self._on_xla else None
         self.model = to_xla(model, accelerator.device) if self._on_xla else model.to(accelerator.device)
-        self.wrapped: nn.Module = self.model
+        self.wrapped: nn.Module = self.model if count_right is None else TrainingForward(self.model, count_right)
         self._graphs_before = self._graphs_of_process()
         if self.is_sharded:
             _shard(self.model, accelerator, compile_options)
         else:
-            self.wrapped = accelerator.prepare_model(self.model)
+            self.wrapped = accelerator.prepare_model(self.wrapped)
             # Accelerate's autocast also turns every output into float32, logits of the complete vocabulary among them.
             accelerator.unwrap_model(self.wrapped, keep_fp32_wrapper=False)
             if compile_options is not None:
@@ -84,7 +113,7 @@ class ParallelModel:
     def accumulating(self) -> AbstractContextManager[None]:
         """Returns a context in which backward passes add up gradients on each device and exchange nothing."""
         if self.is_sharded:
-            return _WithoutSync(self.wrapped)
+            return _WithoutSync(self.model)
         context: AbstractContextManager[None] = self.accelerator.no_sync(self.wrapped)
         return context
 
@@ -159,8 +188,8 @@ class ParallelModel:
         """Releases DDP."""
         # It must be released before the process group: whoever holds the group last joins its threads while holding the
         # interpreter's lock, and gloo's threads may wait for that lock.
-        if self.wrapped is not self.model:
-            self.wrapped = self.model
+        self.wrapped = self.model
+        if self.accelerator.num_processes > 1:
             self.accelerator.free_memory()
 
 

@@ -4,7 +4,8 @@ What is notable:
 - A step is a set of example ids. Processes and micro-batches only partition it; every loss term is divided by its count
   over the complete set. So the update does not depend on how many devices share the work.
 - Dropout is seeded per (step, process, micro-batch), so a resumed run needs no saved generator.
-- A step whose loss or gradient is not finite is refused before the update.
+- A step whose loss or gradient is not finite is never taken. Where the device works beside this process (CUDA), it
+  refuses the update itself, and this process reads what a step gave while the device computes the next one.
 - A signal is answered at the end of the step, by all processes together, after a checkpoint.
 - Weights that are not finite are never saved; the last step's are saved before anything else is done with them.
 
@@ -14,6 +15,7 @@ A batch source (`BatchSource`) says which ids a step holds and turns ids into mo
 import logging
 import math
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -32,7 +34,7 @@ from bert_repro.training.checkpoint import BestModel, TrainerState
 from bert_repro.training.environment import environment, require_same_settings, stored_settings
 from bert_repro.training.optimizer import accurate_norm, build_optimizer, learning_rate, set_learning_rate
 from bert_repro.training.parallelism import ParallelModel, find_non_finite, full_tensors
-from bert_repro.training.training_log import TrainingLog
+from bert_repro.training.training_log import TakenStep, TrainingLog
 from bert_repro.utils.files import CHECKPOINTS, TRAIN_LOG
 from bert_repro.utils.process import collect_signals
 from bert_repro.utils.randomness import torch_seed
@@ -77,10 +79,18 @@ class Trainer:
         self.accelerator, self.source, self.config, self.tokenizer = accelerator, source, config, tokenizer
         self.evaluate, self.on_row, self.uploads, self.best = evaluate, on_row, uploads, best
         self.output_dir = Path(config.output_dir)
-        self.parallel = ParallelModel(accelerator, model, shard=config.fsdp, compile_options=compile_options)
+        self.parallel = ParallelModel(
+            accelerator, model, shard=config.fsdp, compile_options=compile_options, count_right=source.count_right
+        )
         self.model = self.parallel.model
         self.optimizer = accelerator.prepare_optimizer(build_optimizer(self.model, config), device_placement=False)
+        self._parameters = list(self.model.parameters())
         self.state = TrainerState()
+        # Only a fused kernel on plain tensors can refuse an update; with fp16 the scaler's own wait comes first.
+        can_refuse = config.fused_optimizer and accelerator.scaler is None and not self.parallel.is_sharded
+        self.reads_late = accelerator.device.type == "cuda" and can_refuse
+        self._refused: torch.Tensor | None = None  # 1 from the first step on that was not finite
+        self._unread: deque[TakenStep] = deque()
         self.compiled_graphs = 0
         self._skipped_in_a_row = 0
         self._saved = -1  # step of the newest checkpoint
@@ -120,10 +130,12 @@ class Trainer:
     def _run(self, log: TrainingLog, received: list[int]) -> None:
         if self.best and self.best.should_stop:
             return  # an interrupted run had stopped early before
-        for step, micro_batches in self._loaded_steps():
-            self.parallel.wrapped.train()
-            metrics, stop = self._step(step, micro_batches, stop=bool(received))
-            log.step(self.state.step, metrics)
+        for step, micro_batches in self._loaded_steps(log):
+            if not self.model.training:
+                self.parallel.wrapped.train()
+            self._step(step, micro_batches, stop=bool(received))
+            nothing_pending = self._due(self.config.eval_steps) or self._due(self.config.save_steps)
+            stop = self._read(log, leave=0 if nothing_pending or not self.reads_late else 1)
             if self._due(self.config.eval_steps) and self.evaluate:
                 with self.parallel.uncompiled():
                     scores = self.evaluate()
@@ -138,13 +150,14 @@ class Trainer:
             if self.best and self.best.should_stop:
                 logger.info("stopped early at step %d: no better %s", self.state.step, self.best.metric)
                 break
+        self._read(log)
 
     def _model_to_write(self) -> torch.nn.Module | None:
         """Returns the complete model on the main process, None on the others; all processes call it together."""
         model: torch.nn.Module | None = self.parallel.full_model("cpu", keep=self.accelerator.is_main_process)
         return model if self.accelerator.is_main_process else None
 
-    def _loaded_steps(self) -> Iterator[tuple[Step, list[MicroBatch]]]:
+    def _loaded_steps(self, log: TrainingLog) -> Iterator[tuple[Step, list[MicroBatch]]]:
         """Yields the steps; writes a checkpoint where one cannot come because a loader process was killed."""
         steps = self._steps()
         while True:
@@ -153,6 +166,7 @@ class Trainer:
             except RuntimeError as error:
                 if "DataLoader worker" not in str(error):
                     raise
+                self._read(log)
                 alone = self.accelerator.num_processes == 1
                 if alone and self._saved != self.state.step:
                     self.save(upload=False)
@@ -258,13 +272,8 @@ class Trainer:
             pin_memory=on_gpu and config.dataloader_pin_memory,
         )
 
-    def _step(self, step: Step, micro_batches: list[MicroBatch], *, stop: bool) -> tuple[dict[str, float], bool]:
-        """Forward, backward and update of one global batch.
-
-        Returns:
-            The step's metrics (losses, accuracies, learning rate, gradient norm, tokens), and whether any process wants
-            to stop.
-        """
+    def _step(self, step: Step, micro_batches: list[MicroBatch], *, stop: bool) -> None:
+        """Forward, backward and update of one global batch; `_read` gives its metrics."""
         sums: dict[str, Any] = {}
         for number, micro_batch in enumerate(micro_batches):
             self._seed_dropout(number)
@@ -274,68 +283,99 @@ class Trainer:
             for name, share in shares.items():
                 sums[name] = sums.get(name, 0) + share
         tokens = sum(micro_batch.tokens for micro_batch in micro_batches)
-        metrics, tokens, stop = self._clip_and_read(sums, tokens, stop)
-        losses = {term: metrics[term] for term in step.totals}
-        used_learning_rate = self._update(losses, metrics["grad_norm"])
-        self._advance(step, skipped=not math.isfinite(metrics["grad_norm"]))
-        metrics |= {"loss": sum(losses.values()), "learning_rate": used_learning_rate}
-        metrics |= {"tokens": tokens, "flops": tokens * step.flops_per_token}
-        return metrics, stop
+        taken = TakenStep(step, self.state, tuple(sums), self._clip_and_add_up(sums, tokens, stop))
+        if self.reads_late:
+            self._refuse_on_device(taken)
+            taken.copy_to_host()
+        else:
+            self._require_finite(taken)
+        taken.learning_rate = self._update()
+        self._advance(step, skipped=not self.reads_late and not math.isfinite(taken.norm))
+        self._unread.append(taken)
+
+    def _read(self, log: TrainingLog, leave: int = 0) -> bool:
+        """Logs the metrics of the steps taken, but for the newest `leave`; returns whether any process wants to stop.
+
+        Raises:
+            NonFiniteError: a step was not finite; neither it nor a later one was taken.
+        """
+        stop = False
+        while len(self._unread) > leave:
+            taken = self._unread.popleft()
+            if self.reads_late:
+                self._require_finite(taken)
+            stop = stop or taken.stop
+            log.step(taken.before.step + 1, taken.metrics())
+            leave = 0 if stop else leave
+        return stop
 
     def _backward(self, step: Step, micro_batch: MicroBatch) -> dict[str, torch.Tensor]:
         """Adds up gradients; returns this micro-batch's share of every loss term and accuracy of the global batch."""
         inputs = to_device(micro_batch.inputs, self.accelerator.device)
         with self.accelerator.autocast():
-            output = self.parallel.wrapped(**inputs)
+            means, right = self.parallel.wrapped(tuple(step.totals), inputs)
         losses = {
-            term: getattr(output, term) * self.parallel.scalar(micro_batch.counts[term] / total)
+            term: means[term] * self.parallel.scalar(micro_batch.counts[term] / total)
             for term, total in step.totals.items()
         }
         # DDP and FSDP average gradients over the processes, while the totals already count all of them.
         self.accelerator.backward(sum(losses.values()) * self.accelerator.num_processes)
         shares = {term: loss.detach() for term, loss in losses.items()}
-        for term, right in self.source.count_right(output, inputs).items():
+        for term, number in right.items():
             total = self.parallel.scalar(step.totals[term])
-            shares[term.replace("loss", "accuracy")] = right.to(shares[term].dtype) / total
+            shares[term.replace("loss", "accuracy")] = number.to(shares[term].dtype) / total
         return shares
 
     def _seed_dropout(self, micro_batch: int) -> None:
         names = (self.config.seed, DROPOUT, self.state.step, self.accelerator.process_index, micro_batch)
         self.parallel.seed(torch_seed(*names))
 
-    def _clip_and_read(self, sums: dict[str, Any], tokens: int, stop: bool) -> tuple[dict[str, float], int, bool]:
-        """Clips the gradient, adds up loss terms, tokens and stop requests over the processes, and reads them.
+    def _clip_and_add_up(self, sums: dict[str, Any], tokens: int, stop: bool) -> torch.Tensor:
+        """Clips the gradient; adds up loss terms, tokens and wishes to stop over the processes, in one collective.
 
-        One collective, and one wait for the device a step. The gradient norm is that before clipping.
+        Returns:
+            The sums, tokens, wishes and the gradient norm before clipping, on the device.
         """
         norm = self._clip_gradient(self.config.max_grad_norm or math.inf)
         values = torch.stack([*sums.values()])
-        own = torch.cat([values, torch.tensor([tokens, stop], dtype=values.dtype, device=values.device)])
+        on_gpu = values.device.type == "cuda"  # from page-locked memory nobody waits for the copy
+        counts = torch.tensor([tokens, stop], dtype=values.dtype, pin_memory=on_gpu)
+        own = torch.cat([values, counts.to(values.device, non_blocking=on_gpu)])
         total = self.accelerator.reduce(own, "sum") if self.accelerator.num_processes > 1 else own
         read = torch.cat([total, norm.to(total.dtype).reshape(1)])
         self.parallel.execute()
-        *terms, tokens, stop, norm = read.tolist()
-        return dict(zip(sums, terms, strict=True)) | {"grad_norm": norm}, int(tokens), stop > 0
+        return read
 
     def _clip_gradient(self, max_norm: float) -> torch.Tensor:
         """Scales the gradient to a norm of at most `max_norm`; returns its norm before."""
-        parameters = list(self.model.parameters())
         if self.accelerator.device.type != "cpu" or self.parallel.is_sharded:
-            norm = self.accelerator.clip_grad_norm_(parameters, max_norm)
+            norm = self.accelerator.clip_grad_norm_(self._parameters, max_norm)
             return norm.full_tensor() if isinstance(norm, DTensor) else norm
-        norm = accurate_norm(parameter.grad for parameter in parameters if parameter.grad is not None)
-        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+        norm = accurate_norm(parameter.grad for parameter in self._parameters if parameter.grad is not None)
+        torch.nn.utils.clip_grads_with_norm_(self._parameters, max_norm, norm)
         return norm
 
-    def _update(self, losses: dict[str, float], norm: float) -> float:
-        """Takes the step, unless something is not finite; returns the learning rate."""
+    def _refuse_on_device(self, taken: TakenStep) -> None:
+        """Has the optimizer's kernel refuse this update and all later ones if the step is not finite."""
+        bad = (~torch.isfinite(taken.values).all()).to(torch.float32)
+        self._refused = bad if self._refused is None else torch.maximum(self._refused, bad)
+        self.optimizer.optimizer.found_inf = self._refused
+
+    def _require_finite(self, taken: TakenStep) -> None:
+        """Refuses a step that is not finite, and with it all that came after."""
         # With fp16 a gradient that is not finite is the scaler's business: it lowers its scale and skips the step.
         scales_loss = self.accelerator.scaler is not None
-        if not math.isfinite(sum(losses.values())) or not (math.isfinite(norm) or scales_loss):
+        losses = taken.losses()
+        if not math.isfinite(sum(losses.values())) or not (math.isfinite(taken.norm) or scales_loss):
+            self.state = taken.before
+            self._unread.clear()
             raise NonFiniteError(
-                f"stopped at step {self.state.step}: loss {losses}, gradient norm {norm}; the update was not made and "
-                "nothing was saved from it. Lower --learning_rate or lengthen the warm-up, then resume"
+                f"stopped at step {self.state.step}: loss {losses}, gradient norm {taken.norm}; the update was not "
+                "made and nothing was saved from it. Lower --learning_rate or lengthen the warm-up, then resume"
             )
+
+    def _update(self) -> float:
+        """Takes the step; returns the learning rate."""
         value = learning_rate(self.state.step - self.state.skipped, self.config, self.source.total_steps)
         set_learning_rate(self.optimizer.optimizer, value)
         self.optimizer.step()

@@ -5,14 +5,18 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import torch
 from accelerate import Accelerator
 from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from bert_repro.configs import RunConfig
+from bert_repro.training.batches import Step
+from bert_repro.training.checkpoint import TrainerState
 from bert_repro.training.performance import measured_peak
 from bert_repro.utils.files import TRAIN_LOG, TRAINING_PLOT, atomic_path, disk_errors, write_text
 
@@ -21,6 +25,66 @@ logger = logging.getLogger("bert_repro")
 _SHOWN = ("loss", "mlm_loss", "nsp_loss")
 _RENAMED = {"peak_share": "mfu"}
 """Names of version 0.1 -> today's; read for one more release."""
+
+
+@dataclass
+class TakenStep:
+    """A step whose update is made, or on its way, and whose metrics may not have been read.
+
+    Args:
+        step: what was asked.
+        before: the run's state before it.
+        names: loss terms and accuracies.
+        values: theirs, tokens, wishes to stop and the gradient norm; on the device until `copy_to_host`.
+        learning_rate: used.
+    """
+
+    step: Step
+    before: TrainerState
+    names: tuple[str, ...]
+    values: torch.Tensor
+    learning_rate: float = 0.0
+    _copied: torch.cuda.Event | None = None
+    _numbers: list[float] | None = None
+
+    def copy_to_host(self) -> None:
+        """Starts the copy that `numbers` waits for."""
+        if self.values.device.type == "cuda":
+            on_host = torch.empty(self.values.shape, dtype=self.values.dtype, pin_memory=True)
+            self.values = on_host.copy_(self.values, non_blocking=True)
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record()
+
+    @property
+    def numbers(self) -> list[float]:
+        """The values; waits for the device."""
+        if self._numbers is None:
+            if self._copied is not None:
+                self._copied.synchronize()
+            self._numbers = self.values.tolist()
+        return self._numbers
+
+    @property
+    def norm(self) -> float:
+        """Gradient norm before clipping."""
+        return self.numbers[-1]
+
+    @property
+    def stop(self) -> bool:
+        """Whether any process wanted to stop."""
+        return self.numbers[-2] > 0
+
+    def losses(self) -> dict[str, float]:
+        """Each loss term of the global batch."""
+        named = dict(zip(self.names, self.numbers, strict=False))
+        return {term: named[term] for term in self.step.totals}
+
+    def metrics(self) -> dict[str, float]:
+        """Losses, accuracies, gradient norm, learning rate, tokens, FLOPs."""
+        tokens = int(self.numbers[-3])
+        metrics = dict(zip(self.names, self.numbers, strict=False)) | {"grad_norm": self.norm}
+        metrics |= {"loss": sum(self.losses().values()), "learning_rate": self.learning_rate}
+        return metrics | {"tokens": tokens, "flops": tokens * self.step.flops_per_token}
 
 
 class TrainingLog:

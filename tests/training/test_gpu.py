@@ -1,14 +1,19 @@
 """What only a GPU shows: `pytest -m gpu` on a machine that has one."""
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 from running import TINY, recipe, results
 
+from bert_repro.corpus.prepared_corpus import Block, PreparedCorpus
+from bert_repro.corpus.tokenizer import load_tokenizer
+from bert_repro.corpus.writer import join_parts, write_part
 from bert_repro.training import training_log
 from bert_repro.utils.files import TRAIN_LOG
 
@@ -27,7 +32,7 @@ def test_training_is_finite_and_compiles_one_graph(world: Any, tmp_path: Path, p
     rows = train(world, tmp_path / "run", "--mixed_precision", precision)
     assert len(rows) == STEPS
     record = results(tmp_path / "run")
-    assert record["settings"]["torch_compile"] and record["settings"]["static_shapes"]
+    assert record["settings"]["torch_compile"] and not record["settings"]["static_shapes"]
     assert record["train"]["compiled_graphs"] == 1
     weights = safetensors.torch.load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.isfinite(value).all() for value in weights.values())
@@ -43,6 +48,50 @@ def test_resume_is_bit_identical(world: Any, tmp_path: Path, flags: str) -> None
         safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("complete", "resumed")
     )
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("shape", ["--static_shapes true", "--packing false"])
+def test_static_shapes_compile_one_graph_too(world: Any, tmp_path: Path, shape: str) -> None:
+    train(world, tmp_path / "run", "--mixed_precision bf16", shape)
+    record = results(tmp_path / "run")
+    assert record["settings"]["static_shapes"] and record["train"]["compiled_graphs"] == 1
+
+
+def test_fine_tuning_compiles_one_graph(world: Any, tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    train(world, start)
+    given = ["--model_name_or_path", start, "--data_dir", world.glue, "--output_dir", tmp_path / "run"]
+    given += ["--task_name mrpc --do_train --do_eval --max_steps 20 --train_batch_size 8 --torch_compile true"]
+    assert recipe("run_glue", *given, "--mixed_precision bf16 --max_seq_length 64") == 0
+    assert results(tmp_path / "run")["train"]["compiled_graphs"] == 1
+
+
+def test_a_step_that_is_not_finite_is_refused_by_the_device(world: Any, tmp_path: Path) -> None:
+    """The step after it has begun by the time that this is seen; the weights saved are those before both."""
+    folder = tmp_path / "run"
+    given = [TINY, "--corpus", world.corpus, "--output_dir", folder, "--mixed_precision bf16 --save_steps 1"]
+    assert recipe("run_pretraining", *given, "--max_steps 20 --learning_rate 1e30 --warmup_steps 3") == 3
+    for file in folder.rglob("*.safetensors"):
+        assert all(torch.isfinite(value).all() for value in safetensors.torch.load_file(file).values())
+
+
+def large_corpus(world: Any, folder: Path) -> Path:
+    """A prepared corpus of so many made-up documents that an epoch is 100,000 examples and more."""
+    generator = np.random.default_rng(0)
+    tokenizer = load_tokenizer(str(world.tokenizer))
+    documents, sentences, words = 20_000, 20, 30
+    block = Block(
+        generator.integers(5, len(tokenizer), documents * sentences * words).astype(np.uint16),
+        np.full(documents * sentences, words, dtype=np.int32),
+        np.full(documents, sentences, dtype=np.int32),
+        generator.integers(0, 2**63, documents).astype(np.uint64),
+        Counter(documents=documents, sentences=documents * sentences, tokens=documents * sentences * words),
+    )
+    folder.mkdir()
+    write_part(folder, 0, [block])
+    settings = PreparedCorpus.load(world.corpus).manifest["settings"]
+    join_parts(folder, tokenizer, settings)
+    return folder
 
 
 def test_batches_are_ready_before_the_step_that_needs_them(world: Any, tmp_path: Path) -> None:
@@ -66,7 +115,9 @@ def test_batches_are_ready_before_the_step_that_needs_them(world: Any, tmp_path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches.DataLoader, "__iter__", timed)
         size = "--num_hidden_layers 12 --hidden_size 768 --num_attention_heads 12 --max_seq_length 128"
-        given = [size, "--corpus", world.corpus, "--output_dir", tmp_path, "--max_steps 320 --train_batch_size 256"]
+        corpus = large_corpus(world, tmp_path / "corpus")
+        assert len(PreparedCorpus.load(corpus).document_keys) == 20_000
+        given = [size, "--corpus", corpus, "--output_dir", tmp_path / "run", "--max_steps 320 --train_batch_size 256"]
         assert recipe("run_pretraining", *given, "--mixed_precision bf16 --torch_compile false --logging_steps 1") == 0
     started = 20  # steps, more than loaders are ahead
     assert sum(waited[started:]) < 0.05 * (began[-1] - began[started])

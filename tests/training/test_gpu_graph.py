@@ -1,20 +1,28 @@
-"""What a GPU would compile, seen without one: the packed step is one graph, whatever its batches hold."""
+"""What a GPU would compile, seen without one: a packed training step is one graph, whatever its batches hold."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from fake_cuda import fake_gpu, fake_model, to_fake_gpu
 
-from bert_repro import BertReproConfig, BertReproForPreTraining
+import bert_repro
+from bert_repro import BertReproConfig
 from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch
+from bert_repro.pretraining.dataset import count_right
+from bert_repro.training.batches import collate_features
+from bert_repro.training.parallelism import TrainingForward
 from bert_repro.utils.randomness import draw
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(55))]
 SHAPE = {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128}
+CONFIG = {"vocab_size": len(WORDS), "problem_type": "single_label_classification", **SHAPE}
+BATCHES = [(24, 9, 17, 8), (22, 23, 11, 9), (24, 12, 13, 8, 7, 9)]
 
 
-def packed(*lengths: int) -> dict[str, Any]:
+def pretraining_batch(lengths: tuple[int, ...]) -> dict[str, Any]:
     """A masked batch of random examples of these lengths."""
     from transformers import BertTokenizer
 
@@ -26,22 +34,50 @@ def packed(*lengths: int) -> dict[str, Any]:
     return collate(ExampleBatch(tokens, sizes, sizes // 2, labels, keys))
 
 
-def test_the_packed_pretraining_step_is_one_graph() -> None:
+def task_batch(**labels: Callable[[int, int], torch.Tensor]) -> Callable[[tuple[int, ...]], dict[str, Any]]:
+    """Makes batches of a task: `labels` from the numbers of sequences and tokens."""
+
+    def batch(lengths: tuple[int, ...]) -> dict[str, Any]:
+        features = [{"input_ids": [1] * length, "token_type_ids": [0] * length} for length in lengths]
+        inputs = collate_features(features, pad_token_id=0, packing=True)
+        return inputs | {name: made(len(lengths), sum(lengths)) for name, made in labels.items()}
+
+    return batch
+
+
+def of_sequences(sequences: int, tokens: int) -> torch.Tensor:
+    return torch.zeros(sequences, dtype=torch.int64)
+
+
+HEADS: dict[str, tuple[tuple[str, ...], Any]] = {
+    "PreTraining": (("mlm_loss", "nsp_loss"), pretraining_batch),
+    "SequenceClassification": (("loss",), task_batch(labels=of_sequences)),
+    "TokenClassification": (("loss",), task_batch(labels=lambda _, tokens: torch.zeros(1, tokens, dtype=torch.int64))),
+    "QuestionAnswering": (("loss",), task_batch(start_positions=of_sequences, end_positions=of_sequences)),
+    "MultipleChoice": (("loss",), task_batch(labels=lambda sequences, _: of_sequences(sequences // 2, 0))),
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_packed_training_step_is_one_graph(head: str) -> None:
     graphs: list[torch.fx.GraphModule] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         graphs.append(graph)
         return graph.forward
 
-    batches = [packed(24, 9, 17), packed(22, 23, 11), packed(24, 12, 13, 8)]
+    terms, batch = HEADS[head]
+    counts = count_right if head == "PreTraining" else lambda output, inputs: {}
     torch.compiler.reset()
     with fake_gpu() as mode:
-        model = fake_model(BertReproForPreTraining, BertReproConfig(vocab_size=len(WORDS), **SHAPE), mode)
-        compiled = torch.compile(model, backend=backend, dynamic=True)
-        for batch in batches:
+        model_class = getattr(bert_repro, f"BertReproFor{head}")
+        model = fake_model(model_class, BertReproConfig(**CONFIG), mode)
+        compiled = torch.compile(TrainingForward(model, counts), backend=backend, dynamic=True)
+        for lengths in BATCHES:
+            inputs = {name: to_fake_gpu(value, mode) for name, value in batch(lengths).items()}
             with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-                output = compiled(**{name: to_fake_gpu(value, mode) for name, value in batch.items()})
-            assert output.prediction_logits.shape == (len(batch["prediction_positions"]), len(WORDS))
+                made = compiled(terms, inputs)
+            assert all(value.shape == () for results in made for value in results.values())
     assert len(graphs) == 1
     called = [str(node.target) for node in graphs[0].graph.nodes if node.op == "call_function"]
     assert called.count("aten._flash_attention_forward") == SHAPE["num_hidden_layers"]

@@ -122,6 +122,42 @@ def test_a_step_that_is_not_finite_is_refused_before_the_update(tmp_path: Path) 
     assert all(torch.isfinite(value).all() for value in weights(trainer).values())
     newest = checkpoint.find(tmp_path, "latest")
     assert newest.name == "step-3"
+    # Read late, as beside a GPU: the finite step behind it was begun by then, and is not taken either.
+    late = make_trainer(ToyConfig(output_dir=str(tmp_path / "late"), nan_at=30))
+    late.reads_late = True
+    with pytest.raises(NonFiniteError, match="stopped at step 3"):
+        late.train()
+    assert late.state.step == 3
+    assert_identical(trainer, late)
+    assert losses(late.config) == losses(trainer.config)
+    assert not (tmp_path / "late" / "checkpoints").exists()
+
+
+def test_reading_late_changes_no_number_and_logs_every_step(tmp_path: Path) -> None:
+    scores: dict[str, list[int]] = {}
+    runs = []
+    for name in ("now", "late"):
+        options: dict[str, Any] = {"max_steps": 11, "eval_steps": 4, "save_steps": 3, "save_total_limit": 9}
+        trainer = make_trainer(ToyConfig(output_dir=str(tmp_path / name), **options))
+        trainer.reads_late = name == "late"
+
+        def evaluate(name: str = name, folder: Path = trainer.output_dir) -> dict[str, Any]:
+            scores.setdefault(name, []).append(len(training_log.read(folder / TRAIN_LOG)))
+            return {"rows": 1}
+
+        trainer.evaluate = evaluate
+        trainer.train()
+        runs.append(trainer)
+    assert_identical(*runs)
+    rows = [
+        [{name: value for name, value in row.items() if name not in ("seconds", "tokens_per_second")} for row in read]
+        for read in (training_log.read(trainer.output_dir / TRAIN_LOG) for trainer in runs)
+    ]
+    assert rows[0] == rows[1] and len(rows[0]) == 11 + 2
+    assert scores["now"] == scores["late"]  # an evaluation finds the steps before it in the log
+    for step in (3, 6, 9, 11):
+        now, late = (checkpoint.read_state(trainer.output_dir / f"checkpoints/step-{step}") for trainer in runs)
+        assert now.position == late.position
 
 
 def test_an_absurd_learning_rate_stops_with_nothing_corrupt(tmp_path: Path) -> None:
