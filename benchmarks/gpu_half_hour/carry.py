@@ -16,9 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bert_repro.corpus.prepared_corpus import file_digest, read_manifest
+from bert_repro.corpus.prepared_corpus import read_manifest
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.corpus.writer import join_parts
+from bert_repro.utils.digests import file_digest
 from bert_repro.utils.files import write_json
 
 MEBIBYTE = 1 << 20

@@ -10,8 +10,8 @@ from fake_cuda import fake_gpu, fake_model, to_fake_gpu
 
 import bert_repro
 from bert_repro import BertReproConfig
-from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch
 from bert_repro.pretraining.dataset import count_right
+from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch
 from bert_repro.training.batches import collate_features
 from bert_repro.training.parallelism import TrainingForward
 from bert_repro.utils.randomness import draw
