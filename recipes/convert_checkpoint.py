@@ -23,7 +23,7 @@ are within 1e-5 of the checkpoint's own, and the tokenizer splits as the
 original does; conversion.json has all of it. Archives are unpacked with limits
 and without links; pickles are read in a process of their own that builds
 nothing but tensors.
-Cost: a minute for BERT-base, and memory of four times its weights.
+Cost: a minute for BERT-base, and memory of six times its weights.
 """
 
 from bert_repro.cli import main

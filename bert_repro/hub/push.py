@@ -23,6 +23,7 @@ from bert_repro.hub.card import renamed
 from bert_repro.hub.model_files import CONFIG, check_folder
 from bert_repro.utils.files import (
     CARD,
+    CONVERSION,
     POOLING,
     POOLING_MODULES,
     POOLING_TEXT,
@@ -45,7 +46,7 @@ PUBLISHED = (
     "onnx/model.onnx", "onnx/model_fp16.onnx", "onnx/model_quantized.onnx", "onnx/report.json",
     "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "*_bert_repro.py",
     POOLING_MODULES, POOLING_TEXT, f"{POOLING}/config.json",
-    CARD, RESULTS, ".eval_results/*.yaml", TRAIN_LOG, TRAINING_PLOT,
+    CARD, RESULTS, ".eval_results/*.yaml", TRAIN_LOG, TRAINING_PLOT, CONVERSION,
 )  # fmt: skip
 """What of a folder is uploaded, as patterns of paths in it."""
 _WEIGHTS = ("model*.safetensors", "adapter_model.safetensors")

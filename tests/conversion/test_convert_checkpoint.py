@@ -18,6 +18,7 @@ import bert_repro
 from bert_repro.conversion import torch_weights
 from bert_repro.conversion.tensor_bundle import TensorBundle, write_bundle
 from bert_repro.hub import export_checkpoint
+from bert_repro.hub.push import published_files
 from bert_repro.models.configuration_bert_repro import HEADS
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "tensorflow"
@@ -99,6 +100,7 @@ def test_tensorflows_outputs_and_tensors_there_and_back(original, run, tmp_path)
     assert max(value for way in report["outputs"].values() for value in way.values()) < 1e-5
     assert report["tokenizer"]["entries_with_equal_tokens"] == report["tokenizer"]["entries"] == 97
     assert "converted by bert_repro from `uncased_checkpoint`" in (tmp_path / "out" / "README.md").read_text()
+    assert Path("conversion.json") in published_files(tmp_path / "out")
 
     code, said = run(tmp_path / "out", "--to_tensorflow", out="back")
     assert code == 0 and "gelu in its erf form, as code before February 2019" in said
