@@ -1,13 +1,31 @@
 """How a run can end beside success: each class is one exit code of the contract."""
 
+_LONGEST_MESSAGE = 1000
+
+
+def one_line(message: str) -> str:
+    """Returns a message as one line that a terminal shows as it is, whatever text of a file is quoted in it.
+
+    White space becomes single spaces, what does not print is escaped, and of a long message the middle is left out.
+    """
+    if not message.isprintable():
+        message = " ".join(message.split())
+        message = "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in message)
+    half = _LONGEST_MESSAGE // 2
+    return message if len(message) <= _LONGEST_MESSAGE else f"{message[:half]} ... {message[-half:]}"
+
 
 class UserError(ValueError):
     """The user's input or arguments are wrong. Exit code 2, printed as one line without a traceback.
 
-    The message names the file, row or field, the value found there, and the fix.
+    Args:
+        message: names the file, row or field, the value found there, and the fix; kept as `one_line` of it.
     """
 
     exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class NonFiniteError(ArithmeticError):

@@ -12,6 +12,7 @@ from typing import Any
 
 from bert_repro.configs import Config, FinetuningConfig, GlueConfig, Phase, PretrainingConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
+from bert_repro.utils.readers import shown
 
 logger = logging.getLogger("bert_repro")
 
@@ -272,7 +273,7 @@ def preset_values(name: str, config_class: type[Config]) -> dict[str, Any]:
     if name not in fitting:
         reason = f"is for {PRESETS[name].config.__name__}" if name in PRESETS else "is unknown"
         choices = f"choose one of: {', '.join(fitting)}" if fitting else "there is none for this recipe; leave it out"
-        raise UserError(f"--preset {name!r} {reason}; {choices}")
+        raise UserError(f"--preset {shown(name)} {reason}; {choices}")
     values = dict(PRESETS[name].values)
     assert values.keys() <= {item.name for item in fields(config_class)}
     return values

@@ -4,7 +4,6 @@ The classes below are the format; docs/results.schema.json is made from them (`m
 there are kept as they are, so that a newer version's results still read.
 """
 
-import json
 import math
 import types
 import typing
@@ -14,6 +13,7 @@ from typing import Annotated, Any, TypedDict
 
 from bert_repro.errors import UserError
 from bert_repro.utils.files import RESULTS, write_json
+from bert_repro.utils.readers import listed, read_json, shown
 
 SCHEMA_FILE = "results.schema.json"
 _HINT = "copy the file again from where the run was made, or make the run again"
@@ -211,12 +211,7 @@ def read_results(place: Path, *, needs: tuple[str, ...] = ()) -> RunResults:
         UserError: it is missing or not as `RunResults` says; names file and field.
     """
     path = place if place.is_file() else place / RESULTS
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); name the folder of a finished run") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: is not valid JSON ({' '.join(str(error).split())}); {_HINT}") from error
+    content = read_json(path, missing="name the folder of a finished run", damaged=_HINT)
     if not isinstance(content, dict):
         raise UserError(f"{path}: holds {_json_name(content)}, not an object; {_HINT}")
     results = with_current_names(content)
@@ -299,8 +294,7 @@ def _is_a(value: Any, kind: type) -> bool:
 
 
 def _fault(name: str, value: Any, wanted: str) -> str:
-    shown = repr(value)
-    return f"field {name} is {shown if len(shown) <= 60 else shown[:57] + '...'}; it must be {wanted}"
+    return f"field {listed([name])} is {shown(value)}; it must be {wanted}"
 
 
 def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -339,7 +333,3 @@ def _without_note(hint: Any) -> tuple[Any, str]:
 def _json_name(value: Any) -> str:
     names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")

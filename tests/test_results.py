@@ -34,8 +34,8 @@ def test_names_of_older_versions_are_read_as_todays(tmp_path):
     ("text", "message"),
     [
         ('{"task": ', "is not valid JSON"),
-        ("[" * 100_000, "is not valid JSON"),
-        ('{"metrics": {"f1": NaN}}', "NaN is no number of JSON"),
+        ("[" * 100_000, "nests too deep to be read"),
+        ('{"metrics": {"f1": NaN}}', "the number 'NaN' is not finite"),
         ("[]", "holds a list, not an object"),
         ('{"task": 3}', "field task is 3; it must be a text"),
         ('{"metrics": {"f1": "high"}}', "field metrics.f1 is 'high'; it must be a finite number"),

@@ -9,17 +9,15 @@ import dataclasses
 import logging
 import types
 import typing
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
-
-import yaml
 
 from bert_repro import configs
 from bert_repro.cli.suggestions import answer_unknown, closest
 from bert_repro.errors import UserError
 from bert_repro.presets import preset_names, preset_values
-from bert_repro.utils.readers import shown
+from bert_repro.utils.readers import parse_yaml, shown
 
 logger = logging.getLogger("bert_repro")
 
@@ -96,7 +94,7 @@ def read_yaml_mapping(path: Path, flag: str) -> dict[str, Any]:
         UserError: there is no such file, or it is something else.
     """
     try:
-        document = _load_yaml(path.read_text(encoding="utf-8"))
+        document = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{flag} {path}: cannot be read ({error.strerror}); name an existing YAML file") from error
     except (ValueError, RecursionError) as error:
@@ -173,7 +171,7 @@ def _boolean(text: str) -> bool:
         return True
     if text.lower() in ("false", "0", "no"):
         return False
-    raise argparse.ArgumentTypeError(f"{text!r} is not true or false")
+    raise argparse.ArgumentTypeError(f"{shown(text)} is not true or false")
 
 
 def _from_yaml(value: Any, hint: Any, where: str) -> Any:
@@ -285,34 +283,3 @@ def default_text(value: Any) -> str:
 def heading(group: str) -> str:
     """Returns the heading of a group of settings."""
     return configs.GROUPS[group].lower()
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses aliases and repeated keys."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-            raise ValueError(f"line {event.start_mark.line + 1}: aliases are not accepted; write the value")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
-        for key, _ in node.value:
-            name = key.value
-            if isinstance(name, Hashable) and name in seen:
-                raise ValueError(f"line {key.start_mark.line + 1}: {str(name)[:60]!r} is given twice; leave one out")
-            seen.add(name) if isinstance(name, Hashable) else None
-        return super().construct_mapping(node, deep)
-
-
-def _load_yaml(text: str) -> Any:
-    """Returns what a YAML text holds; an alias can grow without end, and a key given twice hides a value.
-
-    Raises:
-        ValueError: it is not valid YAML, has aliases or a repeated key, or a value that cannot be read.
-    """
-    try:
-        return yaml.load(text, _StrictLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error

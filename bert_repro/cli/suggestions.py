@@ -4,6 +4,8 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Sequence
 
+from bert_repro.utils.readers import shown
+
 _ELSEWHERE = {
     "fp16": "write --mixed_precision fp16",
     "bf16": "write --mixed_precision bf16",
@@ -127,7 +129,7 @@ def answer_unknown(words: Sequence[str], known: Collection[str]) -> str:
     """
     flags = [word.split("=")[0] for word in words if _is_flag(word)]
     if not flags:
-        return f"{words[0]!r} is not expected here; every setting is a flag (see --help)"
+        return f"{shown(words[0])} is not expected here; every setting is a flag (see --help)"
     answers = [(flag, _answer(flag.lstrip("-").replace("-", "_"), known)) for flag in dict.fromkeys(flags)]
     if len(answers) == 1:
         return f"unknown flag {answers[0][0]}; {answers[0][1]}"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from bert_repro.configs.base import Config, require, setting
+from bert_repro.utils.readers import shown
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class CorpusConfig(TextConfig):
         if self.shard is not None:
             number, _, count = self.shard.partition("/")
             is_shard = number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)
-            require(is_shard, f"--shard is {self.shard!r}; write number/count from 1/16 to 16/16, for example 3/16")
+            require(is_shard, f"--shard is {shown(self.shard)}; write number/count, from 1/16 to 16/16 for example")
             require(
                 not self.join, f"--shard {self.shard} and --join are two steps: first all the shards, then the join"
             )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from bert_repro.configs.base import Config, require, setting
 from bert_repro.configs.training import DryRunConfig
+from bert_repro.utils.readers import shown
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class StudyConfig(DryRunConfig):
         super().validate()
         known = ("1", "2", "3", "4", "5", "6", "7", "8", "figure5")
         for name in self.table:
-            require(name in known, f"--table is {name!r}; choose some of: {', '.join(known)}")
+            require(name in known, f"--table is {shown(name)}; choose some of: {', '.join(known)}")
         require(self.dry_run or bool(self.corpus), "--corpus is missing; name a prepared corpus")
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from bert_repro.configs.base import Config, require, setting
 from bert_repro.configs.finetuning import CustomDataConfig, FinetuningConfig
+from bert_repro.utils.readers import shown
 
 GLUE_NAMES = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 
@@ -343,9 +344,7 @@ class GlueZipConfig(Config):
     def validate(self) -> None:
         """The output is a zip."""
         super().validate()
-        require(
-            self.output_file.endswith(".zip"), f"--output_file is {self.output_file!r}; name a file that ends in .zip"
-        )
+        require(self.output_file.endswith(".zip"), f"--output_file is {shown(self.output_file)}; name a .zip file")
 
 
 @dataclass(frozen=True)

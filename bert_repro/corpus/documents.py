@@ -202,7 +202,7 @@ def _read_json_lines(path: Path, text_column: str, title_column: str, max_bytes:
         if not line.strip():
             continue
         place = f"{path}, line {number}"
-        row = parse_json(line, place, "write the line again")
+        row = parse_json(line, place, "write the line again", any_text=True)
         if not isinstance(row, dict):
             raise UserError(f"{place}: expected a JSON object, found {type(row).__name__}")
         yield _row_document(row, place, text_column, title_column, position, max_bytes)

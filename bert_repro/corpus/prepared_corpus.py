@@ -68,7 +68,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{path}: format_version {manifest['format_version']}, this package reads {FORMAT_VERSION}; prepare the "
             "corpus again"
         )
-    if "sha256" in manifest and manifest.get("manifest_sha256") != manifest_digest(manifest):
+    has_digests = {"sha256", "manifest_sha256"} & set(manifest)  # those of earlier versions have none
+    if has_digests and manifest.get("manifest_sha256") != manifest_digest(manifest):
         raise UserError(f"{path}: is damaged (its digest does not match); prepare the corpus again")
     return manifest
 

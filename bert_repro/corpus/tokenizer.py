@@ -18,6 +18,7 @@ from bert_repro.corpus.documents import find_sources, read_all
 from bert_repro.errors import UserError
 from bert_repro.utils import process
 from bert_repro.utils.files import atomic_files, write_text
+from bert_repro.utils.readers import read_json_object, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -177,6 +178,26 @@ def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
             write_text(unfinished / "vocab.txt", "".join(f"{word}\n" for word, _ in words))
 
 
+def check_tokenizer_files(folder: Path) -> None:
+    """Checks the files of a saved tokenizer that are in a folder, before a library that says less reads them.
+
+    Raises:
+        UserError: one is damaged.
+    """
+    from tokenizers import Tokenizer
+
+    fix = "get the tokenizer's files again"
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        if (folder / name).is_file():
+            read_json_object(folder / name, damaged=fix)
+    if (folder / "tokenizer.json").is_file():
+        try:
+            Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # the library raises nothing more exact
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{folder / 'tokenizer.json'}: is damaged ({reason}); {fix}") from error
+
+
 def tokenizer_fingerprint(tokenizer: "PreTrainedTokenizerFast") -> str:
     """Returns the SHA-256 (hex) of all that decides tokens and ids: normalization, splitting, model, special tokens.
 
@@ -290,7 +311,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     vocab: dict[str, int] = {}
     for line, token in enumerate((token.rstrip("\r") for token in tokens), start=1):
         if token in vocab:
-            raise UserError(f"{path}, line {line}: {token!r} is already on line {vocab[token] + 1}; remove one")
+            raise UserError(f"{path}, line {line}: {shown(token)} is already on line {vocab[token] + 1}; remove one")
         vocab[token] = line - 1
     missing = [token for token in SPECIAL_TOKENS if token not in vocab]
     if missing:
@@ -301,10 +322,14 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 def _load_saved(path_or_id: str) -> "PreTrainedTokenizerFast":
     from transformers import AutoTokenizer
 
+    from bert_repro.models.configuration_bert_repro import BertReproConfig
+
     if Path(path_or_id).is_dir() and not _plain_or_saved(Path(path_or_id)):
         raise UserError(f"folder {path_or_id} holds no tokenizer; expected tokenizer.json or vocab.txt")
+    check_tokenizer_files(Path(path_or_id))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path_or_id, trust_remote_code=False)
+        # With a configuration given, config.json, which may be anything, plays no part here.
+        tokenizer = AutoTokenizer.from_pretrained(path_or_id, config=BertReproConfig(), trust_remote_code=False)
     except Exception as error:  # of a damaged file the tokenizers library raises nothing more exact
         reason = " ".join(str(error).split()) or type(error).__name__
         if Path(path_or_id).is_dir():
@@ -318,6 +343,9 @@ def _load_saved(path_or_id: str) -> "PreTrainedTokenizerFast":
         raise UserError(f"tokenizer {path_or_id} has {lack}; expected a WordPiece tokenizer of BERT")
     if json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"] != "WordPiece":
         raise UserError(f"tokenizer {path_or_id} is not a WordPiece tokenizer; expected one of BERT")
+    ids = sorted(tokenizer.get_vocab().values())
+    if ids != list(range(len(ids))):  # a model has as many embeddings as there are ids
+        raise UserError(f"tokenizer {path_or_id} has {len(ids)} ids up to {ids[-1]}, with gaps; get its files again")
     return tokenizer  # type: ignore[no-any-return]
 
 

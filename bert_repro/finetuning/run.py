@@ -25,7 +25,7 @@ from bert_repro.tasks.base import FloatArray, Predictions, Task
 from bert_repro.training import adapters, run
 from bert_repro.training.batches import Ids, batch_sizes, to_device
 from bert_repro.training.checkpoint import BestModel
-from bert_repro.training.model_loading import load_model
+from bert_repro.training.model_loading import load_model, require_vocabulary
 from bert_repro.training.optimizer import freeze
 from bert_repro.training.trainer import Trainer
 
@@ -281,11 +281,7 @@ class FinetuningRun:
         positions = model.config.max_position_embeddings
         if config.max_seq_length > positions:
             raise UserError(f"--max_seq_length is {config.max_seq_length}; the model has {positions} positions")
-        if len(self.tokenizer) > model.config.vocab_size:
-            raise UserError(
-                f"--model_name_or_path {config.model_name_or_path}: its vocabulary of {model.config.vocab_size} is "
-                f"smaller than the tokenizer's {len(self.tokenizer)} ids; name the tokenizer it was trained with"
-            )
+        require_vocabulary(config.model_name_or_path, model, self.tokenizer)
 
 
 class Predictor:

@@ -48,6 +48,7 @@ from bert_repro.utils.files import (
     write_text,
 )
 from bert_repro.utils.process import broadcast, is_main_process
+from bert_repro.utils.readers import read_json_object
 from bert_repro.utils.redaction import redacted
 
 logger = logging.getLogger("bert_repro")
@@ -227,10 +228,8 @@ class _Sweep:
         if (path / RESULTS).exists():
             splits = read_results(path)["splits"]
             return "done" if not predicts or any(name in splits for name in self.task.predict_splits) else "new"
-        if (path / STATUS).exists():
-            code = json.loads((path / STATUS).read_text(encoding="utf-8"))["code"]
-            if code == NonFiniteError.exit_code:
-                return "not finite"
+        if (path / STATUS).exists() and read_json_object(path / STATUS).get("code") == NonFiniteError.exit_code:
+            return "not finite"
         try:
             checkpoint.find(path, "latest")
         except UserError:
@@ -316,7 +315,8 @@ def _remove_model(path: Path) -> None:
 
 def _require_same_settings(config: FinetuningConfig) -> None:
     path = _folder(config) / SWEEP_STATE
-    before = current_names(json.loads(path.read_text(encoding="utf-8"))["settings"])
+    settings = read_json_object(path, damaged="start again with --overwrite_output_dir").get("settings")
+    before = current_names(settings if isinstance(settings, dict) else {})
     for name, value in _settings(config).items():
         if before.get(name, value) != value:
             raise UserError(

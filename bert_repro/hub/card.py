@@ -33,6 +33,7 @@ from bert_repro.hub.metadata import (
 )
 from bert_repro.results import read_results, with_current_names
 from bert_repro.utils.files import CARD, write_text
+from bert_repro.utils.readers import shown
 from bert_repro.utils.redaction import redacted, without_machine_paths
 
 logger = logging.getLogger("bert_repro")
@@ -222,9 +223,9 @@ def _comparable(value: Any) -> Any:
 
 def _difference(name: str, mine: Any, yours: Any) -> str:
     if not (isinstance(mine, dict) and isinstance(yours, dict)):
-        return f"{name} is {yours!r}, not {mine!r}"
+        return f"{name} is {shown(yours)}, not {shown(mine)}"
     key = min(key for key in {*mine, *yours} if mine.get(key) != yours.get(key))
-    return f"{key} is {yours.get(key)!r}, not {mine.get(key)!r}"
+    return f"{key} is {shown(yours.get(key))}, not {shown(mine.get(key))}"
 
 
 # --- Values in the text ---------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bert_repro.utils.readers import parse_yaml, shown
+
 CODE_LICENSE = "apache-2.0"
 THRESHOLD = "null_score_diff_threshold"
 
@@ -210,14 +212,12 @@ def find_card_errors(card: str) -> list[str]:
     Returns:
         One line for each error, `field: what and how to fix it`; empty when there is none.
     """
-    import yaml
-
     block = _METADATA_BLOCK.match(card)
     if block is None:
         return ["metadata: the card must begin with a block between lines of three dashes"]
     try:
-        fields = yaml.safe_load(block[1])
-    except yaml.YAMLError as error:
+        fields = parse_yaml(block[1])
+    except ValueError as error:
         return [f"metadata: is not YAML ({' '.join(str(error).split())})"]
     if not isinstance(fields, dict):
         return ["metadata: must be a mapping of fields"]
@@ -255,7 +255,7 @@ def _widget_errors(examples: Any, tag: str | None) -> Iterator[str]:
         return
     for number, example in enumerate(examples):
         if not isinstance(example, dict):
-            yield f"widget[{number}]: {example!r} must be a mapping such as 'text: ...'"
+            yield f"widget[{number}]: {shown(example)} must be a mapping such as 'text: ...'"
             continue
         if missing := [name for name in inputs if not example.get(name)]:
             yield f"widget[{number}]: {tag} needs the text of {' and '.join(missing)}"
@@ -289,7 +289,7 @@ def _result_errors(where: str, result: Any) -> Iterator[str]:
         return
     for metric in metrics:
         if not isinstance(metric, dict) or not _is_text(metric.get("type")) or not _is_number(metric.get("value")):
-            yield f"{where}: {metric!r} needs a type and a finite number as value"
+            yield f"{where}: {shown(metric)} needs a type and a finite number as value"
 
 
 def _is_text(value: Any) -> bool:
@@ -316,13 +316,13 @@ def _every(is_right: Callable[[Any], bool], what: str) -> Callable[[Any], str | 
         if not values:
             return "is an empty list; leave it out"
         wrong = [element for element in values if not is_right(element)]
-        return f"{wrong[0]!r} is not {what}" if wrong else None
+        return f"{shown(wrong[0])} is not {what}" if wrong else None
 
     return check
 
 
 def _one_of(known: set[str], what: str) -> Callable[[Any], str | None]:
-    return lambda value: None if value in known else f"{value!r} is not {what}: {', '.join(sorted(known))}"
+    return lambda value: None if value in known else f"{shown(value)} is not {what}: {', '.join(sorted(known))}"
 
 
 _CHECKS: Mapping[str, Callable[[Any], str | None]] = {

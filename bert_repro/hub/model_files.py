@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.utils.digests import require_undamaged
@@ -19,11 +20,13 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 OTHER_WEIGHTS = ("tf_model.h5", "flax_model.msgpack")
 """Weights in formats that are not read and that `convert_checkpoint` does not read either."""
-TOKENIZER = "tokenizer.json"
 _CONVERT = "convert it: bert-repro convert_checkpoint --checkpoint FOLDER --output_dir NEW_FOLDER"
 _RESAVE = "load it with the transformers that wrote it, whose save_pretrained(safe_serialization=True) writes them"
 _GET_AGAIN = "get the model again"
 _MODEL_TYPES = ("bert", "bert_repro")
+_DTYPES = ("F16", "BF16", "F32", "F64")
+_TRAINED = ("weight", "bias", "gamma", "beta")
+_MOST_LABELS = 1_000_000
 _WORDS = "embeddings.word_embeddings.weight"
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -46,6 +49,7 @@ def check_model(name: str, flag: str = "--model_name_or_path") -> BertReproConfi
     try:
         config = read_model_config(folder)
         check_shapes(config, weight_shapes(folder))
+        check_values(*_weight_files(folder))
     except UserError as error:
         raise UserError(f"{flag} {name}: {error}") from error
     return config
@@ -60,10 +64,24 @@ def check_folder(folder: Path) -> None:
     try:
         require_undamaged(folder)
         check_shapes(read_model_config(folder), weight_shapes(folder))
-        if (folder / TOKENIZER).exists():
-            _check_tokenizer(folder / TOKENIZER)
+        check_values(*_weight_files(folder))
+        if any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt")):
+            load_tokenizer(folder)
     except UserError as error:
         raise UserError(f"{folder}: nobody could load it: {error}") from error
+
+
+def check_adapter(path: Path) -> None:
+    """Checks that the weights of an adapter can be read and are finite.
+
+    Raises:
+        UserError: they are not.
+    """
+    try:
+        _header(path)
+        check_values(path)
+    except UserError as error:
+        raise UserError(f"{path.parent}: nobody could load it: {error}") from error
 
 
 def load_config(name: str, flag: str = "--model_name_or_path") -> BertReproConfig:
@@ -89,6 +107,8 @@ def read_model_config(folder: Path) -> BertReproConfig:
     Raises:
         UserError: it is missing or damaged, of another model type, or a value is not possible.
     """
+    from transformers.activations import ACT2FN
+
     path = folder / CONFIG
     if not path.exists() and any(folder.glob("*.ckpt*.index")):
         raise UserError(f"is a checkpoint of TensorFlow's; {_CONVERT}")
@@ -100,9 +120,16 @@ def read_model_config(folder: Path) -> BertReproConfig:
         raise UserError(f"{CONFIG} says model_type {shown(model_type)}; name a model of type bert")
     if "quantization_config" in content:
         raise UserError(f"{CONFIG} has a quantization_config; name the model before it was quantized")
+    labels = content.get("num_labels", 0)
+    if not isinstance(labels, int) or labels > _MOST_LABELS:  # the library would name every one of them
+        raise UserError(f"{CONFIG} says num_labels {shown(labels)}; no head has so many: {_GET_AGAIN}")
     try:
         config: BertReproConfig = BertReproConfig.from_dict({**content, "model_type": "bert_repro"})
         config.check()
+        if config.hidden_act not in ACT2FN:
+            raise ValueError(f"hidden_act is {shown(config.hidden_act)}; it must be one of {', '.join(ACT2FN)}")
+        if not all(isinstance(name, str) for name in config.id2label.values()):
+            raise ValueError(f"id2label is {shown(content.get('id2label'))}; the names of labels are texts")
     except Exception as error:  # the library's own checks raise many kinds
         raise UserError(f"{CONFIG}: {_reason(error)}; {_GET_AGAIN}") from error
     return config
@@ -131,18 +158,43 @@ def check_shapes(config: BertReproConfig, shapes: Shapes) -> None:
         raise UserError(f"its weights hold no {_WORDS}; name a BERT checkpoint")
     layers = {name.split(".")[2] for name in (name.removeprefix(prefix) for name in shapes)
               if name.startswith("encoder.layer.")}  # fmt: skip
-    if config.num_hidden_layers > len(layers):
+    if config.num_hidden_layers != len(layers):
         raise UserError(
-            f"{CONFIG} says num_hidden_layers {config.num_hidden_layers}, and the weights hold {len(layers)}; "
+            f"{CONFIG} says num_hidden_layers {shown(config.num_hidden_layers)}, and the weights hold {len(layers)}; "
             f"{_GET_AGAIN}"
         )
-    for name, wanted in _encoder_shapes(config):
-        saved = shapes.get(prefix + name)
-        if saved is not None and saved != wanted:
+    for name, wanted in (*_encoder_shapes(config), *_bilstm_shapes(config)):
+        full = name if name.startswith("bilstm.") else prefix + name
+        saved = shapes.get(full, shapes.get(_first_name(full)))
+        if saved is None:
+            raise UserError(f"its weights lack {full}; {_GET_AGAIN}")
+        if saved != wanted:
             raise UserError(
-                f"{prefix}{name} has the shape {list(saved)}, where its configuration asks for {list(wanted)}; "
-                f"{_GET_AGAIN}"
+                f"{full} has the shape {list(saved)}, where its configuration asks for {list(wanted)}; {_GET_AGAIN}"
             )
+
+
+def check_values(*paths: Path) -> None:
+    """Checks that all weights are finite; one that is not spoils the model and all that starts from it.
+
+    Args:
+        paths: safetensors files whose headers have been read.
+
+    Raises:
+        UserError: one is not; names tensor and file.
+    """
+    import torch
+    from safetensors import safe_open
+
+    for path in paths:
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                tensor = file.get_tensor(name)
+                if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                    raise UserError(
+                        f"{path.name}: {shown(name)} holds values that are not finite (NaN or infinity); name an "
+                        "earlier checkpoint, or get the model again"
+                    )
 
 
 def _encoder_shapes(config: BertReproConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -150,12 +202,30 @@ def _encoder_shapes(config: BertReproConfig) -> Iterator[tuple[str, tuple[int, .
     yield _WORDS, (config.vocab_size, hidden)
     yield "embeddings.position_embeddings.weight", (config.max_position_embeddings, hidden)
     yield "embeddings.token_type_embeddings.weight", (config.type_vocab_size, hidden)
+    norms = ["embeddings.LayerNorm"]
     for layer in range(config.num_hidden_layers):
-        for name in ("query", "key", "value"):
-            yield f"encoder.layer.{layer}.attention.self.{name}.weight", (hidden, hidden)
-        yield f"encoder.layer.{layer}.attention.output.dense.weight", (hidden, hidden)
-        yield f"encoder.layer.{layer}.intermediate.dense.weight", (inner, hidden)
-        yield f"encoder.layer.{layer}.output.dense.weight", (hidden, inner)
+        block = f"encoder.layer.{layer}"
+        norms += [f"{block}.attention.output.LayerNorm", f"{block}.output.LayerNorm"]
+        sizes = {f"attention.self.{name}": (hidden, hidden) for name in ("query", "key", "value")}
+        sizes |= {"attention.output.dense": (hidden, hidden), "intermediate.dense": (inner, hidden)}
+        for name, size in (sizes | {"output.dense": (hidden, inner)}).items():
+            yield f"{block}.{name}.weight", size
+            yield f"{block}.{name}.bias", size[:1]
+    for norm in norms:
+        yield f"{norm}.weight", (hidden,)
+        yield f"{norm}.bias", (hidden,)
+
+
+def _bilstm_shapes(config: BertReproConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Only what decides how much is built: of each layer the recurrent weights, four gates of the size squared."""
+    for layer in range(config.bilstm_layers if config.bilstm_size is not None else 0):
+        size = int(config.bilstm_size or 0)
+        yield f"bilstm.lstm.weight_hh_l{layer}", (4 * size, size)
+
+
+def _first_name(name: str) -> str:
+    """Returns what the first checkpoints call the weights of a LayerNorm."""
+    return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -192,17 +262,17 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
 
     try:
         with safe_open(path, "numpy") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            for name, part in slices.items():
+                if name.endswith(_TRAINED) and part.get_dtype() not in _DTYPES:
+                    raise UserError(
+                        f"{path.name}: {shown(name)} is of type {shown(part.get_dtype())}, and weights are floating-"
+                        f"point numbers; {_GET_AGAIN}"
+                    )
+            return {name: tuple(part.get_shape()) for name, part in slices.items()}
+    except UserError:
+        raise
     except Exception as error:  # the library's own, which is no OSError
-        raise UserError(f"{path.name} is damaged ({_reason(error)}); {_GET_AGAIN}") from error
-
-
-def _check_tokenizer(path: Path) -> None:
-    from tokenizers import Tokenizer
-
-    try:
-        Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing more exact
         raise UserError(f"{path.name} is damaged ({_reason(error)}); {_GET_AGAIN}") from error
 
 
@@ -233,4 +303,4 @@ def _local_folder(name: str, flag: str, *, weights: bool = True) -> Path:
 def _reason(error: BaseException) -> str:
     """Returns what an exception of a library says, on one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2]) if lines else type(error).__name__
+    return " ".join(line[:200] for line in lines[:2]) if lines else type(error).__name__

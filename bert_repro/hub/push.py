@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_repro.errors import UserError
 from bert_repro.hub.card import renamed
-from bert_repro.hub.model_files import CONFIG, check_folder
+from bert_repro.hub.model_files import CONFIG, check_adapter, check_folder
 from bert_repro.utils.files import (
     CARD,
     CONVERSION,
@@ -32,6 +32,7 @@ from bert_repro.utils.files import (
     TRAIN_LOG,
     TRAINING_PLOT,
 )
+from bert_repro.utils.readers import read_json_object, read_utf8
 from bert_repro.utils.redaction import redacted, without_machine_paths
 
 if TYPE_CHECKING:
@@ -96,6 +97,9 @@ def published_files(folder: Path) -> list[Path]:
         )
     if any(fnmatch(path.as_posix(), _WEIGHTS[0]) for path in found):
         check_folder(folder)
+    for path in found:
+        if path.name == "adapter_model.safetensors":
+            check_adapter(folder / path)
     return found
 
 
@@ -232,7 +236,7 @@ def check_card(folder: Path, card: str | None = None) -> None:
 
     path = folder / CARD
     if card is None and path.exists():
-        card = path.read_text(encoding="utf-8")
+        card = read_utf8(path)
     errors = find_card_errors(card) if card else []
     if errors:
         raise UserError(f"{path}: {errors[0]}; fix the metadata block at its top")
@@ -249,13 +253,13 @@ def contents_for_others(folder: Path, repo_id: str, card: str | None = None) -> 
         card: text of the card; default: its README.md, if it has one.
     """
     if card is None and (folder / CARD).exists():
-        card = renamed((folder / CARD).read_text(encoding="utf-8"), repo_id)
+        card = renamed(read_utf8(folder / CARD), repo_id)
     made = {CARD: card.encode()} if card else {}
     if (folder / CONFIG).exists():
         made[CONFIG] = _config_for_others(folder / CONFIG, repo_id)
     for name in _WITH_PATHS:
         if (folder / name).exists():
-            record = without_machine_paths(redacted(json.loads((folder / name).read_text(encoding="utf-8"))))
+            record = without_machine_paths(redacted(read_json_object(folder / name)))
             made[name] = (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
     return made
 
@@ -263,17 +267,17 @@ def contents_for_others(folder: Path, repo_id: str, card: str | None = None) -> 
 def _config_for_others(path: Path, repo_id: str) -> bytes:
     """Returns config.json whose `auto_map` names the repository, so that a model fine-tuned from it elsewhere, which is
     saved without the code, still finds it."""
-    config = json.loads(path.read_text(encoding="utf-8"))
-    if auto_map := config.get("auto_map"):
-        config["auto_map"] = {name: f"{repo_id}--{place.split('--')[-1]}" for name, place in auto_map.items()}
+    config = read_json_object(path)
+    if isinstance(auto_map := config.get("auto_map"), dict):
+        config["auto_map"] = {name: f"{repo_id}--{str(place).split('--')[-1]}" for name, place in auto_map.items()}
     return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
 
 
 def _state(folder: Path) -> dict[str, Any]:
     """Returns what the run in a folder says of its end; nothing where there is none."""
     try:
-        return dict(json.loads((folder / STATUS).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return read_json_object(folder / STATUS)
+    except UserError:
         return {}
 
 

@@ -3,7 +3,6 @@
 `from_pretrained(repo_id, revision="step-100000")` loads such a checkpoint.
 """
 
-import json
 import logging
 import sys
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from bert_repro.models.configuration_bert_repro import HEADS
 from bert_repro.results import read_results
 from bert_repro.utils.digests import STEP, step_of
 from bert_repro.utils.files import CHECKPOINTS, MANIFEST, RESULTS
+from bert_repro.utils.readers import read_json_object
 
 logger = logging.getLogger("bert_repro")
 
@@ -102,7 +102,7 @@ def checkpoint_card(checkpoint: Path, results: Mapping[str, Any], repo_id: str) 
         raise UserError(
             f"{checkpoint}: holds an adapter alone, no model; leave --checkpoints out, and push the finished run"
         )
-    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    config = read_json_object(checkpoint / "config.json")
     known = {name: value for name, value in results.items() if name not in _ABOUT_THE_END}
     upstream = (config.get("architectures") or ["BertModel"])[0]
     ours = next((head.ours for head in HEADS.values() if head.upstream == upstream), upstream)
@@ -120,7 +120,7 @@ def results_of_checkpoint(checkpoint: Path) -> dict[str, Any]:
     manifest = checkpoint / MANIFEST
     if not manifest.exists():
         return {}
-    environment = json.loads(manifest.read_text(encoding="utf-8"))["environment"]
+    environment = read_json_object(manifest)["environment"]
     hardware = {name: environment[name] for name in ("device", "processes", "cpu_threads")}
     return {"versions": environment["versions"], "hardware": hardware}
 

@@ -24,9 +24,9 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.models.modeling_bert_repro import BertReproModel
 from bert_repro.tasks.encoding import join, require_length, special_ids, token_ids
 from bert_repro.training.batches import collate_features, to_device
-from bert_repro.training.model_loading import load_pretrained
+from bert_repro.training.model_loading import load_pretrained, require_vocabulary
 from bert_repro.utils.files import atomic_path
-from bert_repro.utils.readers import half_surrogate
+from bert_repro.utils.readers import half_surrogate, numbered_lines, parse_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -72,11 +72,7 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
             f"--max_seq_length is {config.max_seq_length}; the model has {model.config.max_position_embeddings} "
             "positions"
         )
-    if len(tokenizer) > model.config.vocab_size:
-        raise UserError(
-            f"--model_name_or_path {config.model_name_or_path}: its vocabulary of {model.config.vocab_size} is smaller "
-            f"than the tokenizer's {len(tokenizer)} ids; name the tokenizer it was trained with"
-        )
+    require_vocabulary(config.model_name_or_path, model, tokenizer)
     layers = resolve_layers(config.layers, model.config.num_hidden_layers)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device).eval()
@@ -175,25 +171,15 @@ def read_texts(path: Path, column: str) -> Iterator[str]:
     Raises:
         UserError: a line is not UTF-8, or not JSON with that field.
     """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{path}, line {number}: byte 0x{line[error.start]:02x} is not UTF-8; save the file as UTF-8"
-                ) from None
-            if path.suffix not in JSON_LINES:
-                yield text
-            elif text.strip():
-                yield _field(path, number, text, column)
+    for number, text in numbered_lines(path):
+        if path.suffix not in JSON_LINES:
+            yield text
+        elif text.strip():
+            yield _field(path, number, text, column)
 
 
 def _field(path: Path, number: int, line: str, column: str) -> str:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise UserError(f"{path}, line {number}: is not JSON ({error}); write one object per line") from None
+    record = parse_json(line, f"{path}, line {number}", "write one object per line", any_text=True)
     text = record.get(column) if isinstance(record, dict) else None
     if not isinstance(text, str):
         raise UserError(f"{path}, line {number}: no text in field {column!r}; name the field with --text_column")

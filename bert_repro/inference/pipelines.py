@@ -21,6 +21,7 @@ from bert_repro.inference.sentence_scoring import METHODS, score_record, score_s
 from bert_repro.tasks.squad.decoding import Decoder, text_by_offsets
 from bert_repro.tasks.squad.questions import Passage, tokenize_passages
 from bert_repro.tasks.squad.squad_task import SQUAD, SquadTask
+from bert_repro.utils.readers import shown
 
 LABELS = ("IsNext", "NotNext")
 _LONGEST_WINDOW, _LONGEST_QUESTION = 384, 64  # where the model has the positions
@@ -53,7 +54,7 @@ class NextSentencePipeline(Pipeline):  # type: ignore[misc]
     def preprocess(self, input_: Any, **_: Any) -> dict[str, Any]:
         """Tokenises a pair: `text` and `text_pair`."""
         if not isinstance(input_, dict) or not {"text", "text_pair"} <= input_.keys():
-            raise UserError(f"next-sentence-prediction takes {{'text': ..., 'text_pair': ...}}, got {input_!r}")
+            raise UserError(f"next-sentence-prediction takes {{'text': ..., 'text_pair': ...}}, got {shown(input_)}")
         positions = self.model.config.max_position_embeddings
         encoded = self.tokenizer(
             input_["text"], input_["text_pair"], truncation=True, max_length=positions, return_tensors="pt"
@@ -217,10 +218,10 @@ class ExtractiveQuestionAnsweringPipeline(ChunkPipeline):  # type: ignore[misc]
 def _texts(input_: Any) -> tuple[str, str]:
     """Question and passage of one input."""
     if not isinstance(input_, dict) or not {"question", "context"} <= input_.keys():
-        raise UserError(f"extractive-question-answering takes {{'question': ..., 'context': ...}}, got {input_!r}")
+        raise UserError(f"extractive-question-answering takes {{'question': ..., 'context': ...}}, got {shown(input_)}")
     for name in ("question", "context"):
         if not isinstance(input_[name], str) or not input_[name].strip():
-            raise UserError(f"{name} is {input_[name]!r}; it must be a text that is not empty")
+            raise UserError(f"{name} is {shown(input_[name])}; it must be a text that is not empty")
     return input_["question"], input_["context"]
 
 
@@ -260,14 +261,14 @@ class SentenceScoringPipeline(Pipeline):  # type: ignore[misc]
         if unknown:
             raise UserError(f"sentence-scoring has no parameter {min(unknown)}")
         if method is not None and method not in METHODS:
-            raise UserError(f"method is {method!r}; it must be one of: {', '.join(METHODS)}")
+            raise UserError(f"method is {shown(method)}; it must be one of: {', '.join(METHODS)}")
         given = {"method": method, "batch_tokens": batch_tokens}
         return {}, {name: value for name, value in given.items() if value is not None}, {}
 
     def preprocess(self, input_: Any, **_: Any) -> dict[str, Any]:
         """Takes one text."""
         if not isinstance(input_, str):
-            raise UserError(f"sentence-scoring takes a text or a list of texts, got {input_!r}")
+            raise UserError(f"sentence-scoring takes a text or a list of texts, got {shown(input_)}")
         return {"text": input_}
 
     def _forward(self, input_tensors: dict[str, Any], **settings: Any) -> dict[str, Any]:

@@ -29,9 +29,10 @@ from bert_repro.inference.feature_extraction import read_texts
 from bert_repro.models.modeling_bert_repro import BertReproForMaskedLM
 from bert_repro.tasks.encoding import special_ids
 from bert_repro.training.batches import collate_features, to_device
-from bert_repro.training.model_loading import load_pretrained
+from bert_repro.training.model_loading import load_pretrained, require_vocabulary
 from bert_repro.utils import process
 from bert_repro.utils.files import atomic_file
+from bert_repro.utils.readers import shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -106,7 +107,7 @@ def score_sentences(
         NonFiniteError: the model's output is not finite.
     """
     if method not in METHODS:
-        raise UserError(f"method is {method!r}; it must be one of: {', '.join(METHODS)}")
+        raise UserError(f"method is {shown(method)}; it must be one of: {', '.join(METHODS)}")
     names = names or [f"sentence {number}" for number in range(1, len(sentences) + 1)]
     encoded = _encode(tokenizer, sentences, names, _most_tokens(model))
     scores = [np.full(len(ids), np.nan) for ids, _ in encoded]
@@ -221,6 +222,7 @@ def run_sentence_scoring(config: SentenceScoringConfig) -> dict[str, Any]:
     _check_folder(config)
     tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
     model = load_masked_lm(config)
+    require_vocabulary(config.model_name_or_path, model, tokenizer)
     if config.minimal_pairs:
         from bert_repro.inference.minimal_pairs import score_minimal_pairs
 
@@ -240,7 +242,7 @@ def run_sentence_scoring(config: SentenceScoringConfig) -> dict[str, Any]:
             raise UserError(f"--input_file {config.input_file}: no texts; name a file with at least one")
     mean = total / tokens
     logger.info("%s: %d sentences, %d tokens, %.4f nats a token", target, count, tokens, -mean)
-    return {"sentences": count, "tokens": tokens, "log_probability": mean, "perplexity": math.exp(-mean)}
+    return {"sentences": count, "tokens": tokens, "log_probability": mean, "perplexity": math.exp(min(700.0, -mean))}
 
 
 def score_record(text: str, score: SentenceScore) -> dict[str, Any]:

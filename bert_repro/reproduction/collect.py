@@ -1,6 +1,5 @@
 """Reads the results that finished runs left for the report, and refuses what is not as a run writes it."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from bert_repro.reproduction.run_store import CURVE_FILE, EXAMPLES_FILE
 from bert_repro.reproduction.statistics import FloatArray, total_score
 from bert_repro.results import RunResults, read_results
 from bert_repro.utils.files import RESULTS
+from bert_repro.utils.readers import read_json_object, shown
 
 
 @dataclass(frozen=True)
@@ -110,24 +110,6 @@ def collect(folder: Path) -> list[FinishedRun]:
     return runs
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON file that holds an object.
-
-    Raises:
-        UserError: it holds none.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"{path}: is not valid JSON ({reason}); copy the run's file again, or remove the run"
-        ) from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: holds {type(content).__name__}, not an object; copy the run's file again")
-    return content
-
-
 def _read_run(folder: Path, path: Path) -> FinishedRun:
     results = read_results(path, needs=("task", "seed"))
     if "settings" in results:
@@ -146,7 +128,7 @@ def _read_run(folder: Path, path: Path) -> FinishedRun:
         tuple(_table_entry(path, entry) for entry in entries),
         study.get("pretraining"),
         _examples(path.with_name(EXAMPLES_FILE)),
-        read_object(path.with_name(CURVE_FILE)) if path.with_name(CURVE_FILE).exists() else None,
+        read_json_object(path.with_name(CURVE_FILE)) if path.with_name(CURVE_FILE).exists() else None,
     )
     for entry in run.entries:
         _check_score(path, run, entry)
@@ -197,7 +179,7 @@ def _examples(path: Path) -> dict[str, dict[str, FloatArray]]:
     try:
         splits = {
             split: {metric: np.array(values, dtype=np.float64) for metric, values in scores.items()}
-            for split, scores in read_object(path).items()
+            for split, scores in read_json_object(path).items()
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise UserError(f"{path}: holds no scores ({error}); write it again from the predictions") from error
@@ -218,4 +200,4 @@ def _check_seeds(runs: Sequence[FinishedRun]) -> None:
 
 
 def _wrong(path: Path, name: str, value: Any, fix: str) -> UserError:
-    return UserError(f"{path}: {name} is {str(value)[:80]!r}; {fix}")
+    return UserError(f"{path}: {name} is {shown(value)}; {fix}")

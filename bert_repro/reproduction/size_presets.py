@@ -22,6 +22,7 @@ from bert_repro.configs import (
 )
 from bert_repro.errors import UserError
 from bert_repro.presets import MODEL_SIZES, PAPER_LEARNING_RATE, PAPER_PHASES, PAPER_WARMUP_STEPS, PRESETS
+from bert_repro.utils.readers import shown
 
 FEATURES = "features"
 """CoNLL-2003 by the feature-based approach (5.3), beside `conll2003`, which fine-tunes."""
@@ -77,7 +78,7 @@ class SizePreset:
     def __post_init__(self) -> None:
         for name, size in (("base", self.base), ("large", self.large or self.base)):
             if size not in self.sizes:
-                raise UserError(f"{name} is {size!r}; it must be one of sizes: {', '.join(self.sizes)}")
+                raise UserError(f"{name} is {shown(size)}; it must be one of sizes: {', '.join(self.sizes)}")
         unknown = set(self.tasks) - set(TASK_RECIPES)
         if unknown:
             raise UserError(f"tasks has {', '.join(sorted(unknown))}; the tasks are {', '.join(TASK_RECIPES)}")
@@ -206,7 +207,9 @@ def find_size_preset(name: str) -> SizePreset:
     if name in SIZE_PRESETS:
         return SIZE_PRESETS[name]
     if not name.endswith((".yaml", ".yml")):
-        raise UserError(f"--size_preset is {name!r}; choose one of: {', '.join(SIZE_PRESETS)}, or name a YAML file")
+        raise UserError(
+            f"--size_preset is {shown(name)}; choose one of: {', '.join(SIZE_PRESETS)}, or name a YAML file"
+        )
     title = size_preset_name(name)
     if title in SIZE_PRESETS or not re.fullmatch(r"[\w.-]+", title, re.ASCII):
         raise UserError(
@@ -217,7 +220,7 @@ def find_size_preset(name: str) -> SizePreset:
     known = [item.name for item in fields(SizePreset)]
     for key in [*document, *known]:
         if key not in known:
-            raise UserError(f"{where}: unknown field {key!r}; the fields are {', '.join(known)}")
+            raise UserError(f"{where}: unknown field {shown(key)}; the fields are {', '.join(known)}")
         if key not in document and key not in _OPTIONAL:
             raise UserError(f"{where}: lacks {key}; the fields are {', '.join(known)}")
     pretraining = settings_from(document["pretraining"], PretrainingConfig, f"{where}: pretraining")

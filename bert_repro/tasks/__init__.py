@@ -12,6 +12,7 @@ from bert_repro.tasks.glue.glue_tasks import GLUE_TASKS
 from bert_repro.tasks.multiple_choice import SWAG, custom_choices
 from bert_repro.tasks.squad.squad_task import SQUAD_TASKS
 from bert_repro.tasks.tagging.tagging_task import CONLL2003
+from bert_repro.utils.readers import shown
 
 TASKS: Mapping[str, Task] = {task.name: task for task in (*GLUE_TASKS, *SQUAD_TASKS, SWAG, CONLL2003)}
 
@@ -23,7 +24,7 @@ def get_task(name: str) -> Task:
         UserError: there is none.
     """
     if name not in TASKS:
-        raise UserError(f"--task_name is {name!r}; it must be one of: {', '.join(TASKS)}")
+        raise UserError(f"--task_name is {shown(name)}; it must be one of: {', '.join(TASKS)}")
     return TASKS[name]
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from bert_repro.errors import UserError
 from bert_repro.utils.files import atomic_file
+from bert_repro.utils.readers import read_table
 
 MOST_LABELS = 50
 """A confusion matrix of more labels is left out."""
@@ -49,16 +50,16 @@ def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_prediction_rows(path: Path) -> list[dict[str, str]]:
-    """Reads `predictions.SPLIT.tsv` or `.csv`, a dict of column names and texts per row.
+    """Reads `predictions.SPLIT.tsv` or `.csv`: `index` and `prediction` of each row.
 
     Raises:
-        UserError: there is no such file.
+        UserError: there is no such file, or it is damaged.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; name the output folder of a run with --do_eval")
-    plain: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, **plain))
+    columns = read_table(path, ("index", "prediction")).columns
+    pairs = zip(columns["index"], columns["prediction"], strict=True)
+    return [{"index": index, "prediction": prediction} for index, prediction in pairs]
 
 
 def require_first_rows(path: Path, found: Sequence[str], expected: Sequence[str]) -> None:

@@ -89,6 +89,15 @@ def load_pretrained(
     return model, info
 
 
+def require_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
+    """Raises `UserError` where a tokenizer has ids beyond the embeddings of the model called `name`."""
+    if len(tokenizer) > model.config.vocab_size:
+        raise UserError(
+            f"--model_name_or_path {name}: its vocabulary of {model.config.vocab_size} is smaller than the tokenizer's "
+            f"{len(tokenizer)} ids; name the tokenizer it was trained with"
+        )
+
+
 def prepare_model(model: Any, config: RunConfig) -> Any:
     """Applies the settings that every model takes, new or loaded."""
     if config.gradient_checkpointing:
@@ -106,4 +115,4 @@ def quiet_transformers() -> None:
 
 def first_line(error: BaseException) -> str:
     """Returns the first line of an error's text that says something, or its type."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return next((line.strip()[:300] for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -201,7 +201,7 @@ def training_totals(rows: Sequence[Mapping[str, Any]], results: Mapping[str, Any
         no others were trained, `flops` to three digits, with the mean length of a sequence as the number of tokens
         that each attends to in fine-tuning. Empty without a log.
     """
-    trained = [row for row in rows if "tokens" in row]
+    trained = [row for row in rows if row.get("tokens") is not None and row.get("seconds") is not None]
     if not trained:
         return {}
     totals: TrainResults = {"tokens": trained[-1]["tokens"], "seconds": round(trained[-1]["seconds"], 1)}

@@ -17,8 +17,10 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from bert_repro.configs import RunConfig
 from bert_repro.training.batches import Step
 from bert_repro.training.checkpoint import TrainerState
+from bert_repro.errors import UserError
 from bert_repro.training.performance import measured_peak
 from bert_repro.utils.files import TRAIN_LOG, TRAINING_PLOT, atomic_path, disk_errors, write_text
+from bert_repro.utils.readers import decode_line, parse_json, shown
 
 logger = logging.getLogger("bert_repro")
 
@@ -199,17 +201,27 @@ def _mean(values: list[float]) -> float:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Returns the rows of a train_log.jsonl under today's names; a last line cut off by a kill is left out."""
+    """Returns the rows of a train_log.jsonl under today's names; a last line cut off by a kill is left out.
+
+    Raises:
+        UserError: another line is not as a run writes it.
+    """
     if not path.exists():
         return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            break
-        rows.append({_RENAMED.get(name, name): value for name, value in row.items()})
-    return rows
+    lines = path.read_bytes().splitlines(keepends=True)
+    complete = [line for line in lines if line.endswith(b"\n")]
+    return [_row(path, number, line) for number, line in enumerate(complete, start=1)]
+
+
+def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    where, fix = f"{path}, line {number}", "remove the line"
+    row = parse_json(decode_line(line, path, number), where, fix)
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        raise UserError(f"{where}: is {shown(row)}, not an object with a step; {fix}")
+    for name, value in row.items():
+        if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+            raise UserError(f"{where}: {shown(name)} is {shown(value)}; it must be a number: {fix}")
+    return {_RENAMED.get(str(name), str(name)): value for name, value in row.items()}
 
 
 def plot_training(output_dir: Path) -> None:

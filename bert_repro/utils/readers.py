@@ -9,12 +9,15 @@ import gzip
 import json
 import logging
 import lzma
+import math
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+import yaml
 
 from bert_repro.errors import UserError
 
@@ -23,6 +26,8 @@ logger = logging.getLogger("bert_repro")
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json")
 _OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs"}  # of a .csv file, beside the comma
 _LONGEST_SHOWN, _LONGEST_LIST = 60, 200
+_LONGEST_LINE = 100_000_000  # bytes; a text of that length is a library
+_LARGEST_UNPACKED = 500_000_000  # characters of a compressed table, which is read into memory
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -62,15 +67,34 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     A line ends at a line feed alone, so the other line separators of Unicode stay in the text.
 
     Raises:
-        UserError: the file is missing, cannot be read, is damaged or is not UTF-8.
+        UserError: the file is missing, cannot be read, is damaged or is not UTF-8, or a line is beyond all reason long,
+            as one that a small compressed file unpacks to.
     """
     opened: Callable[..., IO[bytes]] = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)  # type: ignore[assignment]
+    number = 0
     try:
         with opened(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
+            while line := file.readline(_LONGEST_LINE + 1):
+                number += 1
+                if len(line) > _LONGEST_LINE:
+                    raise UserError(f"{path}, line {number}: is longer than {_LONGEST_LINE:,} bytes; split it")
                 yield number, decode_line(line, path, number)
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
         raise UserError(f"{path}: is damaged or not a {path.suffix} file ({error}); get it again") from None
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def read_utf8(path: Path) -> str:
+    """Reads a text file at once, with line feeds for all its line ends.
+
+    Raises:
+        UserError: the file is missing, cannot be read or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -98,31 +122,53 @@ def _unreadable(path: Path, error: OSError) -> UserError:
 # ---------------------------------------------------------------------------------------------------------------- JSON
 
 
-def read_json(path: Path) -> Any:
+def read_json(
+    path: Path,
+    *,
+    missing: str = "name an existing JSON file",
+    damaged: str = "get or write the file again",
+    any_text: bool = False,
+) -> Any:
     """Reads a JSON file.
 
+    Args:
+        path: the file.
+        missing: what to do where it is missing.
+        damaged: what to do where it is damaged.
+        any_text: see `parse_json`.
+
     Raises:
-        UserError: it is missing, not UTF-8 or not JSON, nests too deep, or one object has a key twice.
+        UserError: it is missing, not UTF-8 or not JSON; see `parse_json`.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); name an existing JSON file") from error
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {missing}") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not valid JSON ({error}); get or write the file again") from error
-    return parse_json(text, str(path), "get or write the file again")
+        raise UserError(f"{path}: is not valid JSON ({error}); {damaged}") from error
+    return parse_json(text, str(path), damaged, any_text=any_text)
 
 
-def parse_json(text: str, where: str, fix: str) -> Any:
+def read_json_object(path: Path, *, damaged: str = "get or write the file again") -> dict[str, Any]:
+    """Reads a JSON file that holds an object; see `read_json`."""
+    content = read_json(path, damaged=damaged)
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: holds {shown(content)}, not an object; {damaged}")
+    return content
+
+
+def parse_json(text: str, where: str, fix: str, *, any_text: bool = False) -> Any:
     """Parses a JSON text.
 
     Args:
         text: the text.
         where: file and line, for messages.
         fix: what to do about a text that is not JSON.
+        any_text: let half of a surrogate pair pass, for a caller that says exactly where it is.
 
     Raises:
-        UserError: it is not JSON, nests too deep, has a number of thousands of digits, or an object a key twice.
+        UserError: it is not JSON, nests too deep, has a number of thousands of digits or one that is not finite, half
+            of a surrogate pair, or an object a key twice.
     """
 
     def without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -132,14 +178,59 @@ def parse_json(text: str, where: str, fix: str) -> Any:
             raise UserError(f"{where}: key {shown(twice)} occurs twice in one object; remove one")
         return content
 
+    def finite(number: str) -> float:
+        value = float(number)
+        if not math.isfinite(value):
+            raise UserError(f"{where}: the number {shown(number)} is not finite; {fix}")
+        return value
+
     try:
-        return json.loads(text, object_pairs_hook=without_repeated_keys)
+        value = json.loads(text, object_pairs_hook=without_repeated_keys, parse_constant=finite, parse_float=finite)
     except UserError:
         raise
     except RecursionError:
         raise UserError(f"{where}: nests too deep to be read; {fix}") from None
     except ValueError as error:  # no JSON, or a number too long for an integer
         raise UserError(f"{where}: is not valid JSON ({error}); {fix}") from None
+    if not any_text and "\\ud" in text.lower() and half_surrogate(json.dumps(value, ensure_ascii=False)):
+        raise UserError(f"{where}: a text in it has half a surrogate pair; repair it")
+    return value
+
+
+# ---------------------------------------------------------------------------------------------------------------- YAML
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses aliases and repeated keys."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+            raise ValueError(f"line {event.start_mark.line + 1}: aliases are not accepted; write the value")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            name = key.value
+            if isinstance(name, Hashable) and name in seen:
+                raise ValueError(f"line {key.start_mark.line + 1}: {str(name)[:60]!r} is given twice; leave one out")
+            seen.add(name) if isinstance(name, Hashable) else None
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str) -> Any:
+    """Parses a YAML text; an alias can grow without end, and a key given twice hides a value.
+
+    Raises:
+        ValueError: it is not valid YAML, has aliases or a repeated key, or a value that cannot be read.
+    """
+    try:
+        return yaml.load(text, _StrictLoader)
+    except RecursionError:
+        raise ValueError("nests too deep to be read") from None
+    except (yaml.YAMLError, AttributeError, LookupError, TypeError, OverflowError) as error:
+        raise ValueError(str(error)) from error  # the last four: of the library's own constructors, for odd tags
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
@@ -291,7 +382,11 @@ def read_json_lines(
     """Reads fields of a file with one JSON object per line; numbers become text; see `read_table`."""
     records: list[dict[str, Any]] = []
     lines: list[int] = []
+    size = 0
     for number, line in numbered_lines(path):
+        size += len(line)
+        if size > _LARGEST_UNPACKED and path.suffix in (".gz", ".xz"):
+            raise UserError(f"{path}: unpacks to more than {_LARGEST_UNPACKED:,} bytes; unpack it, or split it")
         if line.strip():
             records.append(_json_object(path, number, line))
             lines.append(number)
@@ -306,7 +401,7 @@ def read_json_lines(
 
 def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
     where = f"{path}, line {number}"
-    value = parse_json(line, where, "write one object per line")
+    value = parse_json(line, where, "write one object per line", any_text=True)
     if not isinstance(value, dict):
         raise UserError(f"{where}: is not a JSON object; write one object per line")
     return value
@@ -371,10 +466,9 @@ def _column_places(
         if name not in names:
             found = listed(names) or "none"
             raise UserError(f"{path}: no column {name!r}; found {found}; name the columns in the first row")
+    if (twice := _first_repeated([name for name in names if name.strip()])) is not None:
+        raise UserError(f"{path}: column {shown(twice)} occurs twice; give every column a name of its own")
     wanted = [name for name in (*required, *optional) if name in names]
-    for name in wanted:
-        if names.count(name) > 1:
-            raise UserError(f"{path}: column {name!r} occurs twice; give every column a name of its own")
     return {name: names.index(name) for name in wanted}
 
 
@@ -384,5 +478,10 @@ def _with_rows(table: Table) -> Table:
     return table
 
 
-def _first_repeated(names: Sequence[str]) -> str:
-    return next(name for place, name in enumerate(names) if name in names[:place])
+def _first_repeated(names: Sequence[str]) -> str | None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None

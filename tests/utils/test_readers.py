@@ -89,11 +89,13 @@ class TestCsv:
             assert read_csv(path, ["text", "label"]).columns == {"text": [f"gut{delimiter} ja, sehr"], "label": ["1"]}
         assert f"x.csv: its columns are separated by {name}" in caplog.text
 
-    def test_a_wanted_column_that_occurs_twice_is_refused_others_are_not_read(self, tmp_path):
+    @pytest.mark.parametrize("wanted", ["text", "label"])
+    def test_a_column_that_occurs_twice_is_refused_but_some_without_a_name_are_not(self, tmp_path, wanted):
         path = tmp_path / "x.csv"
         path.write_text("text,text,label,,\na,b,1,,\n")
         with pytest.raises(UserError, match="column 'text' occurs twice; give every column a name of its own"):
-            read_csv(path, ["text", "label"])
+            read_csv(path, [wanted])
+        path.write_text("text,label,,\na,1,,\n")
         assert read_csv(path, ["label"]).columns == {"label": ["1"]}
 
 
@@ -106,6 +108,9 @@ class TestJson:
             ('{"text": 1, "text": 2}', "key 'text' occurs twice in one object; remove one"),
             ('{"te\\u0007xt": 1, "te\\u0007xt": 2}', r"key 'te\\x07xt' occurs twice"),
             ("{", "is not valid JSON"),
+            ('{"text": NaN}', "the number 'NaN' is not finite"),
+            ('{"text": -1e999}', "the number '-1e999' is not finite"),
+            ('{"text": "\\ud800"}', "half a surrogate pair"),
         ],
     )
     def test_hostile_json_is_refused_in_one_line(self, tmp_path, text, message):

@@ -6,7 +6,6 @@ class, as the paper has it (B.1); AX is predicted by the MNLI model.
 """
 
 import io
-import json
 import logging
 import math
 import zipfile
@@ -19,9 +18,10 @@ from typing import Any
 from bert_repro.configs import GlueZipCheckConfig, GlueZipConfig
 from bert_repro.errors import UserError
 from bert_repro.paper_results import SPLIT_ROWS
+from bert_repro.results import read_results
 from bert_repro.tasks.glue import glue_tasks
 from bert_repro.utils.files import atomic_file
-from bert_repro.utils.readers import listed, read_tsv, shown
+from bert_repro.utils.readers import listed, read_json, read_tsv, shown
 
 logger = logging.getLogger("bert_repro")
 
@@ -166,11 +166,8 @@ def _results_files(folder: Path) -> Iterator[Path]:
 
 
 def _read_results(path: Path) -> Mapping[str, Any]:
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: is not JSON in UTF-8 ({error}); make the run again") from None
-    return results if isinstance(results, dict) else {}
+    results = read_json(path, damaged="make the run again")
+    return read_results(path) if isinstance(results, dict) and "task" in results else {}
 
 
 def _run_for(file: LeaderboardFile, runs: Iterable[GlueRun]) -> GlueRun | None:
@@ -293,9 +290,13 @@ def find_faults(contents: Mapping[str, bytes]) -> list[str]:
     """
     known = {file.name: file for file in FILES}
     faults = []
-    for name in contents:
-        if name not in known:
-            faults.append(f"{name}: is none of the eleven files; they lie at the top of the zip, in this spelling")
+    others = [name for name in contents if name not in known]
+    for name in others[:_SHOWN_FAULTS]:
+        faults.append(
+            f"{listed([name])}: is none of the eleven files; they lie at the top of the zip, in this spelling"
+        )
+    if len(others) > _SHOWN_FAULTS:
+        faults.append(f"{len(others) - _SHOWN_FAULTS} more files that are none of the eleven")
     for name, file in known.items():
         if name not in contents:
             faults.append(f"{name}: missing; it needs {file.rows} predictions for {file.split} of {file.task.title}")

@@ -108,7 +108,7 @@ class ListsOnDisk:
 
 def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields every question with its context; the nesting is checked on the way."""
-    for number, article in enumerate(_list(path, read_json(path), "data", "the file")):
+    for number, article in enumerate(_list(path, read_json(path, any_text=True), "data", "the file")):
         for place, paragraph in enumerate(_list(path, article, "paragraphs", f"data[{number}]")):
             where = f"data[{number}].paragraphs[{place}]"
             questions = _list(path, paragraph, "qas", where)

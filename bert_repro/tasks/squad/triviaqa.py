@@ -110,6 +110,8 @@ class _Evidence:
         Raises:
             UserError: the name leads out of the folder, or the file cannot be read.
         """
+        if "\0" in name:
+            raise UserError(f"Filename is {shown(name)}, which no file can have; repair it")
         path = self.root / folder / name
         if not path.resolve().is_relative_to((self.root / folder).resolve()):
             raise UserError(

@@ -37,6 +37,7 @@ from bert_repro.tasks.tagging.tagged_text import (
 )
 from bert_repro.training.batches import IGNORE_INDEX
 from bert_repro.utils.files import atomic_file
+from bert_repro.utils.readers import listed, shown
 
 if TYPE_CHECKING:
     import datasets
@@ -266,8 +267,8 @@ def _numbered(
         wrong = next((place for place, tag in enumerate(tags) if tag not in numbers), None)
     if wrong is not None:
         raise UserError(
-            f"{sentences.path}, line {sentences.lines[row] + wrong}: tag {written[wrong]!r} is not known; it must be "
-            f"one of: {', '.join(numbers)}"
+            f"{sentences.path}, line {sentences.lines[row] + wrong}: tag {shown(written[wrong])} is not known; it must "
+            f"be one of: {listed(numbers)}"
         )
     return [numbers[tag] for tag in tags]
 
