@@ -18,7 +18,7 @@ from bert_repro.configs import SentenceScoringConfig
 from bert_repro.errors import UserError
 from bert_repro.inference.sentence_scoring import score_with
 from bert_repro.utils.files import RESULTS, write_json, write_text
-from bert_repro.utils.readers import read_json_lines
+from bert_repro.utils.tables import read_json_lines
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -16,7 +16,8 @@ from bert_repro.tasks.base import ExampleScores, Feature, FloatArray, Prediction
 from bert_repro.tasks.classification import ClassificationTask
 from bert_repro.tasks.predictions import per_label, read_prediction_rows, require_first_rows
 from bert_repro.tasks.splits import CustomFiles
-from bert_repro.utils.readers import Table, read_table, shown
+from bert_repro.utils.readers import shown
+from bert_repro.utils.tables import Table, read_table
 
 if TYPE_CHECKING:
     import datasets

@@ -24,7 +24,8 @@ from bert_repro.tasks.glue.glue_tasks import GLUE_TASKS
 from bert_repro.tasks.splits import CustomFiles
 from bert_repro.tasks.tagging.tagged_text import are_entity_tags, read_tagged_text, to_bio
 from bert_repro.tasks.tagging.tagging_task import TaggingTask, tagged_dataset
-from bert_repro.utils.readers import listed, read_table, shown
+from bert_repro.utils.readers import listed, shown
+from bert_repro.utils.tables import read_table
 
 if TYPE_CHECKING:
     import datasets

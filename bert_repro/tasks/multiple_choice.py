@@ -24,7 +24,8 @@ from bert_repro.tasks.predictions import (
     write_prediction_rows,
 )
 from bert_repro.tasks.splits import CustomFiles, from_hub, from_official_files, without_placeholder_labels
-from bert_repro.utils.readers import read_table, shown
+from bert_repro.utils.readers import shown
+from bert_repro.utils.tables import read_table
 
 if TYPE_CHECKING:
     import datasets

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from bert_repro.errors import UserError
 from bert_repro.utils.files import atomic_file
-from bert_repro.utils.readers import read_table
+from bert_repro.utils.tables import read_table
 
 MOST_LABELS = 50
 """A confusion matrix of more labels is left out."""

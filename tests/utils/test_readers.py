@@ -1,7 +1,8 @@
 import pytest
 
 from bert_repro.errors import UserError
-from bert_repro.utils.readers import listed, read_csv, read_json, read_json_lines, read_tsv, shown
+from bert_repro.utils.readers import listed, read_json, shown
+from bert_repro.utils.tables import read_csv, read_json_lines, read_tsv
 
 
 @pytest.fixture

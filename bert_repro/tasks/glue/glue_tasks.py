@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from bert_repro.tasks.classification import ClassificationTask
 from bert_repro.tasks.splits import from_hub, from_official_files, without_placeholder_labels
-from bert_repro.utils.readers import read_tsv, shown
+from bert_repro.utils.readers import shown
+from bert_repro.utils.tables import read_tsv
 
 if TYPE_CHECKING:
     import datasets

@@ -21,7 +21,8 @@ from bert_repro.paper_results import SPLIT_ROWS
 from bert_repro.results import read_results
 from bert_repro.tasks.glue import glue_tasks
 from bert_repro.utils.files import atomic_file
-from bert_repro.utils.readers import listed, read_json, read_tsv, shown
+from bert_repro.utils.readers import listed, read_json, shown
+from bert_repro.utils.tables import read_tsv
 
 logger = logging.getLogger("bert_repro")
 
