@@ -26,6 +26,7 @@ SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".jsonl", ".jsonl.gz", ".jsonl.xz", ".
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 PARQUET_BATCH_ROWS = 256
 _PARQUET_BATCH_BYTES = 64_000_000
+_BOMB_BYTES, _BOMB_RATIO = 500_000_000, 200  # text is packed to a third, or to a fiftieth where it repeats itself
 MAX_DOCUMENT_BYTES = TextConfig.max_document_bytes
 
 
@@ -214,12 +215,15 @@ def _read_parquet(path: Path, text_column: str, title_column: str, max_bytes: in
 
     row = 0
     try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            if text_column not in names:
-                raise UserError(f"{path}: no column {text_column!r}; it has {listed(names)}. Set text_column")
-            columns = [name for name in (text_column, title_column) if name in names]
+        schema = pq.read_schema(path)
+        if text_column not in schema.names:
+            raise UserError(f"{path}: no column {text_column!r}; it has {listed(schema.names)}. Set text_column")
+        columns = [name for name in (text_column, title_column) if name in schema.names]
+        # A text that is stored once and named often stays so: unpacked, a few bytes a row can be gigabytes.
+        texts = [name for name in columns if schema.field(name).type in (pa.string(), pa.large_string())]
+        with pq.ParquetFile(path, read_dictionary=texts) as file:
             size, rows = path.stat().st_size, max(1, file.metadata.num_rows)
+            _refuse_bomb(path, file.metadata)
             mean_bytes = _mean_bytes(file.metadata, columns)
             if mean_bytes > max_bytes:  # refused before one such row is unpacked
                 raise _too_long(f"{path}: a row", max_bytes)
@@ -234,6 +238,19 @@ def _read_parquet(path: Path, text_column: str, title_column: str, max_bytes: in
         raise UserError(f"{path}, row {row}: not UTF-8 ({_one_line(error)}); write the file again") from error
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: damaged or not a Parquet file, after row {row} ({_one_line(error)})") from error
+
+
+def _refuse_bomb(path: Path, metadata: Any) -> None:
+    """Refuses columns that unpack to so much of so little as no text does."""
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for chunk in (group.column(index) for index in range(group.num_columns)):
+            unpacked, packed = chunk.total_uncompressed_size, max(1, chunk.total_compressed_size)
+            if unpacked > _BOMB_BYTES and unpacked > _BOMB_RATIO * packed:
+                raise UserError(
+                    f"{path}: column {chunk.path_in_schema} unpacks {packed:,} bytes to {unpacked:,}, which is no "
+                    "text; get the file again"
+                )
 
 
 def _mean_bytes(metadata: Any, columns: Sequence[str]) -> float:

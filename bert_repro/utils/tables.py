@@ -208,7 +208,7 @@ def _text_field(table: Table, row: int, record: dict[str, Any], name: str, list_
         return value
     if isinstance(value, bool | int | float):
         return json.dumps(value)
-    raise table.error(row, f"field {name!r} is {shown(value)}; it must be a text or a number")
+    raise table.error(row, f"field {name!r} is {listed([json.dumps(value)])}; it must be a text or a number")
 
 
 def _selected(

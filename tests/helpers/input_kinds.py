@@ -22,9 +22,9 @@ from typing import Any
 
 import mutations
 import numpy as np
-from bert_repro.corpus.readers import find_sources, read_documents
 
 from bert_repro.configs import GlueConfig, SwagConfig, TriviaqaConfig
+from bert_repro.corpus.documents import find_sources, read_documents
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
 
@@ -161,8 +161,8 @@ def make_tagged(world: Any, folder: Path) -> None:
 
 
 def read_tagged(folder: Path) -> Any:
-    from bert_repro.tasks.tagging.conll2003 import CONLL2003
-    from bert_repro.tasks.tagging.tag_files import read_tagged_text
+    from bert_repro.tasks.tagging.tagged_text import read_tagged_text
+    from bert_repro.tasks.tagging.tagging_task import CONLL2003
 
     CONLL2003.read_splits(folder, ["train"])
     found = read_tagged_text(folder / "eng.train")
@@ -520,9 +520,8 @@ def make_log(world: Any, folder: Path) -> None:
 
 
 def read_log(folder: Path) -> Any:
-    from bert_repro.training.flops import training_totals
-
     from bert_repro.training import training_log
+    from bert_repro.training.performance import training_totals
 
     rows = training_log.read(folder / "train_log.jsonl")
     training_totals(rows, {"train": {"steps": 8}, "model": {}, "settings": {}})
