@@ -14,6 +14,7 @@ import torch
 import transformers
 from fake_hub import READER, WRITER, Fault
 from huggingface_hub import HfApi, constants
+from safetensors.torch import save_file
 
 import bert_repro
 from bert_repro import cli
@@ -90,8 +91,13 @@ def test_a_copy_that_upstream_classes_saved_elsewhere_still_finds_its_code(hub, 
 
 def test_an_adapter_travels_with_its_labels_and_tokenizer(folder):
     (folder / "adapter").mkdir()
-    for name in ("adapter_config.json", "adapter_model.safetensors", "config.json", "tokenizer.json", "notes.txt"):
+    for name in ("adapter_config.json", "config.json", "tokenizer.json", "notes.txt"):
         (folder / "adapter" / name).write_text("{}")
+    weights = folder / "adapter" / "adapter_model.safetensors"
+    save_file({"lora_A.weight": torch.tensor([float("nan")])}, weights)
+    with pytest.raises(UserError, match=r"adapter_model.safetensors: 'lora_A.weight' holds values that are not finite"):
+        published_files(folder)
+    save_file({"lora_A.weight": torch.ones(2)}, weights)
     sent = {path.name for path in published_files(folder) if path.parent.name == "adapter"}
     assert sent == {"adapter_config.json", "adapter_model.safetensors", "config.json", "tokenizer.json"}
 
@@ -179,7 +185,7 @@ def test_no_path_of_this_machine_is_sent(hub, folder):
     (folder / "results.json").write_text(json.dumps({"settings": settings, "command": command}))
     (folder / "adapter").mkdir()
     (folder / "adapter" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": f"{machine}/bert"}))
-    (folder / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
+    save_file({"lora_A.weight": torch.ones(2)}, folder / "adapter" / "adapter_model.safetensors")
     push_folder(folder, REPO)
     _, tree = hub.repos[REPO].tree("main")
     assert not [name for name, content in tree.items() if machine.encode() in content]
