@@ -15,9 +15,9 @@ from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from bert_repro.configs import RunConfig
+from bert_repro.errors import UserError
 from bert_repro.training.batches import Step
 from bert_repro.training.checkpoint import TrainerState
-from bert_repro.errors import UserError
 from bert_repro.training.performance import measured_peak
 from bert_repro.utils.files import TRAIN_LOG, TRAINING_PLOT, atomic_path, disk_errors, write_text
 from bert_repro.utils.readers import decode_line, parse_json, shown
