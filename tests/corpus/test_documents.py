@@ -217,3 +217,28 @@ def test_unknown_hub_dataset_is_a_user_error(monkeypatch):
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
     with pytest.raises(UserError, match=r"'data/corpus' is neither a local file or folder nor a dataset .*: 404"):
         find_sources(["data/corpus"])
+
+
+def test_parquet_that_unpacks_to_gigabytes_is_refused_unread(tmp_path, monkeypatch):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr("bert_repro.corpus.documents._BOMB_BYTES", 5_000_000)
+    table = pa.table({"text": ["A short text."] * 1000 + ["a" * 6_000_000]})
+    pq.write_table(table, tmp_path / "a.parquet", compression="zstd", use_dictionary=False)
+    with pytest.raises(UserError, match=r"a\.parquet: column text unpacks [\d,]+ bytes to 6,[\d,]+, which is no text"):
+        read(tmp_path / "a.parquet")
+
+
+def test_a_parquet_text_that_is_named_often_is_in_memory_once(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array(["ab c. " * 100_000]))
+    options = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 28}
+    pq.write_table(pa.table({"text": rows}), tmp_path / "a.parquet", **options)
+    (source,) = find_sources([str(tmp_path / "a.parquet")])
+    before = pa.total_allocated_bytes()
+    documents = read_documents(source)
+    assert len(next(documents).text) == 600_000
+    assert pa.total_allocated_bytes() - before < 20_000_000  # 256 copies would be 150 MB

@@ -1,7 +1,9 @@
+import gzip
+
 import pytest
 
 from bert_repro.errors import UserError
-from bert_repro.utils.readers import listed, read_json, shown
+from bert_repro.utils.readers import listed, parse_yaml, read_json, shown
 from bert_repro.utils.tables import read_csv, read_json_lines, read_tsv
 
 
@@ -126,3 +128,38 @@ class TestJson:
 def test_values_in_messages_are_escaped_and_cut():
     assert shown("a\x1b[2J\n") == r"'a\x1b[2J\n'" and shown(7) == "7" and listed(["a", "\x07"]) == r"a, \x07"
     assert len(shown("x" * 10_000)) < 70 and len(listed(["x"] * 10_000)) < 210
+
+
+def test_a_line_and_a_table_of_gigabytes_in_a_small_file_are_refused(tmp_path, monkeypatch):
+    path = tmp_path / "x.jsonl.gz"
+    monkeypatch.setattr("bert_repro.utils.readers._LONGEST_LINE", 1000)
+    path.write_bytes(gzip.compress(b'{"text": "' + b"a" * 10_000_000 + b'"}'))
+    with pytest.raises(UserError, match=r"x\.jsonl\.gz, line 1: is longer than 1,000 bytes; split it"):
+        read_json_lines(path, ["text"])
+    monkeypatch.setattr("bert_repro.utils.tables._LARGEST_UNPACKED", 1000)
+    path.write_bytes(gzip.compress(b'{"text": "a"}\n' * 100))
+    with pytest.raises(UserError, match="unpacks to more than 1,000 bytes; unpack it, or split it"):
+        read_json_lines(path, ["text"])
+
+
+def test_an_error_is_one_readable_line_whatever_it_quotes():
+    message = str(UserError("a.txt:\x1b[2J\n\u2028 \ud800" + "x" * 10_000 + "; fix it"))
+    assert message.isprintable() and len(message) < 1100
+    assert message.startswith("a.txt:\\x1b[2J \\ud800xxx") and message.endswith("; fix it")
+
+
+class TestYaml:
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("a: &a [1]\nb: *a\n", "line 2: aliases are not accepted"),
+            ("a: 1\na: 2\n", "line 2: 'a' is given twice"),
+            ("[" * 10_000, "deep|recursion"),
+            ("{a: " * 5_000, "deep|recursion"),
+            ("a: !!timestamp 2001-99-99\n", "month"),
+            ("a: !!python/object/apply:os.system [ls]\n", "could not determine a constructor"),
+        ],
+    )
+    def test_what_no_settings_need_is_refused(self, text, message):
+        with pytest.raises(ValueError, match=message):
+            parse_yaml(text)
