@@ -50,13 +50,13 @@ def fine_tune(root: Path) -> list[Path]:
     questions = []
     for number, (name, place) in enumerate(pairs):
         context = f"{name} was born in {place}."
-        answers = [{"text": place, "answer_start": context.index(place)}]
+        answers = {"text": [place], "answer_start": [context.index(place)]}
         questions.append(
             {"id": str(number), "question": f"Where was {name} born?", "context": context, "answers": answers}
         )
     common: dict[str, Any] = {"learning_rate": 1e-3, "bias_correction": True, "train_batch_size": 8}
     for name, rows in (("moods", moods), ("tags", tags), ("questions", questions)):
-        settings = common | {"num_train_epochs": 6, "max_seq_length": 64, "output_dir": str(root / name)}
+        settings = common | {"num_train_epochs": 6, "max_seq_length": 96, "output_dir": str(root / name)}
         bert_repro.finetune(model=MINI, train=rows, validation=rows, **settings)
     return [root / name for name in ("moods", "tags", "questions")]
 
@@ -82,12 +82,9 @@ def expect(folder: Path) -> dict[str, Any]:
 def main(root: Path, runs: list[Path]) -> None:
     root.mkdir(parents=True, exist_ok=True)
     if not runs:
-        shutil.copytree(MINI, root / MINI.name, dirs_exist_ok=True)
-        runs = [root / MINI.name, *fine_tune(root)]
+        runs = [MINI, *fine_tune(root.parent / "runs")]
     for run in runs:
-        folder = root / run.name
-        if run != folder:
-            shutil.copytree(run, folder, dirs_exist_ok=True)
+        folder = shutil.copytree(run, root / run.name, dirs_exist_ok=True)
         export_onnx(OnnxConfig(folder=str(folder), dtypes=("fp32", "fp16", "q8"), overwrite_output_file=True))
         (folder / "expected.json").write_text(json.dumps(expect(folder)))
         sys.stdout.write(f"{folder.name}: {(folder / 'expected.json').read_text()}\n")
