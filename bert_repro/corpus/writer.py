@@ -37,7 +37,7 @@ from bert_repro.corpus.prepared_corpus import (
 from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.utils.digests import file_digest
-from bert_repro.utils.files import atomic_file, create_array, lock, replace_folder, unlock, write_json
+from bert_repro.utils.files import atomic_file, atomic_files, create_array, lock, replace_folder, unlock, write_json
 from bert_repro.utils.ragged import row_starts
 
 if TYPE_CHECKING:
@@ -349,7 +349,8 @@ def _write_datasets_files(folder: Path, parts: list[dict[str, Any]]) -> None:
     """Writes the two files with which `datasets.load_from_disk` opens the folder without a copy of the parts."""
     from datasets import DatasetInfo
 
-    DatasetInfo(features=_features(np.dtype(parts[0]["token_dtype"]))).write_to_directory(str(folder))
+    with atomic_files(folder) as unfinished:
+        DatasetInfo(features=_features(np.dtype(parts[0]["token_dtype"]))).write_to_directory(str(unfinished))
     state: dict[str, Any] = {
         "_data_files": [{"filename": part["file"]} for part in parts],
         "_fingerprint": "bert_repro_corpus",

@@ -42,6 +42,8 @@ def push_to_hub(config: PushConfig) -> list[str]:
         raise UserError(f"--folder {folder}: no such folder; name the output folder of a finished run")
     check_repo_id(config.hub_model_id)
     folders = [*(checkpoints_of(folder) if config.checkpoints else []), folder]
+    for path in folders:
+        published_files(path)  # before any of them is sent
     commits = []
     for path in folders:
         revision = revision_of(path) if path != folder or config.hub_revision is None else config.hub_revision

@@ -44,6 +44,14 @@ _HEADER_BYTES = 4096
 _CHECKSUM_BYTES = 1 << 24
 _OPEN_INDEXES = 4  # a map holds a file open; a batch of a tiny corpus may reach over dozens of epochs
 _WORTH_A_PROCESS = 200_000  # examples, about a second's work
+_END_WITH_PARENT = """
+import os, threading, time
+def watch(parent):
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+threading.Thread(target=watch, args=(os.getppid(),), daemon=True).start()
+"""
 _DRAW = """
 import os, pickle, sys
 os.nice(10)
@@ -222,7 +230,9 @@ class EpochIndexes:
             pickle.dump((self, epoch), work)
             work.seek(0)
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-            self._drawing[epoch] = subprocess.Popen([sys.executable, "-c", _DRAW], stdin=work, env=environment)
+            self._drawing[epoch] = subprocess.Popen(
+                [sys.executable, "-c", _END_WITH_PARENT + _DRAW], stdin=work, env=environment
+            )
 
     def stop_drawing(self) -> None:
         """Ends what `draw_ahead` began; called when no more examples are read."""

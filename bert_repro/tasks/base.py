@@ -25,7 +25,7 @@ import numpy.typing as npt
 from bert_repro.corpus.tokenizer import tokenizer_fingerprint
 from bert_repro.errors import UserError
 from bert_repro.tasks import encoding, metrics
-from bert_repro.tasks.encoding import cached_as, require_length
+from bert_repro.tasks.encoding import cached, require_length
 
 if TYPE_CHECKING:
     import datasets
@@ -188,19 +188,20 @@ class Task(ABC):
             `truncated`, `labels` if the split is labelled, and what else the task's `postprocess` needs.
 
         Raises:
-            UserError: the length leaves no room for text, or the tokenizer lacks special tokens.
+            UserError: the length leaves no room for text, the tokenizer lacks special tokens, or the disk is full.
         """
         require_length(max_seq_length)
         key = [self.encoding_settings(), tokenizer_fingerprint(tokenizer), max_seq_length]
-        features = dataset.map(
-            self.encode_batch,
-            batched=True,
-            batch_size=None if self.encodes_at_once else _ROWS_AT_ONCE,
-            fn_kwargs={"tokenizer": tokenizer, "max_seq_length": max_seq_length},
-            remove_columns=dataset.column_names,
-            desc=f"tokenizing {self.name}",
-            **cached_as(dataset, key, (type(self).encode_batch, *self.encoding_code)),
-        )
+        with cached(dataset, key, (type(self).encode_batch, *self.encoding_code)) as place:
+            features = dataset.map(
+                self.encode_batch,
+                batched=True,
+                batch_size=None if self.encodes_at_once else _ROWS_AT_ONCE,
+                fn_kwargs={"tokenizer": tokenizer, "max_seq_length": max_seq_length},
+                remove_columns=dataset.column_names,
+                desc=f"tokenizing {self.name}",
+                **place,
+            )
         truncated = self.count_truncated(features)
         if truncated:
             logger.info("%s: %d of %d inputs lost text to the length limit", self.name, truncated, len(features))

@@ -8,7 +8,8 @@ digest of its rows, of the settings and of the code that turns them into feature
 import hashlib
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import UserError
+from bert_repro.utils.files import disk_errors, waiting_lock
 
 if TYPE_CHECKING:
     import datasets
@@ -120,30 +122,48 @@ FOLDER = "bert_repro"
 _ROWS_AT_ONCE = 1000
 
 
-def cached_as(dataset: "datasets.Dataset", settings: Sequence[Any], code: Sequence[Any]) -> dict[str, str]:
-    """Returns arguments of `Dataset.map` that write its result to a file of its own, or read it from there.
+@contextmanager
+def cached(dataset: "datasets.Dataset", settings: Sequence[Any], code: Sequence[Any]) -> Iterator[dict[str, str]]:
+    """Yields arguments of `Dataset.map` that write its result to a file of its own, or read it from there.
+
+    One process at a time writes it; what a killed one or a full disk has left unfinished is removed.
 
     Args:
         dataset: what is mapped.
         settings: all else that decides the result, ready for JSON.
         code: the functions and modules that compute it, so that no later version takes an earlier one's features.
 
-    Returns:
+    Yields:
         `cache_file_name` and `new_fingerprint`; nothing where caching is off (`datasets.disable_caching()`).
+
+    Raises:
+        UserError: the disk is full or not writable.
     """
     import datasets
 
     if not datasets.is_caching_enabled():
-        return {}
+        yield {}
+        return
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for part in code:
         digest.update(_source(part))
     for rows in dataset.iter(batch_size=_ROWS_AT_ONCE):
         digest.update(json.dumps(rows, default=str).encode())
-    folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
     name = digest.hexdigest()
-    return {"cache_file_name": str(folder / f"{name}.arrow"), "new_fingerprint": name}
+    folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER / name
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with waiting_lock(folder):
+            _remove_unfinished(folder)
+            try:
+                yield {"cache_file_name": str(folder / "features.arrow"), "new_fingerprint": name}
+            finally:
+                _remove_unfinished(folder)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    for path in folder.glob("tmp*"):  # as `datasets` names a file until it is complete
+        path.unlink(missing_ok=True)
 
 
 @cache

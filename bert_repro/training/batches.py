@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from bert_repro.configs import RunConfig
-from bert_repro.errors import UserError
+from bert_repro.errors import ProcessKilledError, UserError
 from bert_repro.utils.process import leave_signals_to_parent, without_child_signals
 from bert_repro.utils.ragged import Int64Array, pad, places_in_row, row_starts
 
@@ -306,6 +306,7 @@ def load_steps(
 
     Raises:
         UserError: of the source's `load`, in whichever process.
+        ProcessKilledError: a loader process was killed.
     """
     loader = DataLoader(
         _Share(source, process, processes),
@@ -321,14 +322,19 @@ def load_steps(
     )
     with without_child_signals():
         loaded = iter(loader)
-    return _steps(itertools.islice(loaded, count))
+    return _steps(loaded, count)
 
 
-def _steps(loaded: Iterator["tuple[Step, list[MicroBatch]] | UserError"]) -> Iterator[tuple[Step, list[MicroBatch]]]:
-    for item in loaded:
-        if isinstance(item, UserError):
-            raise item
-        yield item
+def _steps(loaded: Any, count: int) -> Iterator[tuple[Step, list[MicroBatch]]]:
+    try:
+        for item in itertools.islice(loaded, count):
+            if isinstance(item, UserError):
+                raise item
+            yield item
+    except (RuntimeError, OSError, EOFError) as error:  # of the loader, or of a tensor that can no longer be fetched
+        if all(process.is_alive() for process in getattr(loaded, "_workers", ())):
+            raise
+        raise ProcessKilledError("a process that loads data was killed, most often for want of memory") from error
 
 
 class _Schedule(Sampler[Step]):

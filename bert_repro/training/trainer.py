@@ -163,17 +163,13 @@ class Trainer:
         while True:
             try:
                 loaded = next(steps, None)
-            except RuntimeError as error:
-                if "DataLoader worker" not in str(error):
-                    raise
+            except ProcessKilledError as error:
                 self._read(log)
-                alone = self.accelerator.num_processes == 1
-                if alone and self._saved != self.state.step:
+                if self.accelerator.num_processes == 1 and self._saved != self.state.step:
                     self.save(upload=False)
                 raise ProcessKilledError(
-                    f"stopped after step {self.state.step}: a process that loads data was killed, most often for want "
-                    "of memory; resume with --resume_from_checkpoint latest, where need be with a lower "
-                    "--dataloader_num_workers"
+                    f"stopped after step {self.state.step}: {error}; resume with --resume_from_checkpoint latest, "
+                    "where need be with a lower --dataloader_num_workers"
                 ) from error
             if loaded is None:
                 return

@@ -67,6 +67,7 @@ _DISK_ERRORS = frozenset({
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG,
     errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP,
 })  # fmt: skip
+_FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO})
 _FOREIGN_ERROR = re.compile(r"\(os error (\d+)\)")
 """How safetensors and tokenizers, which are written in Rust, name an error of the system in their own exceptions."""
 
@@ -79,6 +80,17 @@ def write_text(path: Path, text: str) -> None:
     """
     with atomic_file(path) as file:
         file.write(text)
+
+
+def write_in_place(path: Path, text: str) -> None:
+    """Writes over the beginning of an existing file of a few bytes, where a full disk has no room for another.
+
+    Raises:
+        OSError: there is no such file, or it cannot be written.
+    """
+    with path.open("r+b", buffering=0) as file:
+        file.write(text.encode())
+        file.truncate()
 
 
 def write_json(path: Path, content: Any, *, indent: int | None = 2, ensure_ascii: bool = True) -> None:
@@ -289,11 +301,22 @@ def _is_temporary(name: str) -> bool:
 
 
 def disk_error(error: BaseException) -> str | None:
-    """Returns what the system says of the disk, where that is what an exception is about; else None."""
+    """Returns what the system says of the disk, where that is what an exception is about; else None.
+
+    A library that fails at a full disk may fail again when it cleans up; what was raised first counts then.
+    """
+    number, earlier = _error_number(error), error.__context__
+    while number not in _DISK_ERRORS and earlier is not None:
+        number = found if (found := _error_number(earlier)) in _FULL_DISK else 0
+        earlier = earlier.__context__
+    return os.strerror(number) if number in _DISK_ERRORS else None
+
+
+def _error_number(error: BaseException) -> int:
     number = error.errno if isinstance(error, OSError) else None
     if number is None and (found := _FOREIGN_ERROR.search(str(error))):
         number = int(found[1])
-    return os.strerror(number) if number in _DISK_ERRORS else None
+    return number or 0
 
 
 def _temporary(path: Path) -> Path:

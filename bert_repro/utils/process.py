@@ -12,13 +12,14 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bert_repro.errors import StopRequested, UserError
-from bert_repro.utils.files import STATUS, UNFINISHED, is_running, unlock, write_json
+from bert_repro.utils.files import STATUS, UNFINISHED, is_running, unlock, write_in_place, write_json
 from bert_repro.utils.redaction import redacted
 
 T = TypeVar("T")
@@ -53,6 +54,8 @@ def broadcast(value: T) -> T:
 
 
 _HANDLED = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
+
+_SECONDS_TO_END = 5.0  # what a killed process takes: its connections close, which ends the others, before it is gone
 
 _collected: list[int] | None = None
 _process = os.getpid()
@@ -194,7 +197,10 @@ def record_outcome(output_dir: str | None, code: int, reason: str) -> None:
         unlock(folder)
         if code == 0 or is_free_folder(folder) or _claimed_here(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            write_status(folder, code, reason)
+            try:
+                write_status(folder, code, reason)
+            except UserError:  # on a full disk there is room for what takes the place of "running"
+                write_in_place(folder / STATUS, json.dumps({"code": code, "reason": "see what was printed"}))
     except (OSError, UserError):
         return  # a full or read-only disk has already been reported as the reason of the exit
 
@@ -219,10 +225,14 @@ def _report_killed_main_process(folder: Path) -> None:
     """Says it in the place of a main process on this machine that was killed and could not."""
     if os.environ.get("GROUP_RANK", "0") != "0":
         return
+    deadline = time.monotonic() + _SECONDS_TO_END
     try:
-        content = json.loads((folder / STATUS).read_text(encoding="utf-8"))
-        if content["code"] is None and not is_running(content["pid"]):
-            write_status(folder, 137, "the main process was killed")
+        while (content := json.loads((folder / STATUS).read_text(encoding="utf-8")))["code"] is None:
+            if not is_running(content["pid"]):
+                write_status(folder, 137, "the main process was killed")
+            elif time.monotonic() > deadline:
+                return
+            time.sleep(0.05)
     except (OSError, UserError, ValueError, KeyError, TypeError):
         return
 

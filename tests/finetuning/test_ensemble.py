@@ -65,9 +65,12 @@ def test_answers_are_those_of_logits_averaged_by_hand(
 ) -> None:
     """At three windows at once, questions of several windows begin in one chunk and end in the next."""
     monkeypatch.setattr(run, "FEATURES_AT_ONCE", at_once)
+    loaded, load = [], run.load_model
+    monkeypatch.setattr(run, "load_model", lambda *given, **more: (loaded.append(given), load(*given, **more))[1])
     shape = "--max_seq_length 32 --max_query_length 16 --doc_stride 8"
     common = ["--task_name squad --do_eval", shape, "--data_dir", questions, "--output_dir", tmp_path / "run"]
     assert recipe("run_squad", *members(answering), *common) == 0
+    assert len(loaded) == len(answering), "each member once, however many stretches there are"
 
     tokenizer = load_tokenizer(str(answering[0]))
     settings = SquadConfig(

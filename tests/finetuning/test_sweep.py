@@ -20,7 +20,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from bert_repro import BertReproConfig, BertReproForMaskedLM
 from bert_repro.cli import parse
 from bert_repro.configs import GlueConfig
-from bert_repro.errors import UserError
+from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.finetuning import sweep
 from bert_repro.finetuning.sweep_table import Configuration, Outcome, best_run, sweep_results, text_table
 from bert_repro.tasks.base import Task
 
@@ -167,6 +168,22 @@ def test_without_any_finite_run_the_sweep_says_so(
         == 3
     )
     assert "none of the 2 runs kept a finite loss" in capsys.readouterr().err
+
+
+def test_a_launch_with_fsdp_shards_every_run(
+    world: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    asked = []
+
+    def not_finite(config: GlueConfig, *_: object, **__: object) -> None:
+        asked.append(config.fsdp)
+        raise NonFiniteError("stopped")
+
+    monkeypatch.setattr(sweep, "finetune", not_finite)
+    assert recipe("run_glue", *arguments(world, model, tmp_path / "out", "--num_restarts 2")) == 3
+    assert asked == [True, True]
 
 
 def test_a_folder_of_another_sweep_or_run_is_left_alone(

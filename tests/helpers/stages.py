@@ -4,6 +4,7 @@ A process is forked from the tests', which has the libraries loaded already; it 
 code like any other, and takes a second where a new interpreter takes ten.
 """
 
+import contextlib
 import functools
 import importlib
 import os
@@ -17,6 +18,18 @@ from typing import Any
 from bert_repro import cli
 
 PATIENCE = 240.0  # seconds; the machines of tests can be busy
+
+_started: list[int] = []
+
+
+def end_all() -> None:
+    """Ends what a failed test has left running."""
+    for group in _started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(group, 0)
+    _started.clear()
 
 
 class Process:
@@ -49,6 +62,7 @@ class Process:
         sys.stderr.flush()
         self.pid = os.fork()
         if self.pid:
+            _started.append(self.pid)
             for end in (reached, go, output):
                 os.close(end)
             return
@@ -84,6 +98,12 @@ class Process:
         """Has nobody read what it writes any more."""
         os.close(self._output)
         self._output = -1
+
+    def output(self) -> str:
+        """Returns what it writes, once it has ended."""
+        with os.fdopen(self._output, encoding="utf-8") as file:
+            self._output = -1
+            return file.read()
 
     def send(self, number: int) -> None:
         """Sends it a signal."""

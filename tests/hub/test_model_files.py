@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from families import families
 from running import recipe
 from safetensors.torch import load_file, save_file
 
@@ -17,6 +18,7 @@ from bert_repro.errors import UserError
 from bert_repro.hub import export_checkpoint
 from bert_repro.hub.model_files import check_folder, check_model
 from bert_repro.hub.push import published_files
+from bert_repro.utils.digests import write_manifest
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -188,6 +190,75 @@ def test_every_recipe_refuses_it_the_same_way(world, folder, tmp_path, capsys, k
     assert "Traceback" not in said
     (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
     assert message in line or (name == "push_to_hub" and "holds no published model" in line)
+
+
+def change_a_byte(folder: Path) -> Path:
+    path = folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    return folder
+
+
+def remove_half(folder: Path) -> Path:
+    shutil.rmtree(folder / "trainer_state")
+    (folder / "manifest.json").unlink()
+    return folder
+
+
+CHECKPOINT_DAMAGE = {
+    "a byte": (change_a_byte, "model.safetensors does not match its SHA-256; name another checkpoint"),
+    "half removed": (remove_half, "manifest.json is missing or damaged; name another checkpoint"),
+    "unfinished": (
+        lambda folder: folder.rename(folder.with_name(".writing-host.1-step-4")),
+        "is an unfinished checkpoint; name one of the step-N folders beside it",
+    ),
+}
+TASKS = ("run_squad", "run_ner", "run_swag", "run_glue")
+
+
+@pytest.fixture(scope="module")
+def tasks(world, tmp_path_factory):
+    return families(world, tmp_path_factory.mktemp("tasks"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, "a byte") for name in dict.fromkeys((*RECIPES, *TASKS, "extract_features"))]
+    + [(name, kind) for name in ("push_to_hub", "extract_features") for kind in ("half removed", "unfinished")],
+)
+def test_a_damaged_checkpoint_is_no_model_for_any_recipe(world, folder, tasks, tmp_path, capsys, name, kind):
+    checkpoint = folder.parent / "run" / "checkpoints" / "step-4"
+    checkpoint.parent.mkdir(parents=True)
+    folder.rename(checkpoint)
+    (checkpoint / "trainer_state").mkdir()
+    (checkpoint / "trainer_state" / "state.json").write_text("{}")
+    write_manifest(checkpoint, {})
+    assert check_model(str(checkpoint)).num_hidden_layers == 2
+    damage, message = CHECKPOINT_DAMAGE[kind]
+    checkpoint = damage(checkpoint)
+    places = {"glue": world.glue, "corpus": world.corpus, "text": world.text, "out": tmp_path / "out"}
+    flags = [RECIPES[name].format(model=checkpoint, **places)] if name in RECIPES else []
+    if name in TASKS:
+        flags = [*tasks[name].flags, "--do_eval --model_name_or_path", checkpoint, "--output_dir", tmp_path / "out"]
+    if name == "extract_features":
+        flags = [f"--model_name_or_path {checkpoint} --input_file {world.text} --output_file {tmp_path / 'f.parquet'}"]
+    assert recipe(name, *flags) == 2
+    said = capsys.readouterr().err
+    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in said and message in line
+
+
+def test_a_run_is_pushed_with_sound_checkpoints_only(folder, tmp_path, capsys):
+    for step in (2, 4):
+        checkpoint = folder / "checkpoints" / f"step-{step}"
+        shutil.copytree(folder, checkpoint, ignore=shutil.ignore_patterns("checkpoints"))
+        write_manifest(checkpoint, {"device": "cpu", "processes": 1, "cpu_threads": 1, "versions": {}})
+    push = f"--folder {folder} --hub_model_id org/x --checkpoints --dry_run"
+    assert recipe("push_to_hub", push) == 0
+    change_a_byte(folder / "checkpoints" / "step-2")
+    assert recipe("push_to_hub", push) == 2
+    assert "step-2: nobody could load it: model.safetensors does not match its SHA-256" in capsys.readouterr().err
 
 
 def test_no_code_of_a_checkpoint_runs_and_nobody_is_asked(world, folder, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 import logging
 import os
+import signal
 import threading
 import time
 
@@ -13,7 +14,7 @@ from bert_repro.errors import UserError
 from bert_repro.pretraining import sample_index
 from bert_repro.pretraining.sample_index import EpochIndexes, SampleIndex, permute
 from bert_repro.pretraining.segment_pairs import NOT_NEXT
-from bert_repro.utils.files import waiting_lock
+from bert_repro.utils.files import is_running, waiting_lock
 
 SLOW_DRAW = """
 import pickle, sys, time
@@ -135,6 +136,23 @@ def test_a_killed_drawing_process_leaves_nothing(indexes, tmp_path, monkeypatch)
     made.stop_drawing()
     assert [path.suffix for path in tmp_path.iterdir()] == [".index"]
     assert len(indexes().get(1)) > 100
+
+
+def test_a_drawing_process_ends_with_the_run_that_was_killed(indexes, tmp_path, monkeypatch):
+    monkeypatch.setattr(sample_index, "_WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(sample_index, "_DRAW", "import sys, time; sys.stdin.buffer.read(); time.sleep(100)")
+    made = indexes()
+    made.get(0)
+    run = os.fork()
+    if not run:
+        made.draw_ahead(1)
+        (tmp_path / "pid").write_text(str(made._drawing[1].pid))
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(run, 0)
+    drawing, deadline = int((tmp_path / "pid").read_text()), time.monotonic() + 60
+    while is_running(drawing) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not is_running(drawing)
 
 
 def test_an_index_truncated_in_use_is_an_error_and_not_the_end_of_the_process(indexes):

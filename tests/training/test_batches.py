@@ -1,10 +1,13 @@
 """How a step is cut into forward passes, and how the passes are loaded."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
 
-from bert_repro.training.batches import MicroBatch, Step, forward_passes, fullest_pass
+from bert_repro.errors import UserError
+from bert_repro.training.batches import MicroBatch, Step, forward_passes, fullest_pass, load_steps
 
 
 def step(lengths: np.ndarray | None = None, *, batch: int = 48, micro: int = 8, budget: int | None = None) -> Step:
@@ -53,3 +56,20 @@ def test_pinning_reaches_the_tensors_of_a_micro_batch(monkeypatch: pytest.Monkey
 
     assert pin_memory((None, [batch]))[1][0] == batch
     assert len(pinned) == 1
+
+
+class DamagedSource:
+    total_steps, data_fingerprint = 3, {}
+
+    def steps(self, _: object) -> Iterator[Step]:
+        yield from [step()] * 3
+
+    def load(self, ids: np.ndarray, group: int) -> MicroBatch:
+        raise UserError("corpus x is damaged: part-00000.arrow was truncated while in use; prepare it again")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_wrong_data_is_one_line_whichever_process_finds_it(workers: int) -> None:
+    options = {"process": 0, "processes": 1, "num_workers": workers, "prefetch_factor": 2, "pin_memory": False}
+    with pytest.raises(UserError, match=r"^corpus x is damaged: .* prepare it again$"):
+        next(load_steps(DamagedSource(), None, 3, **options))
