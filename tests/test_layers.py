@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "bert_repro"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 PUBLIC_API = "__init__"  # bert_repro/__init__.py gathers the public names; nothing inside may import from it.
 
-# First part of the module's path below the package -> its layer. A new module is entered here and in ARCHITECTURE.md.
+# First part of the module's path below the package -> its layer. A new folder is entered here and in ARCHITECTURE.md.
 LAYERS = {
     "errors": 0,
     "models": 0,
@@ -122,7 +122,23 @@ def test_the_walk_finds_relative_imports():
     assert relative_imports(source) == {".a", ".b", ".c", "..e"}
 
 
-def test_the_architecture_document_names_every_module_in_its_layer():
-    text = (PACKAGE.parent / "docs" / "ARCHITECTURE.md").read_text("utf-8")
-    rows = re.findall(r"^\| (\d) \| `(\w+)/?` \|", text, re.MULTILINE)
+ARCHITECTURE = (PACKAGE.parent / "docs" / "ARCHITECTURE.md").read_text("utf-8")
+
+
+def test_the_architecture_document_has_every_layer():
+    rows = re.findall(r"^\| (\d) \| `(\w+)/?` \|", ARCHITECTURE, re.MULTILINE)
     assert {name: int(layer) for layer, name in rows} == LAYERS | {"recipes": 8}
+
+
+def test_the_architecture_document_names_every_module_where_it_is_and_no_other():
+    rows = dict(re.findall(r"^\| [0-7] \| `(\w+)/` \|(.*)", ARCHITECTURE, re.MULTILINE))
+    named = {f"{room}/{name}" for room, row in rows.items() for name in re.findall(r"`([a-z0-9_/]+)`", row)}
+    paths = {path.relative_to(PACKAGE).with_suffix("").as_posix() for path in MODULES if path.stem != "__init__"}
+    assert {path for path in paths if "/" in path} == named - {"tasks/evaluate"}
+
+
+def test_no_two_modules_of_the_package_share_a_name_for_different_things():
+    stems = [path.stem for path in MODULES if path.stem != "__init__"]
+    rooms = {layer_name(path) for path in MODULES}  # configs/pretraining holds the settings of pretraining/
+    shared = {stem for stem in stems if stems.count(stem) > 1} - rooms
+    assert shared == {"base", "run"}  # of configurations and of tasks; what each room runs

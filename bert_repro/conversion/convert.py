@@ -45,7 +45,7 @@ from bert_repro.conversion.original_names import (
     read_settings,
     require_bert,
 )
-from bert_repro.conversion.source import Source, open_source
+from bert_repro.conversion.source import CheckpointFiles, open_source
 from bert_repro.conversion.tensor_bundle import TensorBundle
 from bert_repro.conversion.to_tensorflow import convert_to_tensorflow
 from bert_repro.conversion.torch_weights import read_torch_weights
@@ -130,7 +130,7 @@ def convert_checkpoint(config: ConversionConfig) -> Path:
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def _read(source: Source, config: ConversionConfig, work_dir: Path) -> Original:
+def _read(source: CheckpointFiles, config: ConversionConfig, work_dir: Path) -> Original:
     tensors, left_out = _torch_tensors(source, work_dir) if source.is_torch else _tensorflow_tensors(source)
     known = _torch_config(source) if source.is_torch and (source.folder / _TORCH_CONFIG).is_file() else None
     head = config.head if config.head != "auto" else _head_named_by(known) or head_of(tensors)
@@ -153,7 +153,7 @@ def _read(source: Source, config: ConversionConfig, work_dir: Path) -> Original:
     return original
 
 
-def _tensorflow_tensors(source: Source) -> tuple[dict[str, Array], dict[str, str]]:
+def _tensorflow_tensors(source: CheckpointFiles) -> tuple[dict[str, Array], dict[str, str]]:
     bundle = TensorBundle(source.weights)
     left_out = {name: "left by training" for name in bundle.entries if NOT_TRAINED.fullmatch(name)}
     names = [name for name in bundle.entries if name not in left_out]
@@ -161,7 +161,7 @@ def _tensorflow_tensors(source: Source) -> tuple[dict[str, Array], dict[str, str
     return {name: _as_float(name, bundle.read(name)) for name in names}, left_out
 
 
-def _torch_tensors(source: Source, work_dir: Path) -> tuple[dict[str, Array], dict[str, str]]:
+def _torch_tensors(source: CheckpointFiles, work_dir: Path) -> tuple[dict[str, Array], dict[str, str]]:
     tensors = canonical_torch_names(read_torch_weights(source.weights, work_dir))
     found = {}
     for name, array in tensors.items():
@@ -216,7 +216,7 @@ def _account(original: Original) -> None:
 # ------------------------------------------------------------------------------------------------------------ settings
 
 
-def _torch_config(source: Source) -> BertReproConfig:
+def _torch_config(source: CheckpointFiles) -> BertReproConfig:
     return read_model_config(source.folder)
 
 
@@ -230,7 +230,7 @@ def _head_named_by(config: BertReproConfig | None) -> str | None:
 
 
 def _settings(
-    source: Source, known: BertReproConfig | None, config: ConversionConfig, decisions: dict[str, str]
+    source: CheckpointFiles, known: BertReproConfig | None, config: ConversionConfig, decisions: dict[str, str]
 ) -> dict[str, Any]:
     """Returns the fields of the model's configuration; says what was decided about gelu."""
     if known is not None:
@@ -255,7 +255,7 @@ def _settings(
 # ----------------------------------------------------------------------------------------------------------- tokenizer
 
 
-def _tokenizer(source: Source, config: ConversionConfig, original: Original) -> "PreTrainedTokenizerBase":
+def _tokenizer(source: CheckpointFiles, config: ConversionConfig, original: Original) -> "PreTrainedTokenizerBase":
     vocab_file = source.folder / VOCABULARY
     if not vocab_file.is_file():
         raise UserError(f"there is no {VOCABULARY} beside the weights; put the model's vocabulary there")

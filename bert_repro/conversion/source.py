@@ -34,7 +34,7 @@ _AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Source:
+class CheckpointFiles:
     """The files of a checkpoint.
 
     Args:
@@ -51,7 +51,7 @@ class Source:
 
 
 @contextmanager
-def open_source(named: str, work_dir: Path, max_unpacked_bytes: int) -> Iterator[Source]:
+def open_source(named: str, work_dir: Path, max_unpacked_bytes: int) -> Iterator[CheckpointFiles]:
     """Yields the checkpoint that `--checkpoint` names; what is unpacked for it is removed at the end.
 
     Args:
@@ -81,7 +81,7 @@ def open_source(named: str, work_dir: Path, max_unpacked_bytes: int) -> Iterator
 # ------------------------------------------------------------------------------------------------------------- finding
 
 
-def _find(path: Path, named: str, called: str) -> Source:
+def _find(path: Path, named: str, called: str) -> CheckpointFiles:
     try:
         return _in_folder(path, called) if path.is_dir() else _beside(path, called)
     except UserError as error:
@@ -92,12 +92,12 @@ def _find(path: Path, named: str, called: str) -> Source:
         ) from error
 
 
-def _beside(path: Path, called: str) -> Source:
+def _beside(path: Path, called: str) -> CheckpointFiles:
     if path.is_file() and path.name in (TORCH_WEIGHTS, TORCH_INDEX):
-        return Source(path.parent, path, True, called)
+        return CheckpointFiles(path.parent, path, True, called)
     prefix = path.with_name(re.sub(r"\.(index|meta|data-\d{5}-of-\d{5})$", "", path.name))
     if prefix.with_name(f"{prefix.name}.index").is_file():
-        return Source(path.parent, prefix, False, called)
+        return CheckpointFiles(path.parent, prefix, False, called)
     if path.is_file():
         raise UserError(
             f"is no checkpoint; name its folder, an archive ({', '.join(_ARCHIVES)}), the prefix "
@@ -106,7 +106,7 @@ def _beside(path: Path, called: str) -> Source:
     raise UserError("no such file or folder; name an original checkpoint")
 
 
-def _in_folder(folder: Path, called: str) -> Source:
+def _in_folder(folder: Path, called: str) -> CheckpointFiles:
     prefixes = sorted(path.with_suffix("") for path in folder.glob("*.index") if path.is_file())
     torch_files = [folder / name for name in (TORCH_WEIGHTS, TORCH_INDEX) if (folder / name).is_file()]
     if len(prefixes) > 1 and (newest := _newest(folder)) in prefixes:
@@ -116,9 +116,9 @@ def _in_folder(folder: Path, called: str) -> Source:
     if prefixes and torch_files:
         raise UserError(f"holds {prefixes[0].name} and {torch_files[0].name}; name one of them")
     if prefixes:
-        return Source(folder, prefixes[0], False, called)
+        return CheckpointFiles(folder, prefixes[0], False, called)
     if torch_files:
-        return Source(folder, torch_files[0], True, called)
+        return CheckpointFiles(folder, torch_files[0], True, called)
     raise UserError(f"holds no checkpoint: neither a .index of TensorFlow's nor {TORCH_WEIGHTS}")
 
 

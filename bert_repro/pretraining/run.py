@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from accelerate import Accelerator
 
 from bert_repro.configs import Phase, PretrainingConfig, require
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
@@ -67,20 +68,9 @@ def run_pretraining(config: PretrainingConfig) -> RunResults:
     source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
     on_xla = accelerator.device.type == "xla"
     evaluation = HeldOutEvaluation(config, phases[-1], corpus, heldout, tokenizer, static_shapes=on_xla)
-    health = HealthChecks(config)
-    health.check_data(*source.sample_shares())
     data = _data_description(corpus, len(training), len(heldout))
-    trainer = Trainer(
-        accelerator,
-        model,
-        source,
-        config,
-        tokenizer=tokenizer,
-        evaluate=lambda: evaluation.measure(model, accelerator),
-        on_row=health.check_row,
-        compile_options=compile_options(config),
-        uploads=_uploads(config, begun, model, data),
-    )
+    uploads = _uploads(config, begun, model, data)
+    trainer = _trainer(config, accelerator, model, source, evaluation, tokenizer, uploads)
     trainer.train()
     writes = accelerator.is_main_process
     model, adapter = adapters.merge_and_save(trainer.model, tokenizer, begun.output_dir, write=writes)
@@ -98,6 +88,31 @@ def run_pretraining(config: PretrainingConfig) -> RunResults:
             "data": data,
             "train": {**adapter, **train, "phases": [vars(phase) for phase in phases]},
         },
+    )
+
+
+def _trainer(
+    config: PretrainingConfig,
+    accelerator: Accelerator,
+    model: Any,
+    source: PretrainingSource,
+    evaluation: HeldOutEvaluation,
+    tokenizer: Any,
+    uploads: RevisionUploads | None,
+) -> Trainer:
+    """Returns the trainer of the run; the data are checked first, and while it trains its log."""
+    health = HealthChecks(config)
+    health.check_data(*source.sample_shares())
+    return Trainer(
+        accelerator,
+        model,
+        source,
+        config,
+        tokenizer=tokenizer,
+        evaluate=lambda: evaluation.measure(model, accelerator),
+        on_row=health.check_row,
+        compile_options=compile_options(config),
+        uploads=uploads,
     )
 
 
