@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from bert_repro.paper_results import FIGURE_5_KEY
+from bert_repro.reproduction.paper_tables import AVERAGED, AllResults, OurNumber, ResultsRow, ResultsTable
 from bert_repro.reproduction.statistics import Comparison
-from bert_repro.reproduction.tables import AVERAGED, AllResults, OurNumber, ResultsRow, ResultsTable
 
 SIGNIFICANT = 0.05
 APPEARS, HIDDEN, REVERSED = "appears", "within our noise", "reversed"

@@ -8,9 +8,9 @@ from bert_repro.reproduction.collect import FinishedRun
 from bert_repro.reproduction.conditions import Conditions
 from bert_repro.reproduction.orderings import NOT_MEASURABLE, SIGNIFICANT, VERDICTS, Ordering
 from bert_repro.reproduction.orderings import NOT_RUN as ORDERING_NOT_RUN
+from bert_repro.reproduction.paper_tables import AVERAGED, OurNumber, ResultsRow, ResultsTable, unit
 from bert_repro.reproduction.report_plots import safe_name
 from bert_repro.reproduction.statistics import Comparison
-from bert_repro.reproduction.tables import AVERAGED, OurNumber, ResultsRow, ResultsTable, unit
 
 NOT_RUN = "not run"
 _PAPER_MODELS = {"BERT-base": "12 layers of 768", "BERT-large": "24 layers of 1024"}

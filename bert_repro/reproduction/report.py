@@ -15,10 +15,10 @@ from bert_repro.configs import ReportConfig
 from bert_repro.reproduction.collect import FinishedRun, collect
 from bert_repro.reproduction.conditions import Conditions, row_conditions
 from bert_repro.reproduction.orderings import APPEARS, HIDDEN, NOT_MEASURABLE, NOT_RUN, REVERSED, Ordering, orderings
+from bert_repro.reproduction.paper_tables import AllResults, OurNumber, ResultsRow, ResultsTable
 from bert_repro.reproduction.render import Line, counts, findings, table_view
 from bert_repro.reproduction.report_plots import Plot, all_plots
 from bert_repro.reproduction.statistics import CONFIDENCE, RESAMPLES, SEED, Comparison
-from bert_repro.reproduction.tables import AllResults, OurNumber, ResultsRow, ResultsTable
 from bert_repro.utils.files import atomic_files
 
 logger = logging.getLogger("bert_repro")

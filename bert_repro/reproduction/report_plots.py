@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from bert_repro.reproduction.collect import FinishedRun
-from bert_repro.reproduction.tables import ResultsTable
+from bert_repro.reproduction.paper_tables import ResultsTable
 
 _WIDTH = 4.8  # inches: a phone's width with letters that can be read
 _MARKERS = "osD^vPX*<>"

@@ -11,8 +11,8 @@ from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.reproduction.collect import FinishedRun, collect
 from bert_repro.reproduction.conditions import NOT_NAMED, inherited_dropout, named_settings, row_conditions, value_text
 from bert_repro.reproduction.orderings import orderings
+from bert_repro.reproduction.paper_tables import FEATURE_ROWS, AllResults
 from bert_repro.reproduction.report import report_files
-from bert_repro.reproduction.tables import FEATURE_ROWS, AllResults
 
 FLAGS = dict(zip(FEATURE_ROWS, BertReproTokenFeatures.LAYERS, strict=True))  # row -> `--feature_based`
 CONFIGS = {

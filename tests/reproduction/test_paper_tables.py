@@ -10,8 +10,8 @@ from bert_repro.paper_results import SPLIT_ROWS, TABLES, Column
 from bert_repro.reproduction.collect import collect
 from bert_repro.reproduction.conditions import no_difference
 from bert_repro.reproduction.orderings import APPEARS, HIDDEN, NOT_MEASURABLE, NOT_RUN, REVERSED, orderings
+from bert_repro.reproduction.paper_tables import AllResults, score_range
 from bert_repro.reproduction.render import table_view
-from bert_repro.reproduction.tables import AllResults, score_range
 from bert_repro.tasks.glue.leaderboard_zip import FILES
 
 
