@@ -148,13 +148,17 @@ class FinetuningSource:
         """See `BatchSource.steps`; the position is the number of steps taken."""
         for number in range(position["step"] if position else 0, self.total_steps):
             ids = self._ids(np.arange(number * self.sizes.batch, (number + 1) * self.sizes.batch))
-            yield Step(ids, self._count(ids), self.sizes.micro, 0, {"step": number + 1})
+            yield Step(ids, {}, self.sizes.micro, 0, {"step": number + 1})
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """See `BatchSource.load`; there is one group."""
         rows = rows_of(self.features, ids)
         inputs = self.collate(self.features, ids, rows)
         return MicroBatch(inputs, self._count(ids), sum(row["length"] for row in rows))
+
+    def totals(self, ids: Ids, group: int) -> dict[str, int]:
+        """See `BatchSource.totals`; reads rows, so where there are loader processes, they do."""
+        return self._count(ids)
 
     def count_right(self, output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
         """See `BatchSource.count_right`; nothing is counted, since the dev set says more than training accuracy."""

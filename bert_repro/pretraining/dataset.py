@@ -323,6 +323,10 @@ class PretrainingSource:
             token_budget=shape.tokens if shape else None,
         )
 
+    def totals(self, ids: Ids, group: int) -> dict[str, int]:
+        """See `BatchSource.totals`."""
+        return self._totals(self.streams[group].lengths(ids), self.phases[group])
+
     def _totals(self, lengths: Int64Array, phase: Phase) -> dict[str, int]:
         """Returns the terms of each loss over sequences of these lengths."""
         if self.config.left_to_right:

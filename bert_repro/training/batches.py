@@ -10,7 +10,7 @@ Shape legend: `B` sequences, `S` columns of a padded batch, `T` tokens of all se
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -149,7 +149,8 @@ class Step:
 
     Args:
         ids: example ids of the global batch, in the source's own form; first dimension is the batch.
-        totals: for each loss term of the model's output, what its sum is divided by over the global batch.
+        totals: for each loss term of the model's output, what its sum is divided by over the global batch; empty
+            where the source's `totals` is to say so when the batch is loaded.
         micro: most sequences per device and forward pass.
         group: which part of the run this is (a pre-training phase); the source's `load` needs it.
         position: position in the data after this step; JSON.
@@ -205,6 +206,9 @@ class BatchSource(Protocol):
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """Reads, masks and collates examples; a pure function of its arguments."""
+
+    def totals(self, ids: Ids, group: int) -> dict[str, int]:
+        """Returns the `totals` of a step that has none; may read its examples."""
 
     def count_right(self, output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Counts the right answers of a forward pass, for loss terms that have one; logged as an accuracy."""
@@ -359,6 +363,7 @@ class _Share(Dataset["tuple[Step, list[MicroBatch]] | UserError"]):
     def __getitem__(self, step: Step) -> tuple[Step, list[MicroBatch]] | UserError:  # type: ignore[override]
         passes = forward_passes(step, self.process, self.processes)
         try:
+            step = step if step.totals else replace(step, totals=self.source.totals(step.ids, step.group))
             return step, [self.source.load(ids, step.group) for ids in passes]
         except UserError as error:
             return error

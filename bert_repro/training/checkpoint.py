@@ -14,7 +14,8 @@ file is checked against the manifest; a damaged checkpoint is named and passed o
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,38 @@ def save(
         ) from error
     _rotate(output_dir, state.step, keep)
     return target
+
+
+class Writer:
+    """Has checkpoints written, beside training where that is on a device of its own.
+
+    The processor has time there, and what it writes is a copy in any case.
+
+    Args:
+        behind: write in a thread, one checkpoint at a time.
+    """
+
+    def __init__(self, *, behind: bool) -> None:
+        self.behind = behind
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
+
+    def start(self, write: Callable[[], None]) -> None:
+        """Calls `write`; in the thread, what it raises is raised by `finish`."""
+        if self.behind:
+            self._writing = self._thread.submit(write)
+        else:
+            write()
+
+    def finish(self) -> None:
+        """Waits for what is being written, and raises what went wrong with it."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """Waits, and ends the thread."""
+        self._thread.shutdown()
 
 
 def find(output_dir: Path, wanted: str) -> Path:

@@ -15,7 +15,7 @@ import sys
 import typing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
@@ -24,6 +24,10 @@ from bert_repro.configs import current_names
 from bert_repro.errors import UserError
 from bert_repro.results import HardwareResults, ModelResults, RunResults
 from bert_repro.utils.redaction import redacted
+
+if TYPE_CHECKING:
+    from bert_repro.training.batches import BatchSource
+    from bert_repro.training.checkpoint import TrainerState
 
 logger = logging.getLogger("bert_repro")
 
@@ -147,6 +151,31 @@ def stored_settings(config: Any) -> dict[str, Any]:
     """Returns a run's settings as a checkpoint keeps them: plain JSON without secrets."""
     settings: dict[str, Any] = json.loads(json.dumps(redacted(asdict(config))))
     return settings
+
+
+def require_same_data(folder: Path, state: "TrainerState", source: "BatchSource") -> None:
+    """Refuses to resume a run on other data, or with fewer steps than it has taken.
+
+    Args:
+        folder: the checkpoint, for messages.
+        state: as the checkpoint holds it.
+        source: the data of the resumed run.
+
+    Raises:
+        UserError: names what differs.
+    """
+    for name, before in (state.data_fingerprint or {}).items():
+        now = source.data_fingerprint.get(name)
+        if now != before:
+            raise UserError(
+                f"{folder}: its run had the {name} {before}, not {now}; resume with the data and settings that it "
+                "had, or start again with --overwrite_output_dir"
+            )
+    if state.step > source.total_steps:
+        raise UserError(
+            f"{folder}: its run has taken {state.step} steps, and this one is to take {source.total_steps} in "
+            "all; ask for more, or resume from an earlier checkpoint"
+        )
 
 
 def require_same_settings(folder: Path, before: dict[str, Any] | None, config: Any) -> None:

@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from accelerate.utils import find_tied_parameters, retie_parameters
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -160,18 +160,20 @@ class ParallelModel:
 
         return int(counters["stats"]["unique_graphs"])
 
-    def full_model(self, device: torch.device | str, *, keep: bool = True) -> Any:
+    def full_model(self, device: torch.device | str, *, keep: bool = True, snapshot: bool = False) -> Any:
         """Returns the complete, plain model with the present weights; every process must call this together.
 
         Args:
             device: where to put it, where it is a copy.
             keep: False on processes that only help to gather it, which get None.
+            snapshot: always return a copy, which later steps do not change.
         """
-        if self._empty is None:
+        empty = _empty_copy(self.model) if snapshot and self._empty is None else self._empty
+        if empty is None:
             return self.model
         if self.is_sharded:
             _reshard(self.model)
-        values = full_tensors(self.model.named_parameters(), device, keep=keep)
+        values = full_tensors(self.model.named_parameters(), device, keep=keep, copies=snapshot)
         if not keep:
             return None
         parameters = dict(self.model.named_parameters())
@@ -180,7 +182,7 @@ class ParallelModel:
         }
         # Tied weights get one and the same parameter again.
         state = {name: full[id(value)] for name, value in self.model.named_parameters(remove_duplicate=False)}
-        copied = copy.deepcopy(self._empty)
+        copied = copy.deepcopy(empty)
         copied.load_state_dict(state, strict=False, assign=True)
         return copied.to(device)
 
@@ -194,7 +196,11 @@ class ParallelModel:
 
 
 def full_tensors(
-    named: Iterable[tuple[str, torch.Tensor]], device: torch.device | str = "cpu", *, keep: bool = True
+    named: Iterable[tuple[str, torch.Tensor]],
+    device: torch.device | str = "cpu",
+    *,
+    keep: bool = True,
+    copies: bool = False,
 ) -> dict[str, torch.Tensor]:
     """Gathers tensors of which each process may hold a shard; every process must call this together.
 
@@ -202,12 +208,13 @@ def full_tensors(
         named: names and tensors, in the same order everywhere.
         device: where to put them.
         keep: False on processes that only help to gather, which get none.
+        copies: copy what is there already.
     """
     gathered = {}
     for name, value in named:
         full = value.full_tensor() if isinstance(value, DTensor) else value
         if keep:
-            gathered[name] = full.detach().to(device).contiguous()
+            gathered[name] = full.detach().to(device, copy=copies and full is value).contiguous()
     return gathered
 
 
@@ -262,12 +269,28 @@ def to_xla(model: nn.Module, device: torch.device) -> nn.Module:
 def _shard(model: nn.Module, accelerator: Accelerator, compile_options: dict[str, Any] | None) -> None:
     """Shards each Transformer layer on its own, and all the rest together, where tied weights meet."""
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
+    policy = shard_precision(accelerator.device.type, accelerator.mixed_precision)
     for module in list(model.modules()):
         if isinstance(module, GradientCheckpointingLayer):
             if compile_options is not None:
                 module.compile(**compile_options)  # each on its own, as gathering is no part of a graph
-            fully_shard(module, mesh=mesh)
+            fully_shard(module, mesh=mesh, mp_policy=policy)
+    if compile_options is not None and hasattr(model, "predict_masked"):
+        # The head with its loss, so that logits are neither written in 32 bits nor kept.
+        head: Any = model
+        head.predict_masked = torch.compile(head.predict_masked, **compile_options)
     fully_shard(model, mesh=mesh)
+
+
+def shard_precision(device_type: str, mixed_precision: str) -> MixedPrecisionPolicy:
+    """Returns in which precision layers are gathered and their gradients added up over the devices.
+
+    Under bfloat16 on GPUs layers travel in 16 bits, as their products read them, and gradients are added up in 32. The
+    LayerNorms in them are rounded too, which autocast alone would not do. Embeddings and heads stay in 32 bits.
+    """
+    if device_type == "cuda" and mixed_precision == "bf16":
+        return MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    return MixedPrecisionPolicy()
 
 
 def _reshard(model: nn.Module) -> None:

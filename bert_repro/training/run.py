@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import is_tensorboard_available, is_wandb_available
+from accelerate.utils import DistributedDataParallelKwargs, is_tensorboard_available, is_wandb_available
 
 from bert_repro.configs import RunConfig
 from bert_repro.errors import NonFiniteError, UserError
@@ -219,6 +219,7 @@ def _accelerator(config: RunConfig) -> Accelerator:
             mixed_precision=config.mixed_precision,
             log_with=config.report_to if tracked else None,
             project_dir=config.output_dir,
+            kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],  # one copy of gradients less
         )
     except ValueError as error:
         raise UserError(f"--mixed_precision {config.mixed_precision}: {first_line(error)}") from error

@@ -26,12 +26,12 @@ import torch
 from accelerate import Accelerator
 from torch.distributed.tensor import DTensor
 
-from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested, UserError
+from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested
 from bert_repro.hub.revisions import RevisionUploads
 from bert_repro.training import checkpoint, training_log
 from bert_repro.training.batches import BatchSource, MicroBatch, Step, load_steps, to_device
 from bert_repro.training.checkpoint import BestModel, TrainerState
-from bert_repro.training.environment import environment, require_same_settings, stored_settings
+from bert_repro.training.environment import environment, require_same_data, require_same_settings, stored_settings
 from bert_repro.training.optimizer import accurate_norm, build_optimizer, learning_rate, set_learning_rate
 from bert_repro.training.parallelism import ParallelModel, find_non_finite, full_tensors
 from bert_repro.training.training_log import TakenStep, TrainingLog
@@ -91,6 +91,7 @@ class Trainer:
         self.reads_late = accelerator.device.type == "cuda" and can_refuse
         self._refused: torch.Tensor | None = None  # 1 from the first step on that was not finite
         self._unread: deque[TakenStep] = deque()
+        self.writer = checkpoint.Writer(behind=accelerator.device.type == "cuda")
         self.compiled_graphs = 0
         self._skipped_in_a_row = 0
         self._saved = -1  # step of the newest checkpoint
@@ -115,9 +116,11 @@ class Trainer:
                 self._run(log, received)
                 if self._saved != self.state.step:
                     self.save(upload=False, keep=self.config.save_total_limit + 1)
+                self.writer.finish()
             if received:
                 raise StopRequested(received[0])
         finally:
+            self.writer.close()
             self.parallel.unwrap()
         if self.uploads:
             self.uploads.wait()
@@ -145,6 +148,7 @@ class Trainer:
             if stop or self._due(self.config.save_steps):
                 self.save(upload=not stop)
             if stop:
+                self.writer.finish()
                 logger.info("stopped after step %d; resume with --resume_from_checkpoint latest", self.state.step)
                 raise StopRequested(received[0] if received else signal.SIGTERM)
             if self.best and self.best.should_stop:
@@ -167,6 +171,7 @@ class Trainer:
                 self._read(log)
                 if self.accelerator.num_processes == 1 and self._saved != self.state.step:
                     self.save(upload=False)
+                self.writer.finish()
                 raise ProcessKilledError(
                     f"stopped after step {self.state.step}: {error}; resume with --resume_from_checkpoint latest, "
                     "where need be with a lower --dataloader_num_workers"
@@ -182,34 +187,41 @@ class Trainer:
             upload: take it to the Hub, where the run does that.
             keep: checkpoints to keep; default: `save_total_limit`.
 
+        Beside a GPU a thread writes it from a copy while training continues; what goes wrong there is raised by the
+        next call, at the latest before the run ends.
+
         Raises:
             NonFiniteError: a weight is not finite; nothing was written.
         """
+        self.writer.finish()
         self._require_finite_weights()
         main, uploads = self.accelerator.is_main_process, self.uploads if upload else None
         if uploads:
             uploads.wait()  # the checkpoint under way may be the oldest, which goes now
-        model = self.parallel.full_model("cpu", keep=main)
-        optimizer_state = full_tensors(checkpoint.named_state(self.model, self.optimizer.optimizer), keep=main)
+        model = self.parallel.full_model("cpu", keep=main, snapshot=self.writer.behind)
+        named = checkpoint.named_state(self.model, self.optimizer.optimizer)
+        optimizer_state = full_tensors(named, keep=main, copies=self.writer.behind)
         if main:
             scaler = self.accelerator.scaler  # asked here only, since it waits for the device
-            folder = checkpoint.save(
-                self.output_dir,
-                model,
-                optimizer_state,
-                replace(
-                    self.state,
-                    scaler=scaler.state_dict() if scaler else None,
-                    data_fingerprint=dict(self.source.data_fingerprint),
-                    settings=stored_settings(self.config),
-                ),
-                tokenizer=self.tokenizer,
-                environment=environment(self.accelerator),
-                keep=keep or self.config.save_total_limit,
-                pooling=getattr(self.config, "pooling", "mean"),
+            state = replace(
+                self.state,
+                scaler=scaler.state_dict() if scaler else None,
+                data_fingerprint=dict(self.source.data_fingerprint),
+                settings=stored_settings(self.config),
             )
-            if uploads:
-                uploads.start(folder)
+            options = {
+                "tokenizer": self.tokenizer,
+                "environment": environment(self.accelerator),
+                "keep": keep or self.config.save_total_limit,
+                "pooling": getattr(self.config, "pooling", "mean"),
+            }
+
+            def write() -> None:
+                folder = checkpoint.save(self.output_dir, model, optimizer_state, state, **options)
+                if uploads:
+                    uploads.start(folder)
+
+            self.writer.start(write)
         self._saved = self.state.step
         if self.accelerator.num_processes > 1:  # on XLA even waiting for nobody compiles a graph
             self.accelerator.wait_for_everyone()
@@ -230,7 +242,7 @@ class Trainer:
     def _resume(self) -> None:
         folder = checkpoint.find(self.output_dir, self.config.resume_from_checkpoint)
         state = checkpoint.read_state(folder)
-        self._require_same_data(folder, state)
+        require_same_data(folder, state, self.source)
         require_same_settings(folder, state.settings, self.config)
         today = environment(self.accelerator)
         self.state = checkpoint.load(folder, self.model, self.optimizer.optimizer, today)
@@ -238,20 +250,6 @@ class Trainer:
         if self.accelerator.scaler is not None and self.state.scaler:
             self.accelerator.scaler.load_state_dict(self.state.scaler)
         logger.info("resuming from %s", folder)
-
-    def _require_same_data(self, folder: Path, state: TrainerState) -> None:
-        for name, before in (state.data_fingerprint or {}).items():
-            now = self.source.data_fingerprint.get(name)
-            if now != before:
-                raise UserError(
-                    f"{folder}: its run had the {name} {before}, not {now}; resume with the data and settings that it "
-                    "had, or start again with --overwrite_output_dir"
-                )
-        if state.step > self.source.total_steps:
-            raise UserError(
-                f"{folder}: its run has taken {state.step} steps, and this one is to take {self.source.total_steps} in "
-                "all; ask for more, or resume from an earlier checkpoint"
-            )
 
     def _steps(self) -> Iterator[tuple[Step, list[MicroBatch]]]:
         accelerator, config = self.accelerator, self.config

@@ -46,6 +46,7 @@ class ToyConfig(OptimizerConfig, RunConfig):
     float64: bool = _setting(False)
     nan_at: int = _setting(-1)
     pause: float = _setting(0.0)
+    beside: bool = _setting(False)
 
 
 @dataclass
@@ -122,7 +123,10 @@ def make_trainer(config: ToyConfig) -> Trainer:
     if config.float64:
         model.double()
     micro = batch_sizes(config, accelerator.num_processes, 8).micro
-    return Trainer(accelerator, model, ToySource(config, micro), config, tokenizer=ToyTokenizer())
+    trainer = Trainer(accelerator, model, ToySource(config, micro), config, tokenizer=ToyTokenizer())
+    if config.beside:  # as if the device worked beside this process
+        trainer.reads_late = trainer.writer.behind = True
+    return trainer
 
 
 def losses(config: ToyConfig) -> list[float]:

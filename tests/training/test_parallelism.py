@@ -4,7 +4,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from bert_repro.training.parallelism import ParallelModel
+from bert_repro.training.parallelism import ParallelModel, shard_precision
 
 
 class Doubled(nn.Module):
@@ -25,3 +25,10 @@ def test_many_models_in_one_process_are_each_compiled_once() -> None:
         for _ in range(2):
             assert placement.wrapped(torch.ones(width)).tolist() == [2.0] * width
         assert placement.compiled_graphs() == 1
+
+
+def test_layers_travel_in_16_bits_between_gpus_alone() -> None:
+    policy = shard_precision("cuda", "bf16")
+    assert (policy.param_dtype, policy.reduce_dtype) == (torch.bfloat16, torch.float32)
+    for device, precision in (("cpu", "bf16"), ("cuda", "no"), ("cuda", "fp16")):
+        assert shard_precision(device, precision).param_dtype is None

@@ -123,8 +123,7 @@ def test_a_step_that_is_not_finite_is_refused_before_the_update(tmp_path: Path) 
     newest = checkpoint.find(tmp_path, "latest")
     assert newest.name == "step-3"
     # Read late, as beside a GPU: the finite step behind it was begun by then, and is not taken either.
-    late = make_trainer(ToyConfig(output_dir=str(tmp_path / "late"), nan_at=30))
-    late.reads_late = True
+    late = make_trainer(ToyConfig(output_dir=str(tmp_path / "late"), nan_at=30, beside=True))
     with pytest.raises(NonFiniteError, match="stopped at step 3"):
         late.train()
     assert late.state.step == 3
@@ -138,8 +137,7 @@ def test_reading_late_changes_no_number_and_logs_every_step(tmp_path: Path) -> N
     runs = []
     for name in ("now", "late"):
         options: dict[str, Any] = {"max_steps": 11, "eval_steps": 4, "save_steps": 3, "save_total_limit": 9}
-        trainer = make_trainer(ToyConfig(output_dir=str(tmp_path / name), **options))
-        trainer.reads_late = name == "late"
+        trainer = make_trainer(ToyConfig(output_dir=str(tmp_path / name), beside=name == "late", **options))
 
         def evaluate(name: str = name, folder: Path = trainer.output_dir) -> dict[str, Any]:
             scores.setdefault(name, []).append(len(training_log.read(folder / TRAIN_LOG)))
@@ -158,6 +156,22 @@ def test_reading_late_changes_no_number_and_logs_every_step(tmp_path: Path) -> N
     for step in (3, 6, 9, 11):
         now, late = (checkpoint.read_state(trainer.output_dir / f"checkpoints/step-{step}") for trainer in runs)
         assert now.position == late.position
+        for file in ("model.safetensors", "trainer_state/optimizer.safetensors"):
+            left, right = ((trainer.output_dir / f"checkpoints/step-{step}" / file).read_bytes() for trainer in runs)
+            assert left == right  # of a snapshot: the steps after it were taken while it was written
+
+
+def test_a_checkpoint_that_cannot_be_written_in_the_thread_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Path:
+        raise UserError("the disk is full")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    trainer = make_trainer(ToyConfig(output_dir=str(tmp_path), save_steps=3, max_steps=12, beside=True))
+    with pytest.raises(UserError, match="the disk is full"):
+        trainer.train()
+    assert trainer.state.step == 6  # the next save raises it
 
 
 def test_an_absurd_learning_rate_stops_with_nothing_corrupt(tmp_path: Path) -> None:
@@ -241,12 +255,15 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     assert both == pytest.approx(losses(alone), abs=1e-10)
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
-def test_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize(
+    ("kills", "beside"),
+    [(2, True), pytest.param(50, False, marks=pytest.mark.slow), pytest.param(50, True, marks=pytest.mark.slow)],
+)
+def test_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path, kills: int, beside: bool) -> None:
     """SIGKILL, saves included: every restart finds a complete checkpoint, at most one save interval old."""
     settings = {"max_steps": 4 * kills + 8, "save_steps": 1, "pause": 0.05}
     complete = trained(ToyConfig(output_dir=str(tmp_path / "complete"), **{**settings, "pause": 0.0}))  # type: ignore[arg-type]
-    cut = {**settings, "output_dir": str(tmp_path / "cut")}
+    cut = {**settings, "output_dir": str(tmp_path / "cut"), "beside": beside}
     reached = 0
     for kill in range(kills):
         process = subprocess.Popen(
@@ -258,7 +275,7 @@ def test_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path, kil
         process.wait()
         found = int(checkpoint.find(tmp_path / "cut", "latest").name.removeprefix("step-"))
         logged = [row["step"] for row in training_log.read(tmp_path / "cut" / TRAIN_LOG)]
-        assert found >= max(logged) - 1
+        assert found >= max(logged) - (2 if beside else 1)
         reached, cut["resume_from_checkpoint"] = found, "latest"
     subprocess.run([sys.executable, str(TOY), json.dumps(cut)], env=ENVIRONMENT, check=True, stderr=subprocess.DEVNULL)
     import safetensors.torch
