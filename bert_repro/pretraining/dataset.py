@@ -42,7 +42,8 @@ _TOKEN_MULTIPLE = 128  # matrix products on a GPU are fastest at multiples of th
 class Corpus(SentenceBoundaries, Protocol):
     """What the stream reads: the boundaries, and the tokens of slices that lie inside a document."""
 
-    def gather(self, starts: npt.ArrayLike, lengths: npt.ArrayLike) -> npt.NDArray[Any]: ...  # noqa: D102
+    def gather(self, starts: npt.ArrayLike, lengths: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Returns the tokens of slices, end to end."""
 
 
 @dataclass(frozen=True)

@@ -49,11 +49,16 @@ class SentenceBoundaries(Protocol):
     """
 
     @property
-    def document_starts(self) -> Int64Array: ...  # noqa: D102
+    def document_starts(self) -> Int64Array:
+        """First token of each document, [D + 1]."""
+
     @property
-    def sentence_starts(self) -> Int64Array: ...  # noqa: D102
+    def sentence_starts(self) -> Int64Array:
+        """First token of each sentence, [N + 1]."""
+
     @property
-    def document_sentences(self) -> Int64Array: ...  # noqa: D102
+    def document_sentences(self) -> Int64Array:
+        """First sentence of each document, [D + 1]."""
 
 
 class _PairDraw(IntEnum):
