@@ -295,7 +295,7 @@ class ConversionConfig(Config):
 
     checkpoint: str = setting(
         "",
-        "Folder or archive (.zip, .tar, .tar.gz ...) with bert_model.ckpt.index, its data, bert_config.json and "
+        "Folder or archive (.zip, .tar, .tar.gz, .tar.bz2) with bert_model.ckpt.index, its data, bert_config.json and "
         "vocab.txt; or the prefix of one of several; or a folder with a pytorch_model.bin.",
         group="data",
         required="name the folder or archive of an original checkpoint",

@@ -4,16 +4,17 @@ Of an archive only the files that a conversion reads are unpacked. Links, device
 are refused, and so is what unpacks to more than a limit, by what the archive says and by what comes out of it.
 """
 
+import bz2
+import gzip
 import re
 import stat
 import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -27,10 +28,11 @@ _WANTED = re.compile(
     r".+\.(index|data-\d{5}-of-\d{5})|vocab\.txt|checkpoint|(bert_)?config\.json|tokenizer(_config)?\.json"
     r"|special_tokens_map\.json|pytorch_model(-\d{5}-of-\d{5})?\.bin|pytorch_model\.bin\.index\.json"
 )
-_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2")
 _MOST_MEMBERS = 10_000
 _LONGEST_NAME = 500
 _AT_ONCE = 1 << 20
+_LARGEST_HEADER = 1 << 20  # of a tar's member, which tarfile reads in one piece
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def _unpack(path: Path, folder: Path, limit: int) -> None:
         if error.filename not in (None, str(path)):
             raise  # of the disk that is written
         raise UserError(f"cannot be read ({error.strerror or error}); get it again") from error
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, RuntimeError,
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError,
             NotImplementedError, UnicodeDecodeError) as error:  # fmt: skip
         raise UserError(f"is damaged, encrypted or no archive ({error}); get it again") from error
 
@@ -177,7 +179,10 @@ def _unpack_zip(path: Path, folder: Path, limit: int) -> None:
 def _unpack_tar(path: Path, folder: Path, limit: int) -> None:
     size = 0
     left = limit
-    with tarfile.open(path, "r:*") as archive:
+    opened: Callable[..., IO[bytes]] = {".gz": gzip.open, ".tgz": gzip.open, ".bz2": bz2.open}.get(  # type: ignore[assignment]
+        path.suffix.lower(), open
+    )
+    with opened(path, "rb") as file, tarfile.open(fileobj=_BoundedReads(file), mode="r:") as archive:  # type: ignore[call-overload]
         for count, member in enumerate(archive, start=1):
             if not (member.isreg() or member.isdir()):
                 raise _link(member.name)
@@ -186,6 +191,19 @@ def _unpack_tar(path: Path, folder: Path, limit: int) -> None:
             target = _target(folder, member.name)
             if target is not None and member.isreg() and (source := archive.extractfile(member)) is not None:
                 left -= _copy(source, target, left)
+
+
+class _BoundedReads:
+    """A file of which nobody reads more at once than a member's header may have."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        if size > _LARGEST_HEADER:
+            raise UserError(f"holds a header of {size:,} bytes; such archives are refused")
+        return self._file.read(size)
 
 
 def _link(name: str) -> UserError:

@@ -104,6 +104,9 @@ class TensorBundle:
         for path in self._files:
             if not path.is_file():
                 raise UserError(f"{path}: no such file, and {self._index.name} needs it; {_GET_AGAIN}")
+        size = sum(path.stat().st_size for path in self._files)
+        if sum(entry.size for entry in self.entries.values()) > size:
+            raise UserError(f"{self._index}: its tensors are larger than the {size:,} bytes of data; {_GET_AGAIN}")
 
     def read(self, name: str) -> Array:
         """Reads a tensor.

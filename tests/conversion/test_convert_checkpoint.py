@@ -163,7 +163,7 @@ DAMAGE = {
     "two checkpoints": (lambda f: shutil.copy(f / FILES[0], f / "other.index"), "holds several checkpoints: bert_m"),
     "no checkpoint": (lambda f: (f / FILES[0]).unlink(), "holds no checkpoint"),
     "half an index": (lambda f: os.truncate(f / FILES[0], 100), "is no index of a TensorFlow checkpoint"),
-    "half the data": (lambda f: os.truncate(f / FILES[1], 1000), "ends beyond the end of the file"),
+    "half the data": (lambda f: os.truncate(f / FILES[1], 1000), "are larger than the 1,000 bytes of data"),
 }  # fmt: skip
 
 
@@ -187,18 +187,18 @@ def zipped(folder: Path, target: Path, name: str = "", content: bytes = b"x", mo
     return target
 
 
-def tarred(folder: Path, target: Path, name: str = "", kind: bytes = tarfile.REGTYPE) -> Path:
-    with tarfile.open(target, "w:gz") as archive:
+def tarred(folder: Path, target: Path, name: str = "", kind: bytes = tarfile.REGTYPE, content: bytes = b"") -> Path:
+    with tarfile.open(target, "w:bz2" if target.suffix == ".bz2" else "w:gz") as archive:
         archive.add(folder, folder.name)
         if name:
             entry = tarfile.TarInfo(name)
-            entry.type, entry.linkname = kind, "/etc/passwd"
-            archive.addfile(entry, io.BytesIO())
+            entry.type, entry.linkname, entry.size = kind, "/etc/passwd", len(content)
+            archive.addfile(entry, io.BytesIO(content))
     return target
 
 
 def test_archives_are_read_and_what_is_unpacked_is_removed(original, run, tmp_path):
-    for number, archive in enumerate((zipped(original, tmp_path / "a.zip"), tarred(original, tmp_path / "a.tar.gz"))):
+    for number, archive in enumerate((zipped(original, tmp_path / "a.zip"), tarred(original, tmp_path / "a.tar.bz2"))):
         code, said = run(archive, "--gelu erf", out=f"out{number}")
         assert code == 0 and "uncased (the name uncased, vocab.txt without upper case and accents)" in said
     assert run(original / "bert_model.ckpt", "--gelu erf", out="out2")[0] == 0, "a prefix names one of several"
@@ -219,6 +219,12 @@ HOSTILE = {
     "a link in a tar": (lambda f, t: tarred(f, t / "a.tgz", "vocab.txt", tarfile.SYMTYPE), "is a link or device"),
     "a hard link": (lambda f, t: tarred(f, t / "a.tgz", "vocab.txt", tarfile.LNKTYPE), "is a link or device"),
     "a device": (lambda f, t: tarred(f, t / "a.tgz", "vocab.txt", tarfile.CHRTYPE), "is a link or device"),
+    "a bomb in a tar": (
+        lambda f, t: tarred(f, t / "a.tgz", "x.data-00000-of-00001", content=bytes(2_000_000)), "unpacks to 2,0"
+    ),
+    "a large header": (
+        lambda f, t: tarred(f, t / "a.tgz", "x", tarfile.XHDTYPE, bytes(2_000_000)), "holds a header of 2,000,384 bytes"
+    ),
     "no tar": (lambda f, t: (t / "a.tar").write_bytes(b"x") and t / "a.tar", "is damaged, encrypted or no archive"),
 }  # fmt: skip
 
