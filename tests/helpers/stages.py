@@ -8,12 +8,16 @@ import contextlib
 import functools
 import importlib
 import os
+import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import tqdm.std
 
 from bert_repro import cli
 
@@ -88,6 +92,7 @@ class Process:
 
     def wait_for_stage(self) -> None:
         """Returns when the process waits at its stage."""
+        assert select.select([self._reached], [], [], PATIENCE)[0], "the process did not come to its stage"
         assert os.read(self._reached, 1) == b".", "the process ended before its stage"
 
     def go(self) -> None:
@@ -164,6 +169,9 @@ def _become(output: int, environment: Mapping[str, str]) -> None:
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     os.environ.update(environment)
+    # The lock of progress bars is shared with all processes that are forked, of which some are killed while they have it.
+    tqdm.std.TqdmDefaultWriteLock.mp_lock = None
+    tqdm.std.tqdm.set_lock(threading.RLock())
 
 
 def _wait_before(stage: str, call: int, reached: int, go: int) -> None:
