@@ -169,7 +169,7 @@ def _become(output: int, environment: Mapping[str, str]) -> None:
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     os.environ.update(environment)
-    # The lock of progress bars is shared with all processes that are forked, of which some are killed while they have it.
+    # The lock of progress bars is shared among forked processes, and some are killed while they have it.
     tqdm.std.TqdmDefaultWriteLock.mp_lock = None
     tqdm.std.tqdm.set_lock(threading.RLock())
 
