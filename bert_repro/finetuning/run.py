@@ -375,19 +375,14 @@ class Predictor:
             )
         model_class = getattr(modeling_bert_repro, self.task.head)
         loaded = load_model(model_class, dataclasses.replace(config, model_name_or_path=name), may_add_weights=False)
-        member = loaded.config
-        if config.max_seq_length > member.max_position_embeddings:
+        positions = loaded.config.max_position_embeddings
+        if config.max_seq_length > positions:
             raise UserError(
-                f"it has {member.max_position_embeddings} positions, and --max_seq_length is {config.max_seq_length}; "
-                "combine models with as many"
+                f"it has {positions} positions, and --max_seq_length is {config.max_seq_length}; name another"
             )
-        if len(tokenizer) > member.vocab_size:
-            raise UserError(
-                f"its vocabulary of {member.vocab_size} is smaller than the tokenizer's {len(tokenizer)} ids; combine "
-                "models of one vocabulary"
-            )
+        require_vocabulary(name, loaded, tokenizer)
         if self.task.label_names:
-            self.task.label_columns(member.id2label)
+            self.task.label_columns(loaded.config.id2label)
         return loaded
 
 
