@@ -8,15 +8,18 @@ also says how to publish the demo as a Space.
 """
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
 import yaml
 from transformers import AutoConfig, Pipeline, pipeline
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read as gradio is imported: nobody is counted
+import gradio as gr
 
 HERE = Path(__file__).resolve().parent
 if not (HERE / "bert_repro").exists():  # in a clone; in a Space the package lies beside this file
@@ -79,7 +82,7 @@ def load(task: str, model: str) -> Pipeline:
     if not saved.endswith(HEADS[task]):
         heads = " or ".join(f"Bert{head}" for head in HEADS[task])
         raise UserError(f"{model} is a {saved}, which cannot do this; take a {heads}.")
-    return pipeline(task, model=model)
+    return pipeline(task, model=model, model_kwargs={"use_safetensors": True})  # no pickle of strangers
 
 
 def check(found: Pipeline, *texts: str, in_windows: bool = False) -> None:
@@ -210,4 +213,6 @@ def build() -> gr.Blocks:
 
 if __name__ == "__main__":
     system = ["system-ui", "sans-serif"]  # no fonts from elsewhere
-    build().launch(theme=gr.themes.Soft(font=system, font_mono=system), css=CSS)
+    theme = gr.themes.Soft(font=system, font_mono=system)
+    theme.set(button_primary_background_fill="*primary_600", button_primary_background_fill_hover="*primary_700")
+    build().launch(theme=theme, css=CSS)  # the darker button: white on the theme's own is hard to read

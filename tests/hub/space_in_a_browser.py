@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from playwright.sync_api import Locator, Page, expect, sync_playwright
@@ -51,8 +52,7 @@ def served(models: list[str], log: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = {**os.environ, "GRADIO_SERVER_PORT": str(port), "GRADIO_ANALYTICS_ENABLED": "False"}
-    environment |= {"HF_HUB_OFFLINE": "1"}
+    environment = {**os.environ, "GRADIO_SERVER_PORT": str(port), "HF_HUB_OFFLINE": "1"}
     with log.open("w") as out:
         server = subprocess.Popen([sys.executable, str(APP), *models], env=environment, stdout=out, stderr=out)
     try:
@@ -135,11 +135,13 @@ def main(screenshots: Path, models: list[str]) -> None:
     browser_path = shutil.which("chromium")
     assert browser_path, "chromium is not installed"
     classifier = next(model for model in models if class_of(model).endswith("ForSequenceClassification"))
+    asked: set[str] = set()  # hosts
     with served(models, log) as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         for name, (width, height) in WIDTHS.items():
             page = browser.new_page(viewport={"width": width, "height": height})
             page.set_default_timeout(PATIENCE)
+            page.on("request", lambda request: asked.add(urlsplit(request.url).netloc))
             page.goto(url)
             for tab, fields in INPUTS.items():
                 sys.stdout.write(f"{name}: {wait_for_answer(use(page, tab, fields))[:200]}\n")
@@ -150,6 +152,7 @@ def main(screenshots: Path, models: list[str]) -> None:
                 page.screenshot(path=screenshots / f"{name}-message.png")
             check_wrong_models(page, classifier)
         browser.close()
+    assert asked == {urlsplit(url).netloc}, f"the page asked other hosts: {sorted(asked)}"
     assert "Traceback" not in log.read_text(), f"the server's log has a traceback: {log}"
     sys.stdout.write("every tab answered, every wrong input was answered by a message\n")
 

@@ -31,7 +31,9 @@ for (const name of names) {
     console.log(`${name} ${dtype}: ${found.slice(0, 3).map(([label, score]) => `${label} ${score?.toFixed(4) ?? ""}`).join(", ")}`);
     assert.equal(found.length > 0, answer.length > 0);
     for (const [index, [label, score]] of answer.slice(0, found.length).entries()) {
-      if (dtype === "fp32" || index === 0) assert.equal(found[index][0], label, `${name} ${dtype}: answer ${index}`);
+      // transformers.js puts an answer together from its tokens, which an uncased model has in lower case.
+      const same = found[index][0] === label || (task === "question-answering" && found[index][0] === label.toLowerCase());
+      if (dtype === "fp32" || index === 0) assert.ok(same, `${name} ${dtype}: answer ${index} is ${found[index][0]}, in Python ${label}`);
       if (score !== null && found[index][0] === label)
         assert.ok(Math.abs(found[index][1] - score) <= TOLERANCE[dtype], `${name} ${dtype}: ${label} ${found[index][1]}, PyTorch ${score}`);
     }
