@@ -20,7 +20,7 @@ export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-space test-versions test-common web test-web sbom audit check format docs docs-site bench card report wheel clean
+.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-space test-versions test-common test-libraries test-python web test-web sbom audit check format docs docs-site bench card report wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,38 @@ test-versions: $(READY) ## Published folders with nine versions of transformers,
 
 test-common: $(READY) ## transformers' own tests of every model, on our nine classes
 	$(BIN)/python tests/models/common_tests_of_transformers.py -q
+
+LIBRARIES := sentence-transformers setfit 'model2vec[distill]' peft
+
+# Their newest versions with torch as it is here; transformers is the newest that all of them accept.
+.venv-libraries/.installed: tests/hub/other_libraries.py
+	@rm -f $@
+	$(PYTHON) -m venv .venv-libraries
+	.venv-libraries/bin/python -m pip install --quiet torch -c constraints.txt
+	PIP_CONSTRAINT= .venv-libraries/bin/python -m pip install --quiet $(LIBRARIES) accelerate datasets
+	@touch $@
+
+test-libraries: $(READY) .venv-libraries/.installed ## What the documentation promises of sentence-transformers, SetFit, model2vec, peft
+	rm -rf .venv-libraries/published
+	$(BIN)/python tests/hub/other_libraries.py write .venv-libraries/published
+	HF_HUB_OFFLINE=1 .venv-libraries/bin/python -I tests/hub/other_libraries.py read .venv-libraries/published
+
+# Another Python, with the pinned versions and a CPU build of torch: uv knows where PyTorch keeps those of every Python; pip
+# takes what the machine's own settings name. Python 3.14 as soon as every pinned package has a wheel for it.
+test-python: ## The default tests under another Python, on a CPU build of torch: make test-python PYTHON=python3.13
+	$(PYTHON) -c 'import sys; print(sys.version); sys.exit(sys.version_info < (3, 11))'
+ifneq ($(UV),)
+	uv venv --quiet --seed --clear --python $(PYTHON) .venv-python
+	uv pip install --quiet --python .venv-python/bin/python --torch-backend cpu -c constraints.txt torch
+	uv pip install --quiet --python .venv-python/bin/python --torch-backend cpu -c constraints.txt -e '.[dev]'
+else
+	$(PYTHON) -m venv --clear .venv-python
+	.venv-python/bin/python -m pip install --quiet torch -c constraints.txt
+	.venv-python/bin/python -c 'import sys, torch; sys.exit(torch.version.cuda is not None)' \
+	  || { echo "torch is not a CPU build; install uv, or name a folder with one in PIP_FIND_LINKS" >&2; exit 2; }
+	.venv-python/bin/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+endif
+	.venv-python/bin/python -m pytest -n 2 --dist loadfile
 
 # The lists below are complete, so pip takes them alone; the package is installed without checking its bounds.
 .venv-lowest/.installed: constraints-lowest.txt

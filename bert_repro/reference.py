@@ -260,8 +260,9 @@ def documents() -> dict[Path, str]:
 
 
 def recipe_script(name: str) -> str:
-    """Returns the text of recipes/NAME.py: its help text and one call."""
+    """Returns the text of recipes/NAME.py: what `uv run` installs for it (PEP 723), its help text and one call."""
     return (
+        '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["bert-repro"]\n# ///\n'
         f'r"""{help_text(name, as_script=True)}"""\n\n'
         f'from bert_repro.cli import main\n\nif __name__ == "__main__":\n    main("{name}")\n'
     )

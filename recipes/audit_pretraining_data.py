@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Measures the pre-training examples that a corpus and settings give, before
 compute is spent on them.
 

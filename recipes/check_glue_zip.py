@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Checks a zip for the GLUE leaderboard before one of the few submissions is
 spent on it.
 

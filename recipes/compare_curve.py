@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Says whether a pre-training run is on track: its log beside a reference curve,
 at equal numbers of tokens.
 

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Converts a checkpoint of the original TensorFlow implementation to a published
 folder that everybody loads, without TensorFlow; or back; or an old
 pytorch_model.bin, which no other recipe opens.

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Converts TriviaQA to SQuAD's JSON, for the step before SQuAD v1.1 (paper 4.2,
 Table 2, footnote 12).
 

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Writes a finished model as ONNX, so that it runs without PyTorch.
 
     pip install onnx onnxruntime onnxscript

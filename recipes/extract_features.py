@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Writes the hidden states of a frozen BERT for every text of a file (the
 feature-based approach of paper 5.3, Table 7).
 

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Rewrites the model card of a finished run with facts that the run itself cannot
 know.
 

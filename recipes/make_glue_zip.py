@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Makes the zip that the GLUE leaderboard (gluebenchmark.com) takes from finished
 runs.
 

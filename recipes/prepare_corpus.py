@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Turns raw text into a prepared corpus: documents, text passages, sentences,
 token ids (paper 3.1).
 

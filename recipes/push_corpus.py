@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Uploads a prepared corpus to the Hugging Face Hub as a dataset, with a card
 and its manifest. A pre-training pulls it by its id, on any machine.
 

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Uploads a finished model to the Hugging Face Hub: weights, code, card and
 results, in one commit.
 

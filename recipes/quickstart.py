@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Runs the complete path in miniature: text, vocabulary, pre-training,
 fine-tuning, a published model (paper 3 and 4, made small).
 

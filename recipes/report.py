@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Writes the reproduction report: every table of the paper with our numbers
 beside its own, and how certain they are.
 

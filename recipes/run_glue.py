@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Fine-tunes a text classifier or regressor: your own .csv, .tsv or .jsonl files,
 or a task of GLUE (paper 4.1, Table 1).
 

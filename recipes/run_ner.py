@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Fine-tunes a tagger of words: your own tagged text, or CoNLL-2003 (paper 5.3,
 Table 7).
 

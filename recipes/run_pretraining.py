@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Pre-trains BERT with masked LM and next sentence prediction (paper 3.1, A.2),
 from scratch or from a checkpoint.
 

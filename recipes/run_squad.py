@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Fine-tunes a model that answers questions about passages: SQuAD v1.1 and v2.0
 (paper 4.2 and 4.3, Tables 2 and 3), or your own questions in their format.
 

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Makes the runs behind the paper's tables: Tables 1 to 8 and Figure 5, at any
 size.
 

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Fine-tunes a model that chooses the right one of four endings: SWAG (paper 4.4,
 Table 4), or your own rows in its columns.
 

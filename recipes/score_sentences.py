@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Scores sentences with a masked language model, or measures which sentence of a
 minimal pair it prefers (BLiMP).
 

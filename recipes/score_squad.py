@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Scores a file of SQuAD predictions, number by number as the official scripts
 do.
 

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-repro"]
+# ///
 r"""Trains a WordPiece vocabulary (paper 3: "WordPiece embeddings with a 30,000
 token vocabulary").
 
