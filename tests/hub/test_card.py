@@ -252,7 +252,7 @@ def test_what_cannot_become_a_card_is_refused_in_one_line(tmp_path, capsys):
     for arguments, message in (
         (f"--folder {folder} --base_model ../bert", "base_model: '../bert'"),
         (f"--folder {folder} --language English", "language: 'English'"),
-        (f"--folder {folder} --output_file {tmp_path}/file/card.md", "file/card.md"),
+        (f"--folder {folder} --output_file {tmp_path}/file/card.md", "lies below the file"),
         (f"--folder {empty}", "results.json: cannot be read"),
         (f"--folder {scored}", "its run made no model"),
     ):
