@@ -24,14 +24,16 @@ __all__ = ["console", "main", "parse"]
 logger = logging.getLogger("bert_repro")
 
 
-def main(name: str, argv: Sequence[str] | None = None, *, script: bool = True) -> NoReturn:
+def main(name: str | None = None, argv: Sequence[str] | None = None, *, script: bool = True) -> NoReturn:
     """Runs a recipe and ends the process with the exit code of the contract.
 
     Args:
-        name: a key of `RECIPES`.
+        name: a key of `RECIPES`; default: the name of the script, for `accelerate launch --tpu recipes/NAME.py`, which
+            calls this function of the script in each process.
         argv: arguments; default: those of the process.
         script: whether a script of `recipes/` was called; the examples of `--help` are then written as such calls.
     """
+    name = name or Path(sys.argv[0]).stem
     with stop_on_signals():
         _log_on_main_process()
         try:

@@ -6,7 +6,6 @@ Memory holds a few batches, however long the input is.
 
 import json
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -26,6 +25,7 @@ from bert_repro.tasks.encoding import join, require_length, special_ids, token_i
 from bert_repro.training.batches import collate_features, to_device
 from bert_repro.training.model_loading import load_pretrained, require_vocabulary
 from bert_repro.utils.files import atomic_path
+from bert_repro.utils.process import world_size
 from bert_repro.utils.readers import half_surrogate, numbered_lines, parse_json
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def resolve_layers(names: Sequence[str], num_layers: int) -> tuple[int, ...]:
 
 
 def _check(config: ExtractionConfig) -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if world_size() > 1:
         raise UserError("extract_features runs in one process; split the input to use several devices")
     if not Path(config.input_file).is_file():
         raise UserError(f"--input_file {config.input_file}: no such file")

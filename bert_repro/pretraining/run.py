@@ -1,7 +1,6 @@
 """Pre-trains a BERT with its MLM and NSP heads on a prepared corpus and publishes it (paper 3.1, A.2)."""
 
 import logging
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -32,6 +31,7 @@ from bert_repro.training.batches import batch_sizes
 from bert_repro.training.performance import assumed_speed, pretraining_flops_per_token
 from bert_repro.training.trainer import Trainer
 from bert_repro.utils.files import SAMPLE_INDEX
+from bert_repro.utils.process import world_size
 from bert_repro.utils.randomness import torch_seed
 
 logger = logging.getLogger("bert_repro")
@@ -216,7 +216,7 @@ def new_model_config(config: PretrainingConfig, vocab_size: int, pad_token_id: i
 def _dry_run(
     config: PretrainingConfig, corpus: PreparedCorpus, documents: npt.NDArray[np.int64], tokenizer: Any
 ) -> RunResults:
-    devices = int(os.environ.get("WORLD_SIZE", "1"))
+    devices = world_size()
     name = config.model_name_or_path
     shape = load_config(name) if name else new_model_config(config, len(tokenizer))
     tokens = int(np.diff(corpus.document_starts)[documents].sum())

@@ -6,7 +6,6 @@ killed resumes from its newest checkpoint, in whichever process comes next. `--d
 
 import functools
 import logging
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -35,6 +34,7 @@ from bert_repro.reproduction.suite import (
 )
 from bert_repro.tasks import get_task
 from bert_repro.training.performance import assumed_speed, flops_per_token, pretraining_flops_per_token
+from bert_repro.utils.process import world_size
 
 logger = logging.getLogger("bert_repro")
 
@@ -82,7 +82,7 @@ def refuse_launcher() -> None:
     Raises:
         UserError: it is.
     """
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    processes = world_size()
     if processes > 1:
         raise UserError(
             f"run_study was started as {processes} processes by a launcher, but each run of a study is one process; "

@@ -6,6 +6,7 @@ instead, and answered by a checkpoint at the end of the step. status.json surviv
 into 1.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,12 +29,12 @@ T = TypeVar("T")
 
 def rank() -> int:
     """Returns the number of this process, as its launcher gave it; 0 where there is one process."""
-    return int(os.environ.get("RANK", "0"))
+    return _of_launch("RANK", "global_ordinal", 0)
 
 
 def world_size() -> int:
     """Returns how many processes the launcher started."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _of_launch("WORLD_SIZE", "world_size", 1)
 
 
 def is_main_process() -> bool:
@@ -42,7 +44,21 @@ def is_main_process() -> bool:
 
 def is_local_main_process() -> bool:
     """Returns whether this is the process that does what is done once on each machine."""
-    return int(os.environ.get("LOCAL_RANK", "0")) == 0
+    return _of_launch("LOCAL_RANK", "local_ordinal", 0) == 0
+
+
+@cache
+def _tpu(name: str) -> int:
+    # Asked once: loader processes, which are forks, must not touch the device.
+    runtime = importlib.import_module("torch_xla.runtime")
+    return int(getattr(runtime, name)())
+
+
+def _of_launch(variable: str, on_tpu: str, alone: int) -> int:
+    """Reads what a launcher says in the environment; on TPUs, where it says nothing, torch_xla knows."""
+    if variable not in os.environ and "torch_xla" in sys.modules and os.environ.get("PJRT_DEVICE") == "TPU":
+        return _tpu(on_tpu)
+    return int(os.environ.get(variable, alone))
 
 
 def broadcast(value: T) -> T:

@@ -1,10 +1,14 @@
 """Signals and a reader that goes away end a recipe where it is, and a training loop at the end of its step."""
 
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import types
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,3 +54,38 @@ def test_a_killed_main_process_is_reported_by_the_others(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "status.json").read_text()) == {"code": 137, "reason": "the main process was killed"}
     process.record_outcome(str(tmp_path), 0, "done")
     assert process.recorded_exit_code(tmp_path) == 137
+
+
+def test_processes_on_tpus_are_numbered_by_torch_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def says(name: str, value: int) -> Any:
+        return lambda: asked.append(name) or value
+
+    runtime = types.ModuleType("torch_xla.runtime")
+    for name, value in {"global_ordinal": 5, "local_ordinal": 1, "world_size": 8}.items():
+        setattr(runtime, name, says(name, value))
+    monkeypatch.setitem(sys.modules, "torch_xla", types.ModuleType("torch_xla"))
+    monkeypatch.setitem(sys.modules, "torch_xla.runtime", runtime)
+    for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+    process._tpu.cache_clear()
+    assert (process.rank(), process.world_size()) == (0, 1) and not asked  # the CPU of `make test-xla`
+    monkeypatch.setenv("PJRT_DEVICE", "TPU")
+    for _ in range(2):
+        assert (process.rank(), process.world_size()) == (5, 8)
+        assert not process.is_main_process() and not process.is_local_main_process()
+    assert len(asked) == 3  # loader processes, forks of this one, ask no device
+    monkeypatch.setenv("RANK", "2")
+    assert process.rank() == 2
+    process._tpu.cache_clear()
+
+
+def test_a_recipe_started_on_tpus_is_known_by_its_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`accelerate launch --tpu` imports the script and calls its `main` without arguments."""
+    script = Path(__file__).parents[2] / "recipes" / "run_pretraining.py"
+    monkeypatch.syspath_prepend(str(script.parent))
+    monkeypatch.setattr(sys, "argv", [str(script), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module("run_pretraining").main()
+    assert ended.value.code == 0
