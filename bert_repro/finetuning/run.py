@@ -377,9 +377,7 @@ class Predictor:
         loaded = load_model(model_class, dataclasses.replace(config, model_name_or_path=name), may_add_weights=False)
         positions = loaded.config.max_position_embeddings
         if config.max_seq_length > positions:
-            raise UserError(
-                f"it has {positions} positions, and --max_seq_length is {config.max_seq_length}; name another"
-            )
+            raise UserError(f"it has {positions} positions, and --max_seq_length is {config.max_seq_length}")
         require_vocabulary(name, loaded, tokenizer)
         if self.task.label_names:
             self.task.label_columns(loaded.config.id2label)
