@@ -9,6 +9,7 @@ Shape legend: `B` sequences, `S` columns of a padded batch, `T` tokens of all se
 
 import itertools
 import math
+import multiprocessing.connection
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from bert_repro.utils.process import leave_signals_to_parent, without_child_sign
 from bert_repro.utils.ragged import Int64Array, pad, places_in_row, row_starts
 
 IGNORE_INDEX = -100
+_SECONDS_TO_END = 5.0
 
 IntArray = npt.NDArray[np.integer]
 Batch = dict[str, Any]
@@ -336,7 +338,9 @@ def _steps(loaded: Any, count: int) -> Iterator[tuple[Step, list[MicroBatch]]]:
                 raise item
             yield item
     except (RuntimeError, OSError, EOFError) as error:  # of the loader, or of a tensor that can no longer be fetched
-        if all(process.is_alive() for process in getattr(loaded, "_workers", ())):
+        # Its connections close a moment before a killed process is gone.
+        processes = [process.sentinel for process in getattr(loaded, "_workers", ())]
+        if not processes or not multiprocessing.connection.wait(processes, timeout=_SECONDS_TO_END):
             raise
         raise ProcessKilledError("a process that loads data was killed, most often for want of memory") from error
 
