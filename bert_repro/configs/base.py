@@ -207,13 +207,13 @@ def require_places(config: Config) -> None:
                 continue
             except (OSError, ValueError) as error:  # too long a name, a loop of links, a null byte
                 reason = error.strerror if isinstance(error, OSError) else error
-                raise UserError(f"--{item.name} {shown(name)}: {reason}; name another place") from error
+                raise UserError(f"--{item.name} {name}: {reason}; name another place") from error
             is_output_file = path == Path(name) and item.name.endswith("_file")
             if is_output_file and stat.S_ISDIR(mode):
-                raise UserError(f"--{item.name} {shown(name)} is a folder; name a file")
+                raise UserError(f"--{item.name} {name} is a folder; name a file")
             if not is_output_file and not stat.S_ISDIR(mode):
-                below = "is a file" if path == Path(name) else f"lies below the file {shown(str(path))}"
-                raise UserError(f"--{item.name} {shown(name)} {below}; name a folder")
+                below = "is a file" if path == Path(name) else f"lies below the file {path}"
+                raise UserError(f"--{item.name} {name} {below}; name a folder")
             break
 
 

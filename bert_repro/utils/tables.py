@@ -20,7 +20,7 @@ logger = logging.getLogger("bert_repro")
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json")
 _OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs"}  # of a .csv file, beside the comma
-_LARGEST_UNPACKED = 500_000_000  # characters of a compressed table, which is read into memory
+_LARGEST_UNPACKED = 100_000_000  # characters of a compressed table, which is read into memory
 
 
 @dataclass(frozen=True)
