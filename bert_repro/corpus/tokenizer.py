@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bert_repro.configs import TokenizerConfig
 from bert_repro.corpus.cleaning import passages
@@ -189,13 +189,26 @@ def check_tokenizer_files(folder: Path) -> None:
     fix = "get the tokenizer's files again"
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
         if (folder / name).is_file():
-            read_json_object(folder / name, damaged=fix)
+            content = read_json_object(folder / name, damaged=fix)
+            if name == "tokenizer.json":
+                _check_ids(folder / name, content.get("model"), fix)
     if (folder / "tokenizer.json").is_file():
         try:
             Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # the library raises nothing more exact
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"{folder / 'tokenizer.json'}: is damaged ({reason}); {fix}") from error
+
+
+def _check_ids(path: Path, model: Any, fix: str) -> None:
+    """Refuses ids with gaps, for which libraries would make room, and a vocabulary without its unknown token."""
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocab, dict):
+        return  # another kind of model, which is refused by its name
+    if not all(type(index) is int for index in vocab.values()) or sorted(vocab.values()) != list(range(len(vocab))):
+        raise UserError(f"{path}: the ids of its {len(vocab)} entries are not 0 to {len(vocab) - 1}; {fix}")
+    if model.get("unk_token") not in vocab:
+        raise UserError(f"{path}: the unknown token {shown(model.get('unk_token'))} is not among its entries; {fix}")
 
 
 def tokenizer_fingerprint(tokenizer: "PreTrainedTokenizerFast") -> str:

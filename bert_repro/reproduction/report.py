@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro.configs import ReportConfig
+from bert_repro.errors import UserError
 from bert_repro.reproduction.collect import FinishedRun, collect
 from bert_repro.reproduction.conditions import Conditions, row_conditions
 from bert_repro.reproduction.orderings import APPEARS, HIDDEN, NOT_MEASURABLE, NOT_RUN, REVERSED, Ordering, orderings
@@ -34,7 +35,10 @@ def write_report(config: ReportConfig) -> None:
     Raises:
         UserError: see `collect`, or the folder cannot be written.
     """
-    files = report_files(collect(Path(config.runs_dir)))
+    runs = collect(Path(config.runs_dir))
+    if not runs:
+        raise UserError(f"--runs_dir {config.runs_dir}: no results.json below it; name the folder of finished runs")
+    files = report_files(runs)
     folder = Path(config.report_dir)
     with atomic_files(folder) as unfinished:
         (unfinished / PLOTS).mkdir()

@@ -249,3 +249,18 @@ def assigned_characters():
 def squad_texts(path):
     articles = json.loads(path.read_text(encoding="utf-8"))["data"]
     return [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda vocab: vocab.update({"[MASK]": 10**9}), r"the ids of its \d+ entries are not 0 to \d+"),
+        (lambda vocab: vocab.update({"more": vocab.pop("[UNK]")}), r"the unknown token '\[UNK\]' is not among its"),
+    ],
+)
+def test_a_saved_vocabulary_with_gaps_or_without_its_unknown_token_is_refused(world, tmp_path, change, message):
+    state = json.loads((world.tokenizer / "tokenizer.json").read_text())
+    change(state["model"]["vocab"])
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    with pytest.raises(UserError, match=message):
+        load_tokenizer(tmp_path)

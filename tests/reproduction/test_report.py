@@ -155,16 +155,19 @@ def test_a_plot_of_runs_that_are_gone_goes_too(tmp_path):
     assert not list((tmp_path / "report" / "plots").glob("*.svg"))
 
 
-def test_without_runs_everything_is_not_run(tmp_path):
-    (tmp_path / "runs").mkdir()
-    assert report(tmp_path / "runs", tmp_path / "report") == 0
-    text = (tmp_path / "report" / "report.md").read_text()
+def test_without_runs_everything_is_not_run_and_the_recipe_says_so(tmp_path, capsys):
+    files = report_files([])
+    text = files["report.md"]
     assert "0 appear, 0 do not appear, 0 are not" in text
     assert "ours − paper" not in text and text.count("| paper |") == 0  # every table is folded into one line
     assert all(f"Table {number} (" in text.split("\n## Not run\n")[1] for number in range(1, 9))
-    numbers = json.loads((tmp_path / "report" / "numbers.json").read_text())
+    numbers = json.loads(files["numbers.json"])
     assert {row.get("ours", "not run") for table in numbers["tables"] for row in table["rows"]} == {"not run"}
-    Page((tmp_path / "report" / "index.html").read_text())
+    Page(files["index.html"])
+    (tmp_path / "runs").mkdir()
+    assert report(tmp_path / "runs", tmp_path / "report") == 2
+    assert "no results.json below it; name the folder of finished runs" in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()
 
 
 def test_a_run_of_no_study_fills_nothing(tmp_path):

@@ -82,7 +82,9 @@ def find_answers(context: str, names: Sequence[str]) -> list[dict[str, Any]]:
     Case and the kind of white space do not count, and a name is a name only between other characters than letters and
     digits. Where several begin, the longest counts.
     """
-    longest_first = sorted({name.strip() for name in names} - {""}, key=lambda name: (-len(name), name))
+    # No name that cannot be there, however long, becomes a pattern.
+    fitting = {name.strip() for name in names if len("".join(name.split())) <= len(context)}
+    longest_first = sorted(fitting - {""}, key=lambda name: (-len(name), name))
     if not longest_first:
         return []
     patterns = (r"\s+".join(map(re.escape, name.split())) for name in longest_first)
