@@ -25,7 +25,7 @@ from typing import Any as _Any
 from . import registration as _registration
 
 if _TYPE_CHECKING:
-    from .api import finetune, pretrain
+    from .api import finetune, predict, pretrain
     from .configs import (
         CorpusConfig,
         ExampleConfig,
@@ -90,6 +90,7 @@ __all__ = [
     "export_checkpoint",
     "finetune",
     "load_metric",
+    "predict",
     "prepare_corpus",
     "pretrain",
     "read_results",
@@ -118,6 +119,7 @@ _HOMES = {
     "read_results": "results",
     "export_checkpoint": "hub.export",
     "finetune": "api",
+    "predict": "api",
     "pretrain": "api",
     "load_metric": "tasks.metrics",
     "prepare_corpus": "corpus.prepare",

@@ -6,7 +6,8 @@ The recipes run the same code; the settings are those of docs/CONFIGURATION.md. 
 
 import logging
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -17,12 +18,14 @@ from bert_repro.configs import (
     FinetuningConfig,
     GlueConfig,
     NerConfig,
+    PredictConfig,
     PretrainingConfig,
     SquadConfig,
     SwagConfig,
+    require_checkpoints,
 )
 from bert_repro.errors import UserError
-from bert_repro.in_memory_data import Data, Family, family_of, lacks_answers, write_split
+from bert_repro.in_memory_data import Data, Family, family_of, write_split
 from bert_repro.presets import preset_values
 from bert_repro.recipes import RECIPES
 from bert_repro.results import RunResults
@@ -137,6 +140,37 @@ def finetune(
     return _run(next(name for kind, name in _RECIPE_OF.items() if isinstance(config, kind)), config)
 
 
+def predict(model: str | Path, data: Data | Sequence[str], **settings: Any) -> list[dict[str, Any]]:
+    """Returns what a fine-tuned model says about texts, questions or choices.
+
+        import bert_repro
+
+        for row in bert_repro.predict("runs/moods", ["A warm evening.", "The glass was cold."]):
+            print(row["text"], row["prediction"], row["probability"])
+
+    Args:
+        model: folder or Hub id of the model.
+        data: texts; or what `finetune` takes, with the columns that the model was trained on.
+        settings: of `bert_repro.configs.PredictConfig`, by name.
+
+    Returns:
+        A row for each text, in order: the text, `label` where the data has it, `prediction`, `probability` and, where
+        there are few answers, the `probabilities` of all.
+
+    Raises:
+        UserError: the model is not fine-tuned, or the data is not as its task needs it.
+    """
+    from bert_repro.finetuning.predict import predictions_of
+
+    if not isinstance(data, str | Path | Mapping) and all(isinstance(text, str) for text in data):
+        data = [{"text": text} for text in data]
+    with tempfile.TemporaryDirectory(prefix="bert-repro-") as folder:
+        path = write_split(data, "texts", Path(folder), "data")
+        config = PredictConfig(model_name_or_path=str(model), input_file=str(path), **settings)
+        require_checkpoints(config)
+        return predictions_of(config)
+
+
 def _with_data(data: dict[str, Data], preset: str | None, settings: dict[str, Any]) -> FinetuningConfig:
     """Makes the configuration for data given as objects or files."""
     if not data:
@@ -145,9 +179,6 @@ def _with_data(data: dict[str, Data], preset: str | None, settings: dict[str, An
     output_dir = settings.setdefault("output_dir", "runs/run")
     for split, content in data.items():
         settings[f"{split}_file"] = str(write_split(content, family, Path(f"{output_dir}-data"), split))
-    if family == "questions":
-        without = any(lacks_answers(content) for split, content in data.items() if split != "test")
-        settings.setdefault("task_name", "squad_v2" if without else "squad")
     return _configured(_CONFIG_OF[family], preset, settings)
 
 

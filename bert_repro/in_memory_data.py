@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
 
 from bert_repro.errors import UserError
 from bert_repro.utils.files import write_text
+from bert_repro.utils.readers import numbered_lines
 
 if TYPE_CHECKING:
     import datasets
@@ -23,12 +24,31 @@ _TAGS = ("tags", "ner_tags", "labels")
 def family_of(data: Data) -> Family:
     """Returns what kind of task data is for, by its columns or, of a file, by its name."""
     if isinstance(data, str | Path):
-        ending = Path(data).suffix
-        return "questions" if ending == ".json" else "tags" if ending in (".txt", ".conll", ".bio") else "texts"
+        path = Path(data)
+        if path.suffix in (".txt", ".conll", ".bio"):
+            return "tags"
+        about_passages = path.suffix == ".json" or {"question", "context"} <= _columns_of(path)
+        return "questions" if about_passages else "texts"
     columns = next(_rows(data)).keys()
     if {"question", "context"} <= columns:
         return "questions"
     return "tags" if columns & set(_WORDS) and columns & set(_TAGS) else "texts"
+
+
+def _columns_of(path: Path) -> set[str]:
+    """Returns the names of the columns of a table, from its first line; none where it cannot be read as one."""
+    try:
+        first = next((line for _, line in numbered_lines(path)), "")
+    except UserError:
+        return set()  # whoever reads the file says what is wrong with it
+    if path.suffix in (".jsonl", ".json"):
+        try:
+            row = json.loads(first)
+        except ValueError:
+            return set()
+        return set(row) if isinstance(row, dict) else set()
+    delimiters = "\t" if path.suffix == ".tsv" else ",;\t"
+    return {name.strip('" ') for delimiter in delimiters for name in first.split(delimiter)}
 
 
 def write_split(data: Data, family: Family, folder: Path, split: str) -> Path:
@@ -52,20 +72,6 @@ def write_split(data: Data, family: Family, folder: Path, split: str) -> Path:
         path, text = folder / f"{split}.json", json.dumps({"version": "bert_repro", "data": _articles(rows)})
     write_text(path, text)
     return path
-
-
-def lacks_answers(data: Data) -> bool:
-    """Returns whether some question has no answer, as in SQuAD v2.0."""
-    if not isinstance(data, str | Path):
-        return any(not row["answers"]["text"] for row in _rows(data) if "answers" in row)
-    try:
-        articles = json.loads(Path(data).read_text(encoding="utf-8"))["data"]
-        return any(
-            question.get("is_impossible")
-            for article in articles for paragraph in article["paragraphs"] for question in paragraph["qas"]
-        )  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError):
-        return False  # the reader of the task says what is wrong with the file
 
 
 def _rows(data: Any) -> Iterator[Row]:
@@ -128,7 +134,13 @@ def _articles(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _paragraph(row: Row, number: int) -> dict[str, Any]:
     question: dict[str, Any] = {"id": str(row.get("id", number)), "question": row["question"]}
-    if "answers" in row:
+    if "answer" in row:  # a text of the passage, as in a table
+        text = str(row["answer"] or "")
+        place = str(row["context"]).find(text)
+        if place < 0:
+            raise UserError(f"row {number}: answer {text[:60]!r} is not in its context; copy it from there")
+        question |= {"answers": [{"text": text, "answer_start": place}] * bool(text), "is_impossible": not text}
+    elif "answers" in row:
         texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
         answers = [{"text": text, "answer_start": int(start)} for text, start in zip(texts, starts, strict=True)]
         question |= {"answers": answers, "is_impossible": not answers}

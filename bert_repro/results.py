@@ -158,7 +158,10 @@ class RunResults(TypedDict, total=False):
     train: TrainResults
     sweep: SweepResults
     deviations: Annotated[dict[str, str], "departures of the data or model from the paper: name -> sentence"]
-    data: Annotated[dict[str, Any], "dataset (id on the Hub), config, license, language, counts ..."]
+    data: Annotated[
+        dict[str, Any],
+        "dataset (id on the Hub), title, files, license, language, example, counts ...",
+    ]
     model: ModelResults
     base_model: Annotated[str | None, "id on the Hub of the weights that training began from"]
     license: Annotated[str, "of the weights"]

@@ -6,7 +6,8 @@ r"""Writes a finished model as ONNX, so that it runs without PyTorch.
 
     pip install onnx onnxruntime onnxscript
     python recipes/export_onnx.py --folder runs/mrpc
-    python recipes/export_onnx.py --folder runs/mrpc --dtypes fp32 fp16 q8 --data_dir glue_data
+    python recipes/export_onnx.py --folder runs/mrpc --dtypes fp32 fp16 q8 \
+      --data_dir glue_data
 
 Every head, any batch size and length up to the model's maximum; a model with a
 BiLSTM is refused. The files go to onnx/ in the folder, where the Hub and

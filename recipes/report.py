@@ -14,8 +14,8 @@ writes index.html (one file, no network), report.md, numbers.json and plots/ to
 orderings of the paper appear in our numbers, which do not, and which were
 never tried. The same results give the same bytes. A results.json of another
 run is counted and fills no entry; to give it one, add to it
-"study": {"size_preset": "mine", "table_entries": [{"table": 2, "row": "BERT-base",
-"column": "dev F1"}]}.
+"study": {"size_preset": "mine", "table_entries":
+[{"table": 2, "row": "BERT-base", "column": "dev F1"}]}.
 
 Expected: a page to open in a browser, runs/report/index.html. In a checkout,
 make report rebuilds docs/report byte for byte from docs/report/runs.

@@ -20,7 +20,9 @@ Without accelerate launch the same command runs on one device. Tasks: squad
 (batch 32, 3 epochs), squad_v2 (batch 48, 2 epochs), learning rate 5e-5, all
 the paper's. The data comes from the Hub (rajpurkar/squad, rajpurkar/squad_v2),
 with --data_dir from the folder of train-v1.1.json, dev-v1.1.json ..., or from
---train_file, --validation_file, --test_file. Writes predictions.json,
+--train_file, --validation_file, --test_file: SQuAD's .json, or .csv, .tsv and
+.jsonl with question, context and answer (empty for none). Files and finished
+models say themselves which task they are for. Writes predictions.json,
 nbest_predictions.json and, for v2.0, null_odds.json, as the official scripts
 take them. For v2.0 the threshold on the null score is chosen on the dev set,
 as in the paper, and stored in the model; the scores at 0 are reported too.

@@ -13,10 +13,10 @@ minimal pair it prefers (BLiMP).
       --model_name_or_path google-bert/bert-base-uncased \
       --output_dir runs/blimp
 
-The score is the pseudo-log-likelihood: every token is masked, one at a time, and the
-logarithms of its probability are added up (Salazar et al., 2020). By default
-the later pieces of the same word are masked too (Kauf and Ivanova, 2023);
---method original masks one token only. Scores of sentences of different
+The score is the pseudo-log-likelihood: every token is masked, one at a time,
+and the logarithms of its probability are added up (Salazar et al., 2020). By
+default the later pieces of the same word are masked too (Kauf and Ivanova,
+2023); --method original masks one token only. Scores of sentences of different
 lengths do not compare directly.
 
 Expected: scores.jsonl, one object per text with the sum and every token's

@@ -83,9 +83,10 @@ def test_columns_say_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     question = {"id": "q", "question": "Who?", "context": "Ada.", "answers": {"text": ["Ada"], "answer_start": [0]}}
     config = seen(monkeypatch, model="m", validation=[question], output_dir=out)
     assert isinstance(config, SquadConfig)
-    assert config.task_name == "squad"
-    unanswerable = question | {"answers": {"text": [], "answer_start": []}}
-    assert seen(monkeypatch, model="m", train=[question, unanswerable], output_dir=out).task_name == "squad_v2"
+    assert Path(str(config.validation_file)).suffix == ".json"
+    unanswerable = question | {"id": "r", "answers": {"text": [], "answer_start": []}}
+    config = seen(monkeypatch, model="m", train=[question, unanswerable], output_dir=out)
+    assert configured_task(config).name == "squad_v2"
 
 
 @pytest.mark.parametrize(("texts", "name"), [([["Ada"]], "squad"), ([["Ada"], []], "squad_v2")])

@@ -278,7 +278,7 @@ def test_the_end_of_a_run_says_where_everything_is_and_what_to_type_next(
     scores, model, predict, upload = capsys.readouterr().err.splitlines()
     assert scores == "f1 0.9, accuracy 0.8676 on validation"
     assert model == f"model, card and scores: {folder} (README.md, results.json)"
-    for line, name in ((predict, "run_glue"), (upload, "push_to_hub")):
+    for line, name in ((predict, "predict"), (upload, "push_to_hub")):
         program, recipe, *arguments = line.removeprefix("next:").split()
         assert (program, recipe) == ("bert-repro", name)
         cli.parse(RECIPES[recipe].config, arguments)

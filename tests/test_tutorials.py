@@ -1,6 +1,6 @@
 """The tutorials run as written, on tiny data: a small model takes the place of the Hub's, a few steps for thousands."""
 
-import json
+import io
 import re
 import shlex
 from collections.abc import Callable
@@ -30,20 +30,21 @@ def write_classification(folder: Path) -> None:
     rows = [f'"the {word} stone sings slowly",{label}' for word in ("old", "bright", "small") for label in CLASSES]
     for name in ("train", "dev"):
         (folder / f"{name}.csv").write_text("text,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    (folder / "new.csv").write_text("text\nthe old bird sings\nthe river falls\n", encoding="utf-8")
+    (folder / "new.csv").write_text("ticket,text\n7,the old bird sings\n9,the river falls\n", encoding="utf-8")
 
 
 def write_tags(folder: Path) -> None:
     for name in ("train", "dev"):
         (folder / f"{name}.txt").write_text("the O\nriver B-LOC\nfalls O\n\nthe O\nbird B-PER\nsings O\n\n" * 4)
+    (folder / "new.txt").write_text("The river falls.\nthe bird\n")
 
 
 def write_questions(folder: Path) -> None:
-    answer = {"text": "old house", "answer_start": PASSAGE.index("old house")}
-    questions = [{"id": str(number), "question": "what falls ?", "answers": [answer]} for number in range(6)]
-    article = {"title": "rivers", "paragraphs": [{"context": PASSAGE, "qas": questions}]}
+    rows = [f"what falls ?,{PASSAGE},old house", f"where is the glass ?,{PASSAGE},"] * 3
     for name in ("train", "dev"):
-        (folder / f"{name}.json").write_text(json.dumps({"version": "1.1", "data": [article]}))
+        (folder / f"{name}.csv").write_text("\n".join(["question,context,answer", *rows]) + "\n")
+    (folder / "questions.txt").write_text("what falls ?\nwhere ?\n")
+    (folder / "handbook.txt").write_text(PASSAGE)
 
 
 def write_nothing(folder: Path) -> None:
@@ -77,6 +78,9 @@ def test_the_tutorial_runs(
             exec(compile(text, f"{page}.md", "exec"), {})
             continue
         for command in re.sub(r"\\\n\s*", " ", text).strip().splitlines():
+            if " | " in command:
+                said, command = command.split(" | ")
+                monkeypatch.setattr("sys.stdin", io.StringIO(shlex.split(said)[1]))
             words = shlex.split(HUB_MODEL.sub(str(model), command))
             assert words[0] == "bert-repro", command
             arguments = [SMALLER.get(flag, word) for flag, word in pairwise(words[1:])]

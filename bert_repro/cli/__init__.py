@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bert_repro.cli.arguments import parse
-from bert_repro.configs import FinetuningConfig, SquadConfig
+from bert_repro.configs import FinetuningConfig
 from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested, UserError, outcome
 from bert_repro.recipes import RECIPES, SHORT_NAMES, help_text
 from bert_repro.utils.process import is_main_process, stop_on_signals
@@ -130,7 +130,7 @@ def closing_lines(recipe: str, config: Any, result: Any, *, as_script: bool) -> 
     lines = _lines(recipe, config, result)
     scores = _scores(result) if isinstance(result, Mapping) else ""
     folder = getattr(config, "output_dir", "")
-    names = ("prepare_corpus", "audit_pretraining_data", "run_pretraining", "run_glue", "push_to_hub", recipe)
+    names = ("prepare_corpus", "audit_pretraining_data", "run_pretraining", "run_glue", "predict", "push_to_hub")
     calls = {name: f"python recipes/{name}.py" if as_script else f"bert-repro {name}" for name in names}
     filled = [line.format(folder=folder, name=Path(folder).name, **calls) for line in lines]
     return [scores, *filled] if scores and filled else filled
@@ -151,16 +151,14 @@ def _lines(recipe: str, config: Any, result: Any) -> list[str]:
     if recipe == "run_pretraining":
         return [
             *_MODEL,
-            "next: {run_glue} --model_name_or_path {folder} --train_file FILE --validation_file FILE --do_train "
-            "--do_eval --output_dir runs/my-classifier",
+            "next: {run_glue} --model_name_or_path {folder} --train_file FILE --validation_file FILE "
+            "--output_dir runs/my-classifier",
             f"      {_UPLOAD}",
         ]
     if isinstance(config, FinetuningConfig) and config.do_train:
-        task = f"--task_name {result['task']} " if isinstance(config, SquadConfig) else ""
         return [
             *_MODEL,
-            f"next: {{{recipe}}} --model_name_or_path {{folder}} {task}--test_file FILE --do_predict --output_dir "
-            "{folder}-predictions",
+            "next: {predict} --model_name_or_path {folder} --input_file FILE --output_file answers.csv",
             f"      {_UPLOAD}",
         ]
     if isinstance(config, FinetuningConfig):

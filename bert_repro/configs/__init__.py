@@ -21,6 +21,7 @@ from bert_repro.configs.base import (
 )
 from bert_repro.configs.corpus import CorpusConfig, TextConfig, TokenizerConfig
 from bert_repro.configs.finetuning import SWEPT, CustomDataConfig, FinetuningConfig
+from bert_repro.configs.prediction import PredictConfig
 from bert_repro.configs.pretraining import AuditConfig, CurveComparisonConfig, ExampleConfig, Phase, PretrainingConfig
 from bert_repro.configs.publishing import (
     CardConfig,
@@ -75,6 +76,7 @@ __all__ = [  # noqa: RUF022 - the order of the configuration reference
     "GlueConfig",
     "SwagConfig",
     "NerConfig",
+    "PredictConfig",
     "ExtractionConfig",
     "SentenceScoringConfig",
     "SquadConfig",

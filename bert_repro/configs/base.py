@@ -141,6 +141,8 @@ class Config:
 
     def __post_init__(self) -> None:
         for item in fields(self):
+            if isinstance(item.default, tuple) and isinstance(getattr(self, item.name), str):
+                object.__setattr__(self, item.name, (getattr(self, item.name),))  # one value, as Python code gives it
             self._accept_earlier_value(item.name, item.metadata["choice_aliases"])
             self._check(item)
         self.validate()
@@ -149,9 +151,11 @@ class Config:
         name, value, allowed = item.name, getattr(self, item.name), item.metadata
         if allowed["required"] and value in ("", ()):
             raise UserError(f"--{name} is missing; {allowed['required']}")
-        if allowed["choices"] and value is not None and value not in allowed["choices"] and value != item.default:
-            raise UserError(f"--{name} is {shown(value)}; it must be one of: {', '.join(allowed['choices'])}")
-        for number in value if isinstance(value, tuple) else (value,):
+        values = value if isinstance(value, tuple) else (value,)
+        for one in values if allowed["choices"] and value not in (None, item.default) else ():
+            if one not in allowed["choices"]:
+                raise UserError(f"--{name} is {shown(one)}; it must be one of: {', '.join(allowed['choices'])}")
+        for number in values:
             if not isinstance(number, int | float) or isinstance(number, bool):
                 continue
             if isinstance(number, float) and not math.isfinite(number):

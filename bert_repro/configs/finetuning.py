@@ -304,8 +304,11 @@ class CustomDataConfig(FinetuningConfig):
             not divides or self.validation_file is None,
             "--validation_fraction and --validation_file exclude each other; leave one out",
         )
-        if not self.data_files:
-            return
+        if self.data_files:
+            self._validate_files()
+
+    def _validate_files(self) -> None:
+        divides = self.validation_fraction is not None
         require(
             self.data_dir is None,
             f"--data_dir {self.data_dir} excludes --train_file, --validation_file and --test_file; leave one out",

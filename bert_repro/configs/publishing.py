@@ -170,6 +170,12 @@ class CardConfig(Config):
     )
     data_license: str | None = setting(None, "License of the training data, in words.", group="card")
     note: str | None = setting(None, "A sentence about the data or the scores.", group="card")
+    example: tuple[str, ...] = setting(
+        (),
+        "Input of the card's snippet and of the Hub's widget: a text, two for a pair, question and passage, or a "
+        "beginning and its continuations; none: a neutral sentence. Default: that of the run.",
+        group="card",
+    )
 
 
 @dataclass(frozen=True)

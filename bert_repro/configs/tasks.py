@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bert_repro.configs.base import Config, require, setting
-from bert_repro.configs.finetuning import CustomDataConfig, FinetuningConfig
+from bert_repro.configs.finetuning import CustomDataConfig
 from bert_repro.utils.readers import shown
 
 GLUE_NAMES = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
@@ -167,11 +167,15 @@ class NerConfig(CustomDataConfig):
 
 
 @dataclass(frozen=True)
-class SquadConfig(FinetuningConfig):
-    """SQuAD v1.1 and v2.0, or custom questions in their format (recipes/run_squad.py)."""
+class SquadConfig(CustomDataConfig):
+    """SQuAD v1.1 and v2.0, or custom questions about passages (recipes/run_squad.py)."""
 
     task_name: str = setting(
-        "", "Name of the task.", source="transformers", choices=("squad", "squad_v2"), group="data"
+        "",
+        "Name of the task; default: what files or the finished model say.",
+        source="transformers",
+        choices=("squad", "squad_v2"),
+        group="data",
     )
     num_train_epochs: float | None = setting(
         None,
@@ -215,7 +219,10 @@ class SquadConfig(FinetuningConfig):
         at_most=65_536,
     )
     train_file: str | None = setting(
-        None, "Training questions; default: the official file in data_dir, or the Hub's.", group="data"
+        None,
+        "Training questions: SQuAD's .json, or .csv, .tsv, .jsonl with question, context and answer; default: the "
+        "official file in data_dir, or the Hub's.",
+        group="data",
     )
     validation_file: str | None = setting(None, "Questions to score; default as for train_file.", group="data")
     test_file: str | None = setting(
@@ -295,6 +302,9 @@ class SquadConfig(FinetuningConfig):
         "equality the original implementation answers (ours); the paper does not.",
         group="task",
     )
+
+    def _validate_files(self) -> None:
+        """Custom and official files may be mixed here: TriviaQA to train on, SQuAD's dev set to score."""
 
     def validate(self) -> None:
         """Room for a passage; a layout that has padding where padding is asked for."""

@@ -4,6 +4,9 @@ from dataclasses import dataclass, fields
 
 from bert_repro.configs.base import Config, require, setting
 
+TRACKERS = ("trackio", "tensorboard", "wandb", "mlflow", "comet_ml", "aim", "clearml", "dvclive", "swanlab")
+"""The experiment trackers that Accelerate knows."""
+
 
 @dataclass(frozen=True)
 class OptimizerConfig(Config):
@@ -285,9 +288,9 @@ class RunConfig(AdapterConfig):
         source="transformers",
         group="speed",
     )
-    logging_steps: int = setting(
-        10,
-        "Steps between two lines of the log.",
+    logging_steps: int | None = setting(
+        None,
+        "Steps between two lines of the log; default: 1 in runs of fewer than 200 steps, else 10.",
         source="transformers",
         unit="steps",
         group="logging",
@@ -330,13 +333,17 @@ class RunConfig(AdapterConfig):
     allow_changed_settings: bool = setting(
         False, "Resume although settings have changed that decide the result.", group="training"
     )
-    report_to: str = setting(
-        "none",
-        "Also log to this tracker.",
+    report_to: tuple[str, ...] = setting(
+        ("none",),
+        "Send settings, log and final results to these trackers too; all: to all that are installed.",
         source="transformers",
-        choices=("none", "tensorboard", "wandb"),
+        choices=("none", "all", *TRACKERS),
         group="logging",
     )
+    run_name: str | None = setting(
+        None, "Name of the run in trackers; default: that of the output folder.", source="transformers", group="logging"
+    )
+    project: str = setting("bert_repro", "Project of the run in trackers.", source="transformers", group="logging")
     deterministic: bool = setting(False, "Deterministic CUDA kernels: bit-identical repetition, slower.", group="speed")
     push_to_hub: bool = setting(False, "Upload the finished folder to the Hub.", source="transformers", group="hub")
     hub_model_id: str | None = setting(

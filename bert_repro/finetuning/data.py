@@ -5,7 +5,9 @@ input. A sweep hands the same cache to all its runs, so that files are read and 
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,13 +16,15 @@ from accelerate import Accelerator
 
 from bert_repro.configs import FinetuningConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks.base import Task
+from bert_repro.tasks.base import FloatArray, Task
 from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step
 from bert_repro.utils.randomness import draw
 
 if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger("bert_repro")
 
 ORDER = 3  # names this draw in `randomness.draw`
 _ROWS_HASHED_AT_ONCE = 10_000
@@ -97,6 +101,13 @@ class SplitReader:
         """Returns the splits to predict, by name; a missing one is left out."""
         return self._read(self.task.predict_splits, None)
 
+    def description(self, task: Task) -> dict[str, Any]:
+        """Returns what results and the card say about the data, with an example of it for the card."""
+        known, example = task.data_description(), task.example(self.train().examples if self.config.do_train else None)
+        if self.config.do_train and example and known.get("files"):
+            logger.info("the card shows a training text as its example; make_card --example writes it with another")
+        return {"title": task.title, **known, **({"example": example} if example else {})}
+
     def _read(self, names: Sequence[str], limit: int | None) -> dict[str, Split]:
         key = (tuple(names), limit)
         if key not in self._cache:
@@ -140,6 +151,7 @@ class FinetuningSource:
             "train_batch_size": sizes.batch,
             "number of training inputs": len(features),
             "labels": list(task.label_names),
+            "class weights": task.model_settings().get("class_weights"),
             "content of the training inputs": content_digest(features),
         }
         self.total_steps = config.max_steps or max(1, int(task.epoch_size(features) * epochs / sizes.batch))
@@ -209,3 +221,19 @@ def content_digest(features: "datasets.Dataset") -> str:
 def _plain_bytes(column: Any) -> bytes:
     values = column.to_numpy(zero_copy_only=False)
     return repr(values.tolist()).encode() if values.dtype == object else np.ascontiguousarray(values).tobytes()
+
+
+def in_order(pairs: Iterable[tuple[int, FloatArray]]) -> list[FloatArray]:
+    """Returns outputs by the number of their row."""
+    by_row = dict(pairs)
+    return [by_row[row] for row in sorted(by_row)]
+
+
+@contextmanager
+def member_errors(name: str) -> Iterator[None]:
+    """Rewords an error so that it names the model of `--ensemble_with`."""
+    try:
+        yield
+    except UserError as error:
+        reason = str(error).removeprefix("--model_name_or_path").removeprefix(f" {name}").removeprefix(": ")
+        raise UserError(f"--ensemble_with {name}: {reason.replace(', or add --do_train', '')}") from error

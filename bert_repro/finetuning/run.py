@@ -3,8 +3,7 @@
 import dataclasses
 import logging
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from accelerate.utils import gather_object
 from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.errors import UserError
+from bert_repro.finetuning import data
 from bert_repro.finetuning.data import Collate, FinetuningSource, Split, SplitCache, SplitReader, rows_of
 from bert_repro.finetuning.feature_based import FeatureCache, model_changes
 from bert_repro.models import modeling_bert_repro
@@ -57,7 +57,7 @@ def finetune(config: FinetuningConfig, task: Task, *, last: bool = True, cache: 
     Args:
         config: settings of the run; those of a sweep play no part.
         task: what is learnt and scored.
-        last: leave the process group at the end; False where these processes make another run.
+        last: leave the process group at the end; False where another run follows.
         cache: tokenized splits that the runs of a sweep share.
 
     Returns:
@@ -69,11 +69,15 @@ def finetune(config: FinetuningConfig, task: Task, *, last: bool = True, cache: 
     """
     if config.do_train and task.train_split is None:
         raise UserError(f"--do_train: task {task.name} has no training set; name a finished model and leave it out")
-    begun = run.begin(config)
-    config = begun.config
+    with run.begin(config) as begun:
+        return _finetune(begun, task, cache={} if cache is None else cache, last=last)
+
+
+def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> RunResults:
+    config: FinetuningConfig = begun.config
     tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
     task = task.prepared(config, tokenizer)
-    splits = SplitReader(config, task, tokenizer, begun.accelerator, {} if cache is None else cache)
+    splits = SplitReader(config, task, tokenizer, begun.accelerator, cache)
     splits.read_all()
     finetuning = FinetuningRun(config, task, tokenizer, splits, begun.accelerator)
     begun.clear()
@@ -89,7 +93,7 @@ def finetune(config: FinetuningConfig, task: Task, *, last: bool = True, cache: 
         results |= {"primary_metric": task.primary_metric, "degenerate": split["degenerate"]}
     if config.do_predict:
         results["splits"] |= finetuning.predict_all()
-    results |= {"deviations": finetuning.deviations(), "data": finetuning.task.data_description()}
+    results |= {"deviations": finetuning.deviations(), "data": splits.description(finetuning.task)}
     return begun.finish(finetuning.model, tokenizer, results, save_model=config.do_train, last=last)
 
 
@@ -217,10 +221,10 @@ class FinetuningRun:
     def _evaluate_first(self) -> dict[str, Any]:
         """Scores the first evaluation split, for the training log."""
         split = next(iter(self.splits.evaluation().values()))
-        return self.task.score(self._predictions(split), split.examples)
+        return self.task.score(self.predictions(split), split.examples)
 
     def _evaluate(self, name: str, split: Split) -> dict[str, Any]:
-        predictions = self._predictions(split)
+        predictions = self.predictions(split)
         if self.config.do_train or self.config.ensemble_with:
             self.task = self.task.tuned(predictions, split.examples)
         if self.config.do_train:
@@ -237,7 +241,7 @@ class FinetuningRun:
         return scores | self._write(name, split, predictions)
 
     def _predict(self, name: str, split: Split) -> dict[str, Any]:
-        predictions = self._predictions(split)
+        predictions = self.predictions(split)
         # Some test sets have labels (CoNLL-2003): they are scored, but nothing is tuned on them.
         scores = self._score(name, split, predictions) if self.task.is_labelled(split.examples) else {}
         return scores | self._write(name, split, predictions)
@@ -249,7 +253,8 @@ class FinetuningRun:
         details = self.task.score_details(predictions, split.examples)
         return {"metrics": metrics, "rows_scored": len(split.examples), **({"details": details} if details else {})}
 
-    def _predictions(self, split: Split) -> Predictions:
+    def predictions(self, split: Split) -> Predictions:
+        """Returns what the model predicts for a split."""
         outputs = self.predictor.outputs(self.model, split.features)
         return self.task.postprocess(split.examples, split.features, outputs)
 
@@ -309,7 +314,7 @@ class Predictor:
         self.config, self.task, self.accelerator, self.collate = config, task, accelerator, collate
         self._members: dict[str, Any] = {}
         for name in config.ensemble_with:
-            with _member_errors(name):
+            with data.member_errors(name):
                 self._members[name] = self._checked_member(name, tokenizer)
 
     def outputs(self, model: Any, features: "datasets.Dataset") -> Iterator[FloatArray]:
@@ -346,12 +351,12 @@ class Predictor:
         batches = np.array_split(rows, math.ceil(len(rows) / self.config.per_device_eval_batch_size))
         model.eval()
         if self.accelerator.device.type == "xla":
-            return _in_order(pair for batch in batches for pair in self._forward(model, features, batch))
+            return data.in_order(pair for batch in batches for pair in self._forward(model, features, batch))
         processes = self.accelerator.num_processes
         # Every process of a sharded model runs as many forward passes, so some process repeats a batch.
         batches += batches[:1] * (-len(batches) % processes)
         mine = batches[self.accelerator.process_index :: processes]
-        return _in_order(gather_object([pair for batch in mine for pair in self._forward(model, features, batch)]))
+        return data.in_order(gather_object([pair for batch in mine for pair in self._forward(model, features, batch)]))
 
     @torch.no_grad()
     def _forward(self, model: Any, features: "datasets.Dataset", rows: Ids) -> Iterator[tuple[int, FloatArray]]:
@@ -382,18 +387,3 @@ class Predictor:
         if self.task.label_names:
             self.task.label_columns(loaded.config.id2label)
         return loaded
-
-
-def _in_order(pairs: Iterable[tuple[int, FloatArray]]) -> list[FloatArray]:
-    by_row = dict(pairs)
-    return [by_row[row] for row in sorted(by_row)]
-
-
-@contextmanager
-def _member_errors(name: str) -> Iterator[None]:
-    """Rewords an error so that it names the model of `--ensemble_with`."""
-    try:
-        yield
-    except UserError as error:
-        reason = str(error).removeprefix("--model_name_or_path").removeprefix(f" {name}").removeprefix(": ")
-        raise UserError(f"--ensemble_with {name}: {reason.replace(', or add --do_train', '')}") from error

@@ -34,6 +34,7 @@ from bert_repro.tasks.base import Task
 from bert_repro.training import checkpoint, run
 from bert_repro.training.batches import batch_sizes
 from bert_repro.training.parallelism import launched_with_fsdp
+from bert_repro.training.trackers import run_name
 from bert_repro.utils import process
 from bert_repro.utils.files import (
     ADAPTER,
@@ -59,7 +60,7 @@ _ONLY_TRAINING = {"bilstm_size", "feature_based", *(item.name for item in fields
 _FREE = {
     *SWEPT, *SWEPT.values(), "seed", "num_restarts", "max_steps", "sweep_keep_models", "output_dir",
     "overwrite_output_dir", "resume_from_checkpoint", "do_predict", "push_to_hub", "hub_model_id", "report_to",
-    "logging_steps", "eval_steps", "save_steps", "save_total_limit", "dataloader_num_workers",
+    "run_name", "project", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "dataloader_num_workers",
     "dataloader_prefetch_factor", "dataloader_pin_memory", "hub_private_repo", "per_device_train_batch_size",
     "gradient_accumulation_steps", "per_device_eval_batch_size",
 }  # fmt: skip
@@ -243,7 +244,7 @@ class _Sweep:
 
 def _begin(config: FinetuningConfig) -> run.Run:
     """Locks the output folder, for a new sweep or to resume the one that it holds, and sets up the devices."""
-    claim = replace(config, report_to="none")
+    claim = replace(config, report_to=("none",))
     starts_over = config.overwrite_output_dir and not config.resume_from_checkpoint
     if is_main_process() and not starts_over:
         folder = Path(config.output_dir)
@@ -286,13 +287,15 @@ def _planned_runs(
         varied = Configuration(learning_rate, sequences, passes, config.max_steps)
         for seed in range(config.seed, config.seed + config.num_restarts):
             folder = f"{varied.name}/seed{seed}"
-            yield _PlannedRun(varied, folder, replace(chosen, seed=seed, output_dir=str(_folder(config) / folder)))
+            name = f"{run_name(config)}-{varied.name}-seed{seed}"
+            run_config = replace(chosen, seed=seed, output_dir=str(_folder(config) / folder), run_name=name)
+            yield _PlannedRun(varied, folder, run_config)
 
 
 def _publish(config: FinetuningConfig, best: _PlannedRun, found: SweepResults) -> None:
     output_dir, results = Path(config.output_dir), read_results(best.path)
     files = [path for path in (best.path / ADAPTER,) if path.exists()]
-    asked = ("output_dir", "overwrite_output_dir", "do_predict", "push_to_hub", "hub_model_id")
+    asked = ("output_dir", "overwrite_output_dir", "do_predict", "push_to_hub", "hub_model_id", "run_name")
     results["settings"] |= {name: getattr(config, name) for name in asked}
     if config.do_predict and not best.config.do_predict:
         test = best.path / _TEST

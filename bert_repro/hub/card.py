@@ -14,7 +14,7 @@ import json
 import logging
 import re
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -22,17 +22,20 @@ from typing import Any
 
 from bert_repro.configs import CardConfig
 from bert_repro.errors import UserError
+from bert_repro.hub.card_words import called, facts, line, one_line, purpose, score_details
 from bert_repro.hub.metadata import (
     THRESHOLD,
     card_metadata,
     eval_result_entries,
+    example_of,
     find_card_errors,
     hub_task_of,
     scores,
     threshold_was_tuned,
 )
+from bert_repro.hub.plots import plot_scores
 from bert_repro.results import read_results, with_current_names
-from bert_repro.utils.files import CARD, write_text
+from bert_repro.utils.files import CARD, SCORES_PLOT, write_text
 from bert_repro.utils.readers import shown
 from bert_repro.utils.redaction import redacted, without_machine_paths
 
@@ -41,9 +44,6 @@ logger = logging.getLogger("bert_repro")
 TEMPLATE = "card_template.md.jinja"
 EVAL_RESULTS = ".eval_results"
 """Folder of a published folder that the Hub's benchmarks read."""
-_LONGEST_LIST = 8  # A longer list (shards, files) is given by its size.
-_IN_WORDS = {"data": ("dataset", "config", "license", "note", "text_columns"), "model": ("class", "labels")}
-"""What of a part the card says in words, not in a table."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,13 @@ class Spread:
     deviation: float
 
 
-def make_card(results: Mapping[str, Any], model_id: str) -> str:
+def make_card(results: Mapping[str, Any], model_id: str, *, pictures: Collection[str] = ()) -> str:
     """Returns the text of README.md for a published folder, metadata block included.
 
     Args:
         results: what is known of the run; see the module's docstring.
         model_id: how the snippets name the model: its id on the Hub, or the folder.
+        pictures: names of the plots beside the card, which it then shows.
 
     Returns:
         Markdown. Credentials are taken out, and of paths outside the run all but the last part. No text of the results
@@ -77,7 +78,8 @@ def make_card(results: Mapping[str, Any], model_id: str) -> str:
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.ChainableUndefined
     )
-    environment.filters |= {"cell": _cell, "line": _line, "code": _code, "fenced": _fenced, "score": _score}
+    filters = {"cell": _cell, "line": line, "code": _code, "fenced": _fenced, "score": _score, "called": called}
+    environment.filters |= {**filters, "literal": _literal}
     template = environment.from_string(resources.files("bert_repro.hub").joinpath(TEMPLATE).read_text("utf-8"))
     text = template.render(
         metadata=card_metadata(clean, model_id),
@@ -87,10 +89,16 @@ def make_card(results: Mapping[str, Any], model_id: str) -> str:
         task=hub_task_of(class_name) if class_name else None,
         loads_upstream=known.get("model", {}).get("model_type", "bert") == "bert",
         pair=len(known.get("data", {}).get("text_columns", ())) == 2,
-        base=known.get("base_model") or settings.get("model_name_or_path"),
+        base=known.get("base_model"),
+        local_base=settings.get("model_name_or_path"),
+        purpose=purpose(known),
+        example=example_of(clean),
+        pictures=pictures,
+        details=score_details(known),
+        kind=known.get("data", {}).get("kind"),
         resumed=bool(settings.get("resume_from_checkpoint")),
         results=known,
-        facts={name: _facts(name, known) for name in ("model", "data", "train", "hardware", "settings")},
+        facts={name: facts(name, known) for name in ("model", "data", "train", "hardware", "settings")},
         scores=list(scores(known)),
         unanswerable=THRESHOLD in known.get("metrics", {}),
         tuned=threshold_was_tuned(known),
@@ -175,16 +183,22 @@ def write_card(config: CardConfig) -> Path:
             f"--folder {folder}: its run made no model, it scored others; name the folder of a training run"
         )
     results["data"] = _data(results.get("data", {}), config)
+    if config.example:
+        results["data"]["example"] = _given_example(config.example, results)
     given = {"base_model": config.base_model, "license": config.license}
     results |= {name: value for name, value in given.items() if value}
     results["runs"] = [_same_run(Path(name), results) for name in config.same_runs]
     name = config.hub_model_id or results.get("settings", {}).get("hub_model_id") or folder.resolve().name
-    card = make_card(results, name)
+    path = Path(config.output_file) if config.output_file else folder / CARD
+    beside_run = path.resolve() == (folder / CARD).resolve()
+    if beside_run:
+        plot_scores(folder / SCORES_PLOT, results)
+    pictures = {picture.name for picture in folder.glob("*.png")} if beside_run else set()
+    card = make_card(results, name, pictures=pictures)
     if errors := find_card_errors(card):
         raise UserError(f"the card would not be right: {errors[0]}")
-    path = Path(config.output_file) if config.output_file else folder / CARD
     write_text(path, card)
-    if path.resolve() == (folder / CARD).resolve():
+    if beside_run:
         write_eval_results(folder, results)
     logger.info("wrote %s", path)
     return path
@@ -202,6 +216,18 @@ def _data(known: Mapping[str, Any], config: CardConfig) -> dict[str, Any]:
     return data | {name: value for name, value in given.items() if value}
 
 
+def _given_example(texts: tuple[str, ...], results: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `--example` as the input of the model's task; empty where a neutral sentence is asked for."""
+    if texts == ("none",):
+        return {}
+    names = list(example_of({**results, "data": {**results["data"], "example": None}}))
+    if "choices" in names:
+        return {"prompt": texts[0], "choices": list(texts[1:])}
+    if len(texts) != len(names):
+        raise UserError(f"--example: {len(texts)} texts; this model takes {len(names)}: {', '.join(names)}")
+    return dict(zip(names, texts, strict=True))
+
+
 def _same_run(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
     """Returns seed and scores of a run that differs from another by its seed alone."""
     other: dict[str, Any] = dict(read_results(folder))
@@ -217,7 +243,8 @@ def _same_run(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _comparable(value: Any) -> Any:
-    apart = ("seed", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "logging_steps")
+    apart = ("seed", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "logging_steps",
+             "report_to", "run_name", "project")  # fmt: skip
     return {name: item for name, item in value.items() if name not in apart} if isinstance(value, dict) else value
 
 
@@ -230,39 +257,10 @@ def _difference(name: str, mine: Any, yours: Any) -> str:
 
 # --- Values in the text ---------------------------------------------------------------------------------------------
 
-_MARKDOWN = re.compile(r"([\\`*\[\]<>|]|(?<!\w)_|_(?!\w))")
-
-
-def _facts(part: str, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a part of the results as rows of a table, without what the card says in words."""
-    words = _IN_WORDS.get(part, ())
-    return dict(_flat({name: value for name, value in results.get(part, {}).items() if name not in words}))
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the scalars of a nested mapping under dotted names, without empty ones; a long list is its size."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, list) and len(value) > _LONGEST_LIST:
-            yield f"{prefix}{key}", f"{len(value)} entries"
-        elif value not in (None, "", []):
-            yield f"{prefix}{key}", value
-
-
-def _one_line(text: Any) -> str:
-    """Returns a text without line breaks and control characters."""
-    return " ".join("".join(part for part in word if part.isprintable()) for word in str(text).split())
-
-
-def _line(text: Any) -> str:
-    """Returns a text as Markdown that shows it on one line and means nothing else."""
-    return _MARKDOWN.sub(r"\\\1", _one_line(text))
-
 
 def _code(text: Any) -> str:
     """Returns a text as a Markdown code span."""
-    shown = _one_line(text)
+    shown = one_line(text)
     ticks = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
     return f"{ticks} {shown} {ticks}" if "`" in shown else f"`{shown}`"
 
@@ -270,11 +268,11 @@ def _code(text: Any) -> str:
 def _fenced(text: Any) -> str:
     """Returns a text as a Markdown code block."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", str(text))), default=0))
-    return f"{fence}\n{_one_line(text)}\n{fence}"
+    return f"{fence}\n{one_line(text)}\n{fence}"
 
 
 def _title(model_id: str) -> str:
-    return _line(model_id)
+    return line(model_id)
 
 
 def _literal(text: str) -> str:
@@ -298,4 +296,4 @@ def _cell(value: Any) -> str:
         return ", ".join(_cell(element) for element in value)
     if isinstance(value, float) and value >= 1e6:
         return f"{value:.3g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else _line(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else line(value)

@@ -129,7 +129,8 @@ def _describe(
     """Adds the card and, where the run has results, results.json."""
     record = redacted(results)
     name = model_id or record.get("settings", {}).get("hub_model_id") or folder.resolve().name
-    write_text(stage / CARD, make_card(record, name))
+    pictures = {path.name for place in (folder, stage) for path in place.glob("*.png")} if with_results else set()
+    write_text(stage / CARD, make_card(record, name, pictures=pictures))
     write_eval_results(stage, record)
     if with_results:
         write_json(stage / RESULTS, record, ensure_ascii=False)

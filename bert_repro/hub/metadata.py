@@ -25,33 +25,37 @@ class HubTask:
     Args:
         auto_class: the class of transformers that loads it.
         pipeline_tag: the Hub's name for its task; None: the Hub has none.
-        widget: example inputs, in the Hub's form.
         our_pipeline: the pipeline for it that this package registers; see `bert_repro.inference.pipelines`.
     """
 
     auto_class: str
     pipeline_tag: str | None = None
-    widget: tuple[Mapping[str, str], ...] = ()
     our_pipeline: str | None = None
 
 
-_FILL_MASK = ({"text": "Paris is the [MASK] of France."},)
+_FILL_MASK = {"text": "Paris is the [MASK] of France."}
+NEUTRAL_EXAMPLES: Mapping[str, Mapping[str, Any]] = {
+    "ForPreTraining": _FILL_MASK,
+    "ForMaskedLM": _FILL_MASK,
+    "ForNextSentencePrediction": {"text": "She opened the window.", "text_pair": "Fresh air came in."},
+    "ForSequenceClassification": {"text": "A film that never lets you go."},
+    "ForTokenClassification": {"text": "Marie Curie worked in Paris."},
+    "ForQuestionAnswering": {"text": "Where did Marie Curie work?", "context": "Marie Curie worked in Paris."},
+    "ForMultipleChoice": {
+        "prompt": "She opened the window",
+        "choices": ["and fresh air came in.", "and swallowed the key."],
+    },
+}
+"""Inputs that quote nobody, by the ending of the class name; for where the run's data has no example to show."""
 HUB_TASKS: Mapping[str, HubTask] = {
-    "ForPreTraining": HubTask("AutoModelForPreTraining", "fill-mask", _FILL_MASK),
-    "ForMaskedLM": HubTask("AutoModelForMaskedLM", "fill-mask", _FILL_MASK),
+    "ForPreTraining": HubTask("AutoModelForPreTraining", "fill-mask"),
+    "ForMaskedLM": HubTask("AutoModelForMaskedLM", "fill-mask"),
     "ForCausalLM": HubTask("AutoModelForCausalLM", "text-generation"),
     "ForNextSentencePrediction": HubTask("AutoModelForNextSentencePrediction", our_pipeline="next-sentence-prediction"),
-    "ForSequenceClassification": HubTask(
-        "AutoModelForSequenceClassification", "text-classification", ({"text": "A film that never lets you go."},)
-    ),
-    "ForTokenClassification": HubTask(
-        "AutoModelForTokenClassification", "token-classification", ({"text": "Marie Curie worked in Paris."},)
-    ),
+    "ForSequenceClassification": HubTask("AutoModelForSequenceClassification", "text-classification"),
+    "ForTokenClassification": HubTask("AutoModelForTokenClassification", "token-classification"),
     "ForQuestionAnswering": HubTask(
-        "AutoModelForQuestionAnswering",
-        "question-answering",
-        ({"text": "Where did Marie Curie work?", "context": "Marie Curie worked in Paris."},),
-        our_pipeline="extractive-question-answering",
+        "AutoModelForQuestionAnswering", "question-answering", our_pipeline="extractive-question-answering"
     ),
     "ForMultipleChoice": HubTask("AutoModelForMultipleChoice", "multiple-choice"),
     "Model": HubTask("AutoModel", "feature-extraction"),
@@ -81,6 +85,20 @@ def hub_task_of(class_name: str) -> HubTask:
     raise ValueError(f"{class_name} is no BERT model; its name must end in one of: {', '.join(HUB_TASKS)}")
 
 
+def example_of(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the input of a card's snippets: an example of the run's own data, or a neutral one for the task.
+
+    Args:
+        results: see `bert_repro.hub.card`; `data.example` is what the run offers.
+    """
+    class_name, data = results.get("model", {}).get("class", ""), results.get("data", {})
+    neutral = dict(next((text for ending, text in NEUTRAL_EXAMPLES.items() if class_name.endswith(ending)), {}))
+    if class_name.endswith("ForSequenceClassification") and len(data.get("text_columns", ())) == 2:
+        neutral |= {"text": "A man is playing a guitar.", "text_pair": "Someone makes music."}
+    own = data.get("example")
+    return dict(own) if isinstance(own, Mapping) and own.keys() == neutral.keys() else neutral
+
+
 def scores(results: Mapping[str, Any]) -> Iterator[Score]:
     """Yields the scores of a run, one per split and metric; a split that was not scored has the value None."""
     splits = results.get("splits") or {results.get("split", "validation"): results}
@@ -105,7 +123,10 @@ def card_metadata(results: Mapping[str, Any], model_id: str) -> str:
 
     data, class_name = results.get("data", {}), results.get("model", {}).get("class")
     task = hub_task_of(class_name) if class_name else None
-    takes_pairs = len(data.get("text_columns", ())) == 2  # the Hub's classification widget has one field of text
+    shown = example_of(results)
+    # The Hub's classification widget has one field of text, and a text generator needs no example.
+    inputs = WIDGET_INPUTS.get(task.pipeline_tag or "", ()) if task and "text_pair" not in shown else ()
+    widget = {name: shown[name] for name in inputs if name in shown}
     fields: dict[str, Any] = {
         "library_name": "transformers",
         "license": results.get("license", CODE_LICENSE),
@@ -113,8 +134,8 @@ def card_metadata(results: Mapping[str, Any], model_id: str) -> str:
         "datasets": [data["dataset"]] if data.get("dataset") else None,
         "base_model": results.get("base_model"),
         "pipeline_tag": task.pipeline_tag if task else None,
-        "tags": ["bert", "bert-repro", *([results["task"]] if results.get("task") else [])],
-        "widget": [dict(example) for example in task.widget] if task and task.widget and not takes_pairs else None,
+        "tags": ["bert", "bert-repro", *([results["task"]] if results.get("task") and not data.get("files") else [])],
+        "widget": [widget] if widget else None,
     }
     index = _model_index(results, fields["pipeline_tag"] or "other")
     if index:

@@ -28,6 +28,7 @@ from bert_repro.utils.files import (
     POOLING_MODULES,
     POOLING_TEXT,
     RESULTS,
+    SCORES_PLOT,
     STATUS,
     TRAIN_LOG,
     TRAINING_PLOT,
@@ -47,7 +48,7 @@ PUBLISHED = (
     "onnx/model.onnx", "onnx/model_fp16.onnx", "onnx/model_quantized.onnx", "onnx/report.json",
     "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "*_bert_repro.py",
     POOLING_MODULES, POOLING_TEXT, f"{POOLING}/config.json",
-    CARD, RESULTS, ".eval_results/*.yaml", TRAIN_LOG, TRAINING_PLOT, CONVERSION,
+    CARD, RESULTS, ".eval_results/*.yaml", TRAIN_LOG, TRAINING_PLOT, SCORES_PLOT, CONVERSION,
 )  # fmt: skip
 """What of a folder is uploaded, as patterns of paths in it."""
 _WEIGHTS = ("model*.safetensors", "adapter_model.safetensors")

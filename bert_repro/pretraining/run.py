@@ -58,9 +58,19 @@ def run_pretraining(config: PretrainingConfig) -> RunResults:
     training, heldout = corpus.split(config.heldout_fraction, at_least=2 if draws_pairs else 1)
     if config.dry_run:
         return _dry_run(config, corpus, training, tokenizer)
-    begun = run.begin(config)
+    with run.begin(config) as begun:
+        return _pretrain(begun, corpus, training, heldout, tokenizer)
+
+
+def _pretrain(
+    begun: run.Run,
+    corpus: PreparedCorpus,
+    training: npt.NDArray[np.int64],
+    heldout: npt.NDArray[np.int64],
+    tokenizer: Any,
+) -> RunResults:
     accelerator, processes = begun.accelerator, begun.accelerator.num_processes
-    config = resolve_layout(begun.config, accelerator.device)
+    config: PretrainingConfig = resolve_layout(begun.config, accelerator.device)
     model = build_model(config, tokenizer)
     phases = resolve_phases(config, processes)
     _check_lengths(phases, model.config.max_position_embeddings)

@@ -121,6 +121,11 @@ RECIPES = {
         "bert_repro.finetuning.run:run_finetuning",
         "choose one of several: SWAG, or files in its columns",
     ),
+    "predict": Recipe(
+        configs.PredictConfig,
+        "bert_repro.finetuning.predict:predict",
+        "predict with a fine-tuned model, from files or stdin",
+    ),
     "extract_features": Recipe(
         configs.ExtractionConfig,
         "bert_repro.inference.feature_extraction:extract_features",

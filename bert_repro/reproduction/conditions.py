@@ -26,8 +26,8 @@ _CONFIGS: Mapping[str, type[Config]] = {
 
 FOLDERS = frozenset({
     "output_dir", "overwrite_output_dir", "corpus", "data_dir", "tokenizer_name", "feature_cache_dir", "test_file",
-    "resume_from_checkpoint", "report_to", "push_to_hub", "hub_model_id", "hub_private_repo", "hub_strategy",
-    "pooling",
+    "resume_from_checkpoint", "report_to", "run_name", "project", "push_to_hub", "hub_model_id", "hub_private_repo",
+    "hub_strategy", "pooling",
 })  # fmt: skip
 SAME_RESULTS = frozenset({
     "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "packing",

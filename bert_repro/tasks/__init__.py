@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 
 from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
-from bert_repro.in_memory_data import lacks_answers
 from bert_repro.tasks.base import Task
 from bert_repro.tasks.custom_data import custom_classification, custom_tagging
 from bert_repro.tasks.glue.glue_tasks import GLUE_TASKS
 from bert_repro.tasks.multiple_choice import SWAG, custom_choices
+from bert_repro.tasks.squad.questions import lacks_answers
 from bert_repro.tasks.squad.squad_task import SQUAD_TASKS
 from bert_repro.tasks.tagging.tagging_task import CONLL2003
 from bert_repro.utils.readers import shown
@@ -39,8 +40,8 @@ def configured_task(config: FinetuningConfig) -> Task:
             return custom_classification(config)
         case NerConfig() if config.data_files:
             return custom_tagging(config)
-        case SquadConfig() if not config.task_name and (files := _files_of(config)):
-            return get_task("squad_v2" if any(map(lacks_answers, files)) else "squad")
+        case SquadConfig() if not config.task_name and (name := _squad_name(config)):
+            return get_task(name)
         case SwagConfig() if config.data_files:
             return custom_choices(config)
         case _ if not config.task_name:
@@ -51,9 +52,26 @@ def configured_task(config: FinetuningConfig) -> Task:
             return get_task(config.task_name)
 
 
-def _files_of(config: SquadConfig) -> list[str]:
-    """The files that say whether questions may lack an answer; without them a test file says nothing."""
-    return [name for name in (config.train_file, config.validation_file) if name]
+def _squad_name(config: SquadConfig) -> str | None:
+    """Returns which SQuAD a run is about, where its files, its folder or its finished model say so."""
+    files = config.data_files
+    if files:
+        labelled = [path for split, path in files.items() if split != "test"]
+        without = any(map(lacks_answers, labelled)) or (not config.do_train and _may_leave_unanswered(config))
+        return "squad_v2" if without else "squad"
+    if config.data_dir is None:
+        return None
+    present = [
+        task.name for task in SQUAD_TASKS if any(path.is_file() for path in task.data_files(Path(config.data_dir)))
+    ]
+    return present[0] if len(present) == 1 else None
+
+
+def _may_leave_unanswered(config: SquadConfig) -> bool:
+    """Returns whether a finished model stores a threshold for no answer, as those trained for SQuAD v2.0 do."""
+    from bert_repro.hub.model_files import load_config
+
+    return getattr(load_config(config.model_name_or_path), "null_score_diff_threshold", None) is not None
 
 
 __all__ = ["TASKS", "Task", "configured_task", "get_task"]

@@ -14,7 +14,7 @@ Datasets and features are `datasets.Dataset`s, memory-mapped where they come fro
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -294,23 +294,14 @@ class Task(ABC):
         return found
 
     def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
-        """Scores the predictions of a labelled split; fractions, see `bert_repro.tasks.metrics`.
-
-        Args:
-            predictions: what `postprocess` returned.
-            dataset: the split.
-        """
+        """Scores what `postprocess` returned for a labelled split; fractions, see `bert_repro.tasks.metrics`."""
         scores: dict[str, float] = self.load_metric().compute(
             predictions=predictions["prediction"], references=self.references(dataset)
         )
         return scores
 
     def load_metric(self, **options: Any) -> "evaluate.Metric":
-        """Makes the object of the `evaluate` library that scores the task.
-
-        Args:
-            options: of `evaluate.Metric`; see `bert_repro.tasks.metrics.load_metric`.
-        """
+        """Makes the object of `evaluate` that scores the task; see `bert_repro.tasks.metrics.load_metric`."""
         from bert_repro.tasks.metric_objects import Scores  # `evaluate` takes seconds to import
 
         return Scores(self.metrics, **options)
@@ -318,6 +309,12 @@ class Task(ABC):
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
         """Returns what the scores of a labelled split consist of, ready for JSON: scores of each label and the like."""
         return {}
+
+    @abstractmethod
+    def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
+        """Yields a record of JSON for each example of a split, in order: `index` or `id`; the texts; `label`, if known;
+        `prediction` in the form of the label, its `probability`, and the `probabilities` of all where these are few.
+        """
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
         """Returns whether a model gives one answer whatever it reads, the known failure of BERT on small sets (4.1).
@@ -362,8 +359,14 @@ class Task(ABC):
 
     def data_description(self) -> dict[str, Any]:
         """Returns what results and the card say about the data: `dataset` (its id on the Hub; None: it has none, as
-        custom data), `config`, `language`, `text_columns`, `license`."""
+        custom data), `files` (of custom data), `config`, `language`, `text_columns`, `license`."""
         return {"dataset": None}
+
+    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
+        """Returns an input for the card's snippet and widget, by the names of the Hub's widgets: a text of the training
+        set, where there is one and its license allows that, or a sentence of ours; None: the neutral one of the head.
+        """
+        return None
 
     def model_settings(self) -> dict[str, Any]:
         """Settings of the model's configuration that the task decides, for `from_pretrained`."""

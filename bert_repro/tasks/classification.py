@@ -1,7 +1,7 @@
 """Tasks that give one label or one number to a text or a pair of texts (paper 4.1)."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from bert_repro.tasks import metrics
 from bert_repro.tasks.base import ExampleScores, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
 from bert_repro.tasks.predictions import (
-    calibration_error,
+    calibration_details,
     label_details,
     read_prediction_rows,
     require_first_rows,
@@ -111,8 +111,8 @@ class ClassificationTask(Task):
             return {}
         predicted, expected = predictions["prediction"], np.asarray(dataset["label"][:])
         details = label_details(predicted, expected, self.label_names)
-        error = calibration_error(predictions["probabilities"], predicted, expected)
-        return {**details, "calibration_error": error}
+        sure = predictions["probabilities"].max(axis=1)
+        return details | calibration_details(sure, predicted == expected)
 
     def write_predictions(
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
@@ -133,28 +133,34 @@ class ClassificationTask(Task):
             columns[f"probability_{name}"] = [f"{share:.6f}" for share in predictions["probabilities"][:, number]]
         columns |= {name: dataset[name][:] for name in self.text_columns}
         write_prediction_rows(path, columns)
-        return [path, *self._write_errors(path.with_suffix(".errors.jsonl"), dataset, predictions)]
+        if not self.is_labelled(dataset) or self.number_range is not None:
+            return [path]
+        errors = path.with_suffix(".errors.jsonl")
+        write_json_lines(errors, surest_errors(self.records(dataset, predictions)))
+        return [path, errors]
 
-    def _write_errors(self, path: Path, dataset: "datasets.Dataset", predictions: Predictions) -> list[Path]:
-        predicted = predictions["prediction"]
-        if not self.is_labelled(dataset) or self.number_range is not None or predicted.ndim != 1:
-            return []
-        probabilities, expected = predictions["probabilities"], np.asarray(dataset["label"][:])
-        rows = surest_errors(probabilities, predicted, expected)
-        write_json_lines(
-            path,
-            (
-                {
-                    "index": dataset[row]["idx"],
-                    **{name: dataset[row][name] for name in self.text_columns},
-                    "label": self.spelled(expected[row]),
-                    "prediction": self.spelled(predicted[row]),
-                    "probability": round(float(probabilities[row, predicted[row]]), 6),
-                }
-                for row in rows
-            ),
-        )
-        return [path]
+    def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
+        """See `Task.records`."""
+        values, probabilities = self.predicted_values(predictions), predictions.get("probabilities")
+        labelled = self.is_labelled(dataset)
+        for row, (example, value) in enumerate(zip(dataset, values, strict=True)):
+            record = {"index": example["idx"], **{name: example[name] for name in self.text_columns}}
+            if labelled:
+                record["label"] = self.json_label(example["label"])
+            record["prediction"] = self.json_label(value)
+            if probabilities is not None:
+                record["probability"] = self.answer_probability(value, probabilities[row])
+                shares = zip(self.label_names, probabilities[row], strict=True)
+                record["probabilities"] = {name: round(float(share), 6) for name, share in shares}
+            yield record
+
+    def json_label(self, value: Any) -> Any:
+        """Returns a label, or a number, as records hold it."""
+        return float(f"{value:.9g}") if self.number_range is not None else self.label_names[value]
+
+    def answer_probability(self, value: Any, probabilities: npt.NDArray[np.float64]) -> float:
+        """Returns the probability of an answer, given those of all labels, (labels,)."""
+        return round(float(probabilities[value]), 6)
 
     def predicted_values(self, predictions: Predictions) -> Sequence[Any]:
         """Returns the answer to each example, as `spelled` takes it."""

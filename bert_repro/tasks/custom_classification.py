@@ -14,8 +14,8 @@ import numpy.typing as npt
 from bert_repro.errors import NonFiniteError
 from bert_repro.tasks.base import ExampleScores, Feature, FloatArray, Predictions
 from bert_repro.tasks.classification import ClassificationTask
-from bert_repro.tasks.predictions import per_label, read_prediction_rows, require_first_rows
-from bert_repro.tasks.splits import CustomFiles
+from bert_repro.tasks.predictions import calibration_details, per_label, read_prediction_rows, require_first_rows
+from bert_repro.tasks.splits import CustomFiles, short_row
 from bert_repro.utils.readers import shown
 from bert_repro.utils.tables import Table, read_table
 
@@ -72,6 +72,15 @@ class CustomClassificationTask(ClassificationTask):
         if not self.class_weights:
             return super().loss_items(features)
         return np.array([self.class_weights[feature["labels"]] for feature in features])
+
+    def data_description(self) -> dict[str, Any]:
+        """See `Task.data_description`; nothing is known of custom data but its files and what a row has."""
+        kind = "number" if self.number_range else "labels" if self.label_separator is not None else "label"
+        return {**super().data_description(), "files": self.files.names(), "kind": kind}
+
+    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
+        """See `Task.example`; a short training text."""
+        return short_row(dataset, dict(zip(("text", "text_pair"), self.text_columns, strict=False)))
 
     def _read(self, split: str, path: Path) -> "datasets.Dataset":
         import datasets
@@ -172,7 +181,8 @@ class MultiLabelTask(CustomClassificationTask):
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
         """See `Task.score_details`."""
         expected = np.asarray(dataset["label"][:])
-        return {"per_label": per_label(self.answers(predictions), expected, self.label_names)}
+        details = {"per_label": per_label(self.answers(predictions), expected, self.label_names)}
+        return details | calibration_details(predictions["probabilities"].ravel(), expected.ravel())
 
     def spelled(self, label: Any) -> str:
         """Spells the labels of a row as the files do."""
@@ -183,6 +193,14 @@ class MultiLabelTask(CustomClassificationTask):
     def predicted_values(self, predictions: Predictions) -> Sequence[Any]:
         """See `ClassificationTask.predicted_values`."""
         return list(self.answers(predictions))
+
+    def json_label(self, value: Any) -> list[str]:
+        """See `ClassificationTask.json_label`; the labels of a row."""
+        return [name for name, there in zip(self.label_names, value, strict=True) if there]
+
+    def answer_probability(self, value: Any, probabilities: npt.NDArray[np.float64]) -> float:
+        """See `ClassificationTask.answer_probability`; that of exactly these labels, each decided by itself."""
+        return round(float(np.where(np.asarray(value) == 1, probabilities, 1 - probabilities).prod()), 6)
 
 
 def split_labels(text: str, separator: str) -> list[str]:

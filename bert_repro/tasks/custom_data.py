@@ -21,7 +21,7 @@ from bert_repro.tasks.custom_classification import (
     split_labels,
 )
 from bert_repro.tasks.glue.glue_tasks import GLUE_TASKS
-from bert_repro.tasks.splits import CustomFiles
+from bert_repro.tasks.splits import LONGEST_EXAMPLE, CustomFiles, custom_title
 from bert_repro.tasks.tagging.tagged_text import are_entity_tags, read_tagged_text, to_bio
 from bert_repro.tasks.tagging.tagging_task import TaggingTask, tagged_dataset
 from bert_repro.utils.readers import listed, shown
@@ -70,6 +70,16 @@ class CustomTaggingTask(TaggingTask):
         """See `Task.deviations`; custom data have no counterpart in the paper to depart from."""
         return {}
 
+    def data_description(self) -> dict[str, Any]:
+        """See `Task.data_description`; nothing is known of custom data but its files."""
+        return {**super().data_description(), "files": self.files.names()}
+
+    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
+        """See `Task.example`; a short training sentence."""
+        sentences = [] if dataset is None else (" ".join(words) for words in dataset["words"][:200] if len(words) > 3)
+        text = next((text for text in sentences if len(text) <= LONGEST_EXAMPLE), None)
+        return {"text": text} if text else None
+
     def _read(self, split: str, path: Path) -> "datasets.Dataset":
         found = read_tagged_text(path, may_lack_tags=split == "test")
         return tagged_dataset(found, self.label_names, entities=self.primary_metric == "entity_f1")
@@ -93,7 +103,7 @@ def custom_classification(config: GlueConfig) -> CustomClassificationTask:
     names = (config.label_column,) if kind == "number" else _label_names(config, labels)
     common: dict[str, Any] = {
         "name": "custom",
-        "title": _title(paths),
+        "title": custom_title(paths),
         "metrics": METRICS_OF[kind],
         "primary_metric": METRICS_OF[kind][0],
         "paper_metrics": {},
@@ -121,7 +131,7 @@ def custom_tagging(config: NerConfig) -> CustomTaggingTask:
     logger.info("%d tags, scored by %s: %s", len(tags), metric, ", ".join(tags))
     return CustomTaggingTask(
         name="custom",
-        title=_title(paths),
+        title=custom_title(paths),
         metrics=(metric,),
         primary_metric=metric,
         paper_metrics={},
@@ -184,7 +194,10 @@ def _class_weights(config: GlueConfig, names: Sequence[str], labels: Sequence[st
     if not config.class_weights:
         return ()
     if config.class_weights == ("balanced",):
-        return balanced_weights(labels, names)
+        weights = balanced_weights(labels, names)
+        shown_weights = ", ".join(f"{name} {weight:.3g}" for name, weight in zip(names, weights, strict=True))
+        logger.info("class weights, balanced over all %d rows of the training file: %s", len(labels), shown_weights)
+        return weights
     given: dict[str, float] = {}
     for item in config.class_weights:
         name, _, number = item.rpartition("=")
@@ -257,7 +270,3 @@ def _numbers_first(label: str) -> tuple[int, float, str]:
     except ValueError:
         number = math.nan
     return (0, number, label) if math.isfinite(number) else (1, 0.0, label)  # nan has no place in an order
-
-
-def _title(files: Mapping[str, Path]) -> str:
-    return next(iter(files.values())).stem

@@ -5,7 +5,7 @@ A sequence for each ending, one vector scored against each [CLS], a softmax over
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,12 +18,21 @@ from bert_repro.tasks import encoding
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
 from bert_repro.tasks.predictions import (
-    calibration_error,
+    calibration_details,
     read_prediction_rows,
     require_first_rows,
+    surest_errors,
+    write_json_lines,
     write_prediction_rows,
 )
-from bert_repro.tasks.splits import CustomFiles, from_hub, from_official_files, without_placeholder_labels
+from bert_repro.tasks.splits import (
+    CustomFiles,
+    custom_title,
+    from_hub,
+    from_official_files,
+    short_row,
+    without_placeholder_labels,
+)
 from bert_repro.utils.readers import shown
 from bert_repro.utils.tables import read_table
 
@@ -183,7 +192,8 @@ class SwagTask(Task):
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
     ) -> list[Path]:
         """Writes `predictions.SPLIT.csv`: index, prediction (the ending, from 0), label (where known), the probability
-        of each ending, and the texts."""
+        of each ending, and the texts; of a labelled split also `predictions.SPLIT.errors.jsonl`, the hundred errors
+        that the model was surest of."""
         path = Path(directory) / f"predictions.{split}.csv"
         columns: dict[str, Sequence[object]] = {"index": dataset["idx"][:], "prediction": predictions["prediction"]}
         if self.is_labelled(dataset):
@@ -192,13 +202,32 @@ class SwagTask(Task):
             columns[f"probability_{name}"] = [f"{share:.6f}" for share in predictions["probabilities"][:, number]]
         columns |= {name: dataset[name][:] for name in ("sent1", "sent2", *self.endings)}
         write_prediction_rows(path, columns)
-        return [path]
+        if not self.is_labelled(dataset):
+            return [path]
+        errors = path.with_suffix(".errors.jsonl")
+        write_json_lines(errors, surest_errors(self.records(dataset, predictions)))
+        return [path, errors]
 
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
         """See `Task.score_details`."""
         expected = np.asarray(dataset["label"][:])
-        error = calibration_error(predictions["probabilities"], predictions["prediction"], expected)
-        return {"calibration_error": error}
+        return calibration_details(predictions["probabilities"].max(axis=1), predictions["prediction"] == expected)
+
+    def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
+        """See `Task.records`; labels and predictions are endings, from 0, and `answer` is the text of the predicted."""
+        labelled = self.is_labelled(dataset)
+        answers = zip(predictions["prediction"].tolist(), predictions["probabilities"].tolist(), strict=True)
+        for example, (choice, probabilities) in zip(dataset, answers, strict=True):
+            record = {name: example[name] for name in ("sent1", "sent2", *self.endings)}
+            yield {
+                "index": example["idx"],
+                **record,
+                **({"label": example["label"]} if labelled else {}),
+                "prediction": choice,
+                "answer": example[self.endings[choice]],
+                "probability": round(probabilities[choice], 6),
+                "probabilities": dict(zip(self.endings, (round(share, 6) for share in probabilities), strict=True)),
+            }
 
     def _read(self, split: str, path: Path) -> "datasets.Dataset":
         import datasets
@@ -221,10 +250,18 @@ class SwagTask(Task):
             raise ValueError(f"label {shown(text)} is not known; it must be one of: {', '.join(labels)}")
         return labels.index(text)
 
+    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
+        """See `Task.example`; a row of custom files. SWAG's license is unknown."""
+        row = short_row(dataset if self.files else None, {name: name for name in ("sent1", "sent2", *self.endings)})
+        return row and {
+            "prompt": row["sent1"],
+            "choices": [f"{row['sent2']} {row[name]}".strip() for name in self.endings],
+        }
+
     def data_description(self) -> dict[str, Any]:
         """See `Task.data_description`; nothing is known of custom files."""
         if self.files:
-            return super().data_description()
+            return {**super().data_description(), "files": self.files.names()}
         return {"dataset": HUB_DATASET, "config": HUB_CONFIG, "language": "en", "license": self.data_license}
 
 
@@ -244,7 +281,7 @@ def custom_choices(config: SwagConfig) -> SwagTask:
     return dataclasses.replace(
         SWAG,
         name="custom",
-        title=path.stem,
+        title=custom_title(config.data_files),
         paper_metrics={},
         endings=tuple(f"ending{number}" for number in range(count)),
         files=CustomFiles(config.data_files, config.validation_fraction, config.seed),

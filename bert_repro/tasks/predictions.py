@@ -5,8 +5,9 @@ label, confusions, calibration, and the errors that the model was surest of.
 """
 
 import csv
+import heapq
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,29 +131,43 @@ def per_label(
     }
 
 
-def calibration_error(probabilities: Float64Array, predictions: IntArray, references: IntArray) -> float:
-    """Computes the expected calibration error: how far the model's confidence is from how often it is correct.
+def calibration_details(sure: npt.NDArray[Any], correct: npt.NDArray[Any]) -> dict[str, Any]:
+    """Computes the expected calibration error: how far probabilities are from how often they come true.
 
-    Rows are put into 15 bins of equal width by the probability of their answer; the error is the mean over the rows of
-    the distance between accuracy and mean probability of their bin (Guo et al., 2017).
+    Decisions are put into 15 bins of equal width by their probability; the error is the mean over the decisions of the
+    distance between accuracy and mean probability of their bin (Guo et al., 2017).
 
     Args:
-        probabilities: (N, labels).
-        predictions: label ids, (N,).
-        references: label ids, (N,).
+        sure: the probability of each decision, (N,).
+        correct: whether it is correct, (N,).
+
+    Returns:
+        `calibration_error`, and `calibration_bins`: mean probability, share that is correct and number of decisions of
+        each bin that has some.
     """
-    sure = probabilities[np.arange(len(predictions)), predictions]
-    correct = predictions == references
     bins = np.minimum((sure * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
-    sums = (np.bincount(bins, weights=values, minlength=CALIBRATION_BINS) for values in (sure, correct))
-    return float(np.abs(np.subtract(*sums)).sum() / len(sure))
+    counts, mean, right = (
+        np.bincount(bins, values, CALIBRATION_BINS) for values in (np.ones(len(sure)), sure, correct)
+    )
+    return {
+        "calibration_error": float(np.abs(mean - right).sum() / len(sure)),
+        "calibration_bins": [
+            {
+                "probability": float(mean[at] / counts[at]),
+                "correct": float(right[at] / counts[at]),
+                "rows": int(counts[at]),
+            }
+            for at in np.flatnonzero(counts)
+        ],
+    }
 
 
-def surest_errors(probabilities: Float64Array, predictions: IntArray, references: IntArray) -> list[int]:
-    """Returns the rows that the model got wrong with the highest probability, at most `ERRORS`, the surest first."""
-    sure = probabilities[np.arange(len(predictions)), predictions]
-    wrong = np.flatnonzero(predictions != references)
-    return [int(row) for row in wrong[np.argsort(-sure[wrong], kind="stable")][:ERRORS]]
+def surest_errors(
+    records: Iterable[Mapping[str, Any]],
+    is_wrong: Callable[[Mapping[str, Any]], bool] = lambda record: record["prediction"] != record["label"],
+) -> list[Mapping[str, Any]]:
+    """Returns the records that are wrong, at most `ERRORS`, the highest `probability` first."""
+    return heapq.nlargest(ERRORS, filter(is_wrong, records), key=lambda record: float(record["probability"]))
 
 
 def entity_details(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, Any]:

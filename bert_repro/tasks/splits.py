@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from bert_repro.utils.randomness import draw
 if TYPE_CHECKING:
     import datasets
 
+LONGEST_EXAMPLE = 300
+"""Characters of a text that a card shows."""
+_ROWS_LOOKED_AT = 200
 HELD_OUT = 31  # names this draw in `randomness.draw`
 Read = Callable[[str, Path], "datasets.Dataset"]
 """Reads the file of a split."""
@@ -50,6 +53,10 @@ class CustomFiles:
     paths: Mapping[str, Path]
     validation_fraction: float | None = None
     seed: int = 0
+
+    def names(self) -> dict[str, str]:
+        """See `custom_names`."""
+        return custom_names(self.paths)
 
     def read(
         self,
@@ -107,6 +114,30 @@ def held_out_rows(strata: Sequence[Hashable], fraction: float, seed: int) -> npt
     held = np.zeros(len(groups), dtype=bool)
     held[order] = np.diff(steps) > 0
     return held
+
+
+def custom_names(paths: Mapping[str, Path]) -> dict[str, str]:
+    """Returns the names of custom files without their folders, by split."""
+    return {split: path.name for split, path in paths.items()}
+
+
+def custom_title(paths: Mapping[str, Path]) -> str:
+    """Returns what custom data is called: the name of its first file."""
+    return next(iter(paths.values())).stem
+
+
+def short_row(dataset: "datasets.Dataset | None", columns: Mapping[str, str]) -> dict[str, Any] | None:
+    """Returns the first of a split's rows whose texts are neither empty nor long, as an example to show, if any.
+
+    Args:
+        dataset: the split, if there is one.
+        columns: name in the example -> column.
+    """
+    for row in () if dataset is None else dataset.select(range(min(len(dataset), _ROWS_LOOKED_AT))):
+        texts = {name: " ".join(str(row[column]).split()) for name, column in columns.items()}
+        if all(0 < len(text) <= LONGEST_EXAMPLE for text in texts.values()):
+            return texts
+    return None
 
 
 def from_hub(

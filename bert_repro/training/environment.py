@@ -22,7 +22,7 @@ from accelerate import Accelerator
 
 from bert_repro.configs import current_names
 from bert_repro.errors import UserError
-from bert_repro.results import HardwareResults, ModelResults, RunResults
+from bert_repro.results import HardwareResults, ModelResults, RunResults, read_results
 from bert_repro.utils.redaction import redacted
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 _SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
+_NOTEBOOKS = ("ipykernel_launcher", "colab_kernel_launcher")
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
 
@@ -104,6 +105,10 @@ def hardware(device: torch.device) -> HardwareResults:
 def command() -> str:
     """Returns the command line of this process, without the folders before the script's name."""
     script = Path(sys.argv[0])
+    if script.stem in _NOTEBOOKS:
+        return "a notebook"
+    if script.name == "__main__.py" and script.parent.name == "bert_repro":  # python -m bert_repro
+        return shlex.join(["bert-repro", *sys.argv[1:]])
     if script.suffix != ".py":  # the installed `bert-repro`, which is a program
         return shlex.join([script.name, *sys.argv[1:]])
     shown = f"recipes/{script.name}" if script.parent.name == "recipes" else script.name
@@ -111,8 +116,23 @@ def command() -> str:
 
 
 def _hub_id(name: str | None) -> str | None:
-    """The name if it can be an id on the Hub; a folder of this machine is none, so it is asked where the run is."""
-    return None if not name or Path(name).expanduser().exists() or name.count("/") > 1 or name[0] in "./~" else name
+    """Returns the id on the Hub of a checkpoint, where it is known.
+
+    A folder of this machine has one if it lies in the Hub's cache, or if its own run was pushed.
+    """
+    if not name:
+        return None
+    folder = Path(name).expanduser()
+    if not folder.exists():  # asked here, where the run is
+        return None if name.count("/") > 1 or name[0] in "./~" else name
+    cached = next((part for part in folder.resolve().parts if part.startswith("models--")), "")
+    if cached:
+        return cached.removeprefix("models--").replace("--", "/", 1)
+    try:
+        settings = read_results(folder).get("settings", {})
+    except UserError:
+        return None
+    return settings.get("hub_model_id") if settings.get("push_to_hub") else None
 
 
 def _device_name(device: torch.device) -> str:
@@ -133,7 +153,7 @@ FREE = {
     "output_dir", "overwrite_output_dir", "model_name_or_path", "tokenizer_name", "data_dir", "corpus", "train_file",
     "validation_file", "test_file", "feature_cache_dir", "config_file",
     # what is reported, kept, sent and scored beside or after training
-    "logging_steps", "eval_steps", "save_steps", "save_total_limit", "report_to", "report_run_name", "push_to_hub",
+    "logging_steps", "eval_steps", "save_steps", "save_total_limit", "report_to", "run_name", "project", "push_to_hub",
     "hub_model_id", "hub_private_repo", "hub_strategy", "pooling", "do_eval", "do_predict", "max_eval_samples",
     "max_eval_sequences", "ensemble_with", "dry_run", "resume_from_checkpoint", "allow_changed_settings",
     # how the same step is computed: equal up to rounding

@@ -11,15 +11,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, is_tensorboard_available, is_wandb_available
+from accelerate.utils import DistributedDataParallelKwargs
 
 from bert_repro.configs import RunConfig
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpoint, remove
+from bert_repro.hub.plots import plot_scores, plot_training
 from bert_repro.hub.push import prepare_repository, push_folder
 from bert_repro.results import RunResults, write_results
 from bert_repro.training import adapters, checkpoint, training_log
@@ -27,6 +28,7 @@ from bert_repro.training.environment import run_facts
 from bert_repro.training.model_loading import first_line, quiet_transformers
 from bert_repro.training.parallelism import find_non_finite, launched_with_fsdp, savable
 from bert_repro.training.performance import prepare_cpu, training_totals
+from bert_repro.training.trackers import end_trackers, report_results, start_trackers, wanted_trackers
 from bert_repro.utils import process
 from bert_repro.utils.files import (
     ADAPTER,
@@ -35,6 +37,7 @@ from bert_repro.utils.files import (
     CHECKPOINTS,
     RESULTS,
     SAMPLE_INDEX,
+    SCORES_PLOT,
     STATUS,
     SWEEP,
     TRAIN_LOG,
@@ -48,15 +51,17 @@ from bert_repro.utils.redaction import redacted
 logger = logging.getLogger("bert_repro")
 
 _PRODUCTS = (
-    CHECKPOINTS, TRAIN_LOG, STATUS, RESULTS, TRAINING_PLOT, CARD, BEST, ADAPTER, SWEEP, "search", SAMPLE_INDEX, "plans",
-    *MADE_FROM_WEIGHTS, *PREDICTIONS, *(f"{prefix}*" for prefix in UNFINISHED),
+    CHECKPOINTS, TRAIN_LOG, STATUS, RESULTS, TRAINING_PLOT, SCORES_PLOT, CARD, BEST, ADAPTER, SWEEP, "search",
+    SAMPLE_INDEX, "plans", *MADE_FROM_WEIGHTS, *PREDICTIONS, *(f"{prefix}*" for prefix in UNFINISHED),
+    "*/events.out.tfevents.*", "*/*/events.out.tfevents.*", "*/*/hparams.yml", "dvclive",
 )  # fmt: skip
-"""What an earlier run left; `search` and `plans` are what version 0.1 called the folders of sweep and sample index."""
+"""What an earlier run left, logs of trackers included; `search` and `plans` are what version 0.1 called the folders of
+sweep and sample index."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that has begun.
+    """A run that has begun; as a context manager it ends the run's trackers, however the run ends.
 
     Args:
         config: its settings.
@@ -73,8 +78,14 @@ class Run:
         """The run's folder."""
         return Path(self.config.output_dir)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        end_trackers(self.accelerator)
+
     def clear(self) -> None:
-        """Makes the folder this run's: the products of an earlier run are removed, where they may be.
+        """Makes the folder this run's: the products of an earlier run are removed, where they may be. Starts trackers.
 
         Called when all that the run reads has been found right, so that a mistyped name costs nobody a finished run.
         """
@@ -85,6 +96,7 @@ class Run:
                 process.claim_folder(self.output_dir)
         if self.accelerator.num_processes > 1:  # nobody writes what would be removed
             self.accelerator.wait_for_everyone()
+        start_trackers(self.accelerator, self.config)
 
     def finish(
         self, model: Any, tokenizer: Any, results: Mapping[str, Any], *, save_model: bool = True, last: bool = True
@@ -104,8 +116,7 @@ class Run:
         complete = self._completed(results, model)
         self._require_finite(model, complete)
         if self.accelerator.is_main_process:
-            if (self.output_dir / TRAIN_LOG).exists():
-                training_log.plot_training(self.output_dir)
+            self._draw_plots(complete)
             if save_model:
                 adapters.save_final_config(model, self.output_dir)
                 pooling = getattr(self.config, "pooling", "mean")  # the setting of models without a task
@@ -116,8 +127,8 @@ class Run:
         if self.config.push_to_hub and self.accelerator.is_main_process:
             # After the last barrier: nobody waits for the upload, and nobody hangs when it fails.
             push_folder(self.output_dir, self.config.hub_model_id, private=self.config.hub_private_repo)
-        for tracker in self.accelerator.trackers:
-            tracker.finish()
+        report_results(self.accelerator, complete)
+        end_trackers(self.accelerator)
         if self.accelerator.is_main_process:
             process.write_status(self.output_dir, 0, "done")
             self._remove_what_resuming_needs(complete)
@@ -136,6 +147,11 @@ class Run:
                     raise NonFiniteError(f"{split}{name} is {value}; nothing was published. Lower --learning_rate")
         if (lost := find_non_finite(model)) is not None:
             raise NonFiniteError(f"the weights {lost} are not finite; nothing was published. Lower --learning_rate")
+
+    def _draw_plots(self, results: RunResults) -> None:
+        if "train" in results and (self.output_dir / TRAIN_LOG).exists():
+            plot_training(self.output_dir / TRAINING_PLOT, training_log.read(self.output_dir / TRAIN_LOG), results)
+        plot_scores(self.output_dir / SCORES_PLOT, results)
 
     def _remove_what_resuming_needs(self, results: RunResults) -> None:
         """Removes what was saved only for the case that the run would not come this far."""
@@ -210,14 +226,11 @@ def output_dir_errors(folder: Path) -> Iterator[None]:
 
 
 def _accelerator(config: RunConfig) -> Accelerator:
-    for tracker, available in (("tensorboard", is_tensorboard_available), ("wandb", is_wandb_available)):
-        if config.report_to == tracker and not available():
-            raise UserError(f"--report_to {tracker}: the package is not installed; run: pip install {tracker}")
-    tracked = config.report_to != "none"
+    trackers = wanted_trackers(config)
     try:
         accelerator = Accelerator(
             mixed_precision=config.mixed_precision,
-            log_with=config.report_to if tracked else None,
+            log_with=trackers or None,
             project_dir=config.output_dir,
             kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],  # one copy of gradients less
         )
@@ -232,6 +245,4 @@ def _accelerator(config: RunConfig) -> Accelerator:
         )
     if config.mixed_precision == "fp16" and accelerator.device.type == "cpu":
         raise UserError("--mixed_precision fp16 needs a GPU; use bf16 on this device")
-    if tracked:
-        accelerator.init_trackers("bert_repro")
     return accelerator

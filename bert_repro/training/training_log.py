@@ -1,4 +1,4 @@
-"""train_log.jsonl, the progress bar, the tracker and the plot: what a run reports while it trains."""
+"""train_log.jsonl, the progress bar and the trackers: what a run reports while it trains."""
 
 import json
 import logging
@@ -19,11 +19,14 @@ from bert_repro.errors import UserError
 from bert_repro.training.batches import Step
 from bert_repro.training.checkpoint import TrainerState
 from bert_repro.training.performance import measured_peak
-from bert_repro.utils.files import TRAIN_LOG, TRAINING_PLOT, atomic_path, disk_errors, write_text
+from bert_repro.training.trackers import report
+from bert_repro.utils.files import TRAIN_LOG, disk_errors, write_text
 from bert_repro.utils.readers import decode_line, parse_json, shown
 
 logger = logging.getLogger("bert_repro")
 
+SHORT_RUN = 200
+"""Steps below which a run logs every one of them."""
 _SHOWN = ("loss", "mlm_loss", "nsp_loss")
 _RENAMED = {"peak_share": "mfu"}
 """Names of version 0.1 -> today's; read for one more release."""
@@ -109,7 +112,8 @@ class TrainingLog:
         *,
         on_row: Callable[[dict[str, float]], None] | None = None,
     ) -> None:
-        self.accelerator, self.every, self.on_row = accelerator, config.logging_steps, on_row
+        self.accelerator, self.on_row = accelerator, on_row
+        self.every = config.logging_steps or (1 if total < SHORT_RUN else 10)
         self.precision = config.mixed_precision
         self.path = Path(config.output_dir) / TRAIN_LOG
         self.start, self.total = start, total
@@ -187,7 +191,7 @@ class TrainingLog:
         known = {name: value if _is_finite(value) else None for name, value in metrics.items()}
         with disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **known, "seconds": seconds}, allow_nan=False) + "\n")
-        self.accelerator.log(metrics, step=step)
+        report(self.accelerator, metrics, step)
 
 
 def _is_finite(value: Any) -> bool:
@@ -222,33 +226,3 @@ def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:
         if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
             raise UserError(f"{where}: {shown(name)} is {shown(value)}; it must be a number: {fix}")
     return {_RENAMED.get(str(name), str(name)): value for name, value in row.items()}
-
-
-def plot_training(output_dir: Path) -> None:
-    """Draws loss and learning rate over the steps of a run into training.png, from its train_log.jsonl."""
-    from matplotlib.figure import Figure
-
-    rows = read(output_dir / TRAIN_LOG)
-    figure = Figure(figsize=(8, 6), layout="constrained")
-    losses, learning_rates = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-    training = [row for row in rows if "learning_rate" in row]
-    for name, label in (("loss", "loss"), ("mlm_loss", "MLM"), ("nsp_loss", "NSP")):
-        _draw(losses, training, name, f"training {label}", linewidth=1.2)
-        _draw(losses, rows, f"eval_{name}", f"held-out {label}", marker="o", linestyle="none", markersize=4)
-    losses.set_ylabel("loss (nats)")
-    losses.set_ylim(bottom=0)
-    losses.legend()
-    losses.grid(alpha=0.3)
-    _draw(learning_rates, training, "learning_rate", None, color="tab:gray")
-    learning_rates.set_ylabel("learning rate")
-    learning_rates.set_xlabel("optimizer step")
-    learning_rates.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
-    learning_rates.grid(alpha=0.3)
-    with atomic_path(output_dir / TRAINING_PLOT) as path:
-        figure.savefig(path, dpi=120)
-
-
-def _draw(axis: Any, rows: list[dict[str, Any]], name: str, label: str | None, **style: Any) -> None:
-    points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
-    if points:
-        axis.plot(*zip(*points, strict=True), label=label, **style)

@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,15 @@ def _delimiter(path: Path, file: Any) -> str:
     file.seek(0)
     for delimiter, name in _OTHER_DELIMITERS.items():
         if "," not in first and delimiter in first:
-            logger.info("%s: its columns are separated by %s", path, name)
+            _say_delimiter(path, name)
             return delimiter
     return ","
+
+
+@lru_cache
+def _say_delimiter(path: Path, name: str) -> None:
+    """Says once how the columns of a file are separated; a run reads some files more than once."""
+    logger.info("%s: its columns are separated by %s", path, name)
 
 
 def _csv_rows(rows: Any) -> Iterator[tuple[int, list[str]]]:

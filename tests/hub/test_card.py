@@ -49,7 +49,7 @@ def test_text_says_what_the_results_say():
         "11,171,074 parameters",
         "Labels: no, not_yes.",
         "python recipes/run_glue.py --task_name mrpc",
-        "| steps | 344 |",
+        "| optimizer steps | 344 |",
         "| learning_rate | 5e-05 |",
         "torch 2.13.0",
         "`0123abc`",
@@ -225,7 +225,7 @@ def test_seeds_are_shown_with_mean_and_deviation(tmp_path):
     assert recipe("make_card", "--folder", folder, "--same_runs", other) == 0
     text = (folder / "README.md").read_text()
     assert "with the seeds 1, 2" in text
-    assert "| validation | matthews_correlation | 2 | 0.3000 | 0.0707 |" in text
+    assert "| validation | Matthews correlation | 2 | 0.3000 | 0.0707 |" in text
 
 
 @pytest.mark.parametrize(

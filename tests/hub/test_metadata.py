@@ -67,7 +67,9 @@ def data_files(root: Path) -> dict[str, FinetuningConfig]:
 def test_ones_own_files_are_not_published_as_the_tasks_data(tmp_path, family):
     config = data_files(tmp_path)[family]
     record = record_of(configured_task(config).prepared(config, None))
-    assert record["data"] == {"dataset": None} | ({"text_columns": ["text"]} if family == "glue" else {})
+    assert record["data"]["dataset"] is None
+    assert record["data"]["files"] == {"train": Path(config.train_file).name}
+    assert "Custom data, not published: `own." in make_card(record, "org/own")
     fields = fields_of(make_card(record, "org/own"))
     assert not {"datasets", "language", "model-index"} & set(fields)
     assert eval_result_entries(record) == []
@@ -223,4 +225,4 @@ def test_a_card_claims_no_split_that_was_scored_in_part():
     record["settings"]["max_eval_samples"] = 100
     card = make_card(record, "org/bert-mrpc")
     assert "model-index" not in fields_of(card) and find_card_errors(card) == []
-    assert "| validation | f1 | 0.5000 | 10 |" in card and "Scored on the first 100 examples only." in card
+    assert "| validation | F1 | 0.5000 | 10 |" in card and "Scored on the first 100 examples only." in card

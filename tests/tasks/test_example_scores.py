@@ -37,6 +37,8 @@ def question_data(generator, unanswerable=False):
     texts = [[str(generator.choice(words))] if not unanswerable or row % 2 else [] for row in range(ROWS)]
     return {
         "id": [f"q{row}" for row in range(ROWS)],
+        "question": ["what"] * ROWS,
+        "context": ["a river"] * ROWS,
         "answers": [{"text": t, "answer_start": [0] * len(t)} for t in texts],
     }
 
@@ -51,7 +53,8 @@ def made_up(name):
         tags = [
             [tag if kept else 0 for tag, kept in zip(*row, strict=True)] for row in zip(data["tags"], keep, strict=True)
         ]
-        return task, "validation", data, {"prediction": [[task.label_names[tag] for tag in row] for row in tags]}
+        names, sure = [[task.label_names[tag] for tag in row] for row in tags], [[0.5] * len(row) for row in tags]
+        return task, "validation", data, {"prediction": names, "probabilities": sure}
     if name.startswith("squad"):
         data = datasets.Dataset.from_dict(question_data(generator, name == "squad_v2"))
         texts = generator.choice(["river", "stone", "an old stone", "bird"], ROWS).tolist()

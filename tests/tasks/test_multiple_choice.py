@@ -132,7 +132,10 @@ def test_scores_and_predictions(tmp_path, examples):
     predictions = SWAG.postprocess(examples, examples, outputs)
     assert SWAG.score(predictions, examples) == {"accuracy": 0.5}
     assert predictions["probabilities"].sum(axis=1) == pytest.approx([1, 1])
-    (path,) = SWAG.write_predictions(tmp_path, "test", examples, predictions)
+    path, errors = SWAG.write_predictions(tmp_path, "test", examples, predictions)
+    (error,) = map(json.loads, errors.read_text().splitlines())
+    assert (error["index"], error["label"], error["prediction"]) == (1, examples["label"][1], 1)
+    assert error["answer"] == error["ending1"] and error["probability"] == error["probabilities"]["ending1"]
     lines = path.read_text().splitlines()
     probabilities = ",".join(f"probability_{name}" for name in ENDINGS)
     assert lines[0] == f"index,prediction,label,{probabilities},sent1,sent2,{','.join(ENDINGS)}"
@@ -160,7 +163,10 @@ def test_custom_rows_may_have_any_number_of_endings(tmp_path):
     task = configured_task(own).prepared(own, None)
     found = task.load(None, ["train"]) | task.load(None, ["validation"])
     assert found["train"]["label"][:] == [3, 0] and found["validation"]["sent2"][:] == ["He"]
-    assert task.data_description() == {"dataset": None} and SWAG.data_description()["dataset"] == "allenai/swag"
+    assert (
+        task.data_description()["files"] == {"train": "own.jsonl", "validation": "own.csv"}
+        and SWAG.data_description()["dataset"] == "allenai/swag"
+    )
     three = {name: value for name, value in row.items() if name != "ending3"}
     (tmp_path / "own.jsonl").write_text(json.dumps(three) + "\n")
     with pytest.raises(UserError, match="line 1: no field 'ending3'"):

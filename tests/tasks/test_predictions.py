@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_repro.tasks import get_task
-from bert_repro.tasks.predictions import calibration_error, entity_details, label_details, surest_errors
+from bert_repro.tasks.predictions import calibration_details, entity_details, label_details, surest_errors
 
 PREDICTED, EXPECTED = np.array([0, 0, 1, 2, 2, 2]), np.array([0, 1, 1, 2, 2, 0])
 
@@ -26,16 +26,23 @@ def test_calibration_error_is_the_distance_of_confidence_from_accuracy():
     predictions = probabilities.argmax(axis=1)
     references = np.array([0] * 5 + [1] * 5 + [1] * 7 + [0] * 3)
     # The first ten are sure by 0.9 and half of them right; of the others 0.7 are right, as their probability says.
-    assert calibration_error(probabilities, predictions, references) == pytest.approx(0.5 * 0.4)
+    found = calibration_details(probabilities.max(axis=1), predictions == references)
+    assert found["calibration_error"] == pytest.approx(0.5 * 0.4)
+    assert [(round(each["probability"], 3), each["correct"], each["rows"]) for each in found["calibration_bins"]] == [
+        (0.7, 0.7, 10), (0.9, 0.5, 10),
+    ]  # fmt: skip
 
 
 def test_the_surest_errors_come_first_and_are_a_hundred_at_most():
     generator = np.random.default_rng(0)
-    probabilities = generator.dirichlet([1, 1], 400)
-    predictions, references = probabilities.argmax(axis=1), generator.integers(0, 2, 400)
-    rows = surest_errors(probabilities, predictions, references)
-    sure = probabilities.max(axis=1)[rows]
-    assert len(rows) == 100 and (np.diff(sure) <= 0).all() and (predictions[rows] != references[rows]).all()
+    columns = (generator.integers(0, 2, 400), generator.integers(0, 2, 400), generator.random(400))
+    records = [
+        dict(zip(("prediction", "label", "probability"), row, strict=True)) for row in zip(*columns, strict=True)
+    ]
+    found = surest_errors(iter(records))
+    sure = [record["probability"] for record in found]
+    assert len(found) == 100 and (np.diff(sure) <= 0).all()
+    assert all(record["prediction"] != record["label"] for record in found)
 
 
 def test_entities_are_scored_by_type():
@@ -60,6 +67,6 @@ def test_predictions_carry_their_texts_and_the_right_labels(tmp_path):
     assert [json.loads(line) for line in errors.read_text().splitlines()] == [
         {
             "index": 5, "sentence1": "c", "sentence2": "e\nf", "label": "entailment", "prediction": "not_entailment",
-            "probability": 0.875,
+            "probability": 0.875, "probabilities": {"entailment": 0.125, "not_entailment": 0.875},
         }
     ]  # fmt: skip

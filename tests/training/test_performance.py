@@ -114,8 +114,9 @@ def test_each_phase_of_pretraining_counts_at_its_length():
 
 
 def test_each_ending_of_multiple_choice_is_a_sequence():
-    totals = training_totals(LOG, results("ForMultipleChoice", sequences_per_example=4))
-    assert totals["flops"] == float(f"{800 * flops(800 // (10 * 4 * 4)):.3g}")
+    for choices in (2, 4):
+        totals = training_totals(LOG, results("ForMultipleChoice", sequences_per_example=choices))
+        assert totals["flops"] == float(f"{800 * flops(800 // (10 * 4 * choices)):.3g}")
 
 
 def test_flops_are_not_given_where_they_are_not_counted():

@@ -91,6 +91,11 @@ class GlueTask(ClassificationTask):
             "license": self.data_license,
         }
 
+    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any]:
+        """See `Task.example`; sentences of ours, since most of GLUE may not be passed on."""
+        names = ("text", "text_pair")
+        return dict(zip(names, _EXAMPLES.get(self.name, _EXAMPLES["mnli"]), strict=False))
+
     def _folder(self, data_dir: Path) -> Path:
         folders = [data_dir / name for name in (self.title, *self.other_folders)]
         return next((folder for folder in folders if folder.is_dir()), folders[0])
@@ -120,6 +125,17 @@ def _index(text: str) -> int:
         raise ValueError(f"index {shown(text)} is not a number; take the official file")
     return int(text)
 
+
+_EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "cola": ("The letter was written by her sister.",),
+    "sst2": ("A film that never lets you go.",),
+    "mrpc": ("The firm was founded in 1999.", "It was in 1999 that the firm was founded."),
+    "qqp": ("How do I learn to swim?", "What is the best way to learn swimming?"),
+    "qnli": ("When was the bridge built?", "The bridge was opened in 1932, after six years of work."),
+    "wnli": ("The cup does not fit into the box because it is too big.", "The cup is too big."),
+    "mnli": ("A man is playing a guitar.", "Someone makes music."),
+}
+"""Inputs for cards, by task; those of MNLI for every other one."""
 
 _COLA_COLUMNS = ("source", "label", "mark", "sentence")
 

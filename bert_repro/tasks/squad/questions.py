@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from bert_repro.errors import UserError
 from bert_repro.tasks.encoding import token_ids
+from bert_repro.tasks.splits import held_out_rows
+from bert_repro.tasks.squad.question_tables import TABLES, table_questions
 from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import half_surrogate, read_json, shown
 
@@ -32,7 +34,11 @@ _WORD = re.compile("[^ \t\r\n\u202f]+")  # what the original implementation take
 
 
 def read_questions(path: Path, *, unanswerable: bool) -> "datasets.Dataset":
-    """Reads a file as published: `data`, `paragraphs`, `context`, `qas`, `answers`.
+    """Reads a file as published (.json: `data`, `paragraphs`, `context`, `qas`, `answers`) or a table.
+
+    A table (.csv, .tsv, .jsonl) has a question on each row: `question`, `context`, `answer` (a text of the context,
+    empty for no answer; without the column the file is unlabelled), and where they are there `answer_start` and `id`.
+    JSON lines may have `answers` as the Hub's datasets do.
 
     Args:
         path: the file.
@@ -50,7 +56,7 @@ def read_questions(path: Path, *, unanswerable: bool) -> "datasets.Dataset":
 
     columns: dict[str, list[Any]] = {"id": [], "question": [], "context": [], "answers": []}
     seen: set[str] = set()
-    for context, question in _questions(path):
+    for context, question in table_questions(path) if path.suffix in TABLES else _questions(path):
         identity = question["id"]
         if identity in seen:
             raise UserError(f"{path}, question {shown(identity)}: this id occurs twice; give every question its own")
@@ -72,6 +78,41 @@ def read_questions(path: Path, *, unanswerable: bool) -> "datasets.Dataset":
     else:
         del columns["answers"]
     return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+
+
+def divided_questions(path: Path, fraction: float, seed: int, *, unanswerable: bool) -> "dict[str, datasets.Dataset]":
+    """Reads a file and holds out some of its passages, with all their questions, as the dev set.
+
+    Args:
+        path: the file.
+        fraction: share of the passages.
+        seed: another seed draws other passages.
+        unanswerable: whether questions may lack an answer.
+
+    Returns:
+        The splits `train` and `validation`.
+
+    Raises:
+        UserError: see `read_questions`; too few passages are there to divide.
+    """
+    questions = read_questions(path, unanswerable=unanswerable)
+    passages = {text: number for number, text in enumerate(dict.fromkeys(questions["context"]))}
+    held = held_out_rows([None] * len(passages), fraction, seed)[[passages[text] for text in questions["context"]]]
+    if held.all() or not held.any():
+        raise UserError(
+            f"--validation_fraction {fraction}: {path} has {len(passages)} passages, too few to divide; give another "
+            "share or a file of its own"
+        )
+    return {
+        "train": questions.select(np.flatnonzero(~held)),
+        "validation": questions.select(np.flatnonzero(held)),
+    }
+
+
+def lacks_answers(path: Path) -> bool:
+    """Returns whether some question of a labelled file has no answer, as in SQuAD v2.0."""
+    questions = read_questions(path, unanswerable=True)
+    return "answers" in questions.column_names and any(not answers["text"] for answers in questions["answers"])
 
 
 def write_by_id(path: Path, ids: Iterable[str], values: Iterable[Any]) -> None:

@@ -1,6 +1,6 @@
 """SQuAD v1.1 and v2.0: the answer to a question is a span of a passage (paper 4.2, 4.3; original run_squad.py).
 
-A question over a long passage is one example with several features, one for each window. `questions` reads the files
+A question over a long passage is one example with several features, one for each window; `questions` reads the files
 and makes the windows, `decoding` turns scores into answers, `scoring` scores them.
 """
 
@@ -20,14 +20,16 @@ from bert_repro.tasks import encoding
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import join, special_ids, token_ids
 from bert_repro.tasks.predictions import require_first_rows
-from bert_repro.tasks.splits import from_hub
+from bert_repro.tasks.splits import custom_names, custom_title, from_hub, short_row
 from bert_repro.tasks.squad import questions, scoring
+from bert_repro.tasks.squad.answer_lists import answer_records, details_by_question_word, write_answers
 from bert_repro.tasks.squad.decoding import Decoder, OriginalText, text_by_offsets
 from bert_repro.tasks.squad.questions import (
     NO_ANSWER,
     UNFOUND,
     ListsOnDisk,
     Passage,
+    divided_questions,
     first_answer_spans,
     read_questions,
     shared_passages,
@@ -53,8 +55,8 @@ _DEFAULTS = SquadConfig(model_name_or_path="-", do_eval=True)
 class SquadTask(Task):
     """Span of a passage that answers a question.
 
-    A split has the columns `id`, `question`, `context` and, if it is labelled, `answers` (`text`, `answer_start`), as
-    the Hub's datasets have. Training takes the first answer of a question that has several.
+    A split has the columns `id`, `question`, `context` and, if labelled, `answers` (`text`, `answer_start`).
+    Training takes the first answer of a question that has several.
 
     A feature is one window, with `window` (0 for the first of its question), `window_start` (its first piece of the
     passage), `passage_at` (the position of that piece in the input) and `labels` (start and end position).
@@ -64,8 +66,7 @@ class SquadTask(Task):
         hub_dataset: its id on the Hub.
         unanswerable: whether a question may have no answer (v2.0).
         settings: of the run.
-        null_score_diff_threshold: v2.0: leave a question unanswered where the null score exceeds the best answer's by
-            more than this; None: not chosen yet, counts as 0.
+        null_score_diff_threshold: v2.0: no answer where the null score exceeds the best one's by more; None: as 0.
         tokenizer: of the model; `prepared` puts it in.
     """
 
@@ -81,8 +82,6 @@ class SquadTask(Task):
     tokenizer: Any = field(default=None, repr=False)
     reference_column: ClassVar[str] = "answers"
     encoding_code: ClassVar[tuple[Any, ...]] = (encoding, questions)
-
-    # -------------------------------------------------------------------------------------------------- settings
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SquadTask":
         """See `Task.prepared`."""
@@ -101,10 +100,8 @@ class SquadTask(Task):
         return replace(self, settings=config, null_score_diff_threshold=threshold, tokenizer=tokenizer)
 
     def restored(self, model_config: Any) -> "SquadTask":
-        """Returns the task with the model's own threshold, unless the run names one or is an ensemble's.
-
-        A member's threshold is about its own scores, not about the mean of several models' scores.
-        """
+        """Returns the task with the model's own threshold, unless the run names one or is an ensemble's: a member's is
+        about its own scores, not about the mean of several models' scores."""
         if not self.unanswerable or self.null_score_diff_threshold is not None or self.settings.ensemble_with:
             return self
         return replace(self, null_score_diff_threshold=model_config.null_score_diff_threshold)
@@ -126,10 +123,12 @@ class SquadTask(Task):
         threshold = self.null_score_diff_threshold if self.unanswerable else None
         return {"qa_loss": self.settings.qa_loss, "null_score_diff_threshold": threshold}
 
-    # ------------------------------------------------------------------------------------------------------ data
-
     def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
         """See `Task.read_splits`; files named in the settings go before those of `data_dir` or the Hub."""
+        files, fraction, seed = self.settings.data_files, self.settings.validation_fraction, self.settings.seed
+        if fraction is not None and "test" not in splits:
+            divided = divided_questions(files["train"], fraction, seed, unanswerable=self.unanswerable)
+            return {split: divided[split] for split in splits}
         named = {split: getattr(self.settings, f"{split}_file") for split in splits}
         official = {split: (data_dir or Path()) / self.files[split] for split in splits}
         found = {}
@@ -141,8 +140,7 @@ class SquadTask(Task):
         if data_dir is None and others:
             found |= from_hub(self.hub_dataset, others)
         if not found:
-            paths = " and ".join(str(path) for path in official.values())
-            flags = " or ".join(f"--{split}_file" for split in splits)
+            paths, flags = " and ".join(map(str, official.values())), " or ".join(f"--{split}_file" for split in splits)
             raise UserError(f"{paths}: no such file; put the official file into --data_dir, or name one with {flags}")
         return found
 
@@ -240,8 +238,6 @@ class SquadTask(Task):
         mask[0] = self.unanswerable
         return mask
 
-    # ---------------------------------------------------------------------------------------------------- answers
-
     def feature_outputs(self, output: Any, lengths: Sequence[int]) -> list[FloatArray]:
         """Returns start and end score of every token of each window, (length, 2)."""
         scores = np.stack(
@@ -326,21 +322,33 @@ class SquadTask(Task):
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
     ) -> list[Path]:
         """Writes predictions.json, nbest_predictions.json and, for v2.0, null_odds.json, as the official scripts take
-        them; for other splits than `validation` with the split's name, as in predictions.test.json."""
-        contents = {"predictions": self.answers(predictions), "nbest_predictions": predictions["nbest"]}
+        them (predictions.SPLIT.json for other splits than `validation`), and the files of `write_answers`."""
+        folder, ids = Path(directory), dataset["id"]
+        contents: dict[str, Any] = {"predictions": self.answers(predictions), "nbest_predictions": predictions["nbest"]}
         if self.unanswerable:
             contents["null_odds"] = predictions["null_odds"]
-        paths = []
         for name, values in contents.items():
-            paths.append(Path(directory) / _file_name(name, split))
-            write_by_id(paths[-1], dataset["id"], values)
-        return paths
+            write_by_id(folder / _file_name(name, split), ids, values)
+        lists = write_answers(folder, split, lambda: self.records(dataset, predictions), unanswerable=self.unanswerable)
+        return [*(folder / _file_name(name, split) for name in contents), *lists]
+
+    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
+        """See `Task.score_details`; by what is asked for."""
+        return details_by_question_word(self.answers(predictions), dataset, unanswerable=self.unanswerable)
+
+    def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
+        """See `Task.records`; the label is the list of right answers, empty for none; "" predicts no answer."""
+        return answer_records(dataset, self.answers(predictions), predictions["nbest"])
 
     def data_description(self) -> dict[str, Any]:
-        """See `Task.data_description`; nothing is known of custom data."""
-        if self.settings.train_file or self.settings.validation_file:
-            return super().data_description()
+        """See `Task.data_description`; nothing is known of custom data but its files."""
+        if files := self.settings.data_files:
+            return {"dataset": None, "title": custom_title(files), "files": custom_names(files)}
         return {"dataset": self.hub_dataset, "language": "en", "license": self.data_license}
+
+    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
+        """See `Task.example`; a training question with a short passage. SQuAD's license allows it."""
+        return short_row(dataset, {"text": "question", "context": "context"})
 
     def _questions(
         self, predictions: Predictions, dataset: "datasets.Dataset"

@@ -8,7 +8,7 @@ as BIO; `-DOCSTART-` lines open documents.
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
@@ -22,7 +22,13 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks import encoding
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.encoding import special_ids
-from bert_repro.tasks.predictions import entity_details, require_first_rows
+from bert_repro.tasks.predictions import (
+    entity_details,
+    label_details,
+    require_first_rows,
+    surest_errors,
+    write_json_lines,
+)
 from bert_repro.tasks.splits import from_hub, from_official_files
 from bert_repro.tasks.tagging import tagged_text
 from bert_repro.tasks.tagging.tagged_text import (
@@ -168,15 +174,23 @@ class TaggingTask(Task):
     def postprocess(
         self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
     ) -> Predictions:
-        """Returns the likeliest tag of every word: a list of tags for each sentence."""
+        """Returns the likeliest tag of every word, a list of tags for each sentence, and their `probabilities`."""
         predicted: list[str] = []
+        probabilities: list[npt.NDArray[np.float32]] = []
         for places, logits in zip(features["places"], outputs, strict=True):
             scores = logits[places]
             if not np.isfinite(scores).all():
                 raise NonFiniteError(f"{self.name}: the model's output is not finite")
             predicted.extend(self.label_names[tag] for tag in scores.argmax(axis=1))
+            # The largest of a softmax, whose own exponent is 1.
+            probabilities.append(1 / np.exp(scores - scores.max(axis=1, keepdims=True)).sum(axis=1))
         ends = np.cumsum([len(words) for words in dataset["words"]])
-        return {"prediction": [predicted[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]}
+        sentences = [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+        sure = np.concatenate(probabilities).astype(np.float64)
+        return {
+            "prediction": [predicted[sentence] for sentence in sentences],
+            "probabilities": [sure[sentence].round(6).tolist() for sentence in sentences],
+        }
 
     def references(self, dataset: "datasets.Dataset") -> list[list[str]]:
         """See `Task.references`; the tags of every sentence."""
@@ -194,10 +208,12 @@ class TaggingTask(Task):
         return scores
 
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
-        """See `Task.score_details`; of entities, not of other tags."""
-        if self.metrics == ("accuracy",):
-            return {}
-        return entity_details(predictions["prediction"], self.references(dataset))
+        """See `Task.score_details`; of entities, or of tags that mark none."""
+        if self.metrics != ("accuracy",):
+            return entity_details(predictions["prediction"], self.references(dataset))
+        numbers = {name: number for number, name in enumerate(self.label_names)}
+        predicted = np.array([numbers[tag] for tag in chain.from_iterable(predictions["prediction"])])
+        return label_details(predicted, np.array(list(chain.from_iterable(dataset["tags"]))), self.label_names)
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
         """See `Task.is_degenerate`; whether every word has the same tag."""
@@ -222,8 +238,12 @@ class TaggingTask(Task):
     def write_predictions(
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
     ) -> list[Path]:
-        """Writes `predictions.SPLIT.txt` as `conlleval` takes it: word, tag if known, predicted tag; an empty line
-        after each sentence."""
+        """Writes the predictions of a split.
+
+        `predictions.SPLIT.txt` is as `conlleval` takes it: word, tag if known, predicted tag; an empty line after each
+        sentence. `predictions.SPLIT.jsonl` has a sentence on each line, with the probability of each tag; of a labelled
+        split, `predictions.SPLIT.errors.jsonl` the hundred wrong words that the model was surest of.
+        """
         path = Path(directory) / f"predictions.{split}.txt"
         columns = [dataset["words"], *([self.references(dataset)] if self.is_labelled(dataset) else [])]
         with atomic_file(path) as file:
@@ -231,7 +251,31 @@ class TaggingTask(Task):
                 for fields in zip(*sentence, strict=True):
                     file.write(" ".join(fields) + "\n")
                 file.write("\n")
-        return [path]
+        records = path.with_suffix(".jsonl")
+        write_json_lines(records, self.records(dataset, predictions))
+        if not self.is_labelled(dataset):
+            return [path, records]
+        errors = path.with_suffix(".errors.jsonl")
+        write_json_lines(errors, surest_errors(_words(self.records(dataset, predictions))))
+        return [path, records, errors]
+
+    def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
+        """See `Task.records`; a sentence each, with lists of its `words`, tags and their `probability`."""
+        labels = self.references(dataset) if self.is_labelled(dataset) else None
+        rows = zip(dataset["words"], predictions["prediction"], predictions["probabilities"], strict=True)
+        for index, (words, tags, probabilities) in enumerate(rows):
+            known = {} if labels is None else {"label": labels[index]}
+            yield {"index": index, "words": words, **known, "prediction": tags, "probability": probabilities}
+
+
+def _words(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yields the words of labelled sentences, each with its sentence."""
+    for record in records:
+        columns = zip(*(record[name] for name in ("words", "label", "prediction", "probability")), strict=True)
+        sentence = " ".join(record["words"])
+        for word, label, prediction, probability in columns:
+            shown = {"index": record["index"], "word": word, "label": label, "prediction": prediction}
+            yield {**shown, "probability": probability, "sentence": sentence}
 
 
 def tagged_dataset(sentences: TaggedSentences, label_names: Sequence[str], *, entities: bool) -> "datasets.Dataset":

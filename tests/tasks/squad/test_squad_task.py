@@ -340,7 +340,12 @@ def test_a_run_leaves_what_the_official_script_takes(finished, folder):
     assert scores["has_answer_f1"] > 0.3
     assert results["rows_scored"] == 30 and results["train"]["batch"] == 16
     files = [finished / name for name in ("predictions.json", "nbest_predictions.json", "null_odds.json")]
-    assert results["splits"]["validation"]["files"] == [path.name for path in files]
+    lists = [f"predictions.validation.{ending}" for ending in ("jsonl", "errors.jsonl")]
+    assert results["splits"]["validation"]["files"] == [*(path.name for path in files), *lists]
+    rows = [json.loads(line) for line in (finished / lists[0]).read_text().splitlines()]
+    assert {row["id"]: row["prediction"] for row in rows} == read(files[0])
+    assert all({"question", "context", "label", "probability"} <= row.keys() for row in rows)
+    assert (finished / lists[1]).read_text() == "", "every answer is right"
     predictions, nbest, odds = map(read, files)
     ids = read(folder / "dev-v2.0.json")["data"][0]["paragraphs"]
     assert list(predictions) == list(nbest) == list(odds) == [entry["qas"][0]["id"] for entry in ids]

@@ -243,10 +243,17 @@ def test_outputs_that_are_not_finite_stop_the_run(tokenizer):
 
 def test_predictions_are_written_in_the_columns_of_conlleval(tmp_path):
     sentences = dataset([["EU", "acts"], ["Paris"]], documents=[0, 0], tags=[[3, 0], [5]])
-    predictions = {"prediction": [["B-ORG", "O"], ["O"]]}
-    (path,) = CONLL2003.write_predictions(tmp_path, "test", sentences, predictions)
+    predictions = {"prediction": [["B-ORG", "O"], ["O"]], "probabilities": [[0.75, 0.5], [0.875]]}
+    path, lines, errors = CONLL2003.write_predictions(tmp_path, "test", sentences, predictions)
     assert path.read_text() == "EU B-ORG B-ORG\nacts O O\n\nParis B-LOC O\n\n"
-    (path,) = CONLL2003.write_predictions(tmp_path, "test", sentences.remove_columns("tags"), predictions)
+    assert json.loads(lines.read_text().splitlines()[0]) == {
+        "index": 0, "words": ["EU", "acts"], "label": ["B-ORG", "O"], "prediction": ["B-ORG", "O"],
+        "probability": [0.75, 0.5],
+    }  # fmt: skip
+    assert [json.loads(line) for line in errors.read_text().splitlines()] == [
+        {"index": 1, "word": "Paris", "label": "B-LOC", "prediction": "O", "probability": 0.875, "sentence": "Paris"}
+    ]
+    path, _ = CONLL2003.write_predictions(tmp_path, "test", sentences.remove_columns("tags"), predictions)
     assert path.read_text() == "EU B-ORG\nacts O\n\nParis O\n\n"
 
 

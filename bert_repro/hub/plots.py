@@ -1,0 +1,275 @@
+"""The pictures of a card: how training went (training.png) and what the scores consist of (scores.png).
+
+Both are drawn from what a run leaves on disk, results.json and the rows of train_log.jsonl.
+"""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_repro.utils.files import atomic_path
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Row = Mapping[str, Any]
+
+_DOTS_PER_INCH = 120
+_SMOOTHED_FROM = 60  # points of a training curve
+_MOST_BARS, _MOST_CELLS_WITH_NUMBERS, _MOST_NAMED_CELLS = 25, 12, 30
+_LONGEST_NAME = 24
+SCORES_OF = {"per_label": "label", "per_entity": "entity", "per_question_word": "question word"}
+"""Detail with scores of each of its names -> what these are."""
+
+
+# --- training.png ---------------------------------------------------------------------------------------------------
+
+
+def plot_training(path: Path, rows: Sequence[Row], results: Mapping[str, Any]) -> None:
+    """Draws losses, dev scores and learning rate over the steps of a run.
+
+    Pre-training has a panel for each of MLM and NSP, fine-tuning one for the metric on dev where it was measured on the
+    way. The warm-up is shaded.
+
+    Args:
+        path: the picture.
+        rows: of train_log.jsonl.
+        results: of the run.
+    """
+    from matplotlib.figure import Figure
+
+    rows = [*rows, *_last_score(rows, results)]
+    panels = _panels(rows, results)
+    figure = Figure(figsize=(8, 2 + 2.2 * len(panels)), layout="constrained")
+    axes = figure.subplots(len(panels) + 1, 1, sharex=True, height_ratios=[3] * len(panels) + [1.4], squeeze=False)[
+        :, 0
+    ]
+    figure.suptitle(_training_title(path.parent, rows, results), fontsize=11)
+    for axis, (label, curves) in zip(axes, panels, strict=False):
+        for name, curve, held_out in curves:
+            _draw_curve(axis, rows, name, curve, held_out=held_out)
+        axis.set_ylabel(label)
+        axis.legend(fontsize=8)
+    _draw_learning_rate(axes[-1], rows)
+    warmup = _end_of_warmup(rows)
+    for axis in axes:
+        axis.grid(alpha=0.3)
+        if warmup:
+            axis.axvspan(0, warmup, color="tab:orange", alpha=0.12, linewidth=0)
+    _mark_published(list(axes[1:-1]), results)
+    with atomic_path(path) as partial:
+        figure.savefig(partial, dpi=_DOTS_PER_INCH)
+
+
+Curves = list[tuple[str, str, bool]]
+"""Field of the log, its name in the legend, whether it was measured on held-out text."""
+
+
+def _panels(rows: Sequence[Row], results: Mapping[str, Any]) -> list[tuple[str, Curves]]:
+    fields = {name for row in rows for name in row}
+    if "mlm_loss" in fields or "eval_mlm_loss" in fields:
+        terms = [("mlm", "MLM"), *([("nsp", "NSP")] if "nsp_loss" in fields else [])]
+        return [
+            (f"{title} loss (nats)", [(f"{name}_loss", "training", False), (f"eval_{name}_loss", "held out", True)])
+            for name, title in terms
+        ]
+    panels: list[tuple[str, Curves]] = [("loss (nats)", [("loss", "training", False), ("eval_loss", "held out", True)])]
+    if metrics := _dev_metrics(fields, results):
+        panels.append(("score on dev", [(f"eval_{name}", _metric(name), True) for name in metrics]))
+    return panels
+
+
+def _last_score(rows: Sequence[Row], results: Mapping[str, Any]) -> list[Row]:
+    """Returns the scores of the published weights as the last row of the dev curve, where one was drawn."""
+    train, metrics = results.get("train", {}), results.get("metrics", {})
+    measured = {row["step"] for row in rows if any(f"eval_{name}" in row for name in metrics)}
+    if not measured or "best_step" in train or train.get("steps", 0) in measured:
+        return []
+    return [{"step": train["steps"], **{f"eval_{name}": value for name, value in metrics.items()}}]
+
+
+def _metric(name: str) -> str:
+    return name.replace("_", " ").replace("f1", "F1")
+
+
+def _dev_metrics(fields: set[str], results: Mapping[str, Any]) -> list[str]:
+    """Returns the metrics that were measured while training, the primary one first, three at most."""
+    primary = results.get("primary_metric")
+    names = [name for name in results.get("metrics", {}) if f"eval_{name}" in fields and not name.endswith("threshold")]
+    return sorted(names, key=lambda name: name != primary)[:3]
+
+
+def _training_title(folder: Path, rows: Sequence[Row], results: Mapping[str, Any]) -> str:
+    name = folder.resolve().name
+    task = results.get("data", {}).get("title") or results.get("task", "")
+    steps = results.get("train", {}).get("steps") or max((row["step"] for row in rows), default=0)
+    primary = results.get("primary_metric") or ""
+    on = "" if task == "pre-training" else "fine-tuned on "
+    title = f"{name}: {on}{task}, {steps:,} steps" if task else f"{name}: {steps:,} steps"
+    if primary in results.get("metrics", {}):
+        title += f"; {_metric(primary)} {results['metrics'][primary]:.3f} on {results.get('split', 'dev')}"
+    return textwrap.fill(title, 90)
+
+
+def _draw_curve(axis: "Axes", rows: Sequence[Row], name: str, label: str, *, held_out: bool) -> None:
+    points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
+    if not points:
+        return
+    steps, values = zip(*points, strict=True)
+    if held_out:
+        (line,) = axis.plot(steps, values, marker="o", markersize=4, linewidth=1.2, label=label)
+        if name.endswith("loss"):
+            line.set_color("tab:orange")
+    elif len(points) < _SMOOTHED_FROM:
+        axis.plot(steps, values, marker=".", linewidth=1.2, color="tab:blue", label=label)
+    else:
+        axis.plot(steps, values, linewidth=0.8, alpha=0.35, color="tab:blue")
+        axis.plot(steps, _smoothed(values), linewidth=1.6, color="tab:blue", label=f"{label}, smoothed")
+    if name.endswith("loss"):
+        axis.set_ylim(bottom=0)
+
+
+def _smoothed(values: Sequence[float]) -> list[float]:
+    """Returns the mean of each value and its neighbors, a twentieth of the curve to either side."""
+    reach = max(1, len(values) // 40)
+    windows = (values[max(0, place - reach) : place + reach + 1] for place in range(len(values)))
+    return [sum(window) / len(window) for window in windows]
+
+
+def _draw_learning_rate(axis: "Axes", rows: Sequence[Row]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    points = [(row["step"], row["learning_rate"]) for row in rows if row.get("learning_rate") is not None]
+    if points:
+        axis.plot(*zip(*points, strict=True), color="tab:gray")
+    axis.set_ylabel("learning rate")
+    axis.set_xlabel("optimizer step" + (" (shaded: warm-up)" if _end_of_warmup(rows) else ""))
+    axis.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    axis.set_xlim(left=0)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _end_of_warmup(rows: Sequence[Row]) -> int:
+    """Returns the step of the highest learning rate; 0 where there was no warm-up."""
+    points = [(row["learning_rate"], -row["step"]) for row in rows if row.get("learning_rate") is not None]
+    best = -max(points)[1] if points else 0
+    return best if points and best != -points[0][1] else 0
+
+
+def _mark_published(axes: Sequence["Axes"], results: Mapping[str, Any]) -> None:
+    """Marks the step whose weights were published, where it is not the last."""
+    best = results.get("train", {}).get("best_step")
+    for axis in axes if best else ():
+        axis.axvline(best, color="tab:green", linestyle="--", linewidth=1, label=f"published: step {best}")
+        axis.legend(fontsize=8)
+
+
+# --- scores.png -----------------------------------------------------------------------------------------------------
+
+
+def plot_scores(path: Path, results: Mapping[str, Any]) -> bool:
+    """Draws scores of each label, confusions and calibration of the first scored split that has such details.
+
+    Returns:
+        Whether there was something to draw; if not, there is no picture.
+    """
+    from matplotlib.figure import Figure
+
+    split, details = scored_details(results)
+    drawings = _drawings(details)
+    if not drawings:
+        path.unlink(missing_ok=True)
+        return False
+    height = max(4.0, *(tall for _, tall in drawings))
+    figure = Figure(figsize=(5.2 * len(drawings), height), layout="constrained")
+    figure.suptitle(f"{path.parent.resolve().name}: {split}", fontsize=11)
+    for axis, (draw, _) in zip(figure.subplots(1, len(drawings), squeeze=False)[0], drawings, strict=True):
+        draw(axis, details)
+    with atomic_path(path) as partial:
+        figure.savefig(partial, dpi=_DOTS_PER_INCH)
+    return True
+
+
+def scored_details(results: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Returns the first scored split that has details, and these; empty where none has."""
+    found = ((name, split["details"]) for name, split in results.get("splits", {}).items() if split.get("details"))
+    return next(found, ("", {}))
+
+
+def _drawings(details: Mapping[str, Any]) -> list[tuple[Any, float]]:
+    """Returns what can be drawn of details, each with the height that it needs in inches."""
+    drawings: list[tuple[Any, float]] = []
+    scored: Mapping[str, Any] = next((details[name] for name in SCORES_OF if details.get(name)), {})
+    if scored:
+        drawings.append((_draw_scores, 1.2 + 0.34 * min(len(scored), _MOST_BARS)))
+    if matrix := details.get("confusion_matrix"):
+        drawings.append((_draw_confusions, 2.0 + 0.3 * min(len(matrix), _MOST_NAMED_CELLS)))
+    if details.get("calibration_bins"):
+        drawings.append((_draw_calibration, 4.0))
+    return drawings
+
+
+def _draw_scores(axis: "Axes", details: Mapping[str, Any]) -> None:
+    kind = next(name for name in SCORES_OF if details.get(name))
+    count = next(name for name in ("rows", "entities", "questions") if name in next(iter(details[kind].values())))
+    largest = sorted(details[kind].items(), key=lambda item: -item[1][count])[:_MOST_BARS]
+    places = range(len(largest))
+    axis.barh(places, [scores["f1"] for _, scores in largest], color="tab:blue", alpha=0.6, label="F1")
+    for name, marker in (("precision", ">"), ("recall", "<"), ("exact_match", "|")):
+        if name in largest[0][1]:
+            values = [scores[name] for _, scores in largest]
+            axis.plot(values, places, marker, color="black", markersize=6, label=name.replace("_", " "))
+    axis.set_yticks(places, [f"{_short(name)} ({scores[count]:,})" for name, scores in largest], fontsize=8)
+    axis.set_ylim(len(largest) - 0.4, -0.6)
+    axis.set_xlim(0, 1.02)
+    left_out = len(details[kind]) - len(largest)
+    axis.set_title(
+        f"each {SCORES_OF[kind]} (number of {count})" + (f", the {_MOST_BARS} most frequent" * bool(left_out)),
+        fontsize=10,
+    )
+    axis.grid(axis="x", alpha=0.3)
+    axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+
+
+def _draw_confusions(axis: "Axes", details: Mapping[str, Any]) -> None:
+    names, matrix = list(details["per_label"]), details["confusion_matrix"]
+    shares = [[count / max(1, sum(row)) for count in row] for row in matrix]
+    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    if len(names) <= _MOST_CELLS_WITH_NUMBERS:
+        for row, counts in enumerate(matrix):
+            for column, count in enumerate(counts):
+                color = "white" if shares[row][column] > 0.5 else "black"
+                axis.text(column, row, f"{count:,}", ha="center", va="center", fontsize=8, color=color)
+    if len(names) <= _MOST_NAMED_CELLS:
+        shown = [_short(name) for name in names]
+        slanted = max(map(len, shown)) * len(shown) > 40
+        axis.set_xticks(
+            range(len(names)), shown, fontsize=8, rotation=45 if slanted else 0, ha="right" if slanted else "center"
+        )
+        axis.set_yticks(range(len(names)), shown, fontsize=8)
+    axis.set_xlabel("predicted")
+    axis.set_ylabel("true")
+    axis.set_title("confusions (shade: share of the row)", fontsize=10)
+
+
+def _draw_calibration(axis: "Axes", details: Mapping[str, Any]) -> None:
+    bins = details["calibration_bins"]
+    most = max(found["rows"] for found in bins)
+    sizes = [15 + 185 * found["rows"] / most for found in bins]
+    axis.plot([0, 1], [0, 1], color="tab:gray", linestyle="--", linewidth=1, label="perfectly calibrated")
+    probabilities, correct = ([found[name] for found in bins] for name in ("probability", "correct"))
+    axis.plot(probabilities, correct, color="tab:blue", linewidth=1)
+    axis.scatter(probabilities, correct, s=sizes, color="tab:blue", alpha=0.7, label="model (area: rows)")
+    axis.set_xlim(0, 1.03)
+    axis.set_ylim(-0.03, 1.03)
+    axis.set_xlabel("probability that the model gives")
+    axis.set_ylabel("how often it is correct")
+    axis.set_title(f"calibration error {details['calibration_error']:.3f}", fontsize=10)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8, loc="upper left")
+
+
+def _short(name: str) -> str:
+    shown = name.replace("$", r"\$")  # else matplotlib reads mathematics
+    return shown if len(shown) <= _LONGEST_NAME else shown[: _LONGEST_NAME - 1] + "…"

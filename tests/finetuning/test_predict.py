@@ -1,0 +1,110 @@
+"""`bert-repro predict`: texts of a file or the standard input in, answers with their probabilities out."""
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from running import recipe
+from transformers import AutoTokenizer
+
+import bert_repro
+from bert_repro import BertReproConfig
+
+SHAPE = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+LABELS = {"id2label": {0: "cold", 1: "warm"}, "label2id": {"cold": 0, "warm": 1}}
+HEADS = {
+    "classifier": ("BertReproForSequenceClassification", {**LABELS, "problem_type": "single_label_classification"}),
+    "several": (
+        "BertReproForSequenceClassification",
+        {**LABELS, "problem_type": "multi_label_classification", "label_thresholds": [0.0, 1.0]},
+    ),
+    "tagger": ("BertReproForTokenClassification", {"id2label": {0: "O", 1: "B-X"}, "label2id": {"O": 0, "B-X": 1}}),
+    "answers": ("BertReproForQuestionAnswering", {}),
+    "choices": ("BertReproForMultipleChoice", {}),
+    "encoder": ("BertReproModel", {}),
+}
+
+
+@pytest.fixture(scope="module")
+def models(world, tmp_path_factory) -> Path:
+    """An untrained model with each head."""
+    root = tmp_path_factory.mktemp("models")
+    for name, (head, settings) in HEADS.items():
+        torch.manual_seed(0)
+        getattr(bert_repro, head)(BertReproConfig(vocab_size=150, **SHAPE, **settings)).save_pretrained(root / name)
+        AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(root / name)
+    return root
+
+
+def test_lines_of_the_standard_input_become_rows_of_csv(models, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'the river falls\n\na, "quoted" stone\n')))
+    assert recipe("predict", "--model_name_or_path", models / "classifier") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["text"] for row in rows] == ["the river falls", 'a, "quoted" stone']
+    assert list(rows[0]) == ["index", "text", "prediction", "probability", "probability_cold", "probability_warm"]
+    for row in rows:
+        assert float(row["probability"]) == float(row[f"probability_{row['prediction']}"]) >= 0.5
+
+
+def test_a_table_keeps_its_ids_and_right_answers(models, tmp_path, capsys):
+    table = tmp_path / "new.csv"
+    table.write_text("ticket;text;label\nA7;the river;warm\nA9;a stone;cold\n")
+    out = tmp_path / "answers.jsonl"
+    flags = ("--input_file", table, "--output_file", out, "--id_column ticket")
+    assert recipe("predict", "--model_name_or_path", models / "classifier", *flags) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["id"], row["text"], row["label"]) for row in rows] == [
+        ("A7", "the river", "warm"), ("A9", "a stone", "cold"),
+    ]  # fmt: skip
+    assert sum(rows[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5) and "index" not in rows[0]
+    assert recipe("predict", "--model_name_or_path", models / "classifier", *flags) == 2
+    assert "answers.jsonl exists; name another" in capsys.readouterr().err
+
+
+def test_every_family_answers_in_its_own_form(models, tmp_path):
+    rows = [{"question": "what falls", "context": "the river falls over the stone"}]
+    rows += [{"question": "what grows", "context": "a tree grows"}]
+    choices = [{"sent1": "the river", "sent2": "it", "ending0": "falls", "ending1": "sings", "ending2": "grows"}]
+    (several,) = bert_repro.predict(models / "several", ["the river"])
+    assert several["prediction"] == ["cold"] and set(several["probabilities"]) == {"cold", "warm"}
+    (tagged,) = bert_repro.predict(models / "tagger", ["The river falls."])
+    assert tagged["words"] == ["The", "river", "falls", "."]
+    assert set(tagged["prediction"]) <= {"O", "B-X"} and len(tagged["probability"]) == 4
+    answers = bert_repro.predict(models / "answers", rows)
+    assert [answer["question"] for answer in answers] == ["what falls", "what grows"]
+    assert all(answer["prediction"] in answer["context"] and 0 < answer["probability"] <= 1 for answer in answers)
+    (choice,) = bert_repro.predict(models / "choices", choices)
+    assert choice["answer"] == choices[0][f"ending{choice['prediction']}"] and len(choice["probabilities"]) == 3
+
+
+def test_questions_are_about_the_passage_of_a_file(models, tmp_path):
+    questions, passage, out = tmp_path / "q.txt", tmp_path / "p.txt", tmp_path / "a.csv"
+    questions.write_text("what falls\nwhat grows\n")
+    passage.write_text("the river falls\nthe tree grows\n")
+    flags = ("--input_file", questions, "--context_file", passage, "--output_file", out)
+    assert recipe("predict", "--model_name_or_path", models / "answers", *flags) == 0
+    assert [row["context"] for row in csv.DictReader(out.open())] == ["the river falls\nthe tree grows"] * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "content", "message"),
+    [
+        ("encoder", "x.txt", "a\n", "is BertModel without a task; fine-tune it first"),
+        ("classifier", "x.txt", "\n\n", "x.txt: no text; write one on each line"),
+        ("classifier", "x.csv", "words\na\n", "x.csv: no column of text"),
+        ("answers", "x.txt", "what\n", "a question needs a passage; name its file with --context_file"),
+        ("choices", "x.txt", "what\n", "a choice needs a table"),
+        ("classifier", "gone.csv", None, "--input_file"),
+    ],
+)
+def test_bad_input_is_one_line(models, tmp_path, capsys, model, name, content, message):
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    assert recipe("predict", "--model_name_or_path", models / model, "--input_file", path) == 2
+    error = capsys.readouterr().err
+    assert message in error and "test_file" not in error and error.count("\n") == 1

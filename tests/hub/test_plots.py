@@ -1,0 +1,103 @@
+"""The pictures of a card, and the tables that say the same."""
+
+import pytest
+from matplotlib.figure import Figure
+
+from bert_repro.hub import plots
+from bert_repro.hub.card import make_card
+from bert_repro.hub.card_words import score_details
+
+PER_LABEL = {
+    "cold": {"precision": 0.5, "recall": 1.0, "f1": 0.6667, "rows": 2},
+    "$warm$": {"precision": 1.0, "recall": 0.75, "f1": 0.8571, "rows": 8},
+}
+BINS = [{"probability": 0.6, "correct": 0.5, "rows": 4}, {"probability": 0.9, "correct": 1.0, "rows": 6}]
+DETAILS = {
+    "per_label": PER_LABEL, "confusion_matrix": [[2, 0], [2, 6]], "calibration_error": 0.1, "calibration_bins": BINS,
+}  # fmt: skip
+RESULTS = {
+    "task": "custom",
+    "split": "validation",
+    "primary_metric": "accuracy",
+    "metrics": {"accuracy": 0.8, "macro_f1": 0.76},
+    "splits": {"validation": {"metrics": {"accuracy": 0.8}, "rows_scored": 10, "details": DETAILS}},
+    "train": {"steps": 6},
+    "data": {"dataset": None, "title": "moods", "files": {"train": "moods.csv"}, "text_columns": ["text"],
+             "example": {"text": "A `warm` \"day\"."}},
+    "model": {"class": "BertReproForSequenceClassification", "labels": ["cold", "$warm$"]},
+}  # fmt: skip
+ROWS = [
+    {"step": step, "loss": 1 / step, "learning_rate": min(step - 1, 2) / 2 * (7 - step), "tokens": step}
+    for step in range(1, 7)
+] + [{"step": 3, "eval_accuracy": 0.6, "eval_macro_f1": 0.5}]
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that are saved."""
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: (figures.append(self), path.touch()))
+    return figures
+
+
+def test_fine_tuning_shows_loss_dev_score_and_warm_up(tmp_path, drawn):
+    plots.plot_training(tmp_path / "training.png", ROWS, RESULTS)
+    loss, dev, rate = drawn[0].axes
+    title = drawn[0].get_suptitle().replace("\n", " ")
+    assert title.endswith(": fine-tuned on moods, 6 steps; accuracy 0.800 on validation")
+    assert list(loss.lines[0].get_xdata()) == [1, 2, 3, 4, 5, 6], "every step"
+    assert [line.get_label() for line in dev.lines] == ["accuracy", "macro F1"]
+    assert list(dev.lines[0].get_xdata()) == [3, 6] and list(dev.lines[0].get_ydata()) == [0.6, 0.8]
+    assert rate.get_xlabel() == "optimizer step (shaded: warm-up)"
+    assert [patch.get_extents().width > 0 for patch in rate.patches] == [True]
+
+
+def test_pre_training_has_a_panel_for_each_loss(tmp_path, drawn):
+    rows = [
+        {"step": step, "loss": 3.0, "mlm_loss": 2.0, "nsp_loss": 0.7, "learning_rate": 1e-4, "eval_mlm_loss": 2.5}
+        for step in range(1, 90)
+    ]
+    plots.plot_training(tmp_path / "training.png", rows, {"task": "pre-training"})
+    mlm, nsp, rate = drawn[0].axes
+    assert (mlm.get_ylabel(), nsp.get_ylabel(), rate.get_ylabel()) == (
+        "MLM loss (nats)", "NSP loss (nats)", "learning rate",
+    )  # fmt: skip
+    assert [line.get_label() for line in mlm.lines[1:]] == ["training, smoothed", "held out"]
+
+
+def test_scores_show_labels_confusions_and_calibration(tmp_path, drawn):
+    assert plots.plot_scores(tmp_path / "scores.png", RESULTS)
+    bars, confusions, calibration = drawn[0].axes
+    assert [label.get_text() for label in bars.get_yticklabels()] == [r"\$warm\$ (8)", "cold (2)"]
+    assert sorted(text.get_text() for text in confusions.texts) == ["0", "2", "2", "6"]
+    assert calibration.get_title() == "calibration error 0.100"
+    assert not plots.plot_scores(tmp_path / "scores.png", {"splits": {"test": {"metrics": {"pearson": 1.0}}}})
+    assert not (tmp_path / "scores.png").exists(), "that of another run"
+
+
+def test_a_card_says_what_the_pictures_show():
+    card = make_card(RESULTS, "org/moods", pictures={"scores.png", "training.png"})
+    for part in (
+        "A BERT (Devlin et al., 2019) that classifies texts, fine-tuned on custom data (moods), made with bert_repro.",
+        "| $warm$ | 1.0000 | 0.7500 | 0.8571 | 8 |\n| cold | 0.5000 | 1.0000 | 0.6667 | 2 |",
+        "| $warm$ | 2 | 6 |",
+        "Calibration error 0.100",
+        "](scores.png)",
+        "](training.png)",
+        "Custom data, not published: `moods.csv` (train).",
+        r'classify("A \x60warm\x60 \"day\".")',
+        '- text: A `warm` "day".',
+    ):
+        assert part in card, part
+    assert ".png" not in make_card(RESULTS, "org/moods")
+
+
+def test_many_labels_are_cut_and_their_confusions_named():
+    names = [f"label{number}" for number in range(40)]
+    scores = {name: {"precision": 0.5, "recall": 0.5, "f1": 0.5, "rows": number} for number, name in enumerate(names)}
+    matrix = [[9 * (row == 3 and column == 5) for column in range(40)] for row in range(40)]
+    split = {"metrics": {"accuracy": 0.1}, "details": {"per_label": scores, "confusion_matrix": matrix}}
+    details = score_details({"splits": {"dev": split}})
+    assert len(details["rows"]) == 30 and details["left_out"] == 10 and "matrix" not in details
+    assert details["confusions"] == [("label3", "label5", 9)]
+    assert "Most often taken for another: label3 as label5 (9)." in make_card({"splits": {"dev": split}}, "x")
