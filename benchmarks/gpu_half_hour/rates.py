@@ -2,7 +2,8 @@
 
     python benchmarks/gpu_half_hour/rates.py products --device cuda
 
-Every part prints its numbers as one line of JSON, the last line of its output.
+Every part prints its numbers as one line of JSON, the last line of its output; those of many measurements print it
+again after each, so that a cut costs one of them.
 """
 
 import argparse
@@ -31,6 +32,14 @@ PREDICTED = 0.15
 VOCABULARIES = (30_522, 30_592)  # BERT's, and rounded up to a multiple of 128
 PROFILED_STEPS = 5
 SHOWN_KERNELS = 60
+
+
+class Rates(dict[str, float]):
+    """Numbers by name, printed whenever one is added."""
+
+    def __setitem__(self, name: str, value: float) -> None:
+        super().__setitem__(name, value)
+        print(json.dumps(self), flush=True)
 
 
 class _Enough(BaseException):
@@ -69,7 +78,8 @@ def copies(device: str, toy: bool) -> dict[str, float]:
     """Bytes a second, read and written counted: within the device, and to it from page-locked memory."""
     size = (1 << 20) if toy else (4 << 30)
     source, target = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
-    rates = {"within": 2 * size / seconds(lambda: target.copy_(source), device)}
+    rates = Rates()
+    rates["within"] = 2 * size / seconds(lambda: target.copy_(source), device)
     host = torch.empty(min(size, 256 << 20), dtype=torch.uint8, pin_memory=device == "cuda")
     moved = target[: len(host)]
     rates["from page-locked memory"] = len(host) / seconds(lambda: moved.copy_(host, non_blocking=True), device)
@@ -92,7 +102,7 @@ def products(device: str, toy: bool) -> dict[str, float]:
         for vocabulary in VOCABULARIES:
             vocabulary_here = vocabulary // 100 if toy else vocabulary
             shapes |= directions(f"{label}, head of {vocabulary}", int(PREDICTED * tokens), 768, vocabulary_here)
-    rates = {}
+    rates = Rates()
     for name, (rows, inner, columns) in shapes.items():
         left = torch.randn(rows, inner, device=device).bfloat16()
         right = torch.randn(inner, columns, device=device).bfloat16()
@@ -115,7 +125,7 @@ def attention(device: str, toy: bool) -> dict[str, float]:
     from bert_repro.models import modeling_bert_repro as modeling
 
     module = modeling.BertReproSelfAttention(BertReproConfig()).to(device).train()
-    times = {}
+    times = Rates()
     for length, sequences in ((128, 240), (512, 60)):
         sequences = 2 if toy else sequences
         total = length * sequences
