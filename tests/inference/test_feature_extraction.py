@@ -116,7 +116,7 @@ def test_texts_are_read_one_at_a_time(tmp_path: Path) -> None:
     path.write_bytes(b"fine\nbroken \xff\n")
     texts = read_texts(path, "text")
     assert next(texts) == "fine"
-    with pytest.raises(UserError, match="line 2: byte 0xff is not UTF-8"):
+    with pytest.raises(UserError, match="line 2: byte 0xff at position 7 is not UTF-8"):
         next(texts)
 
 
