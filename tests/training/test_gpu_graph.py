@@ -58,7 +58,9 @@ HEADS: dict[str, tuple[tuple[str, ...], Any]] = {
 }
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(
+    "head", [head if head == "PreTraining" else pytest.param(head, marks=pytest.mark.slow) for head in HEADS]
+)
 def test_a_packed_training_step_is_one_graph(head: str) -> None:
     graphs: list[torch.fx.GraphModule] = []
 
