@@ -224,7 +224,7 @@ def _read_parquet(path: Path, text_column: str, title_column: str, max_bytes: in
         with pq.ParquetFile(path, read_dictionary=texts) as file:
             size, rows = path.stat().st_size, max(1, file.metadata.num_rows)
             _refuse_bomb(path, file.metadata)
-            mean_bytes = _mean_bytes(file.metadata, columns)
+            mean_bytes = _mean_bytes(file.metadata)
             if mean_bytes > max_bytes:  # refused before one such row is unpacked
                 raise _too_long(f"{path}: a row", max_bytes)
             batch_rows = int(max(1, min(PARQUET_BATCH_ROWS, _PARQUET_BATCH_BYTES // max(1, mean_bytes))))
@@ -241,27 +241,23 @@ def _read_parquet(path: Path, text_column: str, title_column: str, max_bytes: in
 
 
 def _refuse_bomb(path: Path, metadata: Any) -> None:
-    """Refuses columns that unpack to so much of so little as no text does."""
+    """Refuses rows that unpack to so much of so little as no text does.
+
+    Only row groups are asked: about a damaged column the library ends the process.
+    """
+    packed = path.stat().st_size
     for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for chunk in (group.column(index) for index in range(group.num_columns)):
-            unpacked, packed = chunk.total_uncompressed_size, max(1, chunk.total_compressed_size)
-            if unpacked > _BOMB_BYTES and unpacked > _BOMB_RATIO * packed:
-                raise UserError(
-                    f"{path}: column {chunk.path_in_schema} unpacks {packed:,} bytes to {unpacked:,}, which is no "
-                    "text; get the file again"
-                )
+        unpacked = metadata.row_group(number).total_byte_size
+        if unpacked > _BOMB_BYTES and unpacked > _BOMB_RATIO * packed:
+            raise UserError(
+                f"{path}: unpacks {packed:,} bytes to {unpacked:,} or more, which is no text; get the file again"
+            )
 
 
-def _mean_bytes(metadata: Any, columns: Sequence[str]) -> float:
+def _mean_bytes(metadata: Any) -> float:
     """Returns the unpacked bytes of a row on average, in the row group where they are most."""
-    means = [0.0]
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        chunks = (group.column(index) for index in range(group.num_columns))
-        size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
-        means.append(size / max(1, group.num_rows))
-    return max(means)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    return max([0.0, *(group.total_byte_size / max(1, group.num_rows) for group in groups)])
 
 
 def _read_hub(
