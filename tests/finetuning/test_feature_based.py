@@ -284,7 +284,9 @@ def test_interrupted_it_leaves_nothing_that_is_taken_for_complete(
         cache.load(tokenised())
     assert files(tmp_path) == set()
     folder = tmp_path / complete._digest(tokenised())
-    (folder / f".{feature_based.STATES}.elsewhere.1").write_bytes(b"what a killed process leaves")
+    temporary = run_files._temporary(folder / feature_based.STATES)
+    left = temporary.with_name(temporary.name.replace(f".{os.getpid()}-", ".999999999-"))
+    left.write_bytes(b"what a killed process leaves")
     monkeypatch.setattr(FeatureCache, "_encode", encode)
     assert np.array_equal(make_cache().load(tokenised()).values, expected)
     assert files(tmp_path) == {feature_based.STATES}

@@ -168,7 +168,8 @@ if __name__ == "__main__":
     parser.add_argument("settings", type=json.loads)
     parser.add_argument("--resume_everywhere", action="store_true")
     arguments = parser.parse_args()
-    settings = dataclasses.replace(ToyConfig(), **arguments.settings)
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.settings.items()}
+    settings = dataclasses.replace(ToyConfig(), **given)
     if arguments.resume_everywhere:
         resume_everywhere(settings)
         Accelerator().end_training()

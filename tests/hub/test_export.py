@@ -159,7 +159,12 @@ def test_a_folder_says_how_one_vector_is_made_of_a_text(tmp_path, tokenizer):
 
 def leave_an_older_model(folder: Path) -> list[str]:
     """What was made from other weights, as names of files below the folder."""
-    names = [ONNX_FILES["fp32"], ".eval_results/toy.yaml", "adapter/adapter_model.safetensors", "predictions.json"]
+    names = [
+        f"onnx/{ONNX_FILES['fp32']}",
+        ".eval_results/toy.yaml",
+        "adapter/adapter_model.safetensors",
+        "predictions.json",
+    ]
     names += ["predictions.test.tsv", "nbest_predictions.test.json", "null_odds.json", "null_odds.test.json"]
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -276,7 +281,7 @@ def test_a_run_is_published_again_under_a_record_of_its_own(tmp_path, tokenizer)
 def test_an_interruption_while_saving_leaves_the_earlier_export_complete(tmp_path, tokenizer, monkeypatch):
     folder = export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    monkeypatch.setattr(export, "make_card", lambda *_: 1 / 0)
+    monkeypatch.setattr(export, "make_card", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         export_checkpoint(tiny(num_labels=5), tokenizer, folder, results={})
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -31,7 +31,7 @@ def test_a_run_pushes_its_model_and_its_checkpoints(hub, world, tmp_path):
     assert "flops" in json.loads(main["results.json"])["train"]
     for step in (2, 4):
         card = repo.tree(f"step-{step}")[1]["README.md"].decode()
-        assert f'revision="step-{step}"' in card and f"| steps | {step} |" in card and "Not run." in card
+        assert f'revision="step-{step}"' in card and f"| optimizer steps | {step} |" in card and "Not run." in card
     assert repo.tree("step-2")[1]["model.safetensors"] != main["model.safetensors"]
     assert repo.tree("step-4")[1]["model.safetensors"] == main["model.safetensors"]
 

@@ -148,6 +148,7 @@ def test_the_same_runs_give_the_same_bytes(trial, written, tmp_path):
 def test_a_plot_of_runs_that_are_gone_goes_too(tmp_path):
     runs = tmp_path / "runs"
     pretraining(runs, "one")
+    finetuning(runs, [], 0.7)  # has no curve
     assert report(runs, tmp_path / "report") == 0
     assert list((tmp_path / "report" / "plots").glob("*.svg"))
     (runs / "one" / "results.json").unlink()
@@ -220,7 +221,7 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path, capsys, bl
 
 def test_a_full_disk_leaves_the_old_report(tmp_path, capsys, monkeypatch):
     folder = tmp_path / "report"
-    (tmp_path / "runs").mkdir()
+    finetuning(tmp_path / "runs", [], 0.7)
     assert report(tmp_path / "runs", folder) == 0
     old = files_of(folder)
     pretraining(tmp_path / "runs", "one")
@@ -251,9 +252,12 @@ STUDY = {"size_preset": "trial", "table_entries": [entry(5, "BERT-base", "SST-2"
     [
         ({"task": None}, "field task is None"),
         ({"splits": {"validation": {"metrics": {"f1": 1.0}, "rows_scored": 3}}}, "has no accuracy on validation"),
-        ({"splits": {"validation": {"metrics": {"accuracy": float("nan")}, "rows_scored": 3}}}, "NaN is no number"),
+        (
+            {"splits": {"validation": {"metrics": {"accuracy": float("nan")}, "rows_scored": 3}}},
+            "the number 'NaN' is not finite",
+        ),
         ({"study": [1]}, "field study is [1]"),
-        ({"study": {**STUDY, "table_entries": {}}}, "study: table_entries is '{}'"),
+        ({"study": {**STUDY, "table_entries": {}}}, "study: table_entries is {}"),
         ({"study": {**STUDY, "table_entries": [{"table": 5}]}}, "each needs table, row and column"),
         ({"study": {**STUDY, "table_entries": [entry(9, "x", "y")]}}, "tables are 1, 2, 3, 4, 5, 6, 7, 8 and figure5"),
         (

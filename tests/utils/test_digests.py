@@ -3,14 +3,14 @@ import os
 
 import pytest
 
-from bert_repro.corpus import prepared_corpus
-from bert_repro.corpus.prepared_corpus import known_digests
+from bert_repro.utils import digests
+from bert_repro.utils.digests import known_digests
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(prepared_corpus, "_SETTLED_SECONDS", -1)
+    monkeypatch.setattr(digests, "_SETTLED_SECONDS", -1)
     (tmp_path / "data").mkdir()
     for name in ("a", "b"):
         (tmp_path / "data" / name).write_text(name)
@@ -20,8 +20,8 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def read(monkeypatch):
     names = []
-    right = prepared_corpus.file_digest
-    monkeypatch.setattr(prepared_corpus, "file_digest", lambda path: (names.append(path.name), right(path))[1])
+    right = digests.file_digest
+    monkeypatch.setattr(digests, "file_digest", lambda path: (names.append(path.name), right(path))[1])
     return names
 
 
@@ -39,7 +39,7 @@ def test_a_file_is_read_once_until_it_changes(folder, read):
 
 
 def test_a_file_that_was_just_written_is_not_remembered(folder, read, monkeypatch):
-    monkeypatch.setattr(prepared_corpus, "_SETTLED_SECONDS", 60)
+    monkeypatch.setattr(digests, "_SETTLED_SECONDS", 60)
     for _ in range(2):
         known_digests(folder, ["a"])
     assert read == ["a", "a"]
