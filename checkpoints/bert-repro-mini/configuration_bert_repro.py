@@ -1,10 +1,11 @@
 """Configuration of the BERT of Devlin et al. (2019), and the form in which it is published.
 
 The fields are those of transformers' `BertConfig`, with its names and defaults (BERT-BASE uncased), and some of our
-own: `pool_token`, `sparse_prediction`, `qa_loss`, `null_score_diff_threshold`, and those of a BiLSTM and of Table 7's
-features. A published config.json names the model type `bert`, so that transformers loads the folder without this code,
-and maps every Auto class to the code beside it, so that `trust_remote_code=True` loads ours. This file and the modeling
-file are copied next to the weights: they import installed libraries and each other only.
+own: `pool_token`, `sparse_prediction`, `qa_loss`, `null_score_diff_threshold`, `class_weights`, `label_smoothing`,
+`label_thresholds`, and those of a BiLSTM and of Table 7's features. A published config.json names the model type
+`bert`, so that transformers loads the folder without this code, and maps every Auto class to the code beside it, so
+that `trust_remote_code=True` loads ours. This file and the modeling file are copied next to the weights: they import
+installed libraries and each other only.
 """
 
 import json
@@ -217,13 +218,27 @@ class BertReproConfig(PreTrainedConfig):
             The fields, and the options that were not used.
         """
         config, unused = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        return cls._from_published(config), unused
+
+    @classmethod
+    def from_json_file(cls, json_file: str | os.PathLike[str]) -> "BertReproConfig":
+        """Reads the file that `to_json_file` writes, or one of transformers' BERT.
+
+        Args:
+            json_file: path of the file.
+        """
+        return cls(**cls._from_published(json.loads(Path(json_file).read_text(encoding="utf-8"))))
+
+    @classmethod
+    def _from_published(cls, config: dict[str, Any]) -> dict[str, Any]:
+        """Returns the fields of a configuration in the words of this class; what `published` adds is left out."""
         if config.get("model_type") == UPSTREAM_MODEL_TYPE:
             config["model_type"] = cls.model_type
             ours = {head.upstream: head.ours for head in HEADS.values()}
             config["architectures"] = [ours.get(name, name) for name in config.get("architectures") or []] or None
         if not cls.__module__.startswith("transformers_modules."):  # there transformers finds our models by it
             config.pop("auto_map", None)
-        return config, unused
+        return config
 
     def has_upstream_counterpart(self, heads: list[Head]) -> bool:
         """Returns whether upstream transformers' BERT computes what our classes do under this configuration.

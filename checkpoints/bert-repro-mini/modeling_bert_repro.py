@@ -520,10 +520,12 @@ def gather_pool_tokens(
         ValueError: the last token is asked for under a mask that does not mark padding.
     """
     if cu_seq_lens is not None:
-        # Offsets padded to a fixed count end in empty sequences at T: they get some state, which no label uses.
-        tokens = (
-            cu_seq_lens[:-1].clamp(max=hidden_states.shape[1] - 1) if pool_token == "first" else cu_seq_lens[1:] - 1
-        )
+        sequences = cu_seq_lens.shape[0] - 1
+        if pool_token == "first":
+            # Offsets padded to a fixed count end in empty sequences at T: they get some state, which no label uses.
+            tokens = cu_seq_lens.narrow(0, 0, sequences).clamp(max=hidden_states.shape[1] - 1)
+        else:
+            tokens = cu_seq_lens.narrow(0, 1, sequences) - 1
         return hidden_states.squeeze(0).index_select(0, tokens)
     if pool_token == "first":
         return hidden_states[:, 0]
@@ -737,7 +739,7 @@ class BertReproModel(BertReproPreTrainedModel):
         if packing or position_ids is None:
             self._check_length(packing.get("max_length_q", length))
 
-        implementation = self._attention_implementation(bool(packing), kwargs.get("output_attentions"))
+        implementation = self._attention_implementation(len(packing) > 0, kwargs.get("output_attentions"))
         embeddings = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = None if packing else self._attention_mask(embeddings, attention_mask, implementation)
         hidden_states = self.encoder(embeddings, mask, implementation, **packing)
@@ -1030,15 +1032,20 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        shift_labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutput:
         """Predicts every next token. Other input as in `BertReproModel.forward`.
 
         labels: (B, S) the input ids themselves, -100 on padding; shifted here. The last token of a packed sequence
             does not predict the first of the next.
-        logits_to_keep: number of last positions to decode, or their indices; 0 decodes all. Not with `labels`.
+        logits_to_keep: number of last positions to decode, or their indices; 0 decodes all. Not with labels.
+        shift_labels: (B, S) the next token of each position, in place of `labels`, where a sequence is spread over
+            devices and the caller has shifted it before.
         """
-        if labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
+        if shift_labels is None and labels is not None:
+            shift_labels = next_token_labels(labels, kwargs.get("cu_seq_lens_q"))
+        if shift_labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
             raise ValueError("labels need the logits of every position: leave logits_to_keep at 0")
         outputs = self.bert(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
@@ -1046,8 +1053,8 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.cls.predictions(outputs.last_hidden_state[:, kept])
         loss = None
-        if labels is not None:
-            loss = mean_cross_entropy(logits, next_token_labels(labels, kwargs.get("cu_seq_lens_q")))
+        if shift_labels is not None:
+            loss = mean_cross_entropy(logits, shift_labels)
         return CausalLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -1499,8 +1506,8 @@ class BertReproForQuestionAnswering(BertReproPreTrainedModel):
                 loss = loss / 2
         return QuestionAnsweringModelOutput(
             loss=loss,
-            start_logits=start_logits.contiguous(),
-            end_logits=end_logits.contiguous(),
+            start_logits=start_logits.clone(memory_format=torch.contiguous_format),
+            end_logits=end_logits.clone(memory_format=torch.contiguous_format),
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
@@ -1517,9 +1524,11 @@ def unpack_tokens(values: torch.Tensor, cu_seq_lens: torch.Tensor, max_length: i
     Returns:
         (N, max_length, C), with the lowest finite number after the end of each sequence.
     """
-    starts, ends = cu_seq_lens[:-1, None], cu_seq_lens[1:, None]
+    sequences = cu_seq_lens.shape[0] - 1
+    starts, ends = (cu_seq_lens.narrow(0, place, sequences).unsqueeze(1) for place in (0, 1))
     tokens = starts + torch.arange(max_length, device=values.device)
-    padded = values.squeeze(0)[tokens.clamp(max=values.shape[1] - 1)]
+    flat = tokens.clamp(max=values.shape[1] - 1).flatten()
+    padded = values.squeeze(0).index_select(0, flat).unflatten(0, tokens.shape)
     return padded.masked_fill((tokens >= ends).unsqueeze(-1), torch.finfo(values.dtype).min)
 
 

@@ -221,6 +221,7 @@ def wait_for(log: Path, lines: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_killed_three_times_it_ends_as_if_it_had_not_been(log: Path, tmp_path: Path) -> None:
     assert study(*FLAGS, "--output_dir", tmp_path / "complete" / "study") == 0
     folder = tmp_path / "killed"

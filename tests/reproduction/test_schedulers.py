@@ -48,6 +48,7 @@ def emitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list
     return schedulers.write_slurm_jobs(config, runs).parent, runs
 
 
+@pytest.mark.slow
 def test_the_jobs_make_the_study_when_each_runs_its_line(
     emitted: tuple[Path, list[PlannedRun]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ for rows in 2 * [*range(1, 301)]:
     return sum("create:cache_miss" in line and "inner_product" in line for line in done.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
 def test_kernels_of_ever_new_shapes_are_not_kept_by_the_thousand():
     assert kernels_made() > 500
