@@ -141,7 +141,20 @@ def _paragraph(row: Row, number: int) -> dict[str, Any]:
             raise UserError(f"row {number}: answer {text[:60]!r} is not in its context; copy it from there")
         question |= {"answers": [{"text": text, "answer_start": place}] * bool(text), "is_impossible": not text}
     elif "answers" in row:
-        texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
-        answers = [{"text": text, "answer_start": int(start)} for text, start in zip(texts, starts, strict=True)]
+        answers = _answers(row["answers"], number)
         question |= {"answers": answers, "is_impossible": not answers}
     return {"context": row["context"], "qas": [question]}
+
+
+def _answers(answers: Any, number: int) -> list[dict[str, Any]]:
+    """Answers as a list of objects, as in SQuAD's files, or as an object of lists, as in `datasets`."""
+    try:
+        if isinstance(answers, Mapping):
+            pairs = list(zip(answers["text"], answers["answer_start"], strict=True))
+        else:
+            pairs = [(answer["text"], answer["answer_start"]) for answer in answers]
+        return [{"text": str(text), "answer_start": int(start)} for text, start in pairs]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"row {number}: answers must be a list of objects with text and answer_start, or an object of two lists"
+        ) from error

@@ -89,6 +89,19 @@ def test_columns_say_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert configured_task(config).name == "squad_v2"
 
 
+def test_answers_may_be_a_list_of_objects_as_in_squads_files(tmp_path: Path) -> None:
+    row = {"question": "Who?", "context": "Ada."}
+    lists = {"text": ["Ada"], "answer_start": [0]}
+    files = [
+        write_split([row | {"answers": answers}], "questions", tmp_path, name)
+        for name, answers in (("lists", lists), ("objects", [{"text": "Ada", "answer_start": 0}]))
+    ]
+    assert json.loads(files[0].read_text()) == json.loads(files[1].read_text())
+    for wrong in ("Ada", [{"text": "Ada"}], {"text": ["Ada"], "answer_start": []}):
+        with pytest.raises(UserError, match="row 0: answers must be a list of objects with text and answer_start"):
+            write_split([row | {"answers": wrong}], "questions", tmp_path, "wrong")
+
+
 @pytest.mark.parametrize(("texts", "name"), [([["Ada"]], "squad"), ([["Ada"], []], "squad_v2")])
 def test_files_of_questions_say_which_task_of_squad_they_are_for(
     tmp_path: Path, texts: list[list[str]], name: str

@@ -222,7 +222,7 @@ def _read_parquet(path: Path, text_column: str, title_column: str, max_bytes: in
         # A text that is stored once and named often stays so: unpacked, a few bytes a row can be gigabytes.
         texts = [name for name in columns if schema.field(name).type in (pa.string(), pa.large_string())]
         with pq.ParquetFile(path, read_dictionary=texts) as file:
-            size, rows = path.stat().st_size, max(1, file.metadata.num_rows)
+            size, rows = path.stat().st_size, file.metadata.num_rows
             _refuse_bomb(path, file.metadata)
             mean_bytes = _mean_bytes(file.metadata)
             if mean_bytes > max_bytes:  # refused before one such row is unpacked
@@ -233,7 +233,9 @@ def _read_parquet(path: Path, text_column: str, title_column: str, max_bytes: in
                     row += 1
                     values = {name: batch.column(name)[number].as_py() for name in columns}
                     place = f"{path}, row {row}"
-                    yield _row_document(values, place, text_column, title_column, size * row // rows, max_bytes)
+                    yield _row_document(values, place, text_column, title_column, size * row // max(1, rows), max_bytes)
+            if row != rows:
+                raise UserError(f"{path}: damaged, it holds {row:,} rows and says {rows:,}; get the file again")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}, row {row}: not UTF-8 ({_one_line(error)}); write the file again") from error
     except (pa.ArrowException, OSError) as error:

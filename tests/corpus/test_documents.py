@@ -219,6 +219,17 @@ def test_unknown_hub_dataset_is_a_user_error(monkeypatch):
         find_sources(["data/corpus"])
 
 
+def test_a_parquet_file_with_fewer_rows_than_it_says_is_damaged(tmp_path, monkeypatch):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": ["One.", "Two."]}), tmp_path / "a.parquet")
+    assert len(read(tmp_path / "a.parquet")) == 2
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: iter(()))
+    with pytest.raises(UserError, match=r"a\.parquet: damaged, it holds 0 rows and says 2"):
+        read(tmp_path / "a.parquet")
+
+
 def test_parquet_that_unpacks_to_gigabytes_is_refused_unread(tmp_path, monkeypatch):
     import pyarrow as pa
     import pyarrow.parquet as pq
