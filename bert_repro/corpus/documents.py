@@ -259,7 +259,7 @@ def _refuse_bomb(path: Path, metadata: Any) -> None:
 def _mean_bytes(metadata: Any) -> float:
     """Returns the unpacked bytes of a row on average, in the row group where they are most."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    return max([0.0, *(group.total_byte_size / max(1, group.num_rows) for group in groups)])
+    return float(max([0.0, *(group.total_byte_size / max(1, group.num_rows) for group in groups)]))
 
 
 def _read_hub(
