@@ -350,6 +350,12 @@ def _load_saved(path_or_id: str) -> "PreTrainedTokenizerFast":
         raise UserError(
             f"tokenizer {path_or_id!r} is neither a local folder or file nor on the Hub: {reason}"
         ) from error
+    if set(tokenizer.get_vocab()) <= set(
+        tokenizer.all_special_tokens
+    ):  # made up by transformers where it finds no file
+        raise UserError(
+            f"tokenizer {path_or_id!r} is neither a local folder or file nor on the Hub: no vocabulary was found"
+        )
     missing = [name for name in ("pad", "unk", "cls", "sep", "mask") if getattr(tokenizer, f"{name}_token") is None]
     if missing or not getattr(tokenizer, "is_fast", False):
         lack = f"no {missing[0]} token" if missing else "no fast implementation"

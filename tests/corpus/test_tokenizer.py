@@ -264,3 +264,9 @@ def test_a_saved_vocabulary_with_gaps_or_without_its_unknown_token_is_refused(wo
     (tmp_path / "tokenizer.json").write_text(json.dumps(state))
     with pytest.raises(UserError, match=message):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing-here", "bert-base-nothing"])
+def test_a_name_that_leads_nowhere_is_no_empty_tokenizer(name):
+    with pytest.raises(UserError, match="is neither a local folder or file nor on the Hub"):
+        load_tokenizer(name)
