@@ -89,6 +89,13 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
+def tokenizer_setting() -> Any:
+    """Returns the setting `tokenizer_name`, the same in every recipe that loads a model."""
+    return setting(
+        None, "Tokenizer, where it is not with the model.", source="transformers", group="model", checkpoint=True
+    )
+
+
 @dataclass(frozen=True)
 class Range:
     """The allowed values of a number; None: no such bound."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from bert_repro.configs.base import require, setting
+from bert_repro.configs.base import require, setting, tokenizer_setting
 from bert_repro.configs.training import OptimizerConfig, RunConfig
 
 
@@ -19,13 +19,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         checkpoint=True,
         required="name a checkpoint folder or a Hub id",
     )
-    tokenizer_name: str | None = setting(
-        None,
-        "Tokenizer, where it is not with the model.",
-        source="transformers",
-        group="model",
-        checkpoint=True,
-    )
+    tokenizer_name: str | None = tokenizer_setting()
     ensemble_with: tuple[str, ...] = setting(
         (),
         "More finished models of the task: scores and predictions come from the mean of the logits of all of them and "

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bert_repro.configs.base import Config, setting
+from bert_repro.configs.base import Config, setting, tokenizer_setting
 
 
 @dataclass(frozen=True)
@@ -17,13 +17,7 @@ class PredictConfig(Config):
         checkpoint=True,
         required="name the output folder of a fine-tuning run, or a Hub id",
     )
-    tokenizer_name: str | None = setting(
-        None,
-        "Tokenizer, where it is not with the model.",
-        source="transformers",
-        group="model",
-        checkpoint=True,
-    )
+    tokenizer_name: str | None = tokenizer_setting()
     input_file: str | None = setting(
         None,
         "Texts to read: one on each line, or .csv, .tsv, .jsonl; SQuAD's .json for questions. Default: the standard "

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bert_repro.configs.base import Config, require, setting
+from bert_repro.configs.base import Config, require, setting, tokenizer_setting
 
 ONNX_FILES = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "q8": "model_quantized.onnx"}
 """Type of the weights -> the name under which transformers.js looks for it in onnx/."""
@@ -20,13 +20,7 @@ class ExtractionConfig(Config):
         checkpoint=True,
         required="name a checkpoint folder or a Hub id",
     )
-    tokenizer_name: str | None = setting(
-        None,
-        "Tokenizer, where it is not with the model.",
-        source="transformers",
-        group="model",
-        checkpoint=True,
-    )
+    tokenizer_name: str | None = tokenizer_setting()
     input_file: str = setting(
         "",
         "A text on each line, or .jsonl (.json) with an object on each line that holds one.",
@@ -90,13 +84,7 @@ class SentenceScoringConfig(Config):
         checkpoint=True,
         required="name a checkpoint folder or a Hub id",
     )
-    tokenizer_name: str | None = setting(
-        None,
-        "Tokenizer, where it is not with the model.",
-        source="transformers",
-        group="model",
-        checkpoint=True,
-    )
+    tokenizer_name: str | None = tokenizer_setting()
     input_file: str | None = setting(
         None, "A text on each line, or .jsonl (.json) with an object on each line that holds one.", group="data"
     )

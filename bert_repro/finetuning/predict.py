@@ -244,7 +244,7 @@ def _listed_words(source: Path) -> list[list[str]] | None:
 
 @contextmanager
 def _errors_about(path: Path, name: str) -> Iterator[None]:
-    """Names the input in messages as its user does, where a file of ours stands for it."""
+    """Names the input in messages as its user does, where a temporary file holds it."""
     try:
         yield
     except UserError as error:

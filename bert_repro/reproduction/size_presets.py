@@ -53,7 +53,7 @@ class SizePreset:
 
     Args:
         description: one line for people.
-        base: the model size that stands for BERT-base in every table and in Figure 5, a key of `sizes`.
+        base: the model size that takes the place of BERT-base in every table and in Figure 5, a key of `sizes`.
         sizes: Table 6's rows, name -> settings of the model's shape.
         pretraining: settings of every pre-training run.
         checkpoints: optimizer steps at which Figure 5 fine-tunes, the last one the end of pre-training.

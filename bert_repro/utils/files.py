@@ -244,7 +244,7 @@ def replace_folder(source: Path, target: Path) -> None:
 
 
 def remove_folder(path: Path, *, before_removal: Any = None) -> None:
-    """Removes a folder that others may read: renamed first, so that its name never stands for a part of it."""
+    """Removes a folder that others may read: renamed first, so that its name never leads to a part of it."""
     aside = path.with_name(f".removing-{path.name}")
     shutil.rmtree(aside, ignore_errors=True)
     os.replace(path, aside)

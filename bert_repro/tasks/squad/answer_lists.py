@@ -47,7 +47,7 @@ def write_answers(
     Args:
         folder: an existing folder.
         split: name of the split.
-        records: gives its records, anew at each call: they are not held in memory.
+        records: gives its records, from the first one at each call: they are not held in memory.
         unanswerable: count as the script of v2.0 does.
 
     Returns:
