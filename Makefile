@@ -102,22 +102,30 @@ test-libraries: $(READY) .venv-libraries/.installed ## What the documentation pr
 	$(BIN)/python tests/hub/other_libraries.py write .venv-libraries/published
 	HF_HUB_OFFLINE=1 .venv-libraries/bin/python -I tests/hub/other_libraries.py read .venv-libraries/published
 
-# Another Python, with the pinned versions and a CPU build of torch: uv knows where PyTorch keeps those of every Python; pip
-# takes what the machine's own settings name. All pinned packages have wheels for Python 3.11 to 3.14 (seen 2026-11-22).
-test-python: ## The default tests under another Python, on a CPU build of torch: make test-python PYTHON=python3.13
+# Another Python, with the pinned versions and torch's CPU build. uv knows where PyTorch keeps those of every Python; pip takes
+# what its own settings name, or an index of CPU builds in TORCH_INDEX as well. A CUDA build, where nothing else is at hand, runs on
+# the CPU as well. All pinned packages have wheels for Python 3.11 to 3.14.
+TORCH_INDEX ?=
+TESTS       ?= -n 2 --dist loadfile
+ifneq ($(UV),)
+PYTHON_PIP  := uv pip install --quiet --python .venv-python/bin/python
+PYTHON_TORCH := $(if $(TORCH_INDEX),--index $(TORCH_INDEX) --index-strategy unsafe-best-match,--torch-backend cpu)
+else
+PYTHON_PIP  := .venv-python/bin/python -m pip install --quiet
+PYTHON_TORCH := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+endif
+
+test-python: ## The default tests under another Python: make test-python PYTHON=python3.13 [TORCH_INDEX=URL] [TESTS=tests/hub]
 	$(PYTHON) -c 'import sys; print(sys.version); sys.exit(sys.version_info < (3, 11))'
 ifneq ($(UV),)
 	uv venv --quiet --seed --clear --python $(PYTHON) .venv-python
-	uv pip install --quiet --python .venv-python/bin/python --torch-backend cpu -c constraints.txt torch
-	uv pip install --quiet --python .venv-python/bin/python --torch-backend cpu -c constraints.txt -e '.[dev]'
 else
 	$(PYTHON) -m venv --clear .venv-python
-	.venv-python/bin/python -m pip install --quiet torch -c constraints.txt
-	.venv-python/bin/python -c 'import sys, torch; sys.exit(torch.version.cuda is not None)' \
-	  || { echo "torch is not a CPU build; install uv, or name a folder with one in PIP_FIND_LINKS" >&2; exit 2; }
-	.venv-python/bin/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 endif
-	.venv-python/bin/python -m pytest -n 2 --dist loadfile
+	$(PYTHON_PIP) $(PYTHON_TORCH) -c constraints.txt torch
+	$(PYTHON_PIP) -c constraints.txt -e '.[dev]'
+	.venv-python/bin/python -c 'import torch; print("torch", torch.__version__, "for", torch.version.cuda or "the CPU")'
+	CUDA_VISIBLE_DEVICES= .venv-python/bin/python -m pytest $(TESTS)
 
 # The lists below are complete, so pip takes them alone; the package is installed without checking its bounds.
 .venv-lowest/.installed: constraints-lowest.txt
@@ -210,5 +218,5 @@ wheel: $(READY) ## Build the wheel and the source archive into dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
 clean: ## Remove the environment, builds and caches; runs/ stays
-	rm -rf $(VENV) $(XLA) .venv-upstream .venv-tensorflow .venv-lowest .venv-space .venv-supply-chain $(WEB)/node_modules build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(XLA) .venv-* $(WEB)/node_modules build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
