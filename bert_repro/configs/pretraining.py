@@ -231,8 +231,8 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
     )
     hub_strategy: str = setting(
         "end",
-        "With push_to_hub: upload the finished model (end), or every checkpoint of save_steps too, as the revision "
-        "step-N (every_save).",
+        "With push_to_hub: upload the finished model (end), or every checkpoint of save_steps and the weights before "
+        "the first step too, as the revisions step-0, step-N ... (every_save).",
         source="transformers",
         choices=("end", "every_save"),
         group="hub",

@@ -133,6 +133,8 @@ class Trainer:
     def _run(self, log: TrainingLog, received: list[int]) -> None:
         if self.best and self.best.should_stop:
             return  # an interrupted run had stopped early before
+        if getattr(self.config, "hub_strategy", "end") == "every_save" and self.state.step == 0:
+            self.save()  # step-0: what the later revisions are compared with
         for step, micro_batches in self._loaded_steps(log):
             if not self.model.training:
                 self.parallel.wrapped.train()

@@ -25,15 +25,17 @@ def test_a_run_pushes_its_model_and_its_checkpoints(hub, world, tmp_path):
     more = "--push_to_hub --hub_model_id org/tiny --hub_private_repo --hub_strategy every_save".split()
     assert pretrain(world, tmp_path / "run", *more) == 0
     repo = hub.repos["org/tiny"]
-    assert repo.private and set(repo.branches) == {"main", "step-2", "step-4"}
+    assert repo.private and set(repo.branches) == {"main", "step-0", "step-2", "step-4"}
     _, main = repo.tree("main")
     assert json.loads(main["results.json"])["train"]["steps"] == 4
     assert "flops" in json.loads(main["results.json"])["train"]
-    for step in (2, 4):
+    for step in (0, 2, 4):
         card = repo.tree(f"step-{step}")[1]["README.md"].decode()
         assert f'revision="step-{step}"' in card and f"| optimizer steps | {step} |" in card and "Not run." in card
-    assert repo.tree("step-2")[1]["model.safetensors"] != main["model.safetensors"]
-    assert repo.tree("step-4")[1]["model.safetensors"] == main["model.safetensors"]
+    weights = [repo.tree(f"step-{step}")[1]["model.safetensors"] for step in (0, 2, 4)]
+    assert len(set(weights)) == 3 and weights[2] == main["model.safetensors"]
+    untrained = transformers.AutoModelForPreTraining.from_pretrained("org/tiny", revision="step-0")
+    assert not untrained.cls.predictions.bias.any()
 
 
 def test_an_upload_that_fails_leaves_a_complete_folder(hub, world, tmp_path, capsys):
