@@ -157,6 +157,8 @@ class BertReproConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
+        if self.id2label is not None and self.label2id is None:
+            self.label2id = {name: index for index, name in self.id2label.items()}
         if self.is_decoder:
             self.pool_token = "last"
 
@@ -272,6 +274,9 @@ class BertReproConfig(PreTrainedConfig):
         else:
             renamed = {head.upstream: head.ours for head in heads}
         config["architectures"] = [renamed.get(name, name) for name in names] or None
+        if any(name.endswith("Classification") for name in names):  # servers need them, defaults too
+            config.setdefault("id2label", {str(index): name for index, name in self.id2label.items()})
+            config.setdefault("label2id", {name: index for index, name in self.id2label.items()})
         config["auto_map"] = {
             "AutoConfig": f"configuration_bert_repro.{BertReproConfig.__name__}",
             **{auto_class: f"modeling_bert_repro.{head.ours}" for auto_class, head in HEADS.items()},

@@ -110,6 +110,13 @@ def test_a_saved_configuration_comes_back_equal(tmp_path, tiny):
     assert BertReproConfig.from_pretrained(tmp_path / "config").to_dict() == tiny.config().to_dict()
 
 
+def test_a_classifier_says_its_labels_where_they_are_transformers_own_too(tiny):
+    written = tiny.config(architectures=["BertReproForSequenceClassification"], num_labels=2).published()
+    assert written["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
+    assert written["label2id"] == {"LABEL_0": 0, "LABEL_1": 1}
+    assert "id2label" not in tiny.config(architectures=["BertReproModel"], num_labels=2).published()
+
+
 @pytest.mark.parametrize(
     ("architecture", "pool_token", "model_type"),
     [
