@@ -32,7 +32,13 @@ from bert_repro.training import checkpoint, training_log
 from bert_repro.training.batches import BatchSource, MicroBatch, Step, load_steps, to_device
 from bert_repro.training.checkpoint import BestModel, TrainerState
 from bert_repro.training.environment import environment, require_same_data, require_same_settings, stored_settings
-from bert_repro.training.optimizer import accurate_norm, build_optimizer, learning_rate, set_learning_rate
+from bert_repro.training.optimizer import (
+    accurate_norm,
+    build_optimizer,
+    learning_rate,
+    note_large_updates,
+    set_learning_rate,
+)
 from bert_repro.training.parallelism import ParallelModel, find_non_finite, full_tensors
 from bert_repro.training.training_log import TakenStep, TrainingLog
 from bert_repro.utils.files import CHECKPOINTS, TRAIN_LOG
@@ -105,6 +111,7 @@ class Trainer:
             NonFiniteError: the loss, the gradient norm or a weight is not finite; nothing was saved from it.
             StopRequested: a signal came; a checkpoint has been written.
         """
+        note_large_updates(self.config, self.source.total_steps)
         if self.config.resume_from_checkpoint:
             self._resume()
             if self.best:
