@@ -111,8 +111,7 @@ ifneq ($(UV),)
 PYTHON_PIP  := uv pip install --quiet --python .venv-python/bin/python
 PYTHON_TORCH := $(if $(TORCH_INDEX),--index $(TORCH_INDEX) --index-strategy unsafe-best-match,--torch-backend cpu)
 else
-PYTHON_PIP  := .venv-python/bin/python -m pip install --quiet
-PYTHON_TORCH := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+PYTHON_PIP  := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) .venv-python/bin/python -m pip install --quiet
 endif
 
 test-python: ## The default tests under another Python: make test-python PYTHON=python3.13 [TORCH_INDEX=URL] [TESTS=tests/hub]
