@@ -11,13 +11,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from accelerate import Accelerator
 
 from bert_repro.configs import FinetuningConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.base import FloatArray, Task
-from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step
+from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step, even_passes
 from bert_repro.utils.randomness import draw
 
 if TYPE_CHECKING:
@@ -131,6 +130,7 @@ class FinetuningSource:
         task: collates features and counts their loss terms.
         features: the tokenized training set.
         sizes: sequences per optimizer step, and per device and forward pass.
+        processes: devices that share the work.
         collate: makes the model's inputs.
     """
 
@@ -140,10 +140,11 @@ class FinetuningSource:
         task: Task,
         features: "datasets.Dataset",
         sizes: BatchSizes,
+        processes: int,
         collate: Collate,
     ) -> None:
         self.config, self.task, self.features = config, task, features
-        self.sizes, self.collate = sizes, collate
+        self.sizes, self.processes, self.collate = sizes, processes, collate
         self._orders: dict[int, Ids] = {}
         epochs = config.num_train_epochs or task.paper_epochs
         self.data_fingerprint: dict[str, Any] = {
@@ -160,7 +161,7 @@ class FinetuningSource:
         """See `BatchSource.steps`; the position is the number of steps taken."""
         for number in range(position["step"] if position else 0, self.total_steps):
             ids = self._ids(np.arange(number * self.sizes.batch, (number + 1) * self.sizes.batch))
-            yield Step(ids, {}, self.sizes.micro, 0, {"step": number + 1})
+            yield Step(even_passes(ids, self.sizes.micro, self.processes), {}, 0, {"step": number + 1})
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """See `BatchSource.load`; there is one group."""
@@ -171,10 +172,6 @@ class FinetuningSource:
     def totals(self, ids: Ids, group: int) -> dict[str, int]:
         """See `BatchSource.totals`; reads rows, so where there are loader processes, they do."""
         return self._count(ids)
-
-    def count_right(self, output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """See `BatchSource.count_right`; nothing is counted, since the dev set says more than training accuracy."""
-        return {}
 
     def _ids(self, places: Ids) -> Ids:
         """Feature rows at places of the endless order, in which every epoch is a permutation of its own."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import gather_object, send_to_device
 
 from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
@@ -23,7 +23,7 @@ from bert_repro.results import RunResults
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Predictions, Task
 from bert_repro.training import adapters, run
-from bert_repro.training.batches import Ids, batch_sizes, to_device
+from bert_repro.training.batches import Ids, batch_sizes
 from bert_repro.training.checkpoint import BestModel
 from bert_repro.training.model_loading import load_model, require_vocabulary
 from bert_repro.training.optimizer import freeze
@@ -142,7 +142,7 @@ class FinetuningRun:
         task, config, split = self.task, self.config, self.splits.train()
         features = task.training_features(split.features)
         sizes = batch_sizes(config, self.accelerator.num_processes, task.paper_batch)
-        source = FinetuningSource(config, task, features, sizes, self._collate)
+        source = FinetuningSource(config, task, features, sizes, self.accelerator.num_processes, self._collate)
         best = self._best_model()
         trainer = Trainer(
             self.accelerator,
@@ -363,7 +363,7 @@ class Predictor:
         chosen = [{key: value for key, value in row.items() if key != "labels"} for row in rows_of(features, rows)]
         batch = self.collate(features, rows, chosen)
         with self.accelerator.autocast():
-            output = model(**to_device(batch, self.accelerator.device))
+            output = model(**send_to_device(batch, self.accelerator.device))
         outputs = self.task.feature_outputs(output, [row["length"] for row in chosen])
         columns = self.task.label_columns(model.config.id2label) if self.task.label_names else None
         for row, array in zip(rows, outputs, strict=True):

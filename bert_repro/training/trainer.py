@@ -24,12 +24,13 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import send_to_device
 from torch.distributed.tensor import DTensor
 
 from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested
 from bert_repro.hub.revisions import RevisionUploads
 from bert_repro.training import checkpoint, training_log
-from bert_repro.training.batches import BatchSource, MicroBatch, Step, load_steps, to_device
+from bert_repro.training.batches import BatchSource, MicroBatch, Step, load_steps
 from bert_repro.training.checkpoint import BestModel, TrainerState
 from bert_repro.training.environment import environment, require_same_data, require_same_settings, stored_settings
 from bert_repro.training.optimizer import (
@@ -39,7 +40,7 @@ from bert_repro.training.optimizer import (
     note_large_updates,
     set_learning_rate,
 )
-from bert_repro.training.parallelism import ParallelModel, find_non_finite, full_tensors
+from bert_repro.training.parallelism import CountRight, ParallelModel, count_nothing, find_non_finite, full_tensors
 from bert_repro.training.training_log import TakenStep, TrainingLog
 from bert_repro.utils.files import CHECKPOINTS, TRAIN_LOG
 from bert_repro.utils.process import collect_signals
@@ -61,6 +62,7 @@ class Trainer:
         source: the data.
         config: settings of the run and of the optimizer.
         tokenizer: saved in every checkpoint.
+        count_right: counts the right answers of a forward pass, by loss term; logged as accuracies.
         evaluate: called every `eval_steps`; returns metrics for the log.
         on_row: called with every row of the training log.
         compile_options: of `torch.compile`, for training steps; None does not compile.
@@ -76,6 +78,7 @@ class Trainer:
         config: Any,
         *,
         tokenizer: Any,
+        count_right: CountRight = count_nothing,
         evaluate: Callable[[], dict[str, Any]] | None = None,
         on_row: Callable[[dict[str, float]], None] | None = None,
         compile_options: dict[str, Any] | None = None,
@@ -86,7 +89,7 @@ class Trainer:
         self.evaluate, self.on_row, self.uploads, self.best = evaluate, on_row, uploads, best
         self.output_dir = Path(config.output_dir)
         self.parallel = ParallelModel(
-            accelerator, model, shard=config.fsdp, compile_options=compile_options, count_right=source.count_right
+            accelerator, model, shard=config.fsdp, compile_options=compile_options, count_right=count_right
         )
         self.model = self.parallel.model
         self.optimizer = accelerator.prepare_optimizer(build_optimizer(self.model, config), device_placement=False)
@@ -314,7 +317,7 @@ class Trainer:
 
     def _backward(self, step: Step, micro_batch: MicroBatch) -> dict[str, torch.Tensor]:
         """Adds up gradients; returns this micro-batch's share of every loss term and accuracy of the global batch."""
-        inputs = to_device(micro_batch.inputs, self.accelerator.device)
+        inputs = send_to_device(micro_batch.inputs, self.accelerator.device, non_blocking=True)
         with self.accelerator.autocast():
             means, right = self.parallel.wrapped(tuple(step.totals), inputs)
         losses = {
