@@ -175,13 +175,25 @@ class Trainer:
 
     def _loaded_steps(self, log: TrainingLog) -> Iterator[tuple[Step, list[MicroBatch]]]:
         """Yields the steps; writes a checkpoint where one cannot come because a loader process was killed."""
-        steps = self._steps()
+        accelerator, config = self.accelerator, self.config
+        on_gpu = accelerator.device.type == "cuda"
+        workers = config.dataloader_num_workers
+        steps = load_steps(
+            self.source,
+            self.state.position,
+            self.source.total_steps - self.state.step,
+            process=accelerator.process_index,
+            processes=accelerator.num_processes,
+            num_workers=LOADERS_BESIDE_A_GPU * on_gpu if workers is None else workers,
+            prefetch_factor=config.dataloader_prefetch_factor,
+            pin_memory=on_gpu and config.dataloader_pin_memory,
+        )
         while True:
             try:
                 loaded = next(steps, None)
             except ProcessKilledError as error:
                 self._read(log)
-                if self.accelerator.num_processes == 1 and self._saved != self.state.step:
+                if accelerator.num_processes == 1 and self._saved != self.state.step:
                     self.save(upload=False)
                 self.writer.finish()
                 raise ProcessKilledError(
@@ -262,21 +274,6 @@ class Trainer:
         if self.accelerator.scaler is not None and self.state.scaler:
             self.accelerator.scaler.load_state_dict(self.state.scaler)
         logger.info("resuming from %s", folder)
-
-    def _steps(self) -> Iterator[tuple[Step, list[MicroBatch]]]:
-        accelerator, config = self.accelerator, self.config
-        on_gpu = accelerator.device.type == "cuda"
-        workers = config.dataloader_num_workers
-        return load_steps(
-            self.source,
-            self.state.position,
-            self.source.total_steps - self.state.step,
-            process=accelerator.process_index,
-            processes=accelerator.num_processes,
-            num_workers=LOADERS_BESIDE_A_GPU * on_gpu if workers is None else workers,
-            prefetch_factor=config.dataloader_prefetch_factor,
-            pin_memory=on_gpu and config.dataloader_pin_memory,
-        )
 
     def _step(self, step: Step, micro_batches: list[MicroBatch], *, stop: bool) -> None:
         """Forward, backward and update of one global batch; `_read` gives its metrics."""

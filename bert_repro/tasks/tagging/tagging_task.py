@@ -108,9 +108,9 @@ class TaggingTask(Task):
         """Turns the sentences of a split into windows, in the order of the words.
 
         Returns:
-            Columns with a row per window: what `Task.encode_batch` says, `places` (of the first token of each word that is
-            tagged here) and `labels` (-100 elsewhere). `truncated`: a word alone was longer than a window and lost its
-            last tokens, never its tag.
+            Columns with a row per window: what `Task.encode_batch` says, `places` (of the first token of each word that
+            is tagged here) and `labels` (-100 elsewhere). `truncated`: a word alone was longer than a window and lost
+            its last tokens, never its tag.
         """
         cls, sep = special_ids(tokenizer)
         room = max_seq_length - SPECIAL_TOKENS
