@@ -4,7 +4,8 @@ import pytest
 from bert_repro.errors import UserError
 from bert_repro.finetuning.data import load_splits
 from bert_repro.tasks import TASKS, get_task, metrics
-from bert_repro.tasks.glue.glue_tasks import COLA, GLUE_TASKS, MNLI, MRPC, QQP, RTE, SST2, STSB, GlueTask
+from bert_repro.tasks.classification import GlueTask
+from bert_repro.tasks.glue.glue_tasks import COLA, GLUE_TASKS, MNLI, MRPC, QQP, RTE, SST2, STSB
 from bert_repro.tasks.splits import from_hub
 
 PARSES = ("sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse", "sentence2_parse")
