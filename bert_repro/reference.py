@@ -27,9 +27,17 @@ ROOT = Path(__file__).resolve().parents[1]
 _SOURCES = {
     "paper": "the paper",
     "original implementation": "the original implementation",
-    "transformers": "transformers' users",
+    "transformers": "transformers",
     "ours": "this project",
 }
+
+_IN_SHORT = (
+    "In short, the main departures from what the paper states: the corpus (BooksCorpus is no longer distributed), Adam "
+    "without bias correction, and SQuAD's mean of two losses and search among the 20 best starts and ends; the last "
+    "three are as in the original implementation. The fraction of NotNext is the paper's, against the original "
+    "implementation. For pre-training examples as in the original implementation, give `--nsp_sampling original "
+    "--dupe_factor 10`; for its GELU since 2019-02, `--hidden_act gelu_new`."
+)
 
 _KINDS = {"str": "text", "int": "integer", "float": "number", "bool": "true or false"}
 
@@ -204,12 +212,13 @@ def configuration_reference() -> str:
     parts = [
         "# Configuration reference",
         _generated("bert_repro/configs/` and `bert_repro/presets.py"),
-        "Every setting is a flag of the recipes that take its class (`--learning_rate 1e-4`; a yes or no may be "
-        "alone: `--packing false`, `--do_train`) and a key of a `--config FILE.yaml`. Defaults give way to `--preset "
-        "NAME`, that to the file, that to flags. Unknown flags and keys are refused. *Decided by* says who set the "
-        "default: the paper, the original implementation (google-research/bert), a name that transformers' users "
-        "know, or this project; where they differ, see [DEVIATIONS.md](DEVIATIONS.md). The settings of the "
-        "architecture itself are in `bert_repro/models/configuration_bert_repro.py`.",
+        "The `--help` of a recipe lists its settings; this page has all. Every setting is a flag "
+        "(`--learning_rate 1e-4`; true or false may be left out or given: `--do_train`, `--packing false`) and a key "
+        "of a YAML file (`--config FILE.yaml`). Flags override the file, the file overrides `--preset NAME`, the "
+        "preset overrides the defaults below. Unknown flags and keys are refused. *Decided by* says where the default "
+        "comes from: the paper, the original implementation (google-research/bert), transformers, or this project; "
+        "where they differ, see [DEVIATIONS.md](DEVIATIONS.md). The settings of the architecture are in "
+        "`bert_repro/models/configuration_bert_repro.py`.",
         "\n".join(f"- [{item.__name__}](#{item.__name__.lower()}): {_first_line(item)}" for item in classes),
         *(_class_section(item) for item in classes),
         f"## {Phase.__name__}\n\n{_phase_section()}",
@@ -237,6 +246,7 @@ def deviations() -> str:
         "(google-research/bert), which by its own account is not the very code of the paper. The rule here: where the "
         "original implementation is one possible reading of the paper's words, the original implementation; where it "
         "contradicts a fact that the paper states, the paper; where both are silent, our choice, called so.",
+        _IN_SHORT,
         "## Choices that are settings",
         _table(("Setting", "Class", "Default", "Default follows", "The readings"), rows),
         "## Choices without a setting",

@@ -16,6 +16,8 @@ DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "report" not in path.relative_to(DOCS).parts)
 LINK = re.compile(r"\[[^\]\n]+\]\(([^)\s]+)\)")
 FENCE = re.compile(r"```.*?```", re.DOTALL)
+YAML = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
+CONFIG_FILE = re.compile(r"--config (\w+\.yaml)")
 COMMAND = re.compile(r"(?:bert-repro |recipes/)(\w+)(?:\.py)? ([^`\n|#&)]*)")
 
 
@@ -31,9 +33,13 @@ def commands(page: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=name_of)
-def test_every_command_parses(page: Path) -> None:
+def test_every_command_parses(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.name == "LOG.md":
         return  # quotes commands as they were typed
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text("utf-8")
+    for name, block in zip(CONFIG_FILE.findall(text), YAML.findall(text), strict=False):
+        Path(name).write_text(block, encoding="utf-8")  # the file that the page shows
     for recipe, flags in commands(page):
         assert recipe in RECIPES, f"{recipe} {flags}"
         try:

@@ -19,7 +19,6 @@ from bert_repro.configs import GlueZipCheckConfig, GlueZipConfig
 from bert_repro.errors import UserError
 from bert_repro.paper_results import SPLIT_ROWS
 from bert_repro.results import read_results
-from bert_repro.tasks.classification import GlueTask
 from bert_repro.tasks.glue import glue_tasks
 from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import listed, read_json, shown
@@ -45,7 +44,7 @@ class LeaderboardFile:
     """
 
     name: str
-    task: GlueTask
+    task: glue_tasks.GlueTask
     split: str = "test"
 
     @property
