@@ -121,7 +121,7 @@ def pairs(spec: dict[str, Any], report: Callable[..., None]) -> None:
     while True:
         done, began = 0, time.perf_counter()
         while time.perf_counter() - began < spec["seconds"]:
-            done += sum(len(block) for block in PairGenerator(corpus, documents, rules, 0, 0, epoch).blocks())
+            done += sum(len(block) for block in PairGenerator(corpus, documents, rules, 0, 0).blocks(epoch))
             epoch += 1
         report(done)
 
@@ -147,10 +147,8 @@ def draw_index(folder: str, report: Callable[..., None]) -> None:
     watcher = threading.Thread(target=watch)
     watcher.start()
     documents = np.arange(len(arrays["document_starts"]) - 1)
-    made = EpochIndexes(
-        SimpleNamespace(**arrays), documents, ExampleConfig(),
-        max_seq_length=LENGTH, seed=0, phase=0, folder=Path(folder),
-    ).get(0)  # fmt: skip
+    rules = PairRules.of(ExampleConfig(), LENGTH)
+    made = EpochIndexes(PairGenerator(SimpleNamespace(**arrays), documents, rules, 0, 0), Path(folder)).get(0)
     over.set()
     watcher.join()
     report(len(made), mebibytes=max(most) - before)

@@ -29,7 +29,7 @@ from transformers import BertConfig
 
 import bert_repro
 from bert_repro.configs import FinetuningConfig, SquadConfig
-from bert_repro.finetuning.data import FinetuningSource
+from bert_repro.finetuning.data import FinetuningSource, ModelInputs
 from bert_repro.tasks import get_task
 from bert_repro.training.batches import BatchSizes
 from bert_repro.training.optimizer import parameter_groups
@@ -160,10 +160,8 @@ def source_of(spec: FinetuningSpec, folder: str) -> FinetuningSource:
     )  # fmt: skip
     task, sizes = get_task(spec.task), BatchSizes(spec.batch, spec.batch)
 
-    def collate(features: Any, ids: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        return task.collate(rows, pad_token_id=0, packing=config.packing)
-
-    return FinetuningSource(config, task, made_up_features(spec.task), sizes, collate)
+    model_inputs = ModelInputs(config, task, 0, torch.device(spec.device))
+    return FinetuningSource(config, task, made_up_features(spec.task), sizes, 1, model_inputs)
 
 
 def ours(spec: FinetuningSpec, report: Callable[..., None]) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bert_repro.results import write_results
+
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 TINY_MODEL = ["--models", "2/32", "--threads", "1"]
 
@@ -106,6 +108,22 @@ def test_scaling(tmp_path):
         assert len(shapes) == 3
         assert all(row["seconds_per_step"]["median"] > 0 for row in shapes.values())
     assert len(list(tmp_path.glob("*-scaling-cpu.png"))) == 1
+
+
+def test_small_models_stand_beside_bag_of_words(tmp_path, world, capsys):
+    script = importlib.import_module("small_models")
+    settings = dict.fromkeys(script.SAME_RUN, 1) | {"model_name_or_path": "runs/tiny"}
+    for seed, accuracy in enumerate((0.5, 0.7)):
+        write_results(tmp_path / str(seed), {"task": "sst2", "metrics": {"accuracy": accuracy}, "settings": settings})
+    script.main(["--runs_dir", str(tmp_path), "--glue_dir", str(world.glue)])
+    head, _, ours, words, *published = capsys.readouterr().out.splitlines()
+    assert "| dev | SST-2 accuracy |" in head and "| tiny | 0.600 ± 0.141 (2) |" in ours
+    assert 0 <= float(words.split("|")[2]) <= 1 and len(published) == len(script.PUBLISHED)
+    write_results(
+        tmp_path / "2", {"task": "sst2", "metrics": {"accuracy": 0.6}, "settings": settings | {"learning_rate": 2}}
+    )
+    with pytest.raises(SystemExit, match="learning_rate 2"):
+        script.main(["--runs_dir", str(tmp_path)])
 
 
 def test_results_name_no_place_on_the_machine():

@@ -22,6 +22,7 @@ from transformers import BertConfig, BertForPreTraining, DataCollatorForLanguage
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.configs import Phase, PretrainingConfig, RunConfig
 from bert_repro.pretraining.dataset import Position, PretrainingSource
+from bert_repro.pretraining.evaluation import count_right
 from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch
 from bert_repro.pretraining.run import compile_options, resolve_layout
 from bert_repro.training.batches import Step
@@ -164,8 +165,8 @@ def product(
     if spec.device == "cpu":
         prepare_cpu(config)
     source, model = MeasuredSource(spec, config), new_model(spec).to(dtype)
-    options = compile_options(config)
-    return source, Trainer(accelerator, model, source, config, tokenizer=None, compile_options=options, **callbacks)
+    callbacks |= {"compile_options": compile_options(config), "count_right": count_right}
+    return source, Trainer(accelerator, model, source, config, tokenizer=None, **callbacks)
 
 
 @contextlib.contextmanager

@@ -1,13 +1,19 @@
 """What a fine-tuning run reads: the task's splits, tokenized once, and the batches that training takes from one.
 
 A split is a pair of `datasets.Dataset`s: its examples as the task reads them, and their features, one row per model
-input. A sweep hands the same cache to all its runs, so that files are read and tokenized once.
+input. A sweep hands the same cache to all its runs, so that files are read and tokenized once. Tokenized splits are
+also kept on disk: `datasets` finds again only what it read from its own files, while official files and custom data are
+read into memory. A split is found there by a digest of its rows, of the settings and of the code that encodes them.
 """
 
 import hashlib
+import inspect
+import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,9 +21,13 @@ import torch
 from accelerate import Accelerator
 
 from bert_repro.configs import FinetuningConfig
+from bert_repro.corpus.tokenizer import tokenizer_fingerprint
 from bert_repro.errors import UserError
+from bert_repro.finetuning.feature_based import FeatureCache
 from bert_repro.tasks.base import FloatArray, Task
-from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step
+from bert_repro.tasks.encoding import require_length
+from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step, even_passes
+from bert_repro.utils.files import disk_errors, waiting_lock
 from bert_repro.utils.randomness import draw
 
 if TYPE_CHECKING:
@@ -29,8 +39,8 @@ logger = logging.getLogger("bert_repro")
 ORDER = 3  # names this draw in `randomness.draw`
 _ROWS_HASHED_AT_ONCE = 10_000
 
-Collate = Callable[["datasets.Dataset", Ids, list[dict[str, Any]]], dict[str, Any]]
-"""Turns a tokenized split, the numbers of some of its rows and these rows into model inputs."""
+FOLDER = "bert_repro"  # of tokenized splits, where `datasets` keeps its own
+_ROWS_AT_ONCE = 1000
 
 
 class Split(NamedTuple):
@@ -38,7 +48,7 @@ class Split(NamedTuple):
 
     Args:
         examples: a row per example.
-        features: a row per model input, as `Task.encode` returns them.
+        features: a row per model input, as `encode` returns them.
     """
 
     examples: "datasets.Dataset"
@@ -112,14 +122,144 @@ class SplitReader:
         key = (tuple(names), limit)
         if key not in self._cache:
             with self.accelerator.main_process_first():
-                loaded = self.task.load(self.config.data_dir, names)
+                loaded = load_splits(self.task, self.config.data_dir, names)
                 self._cache[key] = {name: self._tokenize(loaded[name], limit) for name in names if name in loaded}
         self.read |= self._cache[key]
         return self._cache[key]
 
     def _tokenize(self, dataset: "datasets.Dataset", limit: int | None) -> Split:
         kept = dataset.select(range(min(limit or len(dataset), len(dataset))))
-        return Split(kept, self.task.encode(kept, self.tokenizer, self.config.max_seq_length))
+        return Split(kept, encode(self.task, kept, self.tokenizer, self.config.max_seq_length))
+
+
+def load_splits(task: Task, data_dir: str | None, names: Sequence[str]) -> "dict[str, datasets.Dataset]":
+    """Reads splits of a task; see `Task.load`. A missing one is logged."""
+    found = task.load(None if data_dir is None else Path(data_dir), names)
+    for name in names:
+        if name not in found:
+            logger.warning("%s: split %s is missing", task.name, name)
+    return found
+
+
+def encode(
+    task: Task, dataset: "datasets.Dataset", tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
+) -> "datasets.Dataset":
+    """Tokenizes a split, or finds it tokenized on disk. Texts that were cut are counted in the log.
+
+    Args:
+        task: the task, as `Task.prepared` returns it.
+        dataset: a split from `Task.load`.
+        tokenizer: the model's tokenizer.
+        max_seq_length: tokens per sequence, special tokens included.
+
+    Returns:
+        One row per feature, in the order of the examples, with the columns of `Task.encode_batch`.
+
+    Raises:
+        UserError: the length leaves no room for text, the tokenizer lacks special tokens, or the disk is full.
+    """
+    require_length(max_seq_length)
+    key = [task.encoding_settings(), tokenizer_fingerprint(tokenizer), max_seq_length]
+    with cached(dataset, key, (type(task).encode_batch, *task.encoding_code)) as place:
+        features = dataset.map(
+            task.encode_batch,
+            batched=True,
+            batch_size=None if task.encodes_at_once else _ROWS_AT_ONCE,
+            fn_kwargs={"tokenizer": tokenizer, "max_seq_length": max_seq_length},
+            remove_columns=dataset.column_names,
+            desc=f"tokenizing {task.name}",
+            **place,
+        )
+    truncated = task.count_truncated(features)
+    if truncated:
+        logger.info("%s: %d of %d inputs lost text to the length limit", task.name, truncated, len(features))
+    return features
+
+
+@contextmanager
+def cached(dataset: "datasets.Dataset", settings: Sequence[Any], code: Sequence[Any]) -> Iterator[dict[str, str]]:
+    """Yields arguments of `Dataset.map` that write its result to a file of its own, or read it from there.
+
+    One process at a time writes it; what a killed one or a full disk has left unfinished is removed.
+
+    Args:
+        dataset: what is mapped.
+        settings: all else that decides the result, ready for JSON.
+        code: the functions and modules that compute it, so that no later version takes an earlier one's features.
+
+    Yields:
+        `cache_file_name` and `new_fingerprint`; nothing where caching is off (`datasets.disable_caching()`).
+
+    Raises:
+        UserError: the disk is full or not writable.
+    """
+    import datasets
+
+    if not datasets.is_caching_enabled():
+        yield {}
+        return
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for part in code:
+        digest.update(_source(part))
+    for rows in dataset.iter(batch_size=_ROWS_AT_ONCE):
+        digest.update(json.dumps(rows, default=str).encode())
+    name = digest.hexdigest()
+    folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER / name
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with waiting_lock(folder):
+            _remove_unfinished(folder)
+            try:
+                yield {"cache_file_name": str(folder / "features.arrow"), "new_fingerprint": name}
+            finally:
+                _remove_unfinished(folder)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    for path in folder.glob("tmp*"):  # as `datasets` names a file until it is complete
+        path.unlink(missing_ok=True)
+
+
+@cache
+def _source(part: Any) -> bytes:
+    return inspect.getsource(part).encode()
+
+
+class ModelInputs:
+    """Makes the model's inputs of rows of a tokenized split; for a frozen encoder, hidden states replace the tokens.
+
+    Args:
+        config: packing and length.
+        task: collates features.
+        pad_token_id: fills the places after a sequence's end.
+        device: where the model is. XLA compiles a graph for every shape: there, all batches are padded to one length.
+        feature_cache: hidden states of a frozen encoder.
+    """
+
+    def __init__(
+        self,
+        config: FinetuningConfig,
+        task: Task,
+        pad_token_id: int,
+        device: torch.device,
+        feature_cache: FeatureCache | None = None,
+    ) -> None:
+        self.task, self.pad_token_id, self.feature_cache = task, pad_token_id, feature_cache
+        on_xla = device.type == "xla"
+        self.packing, self.multiple = config.packing and not on_xla, config.max_seq_length if on_xla else None
+
+    def __call__(self, features: "datasets.Dataset", ids: Ids, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """Returns inputs of the head.
+
+        Args:
+            features: a tokenized split.
+            ids: numbers of some of its rows.
+            rows: these rows, from `rows_of`; without `labels` to predict.
+        """
+        inputs = self.task.collate(
+            rows, pad_token_id=self.pad_token_id, packing=self.packing, pad_to_multiple_of=self.multiple
+        )
+        return inputs if self.feature_cache is None else self.feature_cache.batch(features, ids.tolist(), inputs)
 
 
 class FinetuningSource:
@@ -131,7 +271,8 @@ class FinetuningSource:
         task: collates features and counts their loss terms.
         features: the tokenized training set.
         sizes: sequences per optimizer step, and per device and forward pass.
-        collate: makes the model's inputs.
+        processes: devices that share the work.
+        model_inputs: makes the model's inputs.
     """
 
     def __init__(
@@ -140,10 +281,11 @@ class FinetuningSource:
         task: Task,
         features: "datasets.Dataset",
         sizes: BatchSizes,
-        collate: Collate,
+        processes: int,
+        model_inputs: ModelInputs,
     ) -> None:
         self.config, self.task, self.features = config, task, features
-        self.sizes, self.collate = sizes, collate
+        self.sizes, self.processes, self.model_inputs = sizes, processes, model_inputs
         self._orders: dict[int, Ids] = {}
         epochs = config.num_train_epochs or task.paper_epochs
         self.data_fingerprint: dict[str, Any] = {
@@ -160,21 +302,17 @@ class FinetuningSource:
         """See `BatchSource.steps`; the position is the number of steps taken."""
         for number in range(position["step"] if position else 0, self.total_steps):
             ids = self._ids(np.arange(number * self.sizes.batch, (number + 1) * self.sizes.batch))
-            yield Step(ids, {}, self.sizes.micro, 0, {"step": number + 1})
+            yield Step(even_passes(ids, self.sizes.micro, self.processes), {}, 0, {"step": number + 1})
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """See `BatchSource.load`; there is one group."""
         rows = rows_of(self.features, ids)
-        inputs = self.collate(self.features, ids, rows)
+        inputs = self.model_inputs(self.features, ids, rows)
         return MicroBatch(inputs, self._count(ids), sum(row["length"] for row in rows))
 
     def totals(self, ids: Ids, group: int) -> dict[str, int]:
         """See `BatchSource.totals`; reads rows, so where there are loader processes, they do."""
         return self._count(ids)
-
-    def count_right(self, output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """See `BatchSource.count_right`; nothing is counted, since the dev set says more than training accuracy."""
-        return {}
 
     def _ids(self, places: Ids) -> Ids:
         """Feature rows at places of the endless order, in which every epoch is a permutation of its own."""

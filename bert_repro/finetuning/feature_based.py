@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from accelerate.utils import send_to_device
 
 from bert_repro.configs import NerConfig
 from bert_repro.errors import UserError
 from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZE
-from bert_repro.training.batches import collate_features, to_device
+from bert_repro.training.batches import collate_features
 from bert_repro.utils.files import atomic_path, create_array, lock, unlock
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class FeatureCache:
         rows = [
             dict(zip(_FIELDS, values, strict=True)) for values in zip(*(columns[name] for name in _FIELDS), strict=True)
         ]
-        batch = to_device(collate_features(rows, pad_token_id=0, packing=True), self.device)
+        batch = send_to_device(collate_features(rows, pad_token_id=0, packing=True), self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.mixed_precision == "bf16"):
             states = self.encoder(**batch, output_hidden_states=True).hidden_states
         array: npt.NDArray[np.float32] = torch.stack([state[0].float() for state in states]).cpu().numpy()

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import gather_object, send_to_device
 
 from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.errors import UserError
 from bert_repro.finetuning import data
-from bert_repro.finetuning.data import Collate, FinetuningSource, Split, SplitCache, SplitReader, rows_of
+from bert_repro.finetuning.data import FinetuningSource, ModelInputs, Split, SplitCache, SplitReader, rows_of
 from bert_repro.finetuning.feature_based import FeatureCache, model_changes
 from bert_repro.models import modeling_bert_repro
 from bert_repro.results import RunResults
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Predictions, Task
 from bert_repro.training import adapters, run
-from bert_repro.training.batches import Ids, batch_sizes, to_device
+from bert_repro.training.batches import Ids, batch_sizes
 from bert_repro.training.checkpoint import BestModel
 from bert_repro.training.model_loading import load_model, require_vocabulary
 from bert_repro.training.optimizer import freeze
@@ -135,14 +135,17 @@ class FinetuningRun:
             with accelerator.main_process_first():
                 for split in splits.read.values():
                     self.feature_cache.load(split.features)
-        self.predictor = Predictor(config, self.task, tokenizer, accelerator, self._collate)
+        self.model_inputs = ModelInputs(
+            config, self.task, tokenizer.pad_token_id, accelerator.device, self.feature_cache
+        )
+        self.predictor = Predictor(config, self.task, tokenizer, accelerator, self.model_inputs)
 
     def train(self) -> dict[str, Any]:
         """Fine-tunes the model; returns the `train` part of the results."""
         task, config, split = self.task, self.config, self.splits.train()
         features = task.training_features(split.features)
         sizes = batch_sizes(config, self.accelerator.num_processes, task.paper_batch)
-        source = FinetuningSource(config, task, features, sizes, self._collate)
+        source = FinetuningSource(config, task, features, sizes, self.accelerator.num_processes, self.model_inputs)
         best = self._best_model()
         trainer = Trainer(
             self.accelerator,
@@ -265,18 +268,6 @@ class FinetuningRun:
         truncated = self.task.count_truncated(split.features)
         return {"rows": len(split.examples), "truncated": truncated, "files": [path.name for path in files]}
 
-    def _collate(self, features: "datasets.Dataset", ids: Ids, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """Makes the model's inputs for some rows of a split; for a frozen encoder, hidden states replace the tokens."""
-        # XLA compiles a graph for every shape: there, all batches are padded to one length.
-        on_xla = self.accelerator.device.type == "xla"
-        inputs = self.task.collate(
-            rows,
-            pad_token_id=self.tokenizer.pad_token_id,
-            packing=self.config.packing and not on_xla,
-            pad_to_multiple_of=self.config.max_seq_length if on_xla else None,
-        )
-        return inputs if self.feature_cache is None else self.feature_cache.batch(features, ids.tolist(), inputs)
-
     def _check_fit(self) -> None:
         config, model = self.config, self.model
         if config.freeze_layers is not None and config.freeze_layers > model.config.num_hidden_layers:
@@ -297,7 +288,7 @@ class Predictor:
         task: takes outputs apart.
         tokenizer: the first model's; those of an ensemble must have the same.
         accelerator: devices and processes.
-        collate: makes the model's inputs.
+        model_inputs: makes the model's inputs.
 
     Raises:
         UserError: another model of the ensemble is not usable with the first.
@@ -309,9 +300,9 @@ class Predictor:
         task: Task,
         tokenizer: "PreTrainedTokenizerBase",
         accelerator: Accelerator,
-        collate: Collate,
+        model_inputs: ModelInputs,
     ) -> None:
-        self.config, self.task, self.accelerator, self.collate = config, task, accelerator, collate
+        self.config, self.task, self.accelerator, self.model_inputs = config, task, accelerator, model_inputs
         self._members: dict[str, Any] = {}
         for name in config.ensemble_with:
             with data.member_errors(name):
@@ -361,9 +352,9 @@ class Predictor:
     @torch.no_grad()
     def _forward(self, model: Any, features: "datasets.Dataset", rows: Ids) -> Iterator[tuple[int, FloatArray]]:
         chosen = [{key: value for key, value in row.items() if key != "labels"} for row in rows_of(features, rows)]
-        batch = self.collate(features, rows, chosen)
+        batch = self.model_inputs(features, rows, chosen)
         with self.accelerator.autocast():
-            output = model(**to_device(batch, self.accelerator.device))
+            output = model(**send_to_device(batch, self.accelerator.device))
         outputs = self.task.feature_outputs(output, [row["length"] for row in chosen])
         columns = self.task.label_columns(model.config.id2label) if self.task.label_names else None
         for row, array in zip(rows, outputs, strict=True):

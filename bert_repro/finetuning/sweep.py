@@ -24,7 +24,7 @@ from accelerate import Accelerator
 from bert_repro.configs import SWEPT, AdapterConfig, FinetuningConfig, current_names
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
-from bert_repro.finetuning.data import SplitCache
+from bert_repro.finetuning.data import SplitCache, load_splits
 from bert_repro.finetuning.run import finetune
 from bert_repro.finetuning.sweep_table import Configuration, Outcome, best_run, sweep_results, text_table
 from bert_repro.hub.export import republish
@@ -266,8 +266,8 @@ def _test_set_is_labelled(config: FinetuningConfig, task: Task, accelerator: Acc
     with accelerator.main_process_first():
         prepared = task.prepared(config, load_tokenizer(config.tokenizer_name or config.model_name_or_path))
         if task.train_split is not None:
-            prepared.load(config.data_dir, [task.train_split])
-        found = prepared.load(config.data_dir, prepared.predict_splits) if config.do_predict else {}
+            load_splits(prepared, config.data_dir, [task.train_split])
+        found = load_splits(prepared, config.data_dir, prepared.predict_splits) if config.do_predict else {}
     return any(prepared.is_labelled(dataset) for dataset in found.values())
 
 

@@ -23,6 +23,7 @@ from bert_repro.configs import (
 from bert_repro.configs.base import current_names
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import UserError
+from bert_repro.finetuning.data import encode, load_splits
 from bert_repro.results import read_results
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Task
@@ -75,11 +76,11 @@ class DevScorer:
         self._task: Task = configured_task(settings).prepared(settings, self._tokenizer).restored(model.config)
         self._columns = self._task.label_columns(model.config.id2label) if self._task.label_names else None
         self._splits: dict[str, tuple[datasets.Dataset, datasets.Dataset]] = {}
-        for name, split in self._task.load(settings.data_dir, self._task.eval_splits).items():
+        for name, split in load_splits(self._task, settings.data_dir, self._task.eval_splits).items():
             if not self._task.is_labelled(split):
                 raise UserError(f"split {name} of {self._task.name} has no labels; name data that can be scored")
             examples = split.select(range(min(config.max_eval_samples or len(split), len(split))))
-            self._splits[name] = examples, self._task.encode(examples, self._tokenizer, settings.max_seq_length)
+            self._splits[name] = examples, encode(self._task, examples, self._tokenizer, settings.max_seq_length)
 
     def scores(self, run: Run) -> Scores:
         """Scores a model, or an ONNX file, on every split."""

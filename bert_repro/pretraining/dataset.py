@@ -22,11 +22,17 @@ import torch
 from bert_repro.configs import ExampleConfig, OptimizerConfig, Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
-from bert_repro.models.modeling_bert_repro import next_token_labels
 from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch, num_predictions
 from bert_repro.pretraining.sample_index import EpochIndexes, permute, sequence_lengths
-from bert_repro.pretraining.segment_pairs import NOT_NEXT, ROW, RowArray, SentenceBoundaries
-from bert_repro.training.batches import IGNORE_INDEX, Ids, MicroBatch, StaticShape, Step, fullest_pass
+from bert_repro.pretraining.segment_pairs import (
+    NOT_NEXT,
+    ROW,
+    PairGenerator,
+    PairRules,
+    RowArray,
+    SentenceBoundaries,
+)
+from bert_repro.training.batches import IGNORE_INDEX, Ids, MicroBatch, StaticShape, Step, even_passes
 from bert_repro.training.performance import pretraining_flops_per_token
 from bert_repro.utils.files import SAMPLE_INDEX
 from bert_repro.utils.process import is_local_main_process
@@ -87,9 +93,8 @@ class ExampleStream:
         cls_token_id: int,
         sep_token_id: int,
     ) -> None:
-        self.indexes = EpochIndexes(
-            corpus, documents, config, max_seq_length=max_seq_length, seed=seed, phase=phase, folder=Path(folder)
-        )
+        pairs = PairGenerator(corpus, documents, PairRules.of(config, max_seq_length), seed, phase)
+        self.indexes = EpochIndexes(pairs, Path(folder), static_passes=config.dupe_factor)
         self._corpus, self._seed, self._phase = corpus, seed, phase
         self._cls_token_id, self._sep_token_id = cls_token_id, sep_token_id
 
@@ -198,7 +203,7 @@ def static_shape(config: PretrainingConfig, phase: Phase, stream: ExampleStream,
     """Returns the shape that every forward pass of a phase gets.
 
     Packed, it holds as many tokens as the fullest pass of a step, estimated from a sample of steps: their mean and four
-    standard deviations. The rare step that does not fit takes one pass more (`forward_passes`).
+    standard deviations. The rare step that does not fit takes one pass more (`balanced_passes`).
 
     Args:
         config: whether batches are packed.
@@ -240,7 +245,8 @@ class PretrainingSource:
         *,
         processes: int = 1,
     ) -> None:
-        self.config, self.phases, self.unk_token_id = config, phases, tokenizer.unk_token_id
+        self.config, self.phases, self.processes = config, phases, processes
+        self.unk_token_id = tokenizer.unk_token_id
         self.total_steps = sum(phase.steps for phase in phases)
         self.data_fingerprint = _deciding_settings(config, phases, corpus, documents)
         self.flops_per_token = [
@@ -281,10 +287,6 @@ class PretrainingSource:
         )
         return MicroBatch(inputs, counts, int(examples.lengths.sum()))
 
-    def count_right(self, output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """Counts correct predictions; see `BatchSource.count_right`."""
-        return count_right(output, inputs)
-
     def sample_shares(self) -> tuple[float, float]:
         """Returns the share of NotNext in the first epoch, and of [UNK] in a sample of its examples."""
         stream = self.streams[0]
@@ -313,16 +315,12 @@ class PretrainingSource:
     def _step(self, ids: Ids, number: int, position: dict[str, Any]) -> Step:
         phase, shape = self.phases[number], self.shapes[number]
         lengths = self.streams[number].lengths(ids)
-        return Step(
-            ids,
-            self._totals(lengths, phase),
-            phase.per_device_batch or len(ids),
-            number,
-            position,
-            self.flops_per_token[number],
-            lengths=lengths if self.config.packing else None,
-            token_budget=shape.tokens if shape else None,
-        )
+        sequences = phase.per_device_batch or len(ids)
+        if self.config.packing:
+            passes = balanced_passes(ids, lengths, sequences, self.processes, shape.tokens if shape else None)
+        else:
+            passes = even_passes(ids, sequences, self.processes)
+        return Step(passes, self._totals(lengths, phase), number, position, self.flops_per_token[number])
 
     def totals(self, ids: Ids, group: int) -> dict[str, int]:
         """See `BatchSource.totals`."""
@@ -360,21 +358,42 @@ def _deciding_settings(
     }
 
 
-@torch.no_grad()
-def count_right(output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Counts the correct predictions of a forward pass, by loss term.
+def balanced_passes(
+    ids: Ids, lengths: Int64Array, sequences: int, processes: int, token_budget: int | None = None
+) -> list[Ids]:
+    """Cuts a batch into the `Step.passes` of all processes so that they hold nearly as many tokens each.
+
+    Examples are dealt out longest first, back and forth (1 2 3 3 2 1 ...).
 
     Args:
-        output: of `BertReproForPreTraining`, with logits at predicted positions only, or of `BertReproForCausalLM`.
-        inputs: its inputs, with `labels` and, but for the left-to-right model, `prediction_positions`.
+        ids: example ids, [batch, ...].
+        lengths: tokens of each example, int64 [batch].
+        sequences: most examples of a pass.
+        processes: devices that share the work.
+        token_budget: most tokens of a pass; where one would go over it, all processes take one more.
     """
-    if "prediction_positions" not in inputs:
-        next_tokens = next_token_labels(inputs["labels"], inputs.get("cu_seq_lens_q"))
-        return {"loss": ((output.logits.max(-1).indices == next_tokens) & (next_tokens != IGNORE_INDEX)).sum()}
-    labels = inputs["labels"].flatten().index_select(0, inputs["prediction_positions"])
-    # On the CPU, max is six times as fast as argmax in bfloat16.
-    right = (output.prediction_logits.max(-1).indices == labels) & (labels != IGNORE_INDEX)
-    counts = {"mlm_loss": right.sum()}
-    if "next_sentence_label" in inputs:
-        counts["nsp_loss"] = (output.seq_relationship_logits.argmax(-1) == inputs["next_sentence_label"]).sum()
-    return counts
+    longest_first = np.argsort(-lengths, kind="stable")
+    passes = math.ceil(len(ids) / (processes * sequences))
+    while True:
+        dealt = _deal(longest_first, passes * processes)
+        if token_budget is None or _most_tokens(lengths, dealt) <= token_budget:
+            return [ids[examples] for examples in dealt]
+        passes += 1
+
+
+def fullest_pass(lengths: Int64Array, sequences: int, processes: int) -> int:
+    """Returns the tokens of the fullest of the `balanced_passes` of a step whose examples have these lengths."""
+    passes = math.ceil(len(lengths) / (processes * sequences)) * processes
+    return _most_tokens(lengths, _deal(np.argsort(-lengths, kind="stable"), passes))
+
+
+def _most_tokens(lengths: Int64Array, passes: list[Ids]) -> int:
+    return max(int(lengths[examples].sum()) for examples in passes)
+
+
+def _deal(examples: Ids, passes: int) -> list[Ids]:
+    rounds = -(-len(examples) // passes)
+    table = np.full((rounds, passes), -1, dtype=np.int64)
+    table.flat[: len(examples)] = examples
+    table[1::2] = table[1::2, ::-1]
+    return [column[column >= 0] for column in table.T]

@@ -325,10 +325,12 @@ class DataCollatorForBertPreTraining:
             masked = masked._replace(tokens=self._fill_up(masked.tokens, int(filling.sum()), "input_ids"))
             segments = self._fill_up(segments, int(filling.sum()), "token_type_ids")
             labels = None if labels is None else self._fill_up(labels, len(filling), "labels")
-        batch = self._lay_out(masked, segments, lengths)
+        beside: Batch = {}
+        if self.return_prediction_positions:
+            beside["prediction_positions"] = int64_tensor(self._prediction_positions(masked.positions, lengths))
         if labels is not None and self.config.next_sentence_prediction:
-            batch["next_sentence_label"] = int64_tensor(labels)
-        return batch
+            beside["next_sentence_label"] = int64_tensor(labels)
+        return self._lay_out(masked, segments, lengths) | beside
 
     def _choose(self, tokens: npt.NDArray[np.integer], lengths: Int64Array, keys: UInt64Array) -> MaskedTokens:
         """Chooses what is predicted: masked tokens or, by a left-to-right model, all that follow another."""
@@ -345,12 +347,8 @@ class DataCollatorForBertPreTraining:
         labels[masked.positions] = masked.targets
         fields = {"input_ids": masked.tokens, "token_type_ids": segments, "labels": labels}
         if self.packing:
-            batch = packed_batch(fields, lengths, self.shape.length if self.shape else int(lengths.max()))
-        else:
-            batch = padded_batch(fields, lengths, self._width(lengths), self._fill)
-        if self.return_prediction_positions:
-            batch["prediction_positions"] = int64_tensor(self._prediction_positions(masked.positions, lengths))
-        return batch
+            return packed_batch(fields, lengths, self.shape.length if self.shape else int(lengths.max()))
+        return padded_batch(fields, lengths, self._width(lengths), self._fill)
 
     def _prediction_positions(self, positions: Int64Array, lengths: Int64Array) -> Int64Array:
         if not self.packing:

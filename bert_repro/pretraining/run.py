@@ -24,7 +24,7 @@ from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.models.modeling_bert_repro import BertReproForCausalLM, BertReproForPreTraining
 from bert_repro.presets import tokens_including_padding
 from bert_repro.pretraining.dataset import PretrainingSource
-from bert_repro.pretraining.evaluation import HealthChecks, HeldOutEvaluation, MlmBreakdown
+from bert_repro.pretraining.evaluation import HealthChecks, HeldOutEvaluation, MlmBreakdown, count_right
 from bert_repro.results import RunResults
 from bert_repro.training import adapters, environment, model_loading, run
 from bert_repro.training.batches import batch_sizes
@@ -119,6 +119,7 @@ def _trainer(
         source,
         config,
         tokenizer=tokenizer,
+        count_right=count_right,
         evaluate=lambda: evaluation.measure(model, accelerator),
         on_row=health.check_row,
         compile_options=compile_options(config),

@@ -22,17 +22,8 @@ from zlib import crc32
 
 import numpy as np
 
-from bert_repro.configs import ExampleConfig
 from bert_repro.errors import UserError
-from bert_repro.pretraining.segment_pairs import (
-    FORCED,
-    NOT_NEXT,
-    ROW,
-    PairGenerator,
-    PairRules,
-    RowArray,
-    SentenceBoundaries,
-)
+from bert_repro.pretraining.segment_pairs import FORCED, NOT_NEXT, ROW, PairGenerator, RowArray
 from bert_repro.utils.files import atomic_path, waiting_lock
 from bert_repro.utils.ragged import Int64Array
 from bert_repro.utils.randomness import draw
@@ -45,12 +36,12 @@ _CHECKSUM_BYTES = 1 << 24
 _OPEN_INDEXES = 4  # a map holds a file open; a batch of a tiny corpus may reach over dozens of epochs
 _WORTH_A_PROCESS = 200_000  # examples, about a second's work
 _END_WITH_PARENT = """
-import os, threading, time
+import os, sys, threading, time
 def watch(parent):
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
-threading.Thread(target=watch, args=(os.getppid(),), daemon=True).start()
+threading.Thread(target=watch, args=(int(sys.argv[1]),), daemon=True).start()
 """
 _DRAW = """
 import os, pickle, sys
@@ -150,42 +141,25 @@ class EpochIndexes:
     Pickled, it carries no open files.
 
     Args:
-        corpus: boundaries of documents and sentences.
-        documents: ids of the documents to use, int64.
-        config: how pairs are made.
-        max_seq_length: tokens of an example at most, [CLS] and [SEP] included.
-        seed: the run's seed.
-        phase: number of the phase.
+        pairs: draws the examples.
         folder: where the indexes are kept.
+        static_passes: passes over the documents that make up the one index of static examples; None: fresh examples
+            in every epoch.
     """
 
-    def __init__(
-        self,
-        corpus: SentenceBoundaries,
-        documents: Int64Array,
-        config: ExampleConfig,
-        *,
-        max_seq_length: int,
-        seed: int,
-        phase: int,
-        folder: Path,
-    ) -> None:
-        self._corpus = corpus
-        self._documents = np.asarray(documents, dtype=np.int64)
-        self._rules = PairRules.of(config, max_seq_length)
-        self._static_passes = config.dupe_factor
-        self._seed, self._phase, self._folder = seed, phase, folder
+    def __init__(self, pairs: PairGenerator, folder: Path, static_passes: int | None = None) -> None:
+        self._pairs, self._folder, self._static_passes = pairs, folder, static_passes
         self._made_from = {
             "format_version": _FORMAT_VERSION,
-            **asdict(self._rules),
-            "passes": config.dupe_factor or 1,
-            "seed": seed,
-            "phase": phase,
-            "boundaries": _digest(corpus.sentence_starts, corpus.document_sentences),
-            "documents": _digest(self._documents),
+            **asdict(pairs.rules),
+            "passes": static_passes or 1,
+            "seed": pairs.seed,
+            "phase": pairs.phase,
+            "boundaries": _digest(pairs.corpus.sentence_starts, pairs.corpus.document_sentences),
+            "documents": _digest(pairs.documents),
         }
         name = blake2b(json.dumps(self._made_from, sort_keys=True).encode(), digest_size=8).hexdigest()
-        self._series = f"phase{phase}-{name}"
+        self._series = f"phase{pairs.phase}-{name}"
         self._open: dict[int, SampleIndex] = {}
         self._drawing: dict[int, subprocess.Popen[bytes]] = {}
         self._first_kept = 0
@@ -231,7 +205,7 @@ class EpochIndexes:
             work.seek(0)
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
             self._drawing[epoch] = subprocess.Popen(
-                [sys.executable, "-c", _END_WITH_PARENT + _DRAW], stdin=work, env=environment
+                [sys.executable, "-c", _END_WITH_PARENT + _DRAW, str(os.getpid())], stdin=work, env=environment
             )
 
     def stop_drawing(self) -> None:
@@ -272,13 +246,8 @@ class EpochIndexes:
 
     def _write(self, epoch: int) -> SampleIndex:
         passes = self._static_passes or 1
-        blocks = (
-            block
-            for number in range(epoch * passes, (epoch + 1) * passes)
-            for block in PairGenerator(
-                self._corpus, self._documents, self._rules, self._seed, self._phase, number
-            ).blocks()
-        )
+        numbers = range(epoch * passes, (epoch + 1) * passes)
+        blocks = (block for number in numbers for block in self._pairs.blocks(number))
         return _write_index(self._path(epoch), {**self._made_from, "epoch": epoch}, blocks)
 
     def _path(self, epoch: int) -> Path:

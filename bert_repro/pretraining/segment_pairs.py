@@ -110,43 +110,57 @@ class _Chunk:
 
 
 class PairGenerator:
-    """Draws the examples of one epoch.
+    """Draws the examples of a phase, pass after pass over the documents. Cheap to pickle where the corpus is.
 
     Args:
         corpus: the boundaries of the complete corpus.
         documents: ids of the documents to use, int64; segment B of a NotNext pair comes from these too.
         rules: sampling mode and lengths.
-        names: integers that name the pass: (seed, phase, epoch).
+        seed: the run's seed.
+        phase: number of the phase; phases have different examples.
 
     Raises:
         UserError: pairs are asked for and there are fewer than two documents.
     """
 
-    def __init__(self, corpus: SentenceBoundaries, documents: Int64Array, rules: PairRules, *names: int) -> None:
+    def __init__(
+        self, corpus: SentenceBoundaries, documents: Int64Array, rules: PairRules, seed: int, phase: int
+    ) -> None:
         if rules.sampling != "contiguous" and len(documents) < 2:
             raise UserError(
                 f"the corpus has {len(documents)} document(s) to draw from; next sentence prediction takes segment B "
                 "from another document: prepare at least two, or set next_sentence_prediction to false and "
                 "no_nsp_input to contiguous"
             )
-        self._bounds = np.asarray(corpus.sentence_starts)
-        self._document_starts = np.asarray(corpus.document_starts)
-        self._document_sentences = np.asarray(corpus.document_sentences)
-        self._documents = np.asarray(documents, dtype=np.int64)
-        self._rules = rules
-        self._names = names
+        self.corpus, self.documents, self.rules = corpus, np.asarray(documents, dtype=np.int64), rules
+        self.seed, self.phase = seed, phase
 
-    def blocks(self, block_tokens: int = _BLOCK_TOKENS, chunk_documents: int = _CHUNK_DOCUMENTS) -> Iterator[RowArray]:
-        """Yields all examples, some at a time; their order does not depend on the size of the blocks.
+    @property
+    def _bounds(self) -> Int64Array:
+        return np.asarray(self.corpus.sentence_starts)
+
+    @property
+    def _document_starts(self) -> Int64Array:
+        return np.asarray(self.corpus.document_starts)
+
+    @property
+    def _document_sentences(self) -> Int64Array:
+        return np.asarray(self.corpus.document_sentences)
+
+    def blocks(
+        self, epoch: int, block_tokens: int = _BLOCK_TOKENS, chunk_documents: int = _CHUNK_DOCUMENTS
+    ) -> Iterator[RowArray]:
+        """Yields all examples of a pass, some at a time; their order does not depend on the size of the blocks.
 
         The memory that this takes does not grow with the corpus beyond a chunk.
 
         Args:
+            epoch: number of the pass.
             block_tokens: documents are taken together until they hold about so many tokens.
             chunk_documents: documents whose lengths are sorted together; decides the order of the examples.
         """
-        for first in range(0, len(self._documents), chunk_documents):
-            documents = self._documents[first : first + chunk_documents]
+        for first in range(0, len(self.documents), chunk_documents):
+            documents = self.documents[first : first + chunk_documents]
             lengths = self._document_starts[documents + 1] - self._document_starts[documents]
             # Documents of similar length finish together: a long one alone would take iterations of one example.
             order = np.argsort(-lengths, kind="stable")
@@ -155,20 +169,20 @@ class PairGenerator:
             while start < len(order):
                 already = ends[start - 1] if start else 0
                 stop = max(int(np.searchsorted(ends, already + block_tokens, side="right")), start + 1)
-                yield from self._block(first + order[start:stop])
+                yield from self._block(epoch, first + order[start:stop])
                 start = stop
 
-    def _block(self, members: Int64Array) -> Iterator[RowArray]:
+    def _block(self, epoch: int, members: Int64Array) -> Iterator[RowArray]:
         """Yields the examples of some documents, document after document; made together, then sorted."""
-        owners, rows = self._all_examples(members)
+        owners, rows = self._all_examples(epoch, members)
         places = np.argsort(owners, kind="stable")
         for start in range(0, len(places), _ROWS_AT_A_TIME):
             yield rows[places[start : start + _ROWS_AT_A_TIME]]
 
-    def _all_examples(self, members: Int64Array) -> tuple[npt.NDArray[np.int32], RowArray]:
+    def _all_examples(self, epoch: int, members: Int64Array) -> tuple[npt.NDArray[np.int32], RowArray]:
         """Returns which of the documents each example belongs to, and the examples."""
-        documents = self._documents[members]
-        keys = draw(*self._names, documents)
+        documents = self.documents[members]
+        keys = draw(self.seed, self.phase, epoch, documents)
         targets = self._targets(keys)
         sentence = self._document_sentences[documents]
         active = np.arange(len(members))
@@ -186,16 +200,16 @@ class PairGenerator:
         return np.concatenate(owners), np.concatenate(rows)
 
     def _targets(self, keys: UInt64Array) -> Int64Array:
-        longest = self._rules.max_tokens
+        longest = self.rules.max_tokens
         is_short, short_length = draw(keys, _ALL_EXAMPLES, np.arange(2)[:, None])
-        short = fraction(is_short) < self._rules.short_seq_prob
+        short = fraction(is_short) < self.rules.short_seq_prob
         return np.where(short, 2 + below(longest - 1, short_length), longest)
 
     def _examples(
         self, members: Int64Array, sentence: Int64Array, targets: Int64Array, draws: UInt64Array
     ) -> tuple[RowArray, BoolArray, Int64Array]:
         """Makes one example per document: the rows, which of them count, the sentence where each document continues."""
-        documents = self._documents[members]
+        documents = self.documents[members]
         chunk = self._chunk(documents, sentence, targets, draws)
         not_next = self._labels(chunk, draws)
         document_b, start_b, end_b = documents.copy(), chunk.cut.copy(), chunk.end.copy()
@@ -205,7 +219,7 @@ class PairGenerator:
         start_b[away], end_b[away] = self._random_spans(document_b[away], wanted, draws[:, away])
 
         length_a, length_b = chunk.cut - chunk.start, end_b - start_b
-        removed_a, removed_b = removed_tokens(length_a, length_b, self._rules.max_tokens)
+        removed_a, removed_b = removed_tokens(length_a, length_b, self.rules.max_tokens)
         row = np.empty(len(documents), ROW)
         row["document_a"], row["document_b"] = documents, document_b
         row["start_a"] = chunk.start - self._document_starts[documents] + heads(removed_a, draws[_PairDraw.FRONT_A])
@@ -213,47 +227,47 @@ class PairGenerator:
         row["length_a"], row["length_b"] = length_a - removed_a, length_b - removed_b
         row["flags"] = np.where(not_next, NOT_NEXT, 0) | np.where(chunk.forced, FORCED, 0)
         # Decided without the label, so that the presence of an example does not tell it either.
-        complete = (chunk.cut < chunk.end) | (self._rules.sampling != "paper")
+        complete = (chunk.cut < chunk.end) | (self.rules.sampling != "paper")
         return row, complete, np.where(not_next, chunk.after_a, chunk.after_chunk)
 
     def _chunk(self, documents: Int64Array, sentence: Int64Array, targets: Int64Array, draws: UInt64Array) -> _Chunk:
         last = self._document_sentences[documents + 1]
         start = self._bounds[sentence]
         after = np.minimum(np.searchsorted(self._bounds, start + targets), last)
-        if self._rules.sampling == "paper":
+        if self.rules.sampling == "paper":
             after = np.maximum(after, np.minimum(sentence + 2, last))
         end = self._bounds[after]
         lone = after - sentence == 1
-        if self._rules.sampling == "contiguous":
+        if self.rules.sampling == "contiguous":
             return _Chunk(start, end, end, after, after, np.zeros_like(lone))
         split = draws[_PairDraw.SPLIT]
         after_a = sentence + 1 + below(np.maximum(after - sentence - 1, 1), split)
         cut = self._bounds[after_a]
-        if self._rules.sampling == "original":
+        if self.rules.sampling == "original":
             return _Chunk(start, cut, end, after_a, after, lone)
         cut = np.where(lone, start + 1 + below(np.maximum(end - start - 1, 0), split), cut)
         return _Chunk(start, cut, end, after_a, after, np.zeros_like(lone))
 
     def _labels(self, chunk: _Chunk, draws: UInt64Array) -> BoolArray:
         """Returns True for NotNext, [E]."""
-        if self._rules.sampling == "contiguous":
+        if self.rules.sampling == "contiguous":
             return np.zeros(draws.shape[1], dtype=bool)
         not_next: BoolArray = chunk.forced | (below(2, draws[_PairDraw.LABEL]) == NOT_NEXT)
         return not_next
 
     def _other_documents(self, members: Int64Array, draws: UInt64Array) -> Int64Array:
         """Draws a document for each: never its own in paper mode; in original mode its own after ten equal tries."""
-        count = len(self._documents)
-        if self._rules.sampling != "original":
+        count = len(self.documents)
+        if self.rules.sampling != "original":
             others = below(count - 1, draws[_PairDraw.DOCUMENT])
-            return self._documents[others + (others >= members)]
+            return self.documents[others + (others >= members)]
         others, same = members.copy(), np.arange(len(members))
         for attempt in range(_RANDOM_DOCUMENT_TRIES):
             others[same] = below(count, draw(draws[_PairDraw.DOCUMENT, same], attempt))
             same = same[others[same] == members[same]]
             if not same.size:
                 break
-        return self._documents[others]
+        return self.documents[others]
 
     def _random_spans(
         self, documents: Int64Array, wanted: Int64Array, draws: UInt64Array

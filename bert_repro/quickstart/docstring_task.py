@@ -240,8 +240,8 @@ class PackageTask(ClassificationTask):
     predict_splits: tuple[str, ...] = ()
     paper_metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.read_splits`; there is no copy on the Hub."""
+    def load(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.load`; there is no copy on the Hub."""
         import datasets
 
         if data_dir is None:

@@ -29,6 +29,7 @@ import numpy as np
 from bert_repro.configs import FinetuningConfig, PretrainingConfig
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.finetuning.data import load_splits
 from bert_repro.reproduction.size_presets import json_settings
 from bert_repro.reproduction.suite import PlannedRun
 from bert_repro.results import read_results, write_results
@@ -185,7 +186,7 @@ def report_files_of(config: PretrainingConfig | FinetuningConfig) -> dict[str, A
         return {CURVE_FILE: loss_curve(folder)}
     splits = [name for name, scored in read_results(folder).get("splits", {}).items() if scored.get("metrics")]
     task = configured_task(config).prepared(config, load_tokenizer(config.model_name_or_path))
-    data = task.load(config.data_dir, splits)
+    data = load_splits(task, config.data_dir, splits)
     return {EXAMPLES_FILE: {split: task.example_scores(split, data[split], folder) for split in splits}}
 
 

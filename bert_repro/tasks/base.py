@@ -2,7 +2,7 @@
 
 The way of a split, one method per arrow:
 
-    load -> dataset (a row per example) -> encode -> features (a row per model input) -> collate -> a batch -> the model
+    load -> dataset (a row per example) -> encode_batch -> features (a row per model input) -> collate -> the model
     -> feature_outputs (an array per feature) -> postprocess -> predictions (a value per example) -> score, write.
 
 A sentence pair is one example and one feature with one sequence; a question over a long passage is one example with
@@ -12,7 +12,6 @@ examples become features, only `collate` how features become sequences, and only
 Datasets and features are `datasets.Dataset`s, memory-mapped where they come from disk.
 """
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.corpus.tokenizer import tokenizer_fingerprint
 from bert_repro.errors import UserError
 from bert_repro.tasks import encoding, metrics
-from bert_repro.tasks.encoding import cached, require_length
 
 if TYPE_CHECKING:
     import datasets
@@ -33,10 +30,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from bert_repro.configs import FinetuningConfig
-
-logger = logging.getLogger("bert_repro")
-
-_ROWS_AT_ONCE = 1000
 
 Feature = Mapping[str, Any]
 Batch = dict[str, Any]
@@ -128,7 +121,8 @@ class Task(ABC):
         """
         return {}
 
-    def load(self, data_dir: str | Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+    @abstractmethod
+    def load(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
         """Reads splits.
 
         Called once for each role (training, evaluation, prediction), so that a role none of whose splits is there is
@@ -139,20 +133,11 @@ class Task(ABC):
             splits: names out of `train_split`, `eval_splits`, `predict_splits`.
 
         Returns:
-            The splits that are there; a missing one is left out and logged, and the caller reports it as missing.
+            The splits that are there; a missing one is left out, and the caller reports it as missing.
 
         Raises:
             UserError: none of the splits is there, or a file is not as the task's official files are.
         """
-        found = self.read_splits(None if data_dir is None else Path(data_dir), splits)
-        for split in splits:
-            if split not in found:
-                logger.warning("%s: split %s is missing", self.name, split)
-        return found
-
-    @abstractmethod
-    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """Reads the splits that are there; see `load`."""
 
     def data_files(self, data_dir: Path) -> list[Path]:
         """Lists the official files of the training set and of the labelled splits, whether or not they are there.
@@ -170,42 +155,20 @@ class Task(ABC):
     def encode_batch(
         self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
     ) -> dict[str, list[Any]]:
-        """Turns some examples, as columns, into their features, as columns; see `encode`."""
-
-    def encode(
-        self, dataset: "datasets.Dataset", tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
-    ) -> "datasets.Dataset":
-        """Tokenizes a split, or finds it tokenized on disk. Texts that were cut are counted in the log and by
-        `count_truncated`.
+        """Turns some examples, as columns, into their features, as columns, in the order of the examples.
 
         Args:
-            dataset: a split from `load`.
+            examples: rows of a split from `load`.
             tokenizer: the model's tokenizer.
             max_seq_length: tokens per sequence, special tokens included.
 
         Returns:
-            One row per feature, in the order of the examples: `input_ids`, `token_type_ids`, `length` (tokens),
-            `truncated`, `labels` if the split is labelled, and what else the task's `postprocess` needs.
+            `input_ids`, `token_type_ids`, `length` (tokens), `truncated`, `labels` if the split is labelled, and what
+            else the task's `postprocess` needs.
 
         Raises:
-            UserError: the length leaves no room for text, the tokenizer lacks special tokens, or the disk is full.
+            UserError: the tokenizer lacks special tokens.
         """
-        require_length(max_seq_length)
-        key = [self.encoding_settings(), tokenizer_fingerprint(tokenizer), max_seq_length]
-        with cached(dataset, key, (type(self).encode_batch, *self.encoding_code)) as place:
-            features = dataset.map(
-                self.encode_batch,
-                batched=True,
-                batch_size=None if self.encodes_at_once else _ROWS_AT_ONCE,
-                fn_kwargs={"tokenizer": tokenizer, "max_seq_length": max_seq_length},
-                remove_columns=dataset.column_names,
-                desc=f"tokenizing {self.name}",
-                **place,
-            )
-        truncated = self.count_truncated(features)
-        if truncated:
-            logger.info("%s: %d of %d inputs lost text to the length limit", self.name, truncated, len(features))
-        return features
 
     def encoding_settings(self) -> dict[str, Any]:
         """Returns what decides `encode_batch`'s work beside its arguments: part of the features' name on disk."""
@@ -227,31 +190,22 @@ class Task(ABC):
         """Returns how many features lost text to `max_seq_length`."""
         return int(np.sum(features["truncated"][:]))
 
+    @abstractmethod
     def collate(
         self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
     ) -> Batch:
-        """Batches features of one sequence each.
+        """Batches features.
 
         Args:
-            features: rows of what `encode` returned.
+            features: rows of what `encode_batch` returned.
             pad_token_id: fills the places after a sequence's end.
             packing: lay the sequences end to end instead of padding them.
             pad_to_multiple_of: round the columns of a padded batch up to a multiple of this.
 
         Returns:
-            Inputs of the head as `bert_repro.training.batches.collate_features` documents them, with `labels` (B,) if
-            the features have them.
+            Inputs of the head as `bert_repro.training.batches.collate_features` documents them, with `labels` if the
+            features have them.
         """
-        import torch
-
-        from bert_repro.training.batches import collate_features
-
-        batch = collate_features(
-            features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
-        )
-        if "labels" in features[0]:
-            batch["labels"] = torch.tensor([feature["labels"] for feature in features])
-        return batch
 
     def loss_items(self, features: Sequence[Feature]) -> npt.NDArray[Any]:
         """Returns how much each feature counts in the loss, which is divided by the sum over the global batch.
@@ -280,7 +234,7 @@ class Task(ABC):
 
         Args:
             dataset: the split.
-            features: what `encode` made of it.
+            features: its features.
             outputs: what `feature_outputs` gave for each feature, in order, with the last axis in the order of
                 `label_names` (see `label_columns`).
 

@@ -1,4 +1,7 @@
-"""Tasks that give one label or one number to a text or a pair of texts (paper 4.1)."""
+"""Tasks that give one label or one number to a text or a pair of texts (paper 4.1), and how those of GLUE are read.
+
+The tasks of GLUE themselves are in `glue/glue_tasks`, as data.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,8 +14,8 @@ import numpy.typing as npt
 
 from bert_repro.errors import NonFiniteError
 from bert_repro.tasks import metrics
-from bert_repro.tasks.base import ExampleScores, FloatArray, Predictions, Task
-from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
+from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
+from bert_repro.tasks.encoding import encoded_texts
 from bert_repro.tasks.predictions import (
     calibration_details,
     label_details,
@@ -22,12 +25,15 @@ from bert_repro.tasks.predictions import (
     write_json_lines,
     write_prediction_rows,
 )
+from bert_repro.tasks.splits import from_hub, present_files, without_placeholder_labels
 from bert_repro.utils.readers import shown
+from bert_repro.utils.tables import read_tsv
 
 if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
 
+GLUE_DATASET = "nyu-mll/glue"
 DEGENERATE_SPREAD = 0.01
 """Numbers whose standard deviation is below this share of the labels' count as constant (our choice)."""
 
@@ -57,25 +63,24 @@ class ClassificationTask(Task):
     def encode_batch(
         self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
     ) -> dict[str, list[Any]]:
-        """Makes [CLS] text [SEP], or [CLS] first [SEP] second [SEP], cut as the original run_classifier.py does.
+        """See `Task.encode_batch`; one sequence for each row."""
+        labels = {"labels": examples["label"]} if "label" in examples else {}
+        return encoded_texts(tokenizer, [examples[column] for column in self.text_columns], max_seq_length) | labels
 
-        A single text keeps its first tokens; of a pair the longer text loses its last token until both fit.
-        """
-        cls, sep = special_ids(tokenizer)
-        texts = [token_ids(tokenizer, examples[column]) for column in self.text_columns]
-        room = max_seq_length - 1 - len(texts)
-        features: dict[str, list[Any]] = {"input_ids": [], "token_type_ids": [], "length": [], "truncated": []}
-        for first, *others in zip(*texts, strict=True):
-            second = others[0] if others else None
-            keep_first, keep_second = truncated_lengths(len(first), len(second or ()), room)
-            ids, segments = join(cls, sep, first[:keep_first], None if second is None else second[:keep_second])
-            features["input_ids"].append(ids)
-            features["token_type_ids"].append(segments)
-            features["length"].append(len(ids))
-            features["truncated"].append(len(first) + len(second or ()) > room)
-        if "label" in examples:
-            features["labels"] = examples["label"]
-        return features
+    def collate(
+        self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
+    ) -> Batch:
+        """See `Task.collate`; `labels` (B,) where the features have them."""
+        import torch
+
+        from bert_repro.training.batches import collate_features
+
+        batch = collate_features(
+            features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
+        )
+        if "labels" in features[0]:
+            batch["labels"] = torch.tensor([feature["labels"] for feature in features])
+        return batch
 
     def postprocess(
         self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
@@ -210,3 +215,110 @@ class ClassificationTask(Task):
             return {"prediction": logits.reshape(len(logits))}
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         return {"prediction": logits.argmax(axis=1), "probabilities": weights / weights.sum(axis=1, keepdims=True)}
+
+
+@dataclass(frozen=True)
+class GlueFile:
+    """One official file.
+
+    Args:
+        name: of the file, in the task's folder.
+        texts: its columns for the task's `text_columns`.
+        label: its column of labels, required where `labelled`, else read if it is there.
+        labelled: whether the file must have labels.
+        index: its column of row numbers; None: rows are counted from 0, as in the Hub's dataset.
+        header: all its columns, where the file does not name them.
+    """
+
+    name: str
+    texts: tuple[str, ...]
+    label: str = "label"
+    labelled: bool = True
+    index: str | None = None
+    header: tuple[str, ...] | None = None
+
+
+def official_files(*texts: str, label: str = "label", index: str = "index") -> dict[str, GlueFile]:
+    """Describes train.tsv, dev.tsv and test.tsv with the same columns, the usual case."""
+    return {
+        "train": GlueFile("train.tsv", texts, label),
+        "validation": GlueFile("dev.tsv", texts, label),
+        "test": GlueFile("test.tsv", texts, label, labelled=False, index=index),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlueTask(ClassificationTask):
+    """A task of GLUE.
+
+    Args:
+        files: the official file of each split.
+        other_folders: what the folder of the files is also called, beside the task's title.
+        drop_incomplete_rows: drop rows with missing fields instead of refusing the file.
+        example_texts: an input for the card.
+    """
+
+    primary_metric: str = "accuracy"
+    metrics: tuple[str, ...] = ("accuracy",)
+    files: Mapping[str, GlueFile]
+    other_folders: tuple[str, ...] = ()
+    drop_incomplete_rows: bool = False
+    example_texts: tuple[str, ...] = ("A man is playing a guitar.", "Someone makes music.")
+    data_license: str | None = "that of its source; most of GLUE is for research use, or states none"
+
+    def load(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.load`; unlabelled splits have no column `label`."""
+        if data_dir is None:
+            found = from_hub(GLUE_DATASET, splits, name=self.name)
+            return {split: without_placeholder_labels(dataset) for split, dataset in found.items()}
+        paths = {split: self._folder(data_dir) / self.files[split].name for split in splits}
+        fix = f"--data_dir is the folder that holds the official {self.title}/"
+        return {split: self._read(split, path) for split, path in present_files(paths, fix).items()}
+
+    def data_files(self, data_dir: Path) -> list[Path]:
+        """See `Task.data_files`."""
+        folder = self._folder(data_dir)
+        return [folder / self.files[split].name for split in ("train", *self.eval_splits)]
+
+    def data_description(self) -> dict[str, Any]:
+        """See `Task.data_description`."""
+        return {
+            **super().data_description(),
+            "dataset": GLUE_DATASET,
+            "config": self.name,
+            "language": "en",
+            "license": self.data_license,
+        }
+
+    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any]:
+        """See `Task.example`; sentences of ours, since most of GLUE may not be passed on."""
+        return dict(zip(("text", "text_pair"), self.example_texts, strict=False))
+
+    def _folder(self, data_dir: Path) -> Path:
+        folders = [data_dir / name for name in (self.title, *self.other_folders)]
+        return next((folder for folder in folders if folder.is_dir()), folders[0])
+
+    def _read(self, split: str, path: Path) -> "datasets.Dataset":
+        import datasets
+
+        file = self.files[split]
+        table = read_tsv(
+            path,
+            required=(*file.texts, *([file.label] if file.labelled else []), *([file.index] if file.index else [])),
+            optional=() if file.labelled else (file.label,),
+            header=file.header,
+            drop_incomplete_rows=self.drop_incomplete_rows,
+        )
+        columns: dict[str, list[Any]] = {
+            column: table.columns[name] for column, name in zip(self.text_columns, file.texts, strict=True)
+        }
+        if file.label in table.columns:
+            columns["label"] = table.parsed(file.label, self.parse_label)
+        columns["idx"] = table.parsed(file.index, _index) if file.index else list(range(len(table.lines)))
+        return datasets.Dataset.from_dict(columns)
+
+
+def _index(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"index {shown(text)} is not a number; take the official file")
+    return int(text)

@@ -46,8 +46,8 @@ class CustomClassificationTask(ClassificationTask):
     label_smoothing: float = 0.0
     label_separator: str | None = None
 
-    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.read_splits`; `data_dir` plays no part. Only the test file may lack labels."""
+    def load(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.load`; `data_dir` plays no part. Only the test file may lack labels."""
         return self.files.read(splits, self._read, self._strata)
 
     def parse_label(self, text: str) -> int | float | list[int]:

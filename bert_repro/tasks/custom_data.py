@@ -60,8 +60,8 @@ class CustomTaggingTask(TaggingTask):
 
     files: CustomFiles
 
-    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.read_splits`; `data_dir` plays no part. Only the test file may lack tags."""
+    def load(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.load`; `data_dir` plays no part. Only the test file may lack tags."""
         return self.files.read(splits, self._read)
 
     def deviations(

@@ -1,31 +1,47 @@
-"""Texts to token ids with the original implementation's truncation, shared by all tasks, and tokenized splits on disk.
+"""Texts to token ids with the original implementation's truncation, shared by all tasks."""
 
-Splits are kept beside what `datasets` keeps: the same data in the same form is tokenized once. `datasets` itself finds
-again only what it read from its own files; official files and custom data are read into memory. A split is found by a
-digest of its rows, of the settings and of the code that turns them into features.
-"""
-
-import hashlib
-import inspect
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import UserError
-from bert_repro.utils.files import disk_errors, waiting_lock
 
 if TYPE_CHECKING:
-    import datasets
     from transformers import PreTrainedTokenizerBase
 
 MIN_SEQ_LENGTH = 8
 """Shortest allowed `max_seq_length`: the special tokens and a little of both texts."""
+
+
+def encoded_texts(
+    tokenizer: "PreTrainedTokenizerBase", texts: Sequence[Sequence[str]], max_seq_length: int
+) -> dict[str, list[Any]]:
+    """Makes [CLS] text [SEP], or [CLS] first [SEP] second [SEP], cut as the original run_classifier.py does.
+
+    A single text keeps its first tokens; of a pair the longer text loses its last token until both fit.
+
+    Args:
+        tokenizer: a fast tokenizer of transformers.
+        texts: one column of N texts, or the two columns of N pairs.
+        max_seq_length: tokens per sequence, special tokens included.
+
+    Returns:
+        Columns of N values: `input_ids`, `token_type_ids`, `length`, and whether the texts were cut, `truncated`.
+    """
+    cls, sep = special_ids(tokenizer)
+    room = max_seq_length - 1 - len(texts)
+    features: dict[str, list[Any]] = {"input_ids": [], "token_type_ids": [], "length": [], "truncated": []}
+    for first, *others in zip(*(token_ids(tokenizer, column) for column in texts), strict=True):
+        second = others[0] if others else None
+        keep_first, keep_second = truncated_lengths(len(first), len(second or ()), room)
+        ids, segments = join(cls, sep, first[:keep_first], None if second is None else second[:keep_second])
+        features["input_ids"].append(ids)
+        features["token_type_ids"].append(segments)
+        features["length"].append(len(ids))
+        features["truncated"].append(len(first) + len(second or ()) > room)
+    return features
 
 
 def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[list[int]]:
@@ -116,56 +132,3 @@ def require_length(max_seq_length: int) -> None:
     """Raises `UserError` when `max_seq_length` leaves no room for text."""
     if max_seq_length < MIN_SEQ_LENGTH:
         raise UserError(f"--max_seq_length is {max_seq_length}; it must be at least {MIN_SEQ_LENGTH}")
-
-
-FOLDER = "bert_repro"
-_ROWS_AT_ONCE = 1000
-
-
-@contextmanager
-def cached(dataset: "datasets.Dataset", settings: Sequence[Any], code: Sequence[Any]) -> Iterator[dict[str, str]]:
-    """Yields arguments of `Dataset.map` that write its result to a file of its own, or read it from there.
-
-    One process at a time writes it; what a killed one or a full disk has left unfinished is removed.
-
-    Args:
-        dataset: what is mapped.
-        settings: all else that decides the result, ready for JSON.
-        code: the functions and modules that compute it, so that no later version takes an earlier one's features.
-
-    Yields:
-        `cache_file_name` and `new_fingerprint`; nothing where caching is off (`datasets.disable_caching()`).
-
-    Raises:
-        UserError: the disk is full or not writable.
-    """
-    import datasets
-
-    if not datasets.is_caching_enabled():
-        yield {}
-        return
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for part in code:
-        digest.update(_source(part))
-    for rows in dataset.iter(batch_size=_ROWS_AT_ONCE):
-        digest.update(json.dumps(rows, default=str).encode())
-    name = digest.hexdigest()
-    folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER / name
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with waiting_lock(folder):
-            _remove_unfinished(folder)
-            try:
-                yield {"cache_file_name": str(folder / "features.arrow"), "new_fingerprint": name}
-            finally:
-                _remove_unfinished(folder)
-
-
-def _remove_unfinished(folder: Path) -> None:
-    for path in folder.glob("tmp*"):  # as `datasets` names a file until it is complete
-        path.unlink(missing_ok=True)
-
-
-@cache
-def _source(part: Any) -> bytes:
-    return inspect.getsource(part).encode()

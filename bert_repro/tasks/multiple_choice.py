@@ -29,7 +29,7 @@ from bert_repro.tasks.splits import (
     CustomFiles,
     custom_title,
     from_hub,
-    from_official_files,
+    present_files,
     short_row,
     without_placeholder_labels,
 )
@@ -92,15 +92,16 @@ class SwagTask(Task):
         """See `Task.sequences_per_example`."""
         return len(self.endings)
 
-    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.read_splits`; an unlabelled split has no column `label`."""
+    def load(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.load`; an unlabelled split has no column `label`."""
         if self.files:
             return self.files.read(splits, self._read, lambda dataset: dataset["label"][:])
         if data_dir is None:
             found = from_hub(HUB_DATASET, splits, name=HUB_CONFIG)
             return {split: _numbered(without_placeholder_labels(dataset)) for split, dataset in found.items()}
         paths = {split: data_dir / FILES[split] for split in splits}
-        return from_official_files(paths, self._read, "--data_dir is the folder that holds SWAG's official CSV files")
+        present = present_files(paths, "--data_dir is the folder that holds SWAG's official CSV files")
+        return {split: self._read(split, path) for split, path in present.items()}
 
     def data_files(self, data_dir: Path) -> list[Path]:
         """See `Task.data_files`."""

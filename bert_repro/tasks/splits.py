@@ -22,12 +22,11 @@ Read = Callable[[str, Path], "datasets.Dataset"]
 """Reads the file of a split."""
 
 
-def from_official_files(paths: Mapping[str, Path], read: Read, fix: str) -> "dict[str, datasets.Dataset]":
-    """Reads the files that are there.
+def present_files(paths: Mapping[str, Path], fix: str) -> dict[str, Path]:
+    """Returns the files that are there, by split.
 
     Args:
         paths: the official file of each split.
-        read: reads one.
         fix: what `--data_dir` must hold, for the message.
 
     Raises:
@@ -36,7 +35,7 @@ def from_official_files(paths: Mapping[str, Path], read: Read, fix: str) -> "dic
     present = {split: path for split, path in paths.items() if path.is_file()}
     if not present:
         raise UserError(f"{' and '.join(map(str, paths.values()))}: no such file; {fix}")
-    return {split: read(split, path) for split, path in present.items()}
+    return present
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """From tokenized sequences to the forward passes of one process; shared by pre-training and all tasks.
 
-Sequences become tensors, padded or packed. A step is a set of example ids: how processes share it and cut it into
-micro-batches changes nothing but the order of sums, as every loss term is divided by its count over the complete set.
-It may be cut so that forward passes are alike: as many tokens everywhere, and static shapes for compiled graphs.
+Sequences become tensors, padded or packed, of static shapes for compiled graphs. A step is a set of example ids: how
+processes share it and cut it into micro-batches changes nothing but the order of sums, as every loss term is divided by
+its count over the complete set.
 
 Shape legend: `B` sequences, `S` columns of a padded batch, `T` tokens of all sequences together.
 """
@@ -150,25 +150,25 @@ class Step:
     """One optimizer step.
 
     Args:
-        ids: example ids of the global batch, in the source's own form; first dimension is the batch.
+        passes: example ids of each forward pass, in the source's own form; process p of n takes `passes[p::n]`, and all
+            processes have as many, since collectives pair them up.
         totals: for each loss term of the model's output, what its sum is divided by over the global batch; empty
             where the source's `totals` is to say so when the batch is loaded.
-        micro: most sequences per device and forward pass.
         group: which part of the run this is (a pre-training phase); the source's `load` needs it.
         position: position in the data after this step; JSON.
         flops_per_token: useful FLOPs per token, from which the MFU is shown; 0: not shown.
-        lengths: tokens of each example, int64 [batch], where forward passes are to hold as many tokens each.
-        token_budget: most tokens per device and forward pass; needs `lengths`.
     """
 
-    ids: Ids
+    passes: list[Ids]
     totals: dict[str, int]
-    micro: int
     group: int
     position: dict[str, Any]
     flops_per_token: float = 0.0
-    lengths: Ids | None = None
-    token_budget: int | None = None
+
+    @property
+    def ids(self) -> Ids:
+        """Example ids of the global batch; first dimension is the batch."""
+        return np.concatenate(self.passes)
 
 
 @dataclass(frozen=True)
@@ -212,9 +212,6 @@ class BatchSource(Protocol):
     def totals(self, ids: Ids, group: int) -> dict[str, int]:
         """Returns the `totals` of a step that has none; may read its examples."""
 
-    def count_right(self, output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """Counts the right answers of a forward pass, for loss terms that have one; logged as an accuracy."""
-
 
 @dataclass(frozen=True)
 class BatchSizes:
@@ -251,40 +248,11 @@ def batch_sizes(config: RunConfig, processes: int, default: int, *, fixed: int |
     return BatchSizes(batch, min(share, per_device or math.ceil(share / (accumulation or 1))))
 
 
-def forward_passes(step: Step, process: int, processes: int) -> list[Ids]:
-    """Returns the ids of each forward pass of one process; all have as many passes, since collectives pair them up.
-
-    With `lengths` the passes of all processes hold nearly as many tokens each: examples are dealt out longest first,
-    back and forth (1 2 3 3 2 1 ...). Where a pass would still go over `token_budget`, all processes take one more.
-    """
-    if step.lengths is None:
-        ids = step.ids[process::processes]
-        return np.array_split(ids, math.ceil(len(ids) / step.micro))
-    longest_first = np.argsort(-step.lengths, kind="stable")
-    passes = math.ceil(len(step.ids) / (processes * step.micro))
-    while True:
-        dealt = _deal(longest_first, passes * processes)
-        if step.token_budget is None or _most_tokens(step.lengths, dealt) <= step.token_budget:
-            return [step.ids[examples] for examples in dealt[process::processes]]
-        passes += 1
-
-
-def fullest_pass(lengths: Ids, micro: int, processes: int) -> int:
-    """Returns the tokens of the fullest forward pass of a step whose examples have these lengths."""
-    passes = math.ceil(len(lengths) / (processes * micro)) * processes
-    return _most_tokens(lengths, _deal(np.argsort(-lengths, kind="stable"), passes))
-
-
-def _most_tokens(lengths: Ids, passes: list[Ids]) -> int:
-    return max(int(lengths[examples].sum()) for examples in passes)
-
-
-def _deal(examples: Ids, passes: int) -> list[Ids]:
-    rounds = -(-len(examples) // passes)
-    table = np.full((rounds, passes), -1, dtype=np.int64)
-    table.flat[: len(examples)] = examples
-    table[1::2] = table[1::2, ::-1]
-    return [column[column >= 0] for column in table.T]
+def even_passes(ids: Ids, micro: int, processes: int) -> list[Ids]:
+    """Cuts a batch into the `Step.passes` of all processes, of at most `micro` examples each, counted alone."""
+    shares = [ids[process::processes] for process in range(processes)]
+    cut = [np.array_split(share, math.ceil(len(share) / micro)) for share in shares]
+    return [passes[number] for number in range(len(cut[0])) for passes in cut]
 
 
 def load_steps(
@@ -365,10 +333,9 @@ class _Share(Dataset["tuple[Step, list[MicroBatch]] | UserError"]):
         self.source, self.process, self.processes = source, process, processes
 
     def __getitem__(self, step: Step) -> tuple[Step, list[MicroBatch]] | UserError:  # type: ignore[override]
-        passes = forward_passes(step, self.process, self.processes)
         try:
             step = step if step.totals else replace(step, totals=self.source.totals(step.ids, step.group))
-            return step, [self.source.load(ids, step.group) for ids in passes]
+            return step, [self.source.load(ids, step.group) for ids in step.passes[self.process :: self.processes]]
         except UserError as error:
             return error
 
@@ -379,11 +346,3 @@ def _leave_signals_to_parent(_: int) -> None:
 
 def _as_is(item: Any) -> Any:
     return item
-
-
-def to_device(inputs: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Moves the tensors among a model's inputs to a device."""
-    return {
-        name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
-        for name, value in inputs.items()
-    }

@@ -39,7 +39,12 @@ def launched_with_fsdp() -> bool:
 
 
 CountRight = Callable[[Any, dict[str, Any]], dict[str, torch.Tensor]]
-"""`BatchSource.count_right`."""
+"""Counts the right answers of a forward pass, given its output and inputs, for loss terms that have one."""
+
+
+def count_nothing(output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """A `CountRight` for losses without an accuracy."""
+    return {}
 
 
 class TrainingForward(nn.Module):
@@ -50,7 +55,7 @@ class TrainingForward(nn.Module):
 
     Args:
         model: the model.
-        count_right: of the batch source.
+        count_right: what is counted beside the losses.
     """
 
     def __init__(self, model: nn.Module, count_right: CountRight) -> None:
@@ -73,7 +78,7 @@ class ParallelModel:
         model: not yet wrapped; sharded in place where there are shards.
         shard: whether each device keeps only its share of weights, gradients and optimizer state. One device keeps all.
         compile_options: of `torch.compile`; None does not compile.
-        count_right: of the batch source; makes `wrapped` a `TrainingForward`.
+        count_right: makes `wrapped` a `TrainingForward`.
 
     Attributes:
         model: whose parameters train.

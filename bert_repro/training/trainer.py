@@ -24,12 +24,13 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import send_to_device
 from torch.distributed.tensor import DTensor
 
 from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested
 from bert_repro.hub.revisions import RevisionUploads
 from bert_repro.training import checkpoint, training_log
-from bert_repro.training.batches import BatchSource, MicroBatch, Step, load_steps, to_device
+from bert_repro.training.batches import BatchSource, MicroBatch, Step, load_steps
 from bert_repro.training.checkpoint import BestModel, TrainerState
 from bert_repro.training.environment import environment, require_same_data, require_same_settings, stored_settings
 from bert_repro.training.optimizer import (
@@ -39,7 +40,7 @@ from bert_repro.training.optimizer import (
     note_large_updates,
     set_learning_rate,
 )
-from bert_repro.training.parallelism import ParallelModel, find_non_finite, full_tensors
+from bert_repro.training.parallelism import CountRight, ParallelModel, count_nothing, find_non_finite, full_tensors
 from bert_repro.training.training_log import TakenStep, TrainingLog
 from bert_repro.utils.files import CHECKPOINTS, TRAIN_LOG
 from bert_repro.utils.process import collect_signals
@@ -61,6 +62,7 @@ class Trainer:
         source: the data.
         config: settings of the run and of the optimizer.
         tokenizer: saved in every checkpoint.
+        count_right: counts the right answers of a forward pass, by loss term; logged as accuracies.
         evaluate: called every `eval_steps`; returns metrics for the log.
         on_row: called with every row of the training log.
         compile_options: of `torch.compile`, for training steps; None does not compile.
@@ -76,6 +78,7 @@ class Trainer:
         config: Any,
         *,
         tokenizer: Any,
+        count_right: CountRight = count_nothing,
         evaluate: Callable[[], dict[str, Any]] | None = None,
         on_row: Callable[[dict[str, float]], None] | None = None,
         compile_options: dict[str, Any] | None = None,
@@ -86,7 +89,7 @@ class Trainer:
         self.evaluate, self.on_row, self.uploads, self.best = evaluate, on_row, uploads, best
         self.output_dir = Path(config.output_dir)
         self.parallel = ParallelModel(
-            accelerator, model, shard=config.fsdp, compile_options=compile_options, count_right=source.count_right
+            accelerator, model, shard=config.fsdp, compile_options=compile_options, count_right=count_right
         )
         self.model = self.parallel.model
         self.optimizer = accelerator.prepare_optimizer(build_optimizer(self.model, config), device_placement=False)
@@ -172,13 +175,25 @@ class Trainer:
 
     def _loaded_steps(self, log: TrainingLog) -> Iterator[tuple[Step, list[MicroBatch]]]:
         """Yields the steps; writes a checkpoint where one cannot come because a loader process was killed."""
-        steps = self._steps()
+        accelerator, config = self.accelerator, self.config
+        on_gpu = accelerator.device.type == "cuda"
+        workers = config.dataloader_num_workers
+        steps = load_steps(
+            self.source,
+            self.state.position,
+            self.source.total_steps - self.state.step,
+            process=accelerator.process_index,
+            processes=accelerator.num_processes,
+            num_workers=LOADERS_BESIDE_A_GPU * on_gpu if workers is None else workers,
+            prefetch_factor=config.dataloader_prefetch_factor,
+            pin_memory=on_gpu and config.dataloader_pin_memory,
+        )
         while True:
             try:
                 loaded = next(steps, None)
             except ProcessKilledError as error:
                 self._read(log)
-                if self.accelerator.num_processes == 1 and self._saved != self.state.step:
+                if accelerator.num_processes == 1 and self._saved != self.state.step:
                     self.save(upload=False)
                 self.writer.finish()
                 raise ProcessKilledError(
@@ -260,21 +275,6 @@ class Trainer:
             self.accelerator.scaler.load_state_dict(self.state.scaler)
         logger.info("resuming from %s", folder)
 
-    def _steps(self) -> Iterator[tuple[Step, list[MicroBatch]]]:
-        accelerator, config = self.accelerator, self.config
-        on_gpu = accelerator.device.type == "cuda"
-        workers = config.dataloader_num_workers
-        return load_steps(
-            self.source,
-            self.state.position,
-            self.source.total_steps - self.state.step,
-            process=accelerator.process_index,
-            processes=accelerator.num_processes,
-            num_workers=LOADERS_BESIDE_A_GPU * on_gpu if workers is None else workers,
-            prefetch_factor=config.dataloader_prefetch_factor,
-            pin_memory=on_gpu and config.dataloader_pin_memory,
-        )
-
     def _step(self, step: Step, micro_batches: list[MicroBatch], *, stop: bool) -> None:
         """Forward, backward and update of one global batch; `_read` gives its metrics."""
         sums: dict[str, Any] = {}
@@ -314,7 +314,7 @@ class Trainer:
 
     def _backward(self, step: Step, micro_batch: MicroBatch) -> dict[str, torch.Tensor]:
         """Adds up gradients; returns this micro-batch's share of every loss term and accuracy of the global batch."""
-        inputs = to_device(micro_batch.inputs, self.accelerator.device)
+        inputs = send_to_device(micro_batch.inputs, self.accelerator.device, non_blocking=True)
         with self.accelerator.autocast():
             means, right = self.parallel.wrapped(tuple(step.totals), inputs)
         losses = {

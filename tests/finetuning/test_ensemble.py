@@ -19,6 +19,7 @@ from bert_repro import (
 from bert_repro.configs import SquadConfig
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.finetuning import run
+from bert_repro.finetuning.data import encode
 from bert_repro.tasks import get_task
 
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
@@ -78,7 +79,7 @@ def test_answers_are_those_of_logits_averaged_by_hand(
     )
     task = get_task("squad").prepared(settings, tokenizer)
     dataset = task.load(questions, ["validation"])["validation"]
-    features = task.encode(dataset, tokenizer, 32)
+    features = encode(task, dataset, tokenizer, 32)
     assert len(features) > len(dataset)
     models = [AutoModelForQuestionAnswering.from_pretrained(folder).eval() for folder in answering]
     outputs = []

@@ -21,9 +21,8 @@ from bert_repro import BertReproConfig, BertReproForMaskedLM
 from bert_repro.cli import parse
 from bert_repro.configs import GlueConfig
 from bert_repro.errors import NonFiniteError, UserError
-from bert_repro.finetuning import sweep
+from bert_repro.finetuning import data, sweep
 from bert_repro.finetuning.sweep_table import Configuration, Outcome, best_run, sweep_results, text_table
-from bert_repro.tasks.base import Task
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "run_glue.py"
 RUN = "--task_name sst2 --do_train --do_eval --bias_correction true --num_train_epochs 6 --train_batch_size 8"
@@ -108,13 +107,13 @@ def test_a_wider_sweep_makes_only_what_is_new(world: Any, model: Path, swept: Pa
 def test_each_split_is_tokenised_once_for_all_runs(
     world: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str
 ) -> None:
-    sizes, encode = [], Task.encode
+    sizes, encode = [], data.encode
 
-    def counted(self: Task, dataset: Any, *others: Any) -> Any:
+    def counted(task: Any, dataset: Any, *others: Any) -> Any:
         sizes.append(len(dataset))
-        return encode(self, dataset, *others)
+        return encode(task, dataset, *others)
 
-    monkeypatch.setattr(Task, "encode", counted)
+    monkeypatch.setattr(data, "encode", counted)
     typed = arguments(world, model, tmp_path / "out", "--max_steps 2 --sweep_learning_rates 1e-2 1e-3", more)
     assert recipe("run_glue", *typed, "--num_restarts 2 --max_train_samples 17") == 0
     assert len(scores(tmp_path / "out")) == 4

@@ -78,7 +78,7 @@ def make_glue(world: Any, folder: Path) -> None:
 def read_glue(folder: Path) -> Any:
     from bert_repro.tasks.glue.glue_tasks import SST2
 
-    return SST2.read_splits(folder, ["train"])["train"].to_dict()
+    return SST2.load(folder, ["train"])["train"].to_dict()
 
 
 def plain_glue(content: bytes) -> Any:
@@ -101,7 +101,7 @@ def read_custom(path: Path) -> Any:
 
     config = GlueConfig(model_name_or_path="m", output_dir="o", do_train=True, train_file=str(path))
     task = custom_classification(config)
-    found = task.read_splits(None, ["train"])["train"]
+    found = task.load(None, ["train"])["train"]
     return [found[task.text_columns[0]][:], [task.label_names[label] for label in found["label"][:]]]
 
 
@@ -138,7 +138,7 @@ def read_swag(folder: Path) -> Any:
 
     path = folder / "train.csv"
     task = custom_choices(SwagConfig(model_name_or_path="m", output_dir="o", do_train=True, train_file=str(path)))
-    return task.read_splits(None, ["train"])["train"].to_dict()
+    return task.load(None, ["train"])["train"].to_dict()
 
 
 def plain_swag(content: bytes) -> Any:
@@ -164,7 +164,7 @@ def read_tagged(folder: Path) -> Any:
     from bert_repro.tasks.tagging.tagged_text import read_tagged_text
     from bert_repro.tasks.tagging.tagging_task import CONLL2003
 
-    CONLL2003.read_splits(folder, ["train"])
+    CONLL2003.load(folder, ["train"])
     found = read_tagged_text(folder / "eng.train")
     return [found.words, found.tags]
 
@@ -602,7 +602,7 @@ def make_task_predictions(world: Any, folder: Path) -> None:
 def read_task_predictions(folder: Path) -> Any:
     from bert_repro.tasks.glue.glue_tasks import SST2
 
-    dataset = SST2.read_splits(folder, ["train"])["train"]
+    dataset = SST2.load(folder, ["train"])["train"]
     return {name: list(map(int, found)) for name, found in SST2.example_scores("train", dataset, folder).items()}
 
 

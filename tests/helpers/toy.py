@@ -22,9 +22,10 @@ from bert_repro.configs import OptimizerConfig, RunConfig
 from bert_repro.configs.base import setting
 from bert_repro.errors import StopRequested
 from bert_repro.training import training_log
-from bert_repro.training.batches import Ids, MicroBatch, Step, batch_sizes
+from bert_repro.training.batches import Ids, MicroBatch, Step, batch_sizes, even_passes
 from bert_repro.training.trainer import Trainer
 from bert_repro.utils.files import TRAIN_LOG
+from bert_repro.utils.process import world_size
 from bert_repro.utils.randomness import draw, fraction
 
 WIDTH = 6
@@ -87,13 +88,14 @@ class ToySource:
 
     def __init__(self, config: ToyConfig, micro: int) -> None:
         self.config, self.micro, self.total_steps = config, micro, config.max_steps or 1
+        self.processes = world_size()
         self.data_fingerprint = {"seed": config.seed}
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         for number in range(position["step"] if position else 0, self.total_steps):
             size = self.config.train_batch_size or 8
             ids = np.arange(number * size, (number + 1) * size)
-            yield Step(ids, self._count(ids), self.micro, 0, {"step": number + 1})
+            yield Step(even_passes(ids, self.micro, self.processes), self._count(ids), 0, {"step": number + 1})
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
         time.sleep(self.config.pause)
@@ -104,14 +106,15 @@ class ToySource:
         inputs = {"rows": rows.to(dtype), "picked": torch.from_numpy(self._picked(ids))}
         return MicroBatch(inputs, self._count(ids), len(ids))
 
-    def count_right(self, output: ToyOutput, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
-        return {"row_loss": (inputs["rows"][:, 0] > 0.5).sum()}
-
     def _picked(self, ids: Ids) -> Any:
         return ids % 4 != 1
 
     def _count(self, ids: Ids) -> dict[str, int]:
         return {"token_loss": int(self._picked(ids).sum()), "row_loss": len(ids)}
+
+
+def count_right(output: ToyOutput, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {"row_loss": (inputs["rows"][:, 0] > 0.5).sum()}
 
 
 def make_trainer(config: ToyConfig) -> Trainer:
@@ -123,7 +126,8 @@ def make_trainer(config: ToyConfig) -> Trainer:
     if config.float64:
         model.double()
     micro = batch_sizes(config, accelerator.num_processes, 8).micro
-    trainer = Trainer(accelerator, model, ToySource(config, micro), config, tokenizer=ToyTokenizer())
+    source = ToySource(config, micro)
+    trainer = Trainer(accelerator, model, source, config, tokenizer=ToyTokenizer(), count_right=count_right)
     if config.beside:  # as if the device worked beside this process
         trainer.reads_late = trainer.writer.behind = True
     return trainer

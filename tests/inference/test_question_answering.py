@@ -10,6 +10,7 @@ import transformers
 import bert_repro
 from bert_repro.configs import SquadConfig
 from bert_repro.errors import UserError
+from bert_repro.finetuning.data import encode
 from bert_repro.inference.pipelines import ExtractiveQuestionAnsweringPipeline
 from bert_repro.tasks.squad.squad_task import SQUAD, SQUAD_V2
 
@@ -58,7 +59,7 @@ def test_it_answers_as_run_squad_does(answer, folder):
         task = dataclasses.replace(task.prepared(config, answer.tokenizer), null_score_diff_threshold=-0.5)
         rows = {"id": ["a", "b"], "question": [QUESTION, "Did she?"], "context": [LONG, SHORT]}
         dataset = datasets.Dataset.from_dict(rows)
-        features = task.encode(dataset, answer.tokenizer, 32)
+        features = encode(task, dataset, answer.tokenizer, 32)
         assert len(features) > 8
         model = bert_repro.BertReproForQuestionAnswering.from_pretrained(folder).eval()
         outputs = []

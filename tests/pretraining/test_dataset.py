@@ -10,7 +10,13 @@ from torch.utils.data import DataLoader
 
 from bert_repro.configs import ExampleConfig, Phase
 from bert_repro.errors import UserError
-from bert_repro.pretraining.dataset import ExampleStream, Position, PretrainingSource
+from bert_repro.pretraining.dataset import (
+    ExampleStream,
+    Position,
+    PretrainingSource,
+    balanced_passes,
+    fullest_pass,
+)
 from bert_repro.pretraining.masking import num_predictions
 
 CLS, SEP = 2, 3
@@ -197,3 +203,28 @@ def test_an_epoch_is_drawn_ahead_once_where_it_is_read(
     source: Any = SimpleNamespace(streams=[stream], phases=[Phase(max_seq_length=64, steps=steps, batch=4)])
     assert len(list(PretrainingSource._phase_steps(source, 0, 0, Position(*start)))) == steps
     assert stream.ahead == ahead and stream.stopped
+
+
+def natural_lengths(batch: int = 48) -> np.ndarray:
+    generator = np.random.default_rng(0)
+    return np.where(generator.random(batch) < 0.9, 128, generator.integers(5, 128, batch))
+
+
+def test_passes_share_a_step_without_remainder_and_with_nearly_as_many_tokens_each() -> None:
+    for batch, processes in ((48, 1), (48, 3), (256, 4)):
+        lengths = natural_lengths(batch)
+        passes = balanced_passes(np.arange(batch), lengths, 8, processes)
+        assert len(passes) % processes == 0 and max(map(len, passes)) <= 8
+        assert sorted(np.concatenate(passes)) == list(range(batch))
+        tokens = [int(lengths[ids].sum()) for ids in passes]
+        assert max(tokens) - min(tokens) < 128
+        assert max(tokens) == fullest_pass(lengths, 8, processes)
+
+
+def test_a_step_over_the_budget_takes_one_more_pass_everywhere() -> None:
+    lengths, ids = natural_lengths(), np.arange(48)
+    most = fullest_pass(lengths, 8, 2)
+    assert len(balanced_passes(ids, lengths, 8, 2, most)) == 6
+    more = balanced_passes(ids, lengths, 8, 2, most - 1)
+    assert len(more) == 8 and max(lengths[chosen].sum() for chosen in more) < most
+    assert max(lengths[chosen].sum() for chosen in balanced_passes(ids, lengths, 8, 2, 128)) <= 128

@@ -13,7 +13,7 @@ from bert_repro.configs import ExampleConfig
 from bert_repro.errors import UserError
 from bert_repro.pretraining import sample_index
 from bert_repro.pretraining.sample_index import EpochIndexes, SampleIndex, permute
-from bert_repro.pretraining.segment_pairs import NOT_NEXT
+from bert_repro.pretraining.segment_pairs import NOT_NEXT, PairGenerator, PairRules
 from bert_repro.utils.files import is_running, waiting_lock
 
 SLOW_DRAW = """
@@ -36,8 +36,10 @@ def indexes(corpus, tmp_path):
 
     def make(config=None, *, of=corpus, documents=None, folder="", **names) -> EpochIndexes:
         documents = np.arange(2, 80) if documents is None else documents
-        names = {"max_seq_length": 64, "seed": 1, "phase": 0, **names}
-        return EpochIndexes(of, documents, config or ExampleConfig(), folder=tmp_path / folder, **names)
+        config, names = config or ExampleConfig(), {"max_seq_length": 64, "seed": 1, "phase": 0, **names}
+        rules = PairRules.of(config, names["max_seq_length"])
+        pairs = PairGenerator(of, documents, rules, names["seed"], names["phase"])
+        return EpochIndexes(pairs, tmp_path / folder, static_passes=config.dupe_factor)
 
     return make
 
@@ -198,7 +200,7 @@ def test_the_next_epoch_is_drawn_by_another_process(drawn_ahead, indexes, monkey
     process = drawn_ahead._drawing[1]
     drawn_ahead.draw_ahead(1)
     assert drawn_ahead._drawing == {1: process}
-    monkeypatch.setattr(sample_index, "PairGenerator", None)  # nothing can be drawn here
+    monkeypatch.setattr(PairGenerator, "blocks", None)  # nothing can be drawn here
     assert np.array_equal(drawn_ahead.get(1).rows, expected)
     assert process.returncode == 0 and not drawn_ahead._drawing
 

@@ -12,7 +12,7 @@ from bert_repro.errors import UserError
 from bert_repro.pretraining.segment_pairs import FORCED, NOT_NEXT, PairGenerator, PairRules, heads, removed_tokens
 from bert_repro.utils.randomness import below, draw, fraction
 
-NAMES = (7, 0, 3)
+NAMES, EPOCH = (7, 0), 3
 CHOICES = {"split": 0, "label": 1, "document": 2, "sentence": 3, "front_a": 4, "front_b": 5}
 
 
@@ -40,7 +40,7 @@ def random_documents(number: int, sentences: int, median: float, seed: int = 0) 
 
 def generate(documents, rules, ids=None, block_tokens=1 << 25) -> np.ndarray:
     ids = np.arange(len(documents)) if ids is None else np.asarray(ids)
-    blocks = PairGenerator(boundaries(documents), ids, rules, *NAMES).blocks(block_tokens)
+    blocks = PairGenerator(boundaries(documents), ids, rules, *NAMES).blocks(EPOCH, block_tokens)
     return np.concatenate(list(blocks))
 
 
@@ -66,7 +66,7 @@ def oracle(documents: list[list[int]], rules: PairRules, ids: list[int]) -> list
 
 
 def oracle_target(document: int, rules: PairRules) -> int:
-    key = draw(*NAMES, document)
+    key = draw(*NAMES, EPOCH, document)
     if fraction(draw(key, -1, 0)) < rules.short_seq_prob:
         return 2 + int(below(rules.max_tokens - 1, draw(key, -1, 1)))
     return rules.max_tokens
@@ -76,7 +76,7 @@ def oracle_example(tokens, ids, position, place, target, example, rules):
     document = ids[position]
 
     def choose(name: str) -> np.ndarray:
-        return draw(draw(*NAMES, document), example, CHOICES[name])
+        return draw(draw(*NAMES, EPOCH, document), example, CHOICES[name])
 
     chunk, size = [], 0
     paper = rules.sampling == "paper"
@@ -160,7 +160,7 @@ def test_memory_does_not_grow_with_the_corpus():
         ids = np.arange(number)
         tracemalloc.start()
         generator = PairGenerator(corpus, ids, PairRules("paper", 29, 0.1), *NAMES)
-        examples = sum(len(rows) for rows in generator.blocks(1 << 17, chunk_documents=200))
+        examples = sum(len(rows) for rows in generator.blocks(EPOCH, 1 << 17, chunk_documents=200))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert examples > number
@@ -172,7 +172,7 @@ def test_memory_does_not_grow_with_the_corpus():
 def test_a_chunk_of_documents_makes_the_examples_that_it_makes_alone():
     documents, rules = random_documents(30, 10, 20), PairRules("contiguous", 29, 0.1)
     generator = PairGenerator(boundaries(documents), np.arange(30), rules, *NAMES)
-    chunked = np.concatenate(list(generator.blocks(chunk_documents=8)))
+    chunked = np.concatenate(list(generator.blocks(EPOCH, chunk_documents=8)))
     alone = [generate(documents, rules, range(first, min(first + 8, 30))) for first in range(0, 30, 8)]
     assert np.array_equal(chunked, np.concatenate(alone))
 

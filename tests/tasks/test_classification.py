@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.finetuning.data import encode
 from bert_repro.tasks.glue.glue_tasks import COLA, MNLI, MRPC, RTE, STSB
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -49,7 +50,7 @@ def pairs(lengths, **columns):
 
 def test_single_texts_keep_their_first_tokens(tokenizer):
     dataset = datasets.Dataset.from_dict({"sentence": [words(0, 9), words(0, 8), ""], "label": [1, 0, 1]})
-    features = COLA.encode(dataset, tokenizer, 10)
+    features = encode(COLA, dataset, tokenizer, 10)
     assert features["input_ids"][:] == [[CLS, *ids(0, 8), SEP], [CLS, *ids(0, 8), SEP], [CLS, SEP]]
     assert features["token_type_ids"][:] == [[0] * 10, [0] * 10, [0, 0]]
     assert features["length"][:] == [10, 10, 2]
@@ -59,7 +60,7 @@ def test_single_texts_keep_their_first_tokens(tokenizer):
 
 
 def test_pairs_lose_the_end_of_the_longer_text_and_on_a_tie_of_the_second(tokenizer):
-    features = RTE.encode(pairs([(2, 3), (9, 4), (9, 9), (0, 9)]), tokenizer, 10)
+    features = encode(RTE, pairs([(2, 3), (9, 4), (9, 9), (0, 9)]), tokenizer, 10)
     kept = [(2, 3), (4, 3), (4, 3), (0, 7)]
     assert features["input_ids"][:] == [[CLS, *ids(0, a), SEP, *ids(50, b), SEP] for a, b in kept]
     assert features["token_type_ids"][:] == [[0] * (a + 2) + [1] * (b + 1) for a, b in kept]
@@ -69,21 +70,21 @@ def test_pairs_lose_the_end_of_the_longer_text_and_on_a_tie_of_the_second(tokeni
 
 def test_truncation_is_counted_in_the_log(tokenizer, caplog):
     with caplog.at_level("INFO", logger="bert_repro"):
-        RTE.encode(pairs([(2, 3), (9, 4)]), tokenizer, 10)
+        encode(RTE, pairs([(2, 3), (9, 4)]), tokenizer, 10)
     assert "rte: 1 of 2 inputs lost text to the length limit" in caplog.text
 
 
 def test_encode_refuses_what_cannot_work(tokenizer):
     with pytest.raises(UserError, match="max_seq_length"):
-        RTE.encode(pairs([(2, 3)]), tokenizer, 3)
+        encode(RTE, pairs([(2, 3)]), tokenizer, 3)
     bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, pad_token="[PAD]")
     with pytest.raises(UserError, match=r"no \[CLS\] or \[SEP\] token"):
-        RTE.encode(pairs([(2, 3)]), bare, 10)
+        encode(RTE, pairs([(2, 3)]), bare, 10)
 
 
 @pytest.mark.parametrize("packing", [False, True])
 def test_collate_carries_labels(tokenizer, packing):
-    features = list(RTE.encode(pairs([(1, 1), (2, 2)], label=[0, 1]), tokenizer, 10))
+    features = list(encode(RTE, pairs([(1, 1), (2, 2)], label=[0, 1]), tokenizer, 10))
     batch = RTE.collate(features, pad_token_id=PAD, packing=packing)
     assert batch["labels"].tolist() == [0, 1] and batch["labels"].dtype == torch.int64
     assert batch["input_ids"].shape == ((1, 12) if packing else (2, 7))
@@ -93,16 +94,16 @@ def test_collate_carries_labels(tokenizer, packing):
 
 
 def test_collate_of_numbers_and_of_unlabelled_texts(tokenizer):
-    scored = list(STSB.encode(pairs([(1, 1)], label=[3.5]), tokenizer, 10))
+    scored = list(encode(STSB, pairs([(1, 1)], label=[3.5]), tokenizer, 10))
     labels = STSB.collate(scored, pad_token_id=PAD, packing=False)["labels"]
     assert labels.dtype == torch.float32 and labels.tolist() == [3.5]
-    unlabelled = list(STSB.encode(pairs([(1, 1)]), tokenizer, 10))
+    unlabelled = list(encode(STSB, pairs([(1, 1)]), tokenizer, 10))
     assert "labels" not in STSB.collate(unlabelled, pad_token_id=PAD, packing=False)
 
 
 def test_from_model_output_to_scores(tokenizer):
     dataset = pairs([(1, 1), (2, 2), (3, 3), (4, 4)], label=[1, 1, 0, 0])
-    features = MRPC.encode(dataset, tokenizer, 16)
+    features = encode(MRPC, dataset, tokenizer, 16)
     logits = torch.tensor([[0.0, 2.0], [1.0, 0.0], [0.0, 1.0], [3.0, 1.0]], requires_grad=True)
     outputs = MRPC.feature_outputs(SimpleNamespace(logits=logits), features["length"][:])
     predictions = MRPC.postprocess(dataset, features, outputs)

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from bert_repro import BertReproConfig, BertReproForMultipleChoice
 from bert_repro.configs import SwagConfig
 from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.finetuning.data import encode
 from bert_repro.tasks import configured_task, get_task
 from bert_repro.tasks.multiple_choice import ENDINGS, SWAG
 
@@ -97,7 +98,7 @@ def test_missing_columns_and_files(tmp_path):
     ],
 )
 def test_four_sequences_for_each_example(tokenizer, examples, segment, first, segments):
-    features = dataclasses.replace(SWAG, start_segment=segment).encode(examples, tokenizer, 16)
+    features = encode(dataclasses.replace(SWAG, start_segment=segment), examples, tokenizer, 16)
     assert features[0]["input_ids"][0] == first and features[0]["token_type_ids"][0] == segments
     assert [sequence[-3:] for sequence in features[0]["input_ids"]] == [
         [*ids(10 + place, 20 + place), SEP] for place in range(4)
@@ -107,7 +108,7 @@ def test_four_sequences_for_each_example(tokenizer, examples, segment, first, se
 
 
 def test_long_pairs_lose_the_end_of_the_longer_segment(tokenizer, examples):
-    features = SWAG.encode(examples.map(lambda row: {"sent1": "1 2 3 4 5 6 7"}), tokenizer, 9)
+    features = encode(SWAG, examples.map(lambda row: {"sent1": "1 2 3 4 5 6 7"}), tokenizer, 9)
     assert features[0]["input_ids"][3] == [CLS, *ids(1, 2, 3), SEP, *ids(4, 13, 23), SEP]
     assert SWAG.count_truncated(features) == 2
 
@@ -116,7 +117,7 @@ def test_padded_and_packed_batches_give_equal_losses_and_scores(tokenizer, examp
     torch.manual_seed(0)
     shape = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
     model = BertReproForMultipleChoice(BertReproConfig(vocab_size=105, **shape)).eval()
-    features = list(SWAG.encode(examples, tokenizer, 16))
+    features = list(encode(SWAG, examples, tokenizer, 16))
     results = [model(**SWAG.collate(features, pad_token_id=PAD, packing=packing)) for packing in (True, False)]
     assert results[0].logits.shape == (2, 4)
     assert torch.allclose(results[0].logits, results[1].logits, atol=1e-5)

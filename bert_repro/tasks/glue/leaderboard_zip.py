@@ -19,6 +19,7 @@ from bert_repro.configs import GlueZipCheckConfig, GlueZipConfig
 from bert_repro.errors import UserError
 from bert_repro.paper_results import SPLIT_ROWS
 from bert_repro.results import read_results
+from bert_repro.tasks.classification import GlueTask
 from bert_repro.tasks.glue import glue_tasks
 from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import listed, read_json, shown
@@ -44,7 +45,7 @@ class LeaderboardFile:
     """
 
     name: str
-    task: glue_tasks.GlueTask
+    task: GlueTask
     split: str = "test"
 
     @property

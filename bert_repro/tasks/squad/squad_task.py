@@ -123,8 +123,8 @@ class SquadTask(Task):
         threshold = self.null_score_diff_threshold if self.unanswerable else None
         return {"qa_loss": self.settings.qa_loss, "null_score_diff_threshold": threshold}
 
-    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.read_splits`; files named in the settings go before those of `data_dir` or the Hub."""
+    def load(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.load`; files named in the settings go before those of `data_dir` or the Hub."""
         files, fraction, seed = self.settings.data_files, self.settings.validation_fraction, self.settings.seed
         if fraction is not None and "test" not in splits:
             divided = divided_questions(files["train"], fraction, seed, unanswerable=self.unanswerable)

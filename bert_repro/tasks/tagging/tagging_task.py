@@ -29,7 +29,7 @@ from bert_repro.tasks.predictions import (
     surest_errors,
     write_json_lines,
 )
-from bert_repro.tasks.splits import from_hub, from_official_files
+from bert_repro.tasks.splits import from_hub, present_files
 from bert_repro.tasks.tagging import tagged_text
 from bert_repro.tasks.tagging.tagged_text import (
     ENTITY_TAG,
@@ -108,9 +108,9 @@ class TaggingTask(Task):
         """Turns the sentences of a split into windows, in the order of the words.
 
         Returns:
-            Columns with a row per window: what `Task.encode` says, `places` (of the first token of each word that is
-            tagged here) and `labels` (-100 elsewhere). `truncated`: a word alone was longer than a window and lost its
-            last tokens, never its tag.
+            Columns with a row per window: what `Task.encode_batch` says, `places` (of the first token of each word that
+            is tagged here) and `labels` (-100 elsewhere). `truncated`: a word alone was longer than a window and lost
+            its last tokens, never its tag.
         """
         cls, sep = special_ids(tokenizer)
         room = max_seq_length - SPECIAL_TOKENS
@@ -321,15 +321,15 @@ def _numbered(
 class Conll2003Task(TaggingTask):
     """CoNLL-2003; the paper uses a cased vocabulary."""
 
-    def read_splits(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.read_splits`. The Hub's dataset does not know documents, the official files do."""
+    def load(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
+        """See `Task.load`. The Hub's dataset does not know documents, the official files do."""
         if data_dir is None:
             found = from_hub(HUB_DATASET, splits, revision=HUB_REVISION)
             names = {"tokens": "words", "ner_tags": "tags"}
             return {split: dataset.select_columns([*names]).rename_columns(names) for split, dataset in found.items()}
         paths = {split: data_dir / FILES[split] for split in splits}
         fix = "--data_dir is the folder that holds the official eng.train, eng.testa and eng.testb"
-        return from_official_files(paths, self._read, fix)
+        return {split: self._read(split, path) for split, path in present_files(paths, fix).items()}
 
     def data_files(self, data_dir: Path) -> list[Path]:
         """See `Task.data_files`; the test set is labelled and scored too."""

@@ -2,8 +2,10 @@ import datasets
 import pytest
 
 from bert_repro.errors import UserError
+from bert_repro.finetuning.data import load_splits
 from bert_repro.tasks import TASKS, get_task, metrics
-from bert_repro.tasks.glue.glue_tasks import COLA, GLUE_TASKS, MNLI, MRPC, QQP, RTE, SST2, STSB, GlueTask
+from bert_repro.tasks.classification import GlueTask
+from bert_repro.tasks.glue.glue_tasks import COLA, GLUE_TASKS, MNLI, MRPC, QQP, RTE, SST2, STSB
 from bert_repro.tasks.splits import from_hub
 
 PARSES = ("sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse", "sentence2_parse")
@@ -100,7 +102,7 @@ def test_mnli_files_of_different_width(official):
 def test_a_partly_missing_role_is_said_and_a_wholly_missing_one_refused(official, caplog):
     row = ("fiction", "p", "h", "neutral")
     data_dir = official("MNLI/dev_matched.tsv", ("genre", "sentence1", "sentence2", "gold_label"), row)
-    assert list(MNLI.load(data_dir, MNLI.eval_splits)) == ["validation_matched"]
+    assert list(load_splits(MNLI, str(data_dir), MNLI.eval_splits)) == ["validation_matched"]
     assert "mnli: split validation_mismatched is missing" in caplog.text
     message = r"MNLI/test_matched\.tsv and .*MNLI/test_mismatched\.tsv: no such file; --data_dir is the folder"
     with pytest.raises(UserError, match=message):
@@ -196,7 +198,7 @@ def published(tmp_path, monkeypatch):
         datasets.Dataset.from_dict(rows, features=columns).to_parquet(tmp_path / "hub" / "rte" / f"{split}.parquet")
     files = "".join(f"  - split: {split}\n    path: rte/{split}.parquet\n" for split in ("validation", "test"))
     (tmp_path / "hub" / "README.md").write_text(f"---\nconfigs:\n- config_name: rte\n  data_files:\n{files}---\n")
-    monkeypatch.setattr("bert_repro.tasks.glue.glue_tasks.HUB_DATASET", str(tmp_path / "hub"))
+    monkeypatch.setattr("bert_repro.tasks.classification.GLUE_DATASET", str(tmp_path / "hub"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 

@@ -16,7 +16,7 @@ from bert_repro import BertReproConfig, BertReproForQuestionAnswering, cli
 from bert_repro.configs import SquadConfig
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, UserError
-from bert_repro.finetuning.data import FinetuningSource
+from bert_repro.finetuning.data import FinetuningSource, encode
 from bert_repro.tasks import get_task
 from bert_repro.tasks.squad.questions import NO_ANSWER, UNFOUND
 from bert_repro.tasks.squad.squad_task import SQUAD, SQUAD_V2
@@ -85,7 +85,7 @@ def long_passage():
 
 def test_windows_carry_question_passage_and_target(tokenizer, long_passage):
     task = prepared(tokenizer)
-    features = task.encode(long_passage, tokenizer, LENGTH)
+    features = encode(task, long_passage, tokenizer, LENGTH)
     pieces = tokenizer(long_passage[0]["context"], add_special_tokens=False)["input_ids"]
     answer = tokenizer("bird", add_special_tokens=False)["input_ids"]
     assert features["window"][:] == list(range(len(features))) and len(features) > 3
@@ -108,7 +108,7 @@ def test_windows_carry_question_passage_and_target(tokenizer, long_passage):
 def test_a_question_about_nothing_still_has_a_window(tokenizer):
     task = prepared(tokenizer)
     dataset = rows(id=["a"], question=["Why?"], context=[" "])
-    features = task.encode(dataset, tokenizer, LENGTH)
+    features = encode(task, dataset, tokenizer, LENGTH)
     assert len(features) == 1 and "labels" not in features.column_names
     outputs = [np.zeros((features[0]["length"], 2), dtype=np.float32)]
     assert task.postprocess(dataset, features, outputs)["prediction"] == ["empty"]
@@ -119,7 +119,7 @@ def test_questions_without_their_answer_are_dropped_from_training_only(tokenizer
     answers = [{"text": ["bird"], "answer_start": [4]}, {"text": ["stone"], "answer_start": [4]}]
     dataset = rows(id=["a", "b"], question=["Who?"] * 2, context=["The bird sings."] * 2, answers=answers)
     task = prepared(tokenizer)
-    features = task.encode(dataset, tokenizer, LENGTH)
+    features = encode(task, dataset, tokenizer, LENGTH)
     assert features[1]["labels"] == list(UNFOUND)
     with caplog.at_level("WARNING", logger="bert_repro"):
         kept = task.training_features(features)
@@ -144,7 +144,7 @@ def model(tokenizer):
 @pytest.mark.parametrize("name", ["squad", "squad_v2"])
 def test_the_loss_is_that_of_the_softmax_asked_for_in_either_layout(tokenizer, model, long_passage, softmax, name):
     task = prepared(tokenizer, name, qa_softmax=softmax)
-    features = task.training_features(task.encode(long_passage, tokenizer, LENGTH))
+    features = task.training_features(encode(task, long_passage, tokenizer, LENGTH))
     left_out = softmax == "paragraph" and name == "squad"
     assert all((row["labels"] == list(NO_ANSWER)) is False for row in features) == left_out
     rows_ = list(features)
@@ -169,7 +169,7 @@ def test_the_loss_is_that_of_the_softmax_asked_for_in_either_layout(tokenizer, m
 
 def test_padding_takes_part_only_where_asked_for(tokenizer, model, long_passage):
     task = prepared(tokenizer, qa_softmax="padded", packing=False)
-    features = list(task.encode(long_passage, tokenizer, LENGTH))
+    features = list(encode(task, long_passage, tokenizer, LENGTH))
     short = [row for row in features if row["length"] < LENGTH][:1]
     batch = task.collate(short, pad_token_id=0, packing=False)
     assert batch["input_ids"].shape == (1, LENGTH) and "answer_mask" not in batch
@@ -183,14 +183,14 @@ def test_padding_takes_part_only_where_asked_for(tokenizer, model, long_passage)
 def test_without_labels_there_is_no_mask(tokenizer, long_passage):
     task = prepared(tokenizer, qa_softmax="paragraph")
     features = [
-        {key: row[key] for key in row if key != "labels"} for row in task.encode(long_passage, tokenizer, LENGTH)
+        {key: row[key] for key in row if key != "labels"} for row in encode(task, long_passage, tokenizer, LENGTH)
     ]
     assert not {"answer_mask", "start_positions"} & set(task.collate(features, pad_token_id=0, packing=True))
 
 
 def test_the_sum_of_the_losses_is_twice_their_mean(tokenizer, model, long_passage):
     task = prepared(tokenizer)
-    batch = task.collate(list(task.encode(long_passage, tokenizer, LENGTH)), pad_token_id=0, packing=True)
+    batch = task.collate(list(encode(task, long_passage, tokenizer, LENGTH)), pad_token_id=0, packing=True)
     mean = model(**batch).loss
     assert prepared(tokenizer, qa_loss="sum").model_settings()["qa_loss"] == "sum"
     model.config.qa_loss = "sum"
@@ -204,7 +204,7 @@ def test_an_answer_that_no_window_holds_has_no_target_and_is_scored_all_the_same
     context, answer = " ".join(words), " ".join(words[2:-2])
     dataset = rows(id=["q"], question=["Near?"], context=[context], answers=[{"text": [answer], "answer_start": [12]}])
     task = prepared(tokenizer)
-    features = task.encode(dataset, tokenizer, LENGTH)
+    features = encode(task, dataset, tokenizer, LENGTH)
     assert context[12 : 12 + len(answer)] == answer
     assert len(features) > 2 and set(map(tuple, features["labels"])) == {(0, 0)}
     assert len(task.training_features(features)) == len(features)
@@ -222,7 +222,7 @@ def test_outputs_that_are_not_finite_are_refused(tokenizer):
     dataset = rows(id=["a"], question=["Why?"], context=["The bird."])
     task = prepared(tokenizer)
     with pytest.raises(NonFiniteError):
-        task.postprocess(dataset, task.encode(dataset, tokenizer, LENGTH), [np.full((9, 2), np.nan, dtype=np.float32)])
+        task.postprocess(dataset, encode(task, dataset, tokenizer, LENGTH), [np.full((9, 2), np.nan, dtype=np.float32)])
 
 
 def test_the_scores_and_n_best_lists_of_a_large_set_are_never_all_in_memory(tokenizer, tmp_path):
@@ -231,7 +231,7 @@ def test_the_scores_and_n_best_lists_of_a_large_set_are_never_all_in_memory(toke
     count = 400
     dataset = rows(id=[f"q{n}" for n in range(count)], question=["Who sings?"] * count, context=[context] * count)
     task = prepared(tokenizer, "squad_v2")
-    features = task.encode(dataset, tokenizer, LENGTH)
+    features = encode(task, dataset, tokenizer, LENGTH)
     generator, given, most_alive = np.random.default_rng(0), [], 0
 
     def outputs():
@@ -262,7 +262,7 @@ def test_the_right_scores_give_the_right_answers(tokenizer, folder):
         for answer_text in ("original", "offsets"):
             task = prepared(tokenizer, name, answer_text=answer_text, max_seq_length=18)
             dataset = task.load(folder, ["validation"])["validation"]
-            features = task.encode(dataset, tokenizer, 18)
+            features = encode(task, dataset, tokenizer, 18)
             assert max(features["window"][:]) > 0
             outputs = []
             for row in features:
@@ -445,5 +445,5 @@ def test_the_number_of_steps_counts_questions_and_not_their_windows():
     assert SQUAD.epoch_size(features) == 4
     sizes = BatchSizes(batch=2, micro=2)
     config = SquadConfig(model_name_or_path="-", task_name="squad", do_train=True, num_train_epochs=3.0)
-    source = FinetuningSource(config, SQUAD, features, sizes, None)
+    source = FinetuningSource(config, SQUAD, features, sizes, 1, None)
     assert source.total_steps == 6  # int(4 questions x 3 epochs / 2), where 7 windows would give 10

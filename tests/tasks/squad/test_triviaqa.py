@@ -9,6 +9,7 @@ import pytest
 
 from bert_repro.configs import TriviaqaConfig
 from bert_repro.errors import UserError
+from bert_repro.finetuning.data import encode
 from bert_repro.tasks.squad.questions import read_questions
 from bert_repro.tasks.squad.triviaqa import convert_triviaqa, find_answers, first_tokens
 
@@ -124,7 +125,7 @@ def test_a_model_trains_on_it(evidence: Path, world: Any) -> None:
         model_name_or_path="x", do_train=True, task_name="squad", train_file=str(evidence.parent / "out/train.json")
     )
     task = get_task("squad").prepared(config, tokenizer)
-    features = task.encode(task.load(None, ["train"])["train"], tokenizer, 128)
+    features = encode(task, task.load(None, ["train"])["train"], tokenizer, 128)
     kept = task.training_features(features)
     assert len(kept) == len(features) and any(start > 0 for start, _ in kept["labels"])
 
