@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
 
 from bert_repro.errors import UserError
 from bert_repro.utils.files import write_text
-from bert_repro.utils.readers import numbered_lines
+from bert_repro.utils.readers import numbered_lines, parse_json
 
 if TYPE_CHECKING:
     import datasets
@@ -43,8 +43,8 @@ def _columns_of(path: Path) -> set[str]:
         return set()  # whoever reads the file says what is wrong with it
     if path.suffix in (".jsonl", ".json"):
         try:
-            row = json.loads(first)
-        except ValueError:
+            row = parse_json(first, str(path), "")
+        except UserError:
             return set()
         return set(row) if isinstance(row, dict) else set()
     delimiters = "\t" if path.suffix == ".tsv" else ",;\t"

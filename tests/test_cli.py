@@ -114,6 +114,7 @@ def test_numbers_of_every_configuration_are_finite() -> None:
         ("seed: !!python/object:os.system x", "is not valid YAML"),
         ("a: " + "[" * 5000, "is not valid YAML"),
         ("a: [", "is not valid YAML"),
+        ("a line of a corpus\n" * 60_000, "is larger than 1,000,000 bytes"),
     ],
 )
 def test_wrong_yaml_is_named(tmp_path: Path, text: str, message: str) -> None:

@@ -21,6 +21,8 @@ from bert_repro.utils.readers import parse_yaml, shown
 
 logger = logging.getLogger("bert_repro")
 
+_LARGEST_YAML = 1_000_000  # bytes; the parser takes minutes for a data file that was named by mistake
+
 
 def parse(
     config_class: type[configs.Config], argv: Sequence[str], *, prog: str = "", description: str | None = None
@@ -94,9 +96,13 @@ def read_yaml_mapping(path: Path, flag: str) -> dict[str, Any]:
         UserError: there is no such file, or it is something else.
     """
     try:
+        if path.stat().st_size > _LARGEST_YAML:
+            raise UserError(f"{flag} {path}: is larger than {_LARGEST_YAML:,} bytes; name a file of settings")
         document = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{flag} {path}: cannot be read ({error.strerror}); name an existing YAML file") from error
+    except UserError:
+        raise
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{flag} {path}: is not valid YAML ({reason})") from error

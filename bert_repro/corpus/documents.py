@@ -18,6 +18,7 @@ from typing import IO, Any, NamedTuple
 
 from bert_repro.configs import TextConfig
 from bert_repro.errors import UserError
+from bert_repro.utils.digests import known_digests
 from bert_repro.utils.readers import decode_line, half_surrogate, listed, parse_json
 
 logger = logging.getLogger("bert_repro")
@@ -78,6 +79,18 @@ def find_sources(input_files: Sequence[str]) -> list[Source]:
             raise UserError(f"{source.name} is named twice by input_files; name it once")
         seen.add(source.name)
     return sources
+
+
+def source_identities(sources: list[Source]) -> list[list[Any]]:
+    """Returns name, size, revision and SHA-256 of each source: a file written again at equal size is another one."""
+    names: dict[Path, list[str]] = {}
+    for source in sources:
+        if source.revision is None:
+            names.setdefault(Path(source.name).parent, []).append(Path(source.name).name)
+    digests = {
+        str(folder / name): digest for folder in names for name, digest in known_digests(folder, names[folder]).items()
+    }
+    return [[source.name, source.size, source.revision, digests.get(str(Path(source.name)))] for source in sources]
 
 
 def read_documents(

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from bert_repro.configs import CorpusConfig
 from bert_repro.corpus import writer
 from bert_repro.corpus.cleaning import RULES_VERSION, find_passages
-from bert_repro.corpus.documents import Document, Source, find_sources, read_all
+from bert_repro.corpus.documents import Document, Source, find_sources, read_all, source_identities
 from bert_repro.corpus.prepared_corpus import (
     FORMAT_VERSION,
     MANIFEST,
@@ -43,7 +43,6 @@ from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.corpus.writer import Shard
 from bert_repro.errors import UserError
 from bert_repro.utils import process
-from bert_repro.utils.digests import known_digests
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -95,6 +94,11 @@ def prepare_corpus(config: CorpusConfig) -> dict[str, Any]:
         if not writer.is_joined(folder, settings):
             if not config.join:
                 num_parts = _write_parts(config, sources, tokenizer, folder)
+                if source_identities(sources) != settings["sources"]:
+                    raise UserError(
+                        "an input file has changed while it was prepared, so parts of two versions would be mixed; "
+                        "prepare it again with --overwrite_output_dir"
+                    )
                 if config.shard:
                     return _finish_shard(folder, Shard.parse(config.shard), num_parts, settings)
             writer.join_parts(folder, tokenizer, settings)
@@ -109,7 +113,7 @@ def _settings(config: CorpusConfig, sources: list[Source], tokenizer: "PreTraine
     is_nupunkt = config.sentence_splitter == "nupunkt"
     return {
         "format_version": FORMAT_VERSION,
-        "sources": _identities(sources),
+        "sources": source_identities(sources),
         "tokenizer_fingerprint": tokenizer_fingerprint(tokenizer),
         "text_column": config.text_column,
         "title_column": config.title_column,
@@ -122,18 +126,6 @@ def _settings(config: CorpusConfig, sources: list[Source], tokenizer: "PreTraine
         "max_documents": config.max_documents,
         "part_characters": PART_CHARACTERS,
     }
-
-
-def _identities(sources: list[Source]) -> list[list[Any]]:
-    """Returns name, size, revision and SHA-256 of each source: a file written again at equal size is another one."""
-    names: dict[Path, list[str]] = {}
-    for source in sources:
-        if source.revision is None:
-            names.setdefault(Path(source.name).parent, []).append(Path(source.name).name)
-    digests = {
-        str(folder / name): digest for folder in names for name, digest in known_digests(folder, names[folder]).items()
-    }
-    return [[source.name, source.size, source.revision, digests.get(str(Path(source.name)))] for source in sources]
 
 
 def _finished(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> dict[str, Any] | None:

@@ -207,7 +207,7 @@ def _check_ids(path: Path, model: Any, fix: str) -> None:
         return  # another kind of model, which is refused by its name
     if not all(type(index) is int for index in vocab.values()) or sorted(vocab.values()) != list(range(len(vocab))):
         raise UserError(f"{path}: the ids of its {len(vocab)} entries are not 0 to {len(vocab) - 1}; {fix}")
-    if model.get("unk_token") not in vocab:
+    if not isinstance(model.get("unk_token"), str) or model["unk_token"] not in vocab:
         raise UserError(f"{path}: the unknown token {shown(model.get('unk_token'))} is not among its entries; {fix}")
 
 
@@ -316,7 +316,7 @@ def _plain_vocabulary(path: Path) -> Path | None:
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     try:
-        tokens = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        tokens = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path}: byte {error.start + 1} is not UTF-8; expected one vocabulary entry per line"

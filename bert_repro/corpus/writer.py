@@ -10,7 +10,6 @@ which is cheap beside splitting and tokenizing, and the parts are those of a pre
 """
 
 import importlib.metadata
-import json
 import os
 import re
 import shutil
@@ -31,14 +30,16 @@ from bert_repro.corpus.prepared_corpus import (
     MANIFEST,
     Block,
     manifest_digest,
+    read_manifest,
     require_equal,
     same_settings,
 )
 from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
-from bert_repro.utils.digests import file_digest
+from bert_repro.utils.digests import file_digest, read_record, write_record
 from bert_repro.utils.files import atomic_file, atomic_files, create_array, lock, replace_folder, unlock, write_json
 from bert_repro.utils.ragged import row_starts
+from bert_repro.utils.readers import read_json_object
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,7 +169,7 @@ def write_part(folder: Path, number: int, blocks: list[Block]) -> None:
         "token_dtype": str(tokens.dtype),
         "counts": counts,
     }
-    write_json(folder / f"part-{number:05d}.json", part)
+    write_record(folder / f"part-{number:05d}.json", part)
 
 
 def finished_parts(folder: Path) -> dict[int, dict[str, Any]]:
@@ -176,9 +177,9 @@ def finished_parts(folder: Path) -> dict[int, dict[str, Any]]:
     finished = {}
     for path in folder.iterdir():
         if match := _PART_COUNTS.fullmatch(path.name):
-            part = json.loads(path.read_text(encoding="utf-8"))
-            file = folder / part["file"]
-            if file.is_file() and file.stat().st_size == part["size"] and part.get("sha256") == file_digest(file):
+            part = read_record(path)
+            file = folder / part["file"] if part else path
+            if part and file.is_file() and file.stat().st_size == part["size"] and part["sha256"] == file_digest(file):
                 finished[int(match[1])] = part
     return finished
 
@@ -193,7 +194,7 @@ def finish_shard(folder: Path, shard: Shard, num_parts: int, settings: dict[str,
         settings: those the shard was prepared with; the join compares them, wherever the files were copied from.
     """
     finished = {"shard": str(shard), "num_parts": num_parts, "settings": settings}
-    write_json(folder / f"shard-{shard.number}-of-{shard.count}.json", finished)
+    write_record(folder / f"shard-{shard.number}-of-{shard.count}.json", finished)
 
 
 def require_all_parts(folder: Path, settings: dict[str, Any]) -> None:
@@ -293,11 +294,11 @@ def _create(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def _found_settings(folder: Path) -> dict[str, Any] | None:
+    again = "remove the folder and prepare the corpus again"
     if (folder / SETTINGS_FILE).is_file():
-        found: dict[str, Any] = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
-        return found
+        return read_json_object(folder / SETTINGS_FILE, damaged=again)
     if (folder / MANIFEST).is_file():
-        return dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["settings"])
+        return dict(read_manifest(folder)["settings"])
     return None
 
 
@@ -305,7 +306,10 @@ def _finished_shards(folder: Path) -> list[dict[str, Any]]:
     if not folder.is_dir():
         return []
     paths = sorted(path for path in folder.iterdir() if _SHARD_FILE.fullmatch(path.name))
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    found = {path: read_record(path) for path in paths}
+    for path in (path for path, shard in found.items() if shard is None):
+        raise UserError(f"{path}: is damaged; remove it and prepare that shard again")
+    return [shard for shard in found.values() if shard is not None]
 
 
 def _corpus_files(folder: Path) -> dict[str, int]:

@@ -27,6 +27,7 @@ from bert_repro.finetuning.feature_based import FeatureCache
 from bert_repro.tasks.base import FloatArray, Task
 from bert_repro.tasks.encoding import require_length
 from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step, even_passes
+from bert_repro.utils.digests import is_sealed, seal
 from bert_repro.utils.files import disk_errors, waiting_lock
 from bert_repro.utils.randomness import draw
 
@@ -164,7 +165,7 @@ def encode(
         features = dataset.map(
             task.encode_batch,
             batched=True,
-            batch_size=None if task.encodes_at_once else _ROWS_AT_ONCE,
+            batch_size=task.rows_at_once(dataset, max_seq_length),
             fn_kwargs={"tokenizer": tokenizer, "max_seq_length": max_seq_length},
             remove_columns=dataset.column_names,
             desc=f"tokenizing {task.name}",
@@ -180,7 +181,8 @@ def encode(
 def cached(dataset: "datasets.Dataset", settings: Sequence[Any], code: Sequence[Any]) -> Iterator[dict[str, str]]:
     """Yields arguments of `Dataset.map` that write its result to a file of its own, or read it from there.
 
-    One process at a time writes it; what a killed one or a full disk has left unfinished is removed.
+    One process at a time writes it; what a killed one or a full disk has left unfinished is removed, and what is not as
+    it was written is written again.
 
     Args:
         dataset: what is mapped.
@@ -205,12 +207,18 @@ def cached(dataset: "datasets.Dataset", settings: Sequence[Any], code: Sequence[
         digest.update(json.dumps(rows, default=str).encode())
     name = digest.hexdigest()
     folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER / name
+    path = folder / "features.arrow"
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with waiting_lock(folder):
             _remove_unfinished(folder)
+            is_new = not is_sealed(path)
+            if is_new:
+                path.unlink(missing_ok=True)
             try:
-                yield {"cache_file_name": str(folder / "features.arrow"), "new_fingerprint": name}
+                yield {"cache_file_name": str(path), "new_fingerprint": name}
+                if is_new and path.exists():
+                    seal(path)
             finally:
                 _remove_unfinished(folder)
 

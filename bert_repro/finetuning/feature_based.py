@@ -8,7 +8,8 @@ never finds stale states, and every row of Table 7 reads the same ones.
 
 All layers are stored, so that one pass of the encoder serves every row of the table; a row reads its own layers only.
 float32, so that training sees what the published model computes. CoNLL-2003 with BERT-base takes about 16 GB, with
-`--ner_context centred` far more. The file is renamed into place when it is complete. Of several runs that need the same
+`--ner_context centred` far more. The file is renamed into place when it is complete, and one that has
+changed since is computed again. Of several runs that need the same
 states one computes them, and the others wait; an incomplete file of a killed run is removed by the next one.
 """
 
@@ -29,6 +30,7 @@ from bert_repro.errors import UserError
 from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZE
 from bert_repro.training.batches import collate_features
+from bert_repro.utils.digests import is_sealed, seal
 from bert_repro.utils.files import atomic_path, create_array, lock, unlock
 
 if TYPE_CHECKING:
@@ -120,7 +122,7 @@ class FeatureCache:
         if id(features) not in self._loaded:
             starts = np.concatenate([[0], np.cumsum(features["length"][:])]).astype(np.int64)
             folder = self.folder / self._digest(features)
-            if not (folder / STATES).exists():
+            if not is_sealed(folder / STATES):
                 self._compute_once(features, starts, folder)
             states = States(np.load(folder / STATES, mmap_mode="r"), starts)
             self._loaded[id(features)] = features, states  # the split is kept, so that its id stays its own
@@ -143,7 +145,7 @@ class FeatureCache:
                 logger.info("waiting for another run to compute the frozen encoder's states")
                 while not lock(folder):
                     time.sleep(_PATIENCE)
-            if not (folder / STATES).exists():
+            if not is_sealed(folder / STATES):
                 self._compute(features, starts, folder)
         except OSError as error:
             reason = error.strerror or str(error)
@@ -156,6 +158,7 @@ class FeatureCache:
         began = time.perf_counter()
         with atomic_path(folder / STATES) as stage:
             self._write(features, starts, stage)
+        seal(folder / STATES)
         seconds = time.perf_counter() - began
         self.seconds += seconds
         logger.info(

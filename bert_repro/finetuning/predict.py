@@ -37,7 +37,7 @@ from bert_repro.results import read_results
 from bert_repro.tasks import configured_task
 from bert_repro.training.model_loading import quiet_transformers
 from bert_repro.utils.files import atomic_path, disk_errors, write_text
-from bert_repro.utils.readers import numbered_lines, shown
+from bert_repro.utils.readers import numbered_lines, parse_json, shown
 from bert_repro.utils.tables import read_table
 
 logger = logging.getLogger("bert_repro")
@@ -233,8 +233,9 @@ def _words_of_texts(config: PredictConfig, source: Path, folder: Path) -> Path:
 def _listed_words(source: Path) -> list[list[str]] | None:
     """Returns the lists of words of JSON lines that have them (`words` or `tokens`)."""
     sentences = []
-    for _, line in numbered_lines(source):
-        row = json.loads(line) if line.strip().startswith("{") else {}
+    for number, line in numbered_lines(source):
+        where = f"{source}, line {number}"
+        row = parse_json(line, where, "write one object per line") if line.strip().startswith("{") else {}
         words = row.get("words", row.get("tokens"))
         if not isinstance(words, list):
             return None

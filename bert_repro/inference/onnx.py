@@ -14,7 +14,6 @@ folder, with `onnx/report.json`, which says how far each is from PyTorch.
 
 import importlib.metadata
 import importlib.util
-import json
 import logging
 import math
 import tempfile
@@ -34,6 +33,7 @@ from bert_repro.inference.onnx_scores import DevScorer, Scores, open_graph
 from bert_repro.training.model_loading import load_pretrained
 from bert_repro.utils.digests import file_digest
 from bert_repro.utils.files import atomic_path, write_json
+from bert_repro.utils.readers import read_json_object
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -137,14 +137,14 @@ def _write_report(model: "PreTrainedModel", files: dict[str, Path], entries: dic
     folder = next(iter(files.values())).parent
     report = folder / REPORT
     try:
-        before = json.loads(report.read_text(encoding="utf-8"))["files"]
-    except (OSError, ValueError, KeyError, TypeError):
-        before = {}
-    kept = {
-        name: entry
-        for name, entry in before.items()
-        if (folder / name).is_file() and file_digest(folder / name) == entry["sha256"]
-    }
+        before = read_json_object(report)["files"]
+        kept = {
+            name: entry
+            for name, entry in before.items()
+            if (folder / name).is_file() and file_digest(folder / name) == entry["sha256"]
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # there is none, or it is damaged
+        kept = {}
     written = {path.name: {"dtype": dtype, **entries[dtype]} for dtype, path in files.items()}
     content = {
         "class": type(model).__name__,

@@ -62,7 +62,6 @@ class Task(ABC):
 
     Attributes:
         reference_column: the column of labels, tags or answers; a split without it is unlabelled.
-        encodes_at_once: whether `encode_batch` takes all examples of a split at once.
         encoding_code: the modules and functions that `encode_batch` calls; features on disk are those of this code.
     """
 
@@ -80,7 +79,6 @@ class Task(ABC):
     paper_epochs: float = 3.0
     data_license: str | None = None
     reference_column: ClassVar[str] = "label"
-    encodes_at_once: ClassVar[bool] = False
     encoding_code: ClassVar[tuple[Any, ...]] = (encoding,)
 
     @property
@@ -169,6 +167,10 @@ class Task(ABC):
         Raises:
             UserError: the tokenizer lacks special tokens.
         """
+
+    def rows_at_once(self, dataset: "datasets.Dataset", max_seq_length: int) -> int | None:
+        """Returns how many examples `encode_batch` takes at once; None: all."""
+        return 1000
 
     def encoding_settings(self) -> dict[str, Any]:
         """Returns what decides `encode_batch`'s work beside its arguments: part of the features' name on disk."""

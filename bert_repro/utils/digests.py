@@ -1,7 +1,9 @@
 """SHA-256 of files, and the manifest of a checkpoint, which holds those of all its files.
 
 A manifest is compared wherever a checkpoint is used: when a run resumes, when a recipe loads `checkpoints/step-N` as a
-model, and before one is pushed. Digests of large files are remembered on this machine while a file does not change.
+model, and before one is pushed. What runs keep for later ones (tokenized splits, hidden states) has a seal of its own,
+and is made again where the two do not match. Digests of large files are remembered on this machine while a file does
+not change.
 
 What is remembered is bound to size, inode, time of modification and time of change of a file; the last of these cannot
 be set back, so a file written again, even with as many bytes, is read again.
@@ -16,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro.errors import UserError
-from bert_repro.utils.files import CHECKPOINTS, MANIFEST, TRAINER_STATE, UNFINISHED, write_json
+from bert_repro.utils.files import CHECKPOINTS, MANIFEST, TRAINER_STATE, UNFINISHED, write_json, write_text
+from bert_repro.utils.readers import read_json_object
 
 STEP = "step-"
 """A checkpoint's folder is named by this and the number of its step."""
+_RECORD_DIGEST = "record_sha256"
 _SETTLED_SECONDS = 2.0  # a younger file may be written again within the resolution of its times
 
 
@@ -74,10 +78,9 @@ def _memory_of(folder: Path) -> Path:
 
 def _read_memory(path: Path) -> dict[str, list[Any]]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json_object(path)
+    except UserError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _write_memory(path: Path, content: dict[str, list[Any]]) -> None:
@@ -85,6 +88,48 @@ def _write_memory(path: Path, content: dict[str, list[Any]]) -> None:
         write_json(path, content, indent=None)
     except (OSError, UserError):
         return  # a cache: without it the files are read again
+
+
+def seal(path: Path) -> None:
+    """Writes the SHA-256 of a file that is kept for later runs beside it, for `is_sealed`.
+
+    Raises:
+        UserError: the disk is full or not writable.
+    """
+    write_text(_seal_of(path), f"{file_digest(path)}\n")
+
+
+def is_sealed(path: Path) -> bool:
+    """Returns whether a file is there and as it was when it was sealed; else it is made again.
+
+    It is read for this only where it has changed since this machine last read it.
+    """
+    try:
+        return known_digests(path.parent, [path.name])[path.name] == _seal_of(path).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return False
+
+
+def _seal_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def write_record(path: Path, content: dict[str, Any]) -> None:
+    """Writes a JSON object with its own digest, for `read_record`.
+
+    Raises:
+        UserError: the disk is full or not writable.
+    """
+    write_json(path, {**content, _RECORD_DIGEST: json_digest(content)})
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """Returns what `write_record` wrote; None where it is damaged."""
+    try:
+        content = read_json_object(path)
+    except UserError:
+        return None
+    return content if content.pop(_RECORD_DIGEST, None) == json_digest(content) else None
 
 
 def step_of(folder: Path) -> int | None:

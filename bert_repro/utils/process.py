@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from bert_repro.errors import StopRequested, UserError
 from bert_repro.utils.files import STATUS, UNFINISHED, is_running, unlock, write_in_place, write_json
+from bert_repro.utils.readers import read_json_object
 from bert_repro.utils.redaction import redacted
 
 T = TypeVar("T")
@@ -230,11 +231,16 @@ def is_free_folder(folder: Path) -> bool:
 
 def recorded_exit_code(folder: Path) -> int | None:
     """Returns the exit code of the run that ended in a folder; None where none ended there."""
-    try:
-        code = json.loads((folder / STATUS).read_text(encoding="utf-8"))["code"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    code = _read_status(folder).get("code")
     return code if isinstance(code, int) else None
+
+
+def _read_status(folder: Path) -> dict[str, Any]:
+    """Returns what status.json says; nothing where it is missing or damaged."""
+    try:
+        return read_json_object(folder / STATUS)
+    except UserError:
+        return {}
 
 
 def _report_killed_main_process(folder: Path) -> None:
@@ -243,18 +249,15 @@ def _report_killed_main_process(folder: Path) -> None:
         return
     deadline = time.monotonic() + _SECONDS_TO_END
     try:
-        while (content := json.loads((folder / STATUS).read_text(encoding="utf-8")))["code"] is None:
+        while (content := _read_status(folder)).get("code", 0) is None:
             if not is_running(content["pid"]):
                 write_status(folder, 137, "the main process was killed")
             elif time.monotonic() > deadline:
                 return
             time.sleep(0.05)
-    except (OSError, UserError, ValueError, KeyError, TypeError):
+    except (UserError, KeyError, TypeError):
         return
 
 
 def _claimed_here(folder: Path) -> bool:
-    try:
-        return bool(json.loads((folder / STATUS).read_text(encoding="utf-8")).get("pid") == os.getpid())
-    except (OSError, ValueError):
-        return False
+    return bool(_read_status(folder).get("pid") == os.getpid())

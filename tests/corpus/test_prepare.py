@@ -16,6 +16,7 @@ from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import load_tokenizer, train_tokenizer, train_wordpiece
 from bert_repro.errors import UserError
 from bert_repro.utils import process
+from bert_repro.utils.digests import read_record, write_record
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("BERT_REPRO_DATA", ROOT.parent / "shared" / "data"))
@@ -203,7 +204,7 @@ def test_missing_and_unlike_shards_are_named(make_config, small_parts):
     for shard in ("1/4", "3/4", "4/4"):
         prepare_corpus(make_config(shard=shard))
     part, record = folder / "part-00002.arrow", folder / "shard-4-of-4.json"
-    complete, recorded = part.read_bytes(), json.loads(record.read_text())
+    complete, recorded = part.read_bytes(), read_record(record)
     part.write_bytes(complete[:-1])
     with pytest.raises(UserError, match=r"1 of .* parts are missing or damaged .*; prepare shard 3/4 first"):
         prepare_corpus(make_config(join=True))
@@ -212,10 +213,10 @@ def test_missing_and_unlike_shards_are_named(make_config, small_parts):
         ("settings", recorded["settings"] | {"rules_version": 0}, r"shard 4/4 in .*: rules_version differs"),
         ("num_parts", 99, r"shard 4/4 read 99 parts, shard 1/4 .*: their input differs"),
     ):
-        record.write_text(json.dumps(recorded | {field: value}))
+        write_record(record, recorded | {field: value})
         with pytest.raises(UserError, match=complaint):
             prepare_corpus(make_config(join=True))
-    record.write_text(json.dumps(recorded))
+    write_record(record, recorded)
     assert prepare_corpus(make_config(join=True))["counts"]["documents"] == 40
 
 
@@ -444,6 +445,10 @@ def test_input_written_again_at_equal_size_is_other_input(make_config, small_par
     for config in (make_config(), interrupted):
         with pytest.raises(UserError, match=r"was prepared from other input: .*raw\.jsonl has changed; choose another"):
             prepare_corpus(config)
+    write = prepare._write_parts
+    monkeypatch.setattr(prepare, "_write_parts", lambda *given: (write(*given), raw.write_text(document(1)))[0])
+    with pytest.raises(UserError, match="an input file has changed while it was prepared"):
+        prepare_corpus(make_config(output_dir=str(tmp_path / "meanwhile")))
 
 
 def test_a_part_truncated_in_use_is_an_error_and_not_the_end_of_the_process(make_config):

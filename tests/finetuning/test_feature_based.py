@@ -289,7 +289,7 @@ def test_interrupted_it_leaves_nothing_that_is_taken_for_complete(
     left.write_bytes(b"what a killed process leaves")
     monkeypatch.setattr(FeatureCache, "_encode", encode)
     assert np.array_equal(make_cache().load(tokenised()).values, expected)
-    assert files(tmp_path) == {feature_based.STATES}
+    assert files(tmp_path) == {feature_based.STATES, f"{feature_based.STATES}.sha256"}
 
 
 def test_what_another_process_is_computing_is_waited_for(

@@ -99,6 +99,8 @@ def test_questions_are_about_the_passage_of_a_file(models, tmp_path):
         ("answers", "x.txt", "what\n", "a question needs a passage; name its file with --context_file"),
         ("choices", "x.txt", "what\n", "a choice needs a table"),
         ("classifier", "gone.csv", None, "--input_file"),
+        ("tagger", "x.jsonl", '{"words": ["a"]}\n{"words": [\n', "x.jsonl, line 2: is not valid JSON"),
+        ("tagger", "x.jsonl", '{"words": ' + "[" * 100_000, "x.jsonl, line 1: nests too deep"),
     ],
 )
 def test_bad_input_is_one_line(models, tmp_path, capsys, model, name, content, message):

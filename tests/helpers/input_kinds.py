@@ -28,6 +28,8 @@ from bert_repro.corpus.documents import find_sources, read_documents
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
 
+ORIGINAL: dict[str, Any] = {}
+"""What the sound model reads as; `plain_config` and `plain_weights` change one half of it. And the tiny world."""
 WORDS = "a small river runs under old stone light and green trees sing in the cold morning road".split()
 
 
@@ -336,6 +338,29 @@ def make_prepared(world: Any, folder: Path) -> None:
     shutil.copytree(world.corpus, folder, dirs_exist_ok=True)
 
 
+def corpus_of_shards(world: Any, folder: Path, **options: Any) -> None:
+    from bert_repro.configs import CorpusConfig
+    from bert_repro.corpus.prepare import prepare_corpus
+
+    place = {"input_files": (str(world.text),), "output_dir": str(folder / "corpus")}
+    prepare_corpus(CorpusConfig(tokenizer=str(world.tokenizer), **place, **options))
+
+
+def make_shards(world: Any, folder: Path) -> None:
+    ORIGINAL["world"] = world
+    for shard in ("1/2", "2/2"):
+        corpus_of_shards(world, folder, shard=shard)
+
+
+def read_shards(folder: Path) -> Any:
+    """Joins a copy of them."""
+    joined = folder.with_name("joined")
+    shutil.rmtree(joined, ignore_errors=True)
+    shutil.copytree(folder, joined)
+    corpus_of_shards(ORIGINAL["world"], joined, join=True)
+    return read_prepared(joined / "corpus")
+
+
 def make_sample_index(world: Any, folder: Path) -> None:
     from bert_repro.pretraining.sample_index import _write_index
     from bert_repro.pretraining.segment_pairs import ROW
@@ -351,6 +376,44 @@ def read_sample_index(folder: Path) -> Any:
     index = SampleIndex.open(folder / "phase0.index")
     index.verify()
     return index.read(np.arange(len(index))).tobytes()
+
+
+def read_tokenized(folder: Path) -> Any:
+    import datasets
+
+    from bert_repro.corpus.tokenizer import load_tokenizer
+    from bert_repro.finetuning.data import encode
+    from bert_repro.tasks import get_task
+
+    datasets.config.HF_DATASETS_CACHE = folder
+    rows = datasets.Dataset.from_dict({"sentence": sentences(4), "label": [0, 1] * 2, "idx": [*range(4)]})
+    return encode(get_task("sst2"), rows, load_tokenizer(folder / "tokenizer"), 16).to_dict()
+
+
+def make_tokenized(world: Any, folder: Path) -> None:
+    shutil.copytree(world.tokenizer, folder / "tokenizer")
+    read_tokenized(folder)
+
+
+def read_states(folder: Path) -> Any:
+    """Reads the hidden states of a frozen encoder."""
+    import datasets
+    import torch
+
+    from bert_repro import BertReproConfig, BertReproModel
+    from bert_repro.configs import NerConfig
+    from bert_repro.finetuning.feature_based import FeatureCache
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    encoder = BertReproModel(BertReproConfig(vocab_size=20, token_features="last", **sizes))
+    config = NerConfig(
+        model_name_or_path="m", do_train=True, feature_based="last", feature_cache_dir=str(folder), output_dir="o"
+    )
+    ids = [[2, 7, 3], [2, 9, 11, 3]]
+    columns = {"input_ids": ids, "token_type_ids": [[0] * len(row) for row in ids], "length": [3, 4]}
+    cache = FeatureCache(config, encoder, torch.device("cpu"))
+    return cache.load(datasets.Dataset.from_dict(columns)).values.tolist()
 
 
 # -------------------------------------------------------------------------------------------------------------- models
@@ -390,8 +453,6 @@ CONFIG_FIELDS = (
     "num_attention_heads", "intermediate_size", "vocab_size", "max_position_embeddings", "type_vocab_size",
     "layer_norm_eps", "pad_token_id", "is_decoder", "pool_token",
 )  # fmt: skip
-ORIGINAL: dict[str, Any] = {}
-"""What the sound model reads as; `plain_config` and `plain_weights` change one half of it."""
 
 
 def plain_config(content: bytes) -> Any:
@@ -711,7 +772,10 @@ KINDS: dict[str, Kind] = {
         )
     },
     "prepared corpus": Kind(make_prepared, "**/*", read_prepared, mutations.bytes_of_any_file),
+    "shards of a corpus": Kind(make_shards, "*.preparing/*", read_shards, mutations.bytes_of_any_file),
     "manifest of a corpus": Kind(make_prepared, "manifest.json", read_prepared, mutations.json_file),
+    "tokenized split": Kind(make_tokenized, "bert_repro/*/*", read_tokenized, mutations.bytes_of_any_file),
+    "hidden states": Kind(lambda world, folder: read_states(folder), "*/*", read_states, mutations.bytes_of_any_file),
     "sample index": Kind(make_sample_index, "phase0.index", read_sample_index, mutations.bytes_of_any_file),
     "tokenizer.json": Kind(make_tokenizer, "tokenizer.json", read_tokenizer, mutations.json_file, plain_tokenizer),
     "vocab.txt": Kind(make_vocabulary, "vocab.txt", read_vocabulary, mutations.text, plain_vocabulary),

@@ -113,6 +113,9 @@ def test_the_report_covers_the_files_that_are_there(publish, monkeypatch):
     (folder / "onnx" / "model_quantized.onnx").write_bytes(b"of another model")
     (folder / "onnx" / "model_fp16.onnx").unlink()
     assert export("fp32") == {"model.onnx"}
+    for damaged in ('{"files": {"model.onnx": []}}', '{"files": []}', "[" * 100_000):
+        (folder / "onnx" / "report.json").write_text(damaged)
+        assert export("fp32") == {"model.onnx"}
 
 
 def test_every_file_is_scored_on_dev(publish, world, monkeypatch):

@@ -1,5 +1,8 @@
-"""Answers with their questions, for people: a question on each line, the surest errors, scores by what is asked for."""
+"""Files of answers: those of the official scripts, and for people a question on each line, the surest errors, scores by
+what is asked for."""
 
+import json
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +11,7 @@ import numpy as np
 
 from bert_repro.tasks.predictions import surest_errors, write_json_lines
 from bert_repro.tasks.squad import scoring
+from bert_repro.utils.files import atomic_file
 
 if TYPE_CHECKING:
     import datasets
@@ -96,3 +100,35 @@ def question_word(question: str) -> str:
     """Returns the first word of a question that says what it asks for, or `other`."""
     words = (word.strip("?,.\"'") for word in question.lower().split())
     return next((word for word in words if word in QUESTION_WORDS), OTHER)
+
+
+def write_by_id(path: Path, ids: Iterable[str], values: Iterable[Any]) -> None:
+    """Writes a JSON object of one value per question as the official scripts read it, a question at a time.
+
+    Args:
+        path: the file.
+        ids: at least one question id.
+        values: the value of each.
+    """
+    with atomic_file(path) as file:
+        before = "{"
+        for identity, value in zip(ids, values, strict=True):
+            text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).replace("\n", "\n ")
+            file.write(f"{before}\n {json.dumps(identity, ensure_ascii=False)}: {text}")
+            before = ","
+        file.write("\n}\n")
+
+
+class ListsOnDisk:
+    """N-best lists in a temporary file, read back in order: those of a large set do not fit into memory."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (it goes with the object)
+
+    def append(self, best: list[dict[str, Any]]) -> None:
+        """Adds the list of the next question."""
+        self._file.write(json.dumps(best) + "\n")
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        self._file.seek(0)
+        return map(json.loads, self._file)

@@ -3,10 +3,8 @@
 Every error names the file, the question and the fix.
 """
 
-import json
 import re
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +16,6 @@ from bert_repro.errors import UserError
 from bert_repro.tasks.encoding import token_ids
 from bert_repro.tasks.splits import held_out_rows
 from bert_repro.tasks.squad.question_tables import TABLES, table_questions
-from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import half_surrogate, read_json, shown
 
 if TYPE_CHECKING:
@@ -30,6 +27,7 @@ NO_ANSWER = (0, 0)
 """Target of a window without the full answer: [CLS]."""
 UNFOUND = (-1, -1)
 """Target of a window whose question's answer cannot be found in the passage; it is not trained on."""
+_MOST_AT_ONCE, _CHARACTERS_AT_ONCE = 1000, 20_000_000
 _WORD = re.compile("[^ \t\r\n\u202f]+")  # what the original implementation takes for whitespace, not all of Unicode's
 
 
@@ -113,38 +111,6 @@ def lacks_answers(path: Path) -> bool:
     """Returns whether some question of a labelled file has no answer, as in SQuAD v2.0."""
     questions = read_questions(path, unanswerable=True)
     return "answers" in questions.column_names and any(not answers["text"] for answers in questions["answers"])
-
-
-def write_by_id(path: Path, ids: Iterable[str], values: Iterable[Any]) -> None:
-    """Writes a JSON object of one value per question as the official scripts read it, a question at a time.
-
-    Args:
-        path: the file.
-        ids: at least one question id.
-        values: the value of each.
-    """
-    with atomic_file(path) as file:
-        before = "{"
-        for identity, value in zip(ids, values, strict=True):
-            text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).replace("\n", "\n ")
-            file.write(f"{before}\n {json.dumps(identity, ensure_ascii=False)}: {text}")
-            before = ","
-        file.write("\n}\n")
-
-
-class ListsOnDisk:
-    """N-best lists in a temporary file, read back in order: those of a large set do not fit into memory."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (it goes with the object)
-
-    def append(self, best: list[dict[str, Any]]) -> None:
-        """Adds the list of the next question."""
-        self._file.write(json.dumps(best) + "\n")
-
-    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
-        self._file.seek(0)
-        return map(json.loads, self._file)
 
 
 def _questions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -285,6 +251,23 @@ def shared_passages(tokenizer: "PreTrainedTokenizerBase", contexts: Sequence[str
     different = list(dict.fromkeys(contexts))
     passages = dict(zip(different, tokenize_passages(tokenizer, different), strict=True))
     return [passages[context] for context in contexts]
+
+
+def questions_at_once(dataset: "datasets.Dataset", windows: int) -> int:
+    """Returns how many questions fit into memory together: few about passages as long as books.
+
+    Args:
+        dataset: with the column `context`.
+        windows: how many windows of a question a piece of its passage is in.
+    """
+    longest = max(max(map(len, rows["context"])) for rows in dataset.iter(_MOST_AT_ONCE))
+    return max(1, min(_MOST_AT_ONCE, _CHARACTERS_AT_ONCE // (windows * max(1, longest))))
+
+
+def passages_of(tokenizer: "PreTrainedTokenizerBase", dataset: "datasets.Dataset", at_once: int) -> Iterator[Passage]:
+    """Yields the passage of each question, some at once."""
+    for rows in dataset.iter(at_once):
+        yield from shared_passages(tokenizer, rows["context"])
 
 
 def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:

@@ -21,21 +21,18 @@ from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Pre
 from bert_repro.tasks.encoding import join, special_ids, token_ids
 from bert_repro.tasks.predictions import require_first_rows
 from bert_repro.tasks.splits import custom_names, custom_title, from_hub, short_row
-from bert_repro.tasks.squad import questions, scoring
-from bert_repro.tasks.squad.answer_lists import answer_records, details_by_question_word, write_answers
+from bert_repro.tasks.squad import answer_lists, questions, scoring
+from bert_repro.tasks.squad.answer_lists import ListsOnDisk, answer_records, details_by_question_word, write_answers
 from bert_repro.tasks.squad.decoding import Decoder, OriginalText, text_by_offsets
 from bert_repro.tasks.squad.questions import (
     NO_ANSWER,
     UNFOUND,
-    ListsOnDisk,
-    Passage,
     divided_questions,
     first_answer_spans,
     read_questions,
     shared_passages,
     target,
     window_spans,
-    write_by_id,
 )
 from bert_repro.utils.readers import read_json
 
@@ -46,7 +43,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bert_repro")
 
-_ROWS_AT_ONCE = 1000
 _F1_DIGITS = 5  # of an example's F1; what is resampled needs no more
 _DEFAULTS = SquadConfig(model_name_or_path="-", do_eval=True)
 
@@ -152,6 +148,10 @@ class SquadTask(Task):
         """See `Task.encoding_settings`."""
         return {"max_query_length": self.settings.max_query_length, "doc_stride": self.settings.doc_stride}
 
+    def rows_at_once(self, dataset: "datasets.Dataset", max_seq_length: int) -> int:
+        """See `Task.rows_at_once`."""
+        return questions.questions_at_once(dataset, 1 + max_seq_length // self.settings.doc_stride)
+
     def encode_batch(
         self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
     ) -> dict[str, list[Any]]:
@@ -252,12 +252,13 @@ class SquadTask(Task):
 
         The outputs of one question and, on disk, the n-best lists are all that is held beside texts and odds.
         """
-        columns = (np.asarray(features[name][:]) for name in ("window", "window_start", "passage_at"))
-        number, starts, passage_at = columns
+        names = ("window", "window_start", "passage_at")
+        number, starts, passage_at = (np.asarray(features[name][:]) for name in names)
         firsts = np.append(np.flatnonzero(number == 0), len(number))
         decoder, coming = self._decoder(), iter(outputs)
         texts, odds, nbest = [], [], ListsOnDisk()
-        for row, passage in enumerate(self._dataset_passages(dataset)):
+        at_once = self.rows_at_once(dataset, self.settings.max_seq_length)
+        for row, passage in enumerate(questions.passages_of(self.tokenizer, dataset, at_once)):
             rows = slice(firsts[row], firsts[row + 1])
             scores = [values.astype(np.float64) for values in islice(coming, rows.stop - rows.start)]
             if not all(np.isfinite(values).all() for values in scores):
@@ -328,7 +329,7 @@ class SquadTask(Task):
         if self.unanswerable:
             contents["null_odds"] = predictions["null_odds"]
         for name, values in contents.items():
-            write_by_id(folder / _file_name(name, split), ids, values)
+            answer_lists.write_by_id(folder / _file_name(name, split), ids, values)
         lists = write_answers(folder, split, lambda: self.records(dataset, predictions), unanswerable=self.unanswerable)
         return [*(folder / _file_name(name, split) for name in contents), *lists]
 
@@ -366,10 +367,6 @@ class SquadTask(Task):
             nullable=self.unanswerable,
             text_of=OriginalText(self.tokenizer) if settings.answer_text == "original" else text_by_offsets,
         )
-
-    def _dataset_passages(self, dataset: "datasets.Dataset") -> Iterator[Passage]:
-        for start in range(0, len(dataset), _ROWS_AT_ONCE):
-            yield from shared_passages(self.tokenizer, dataset[start : start + _ROWS_AT_ONCE]["context"])
 
 
 def _file_name(name: str, split: str) -> str:

@@ -75,9 +75,7 @@ class TaggingTask(Task):
 
     head: str = "BertReproForTokenClassification"
     context: str = "tile"
-    # Windows reach over sentences, and documents must stay together.
     reference_column: ClassVar[str] = "tags"
-    encodes_at_once: ClassVar[bool] = True
     encoding_code: ClassVar[tuple[Any, ...]] = (encoding, tagged_text)
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "TaggingTask":
@@ -85,6 +83,9 @@ class TaggingTask(Task):
         if not isinstance(config, NerConfig):
             return self
         return dataclasses.replace(self, context=config.ner_context)
+
+    def rows_at_once(self, dataset: "datasets.Dataset", max_seq_length: int) -> None:
+        """See `Task.rows_at_once`; all, as windows reach over sentences, and documents stay together."""
 
     def deviations(
         self, tokenizer: "PreTrainedTokenizerBase", splits: "Mapping[str, datasets.Dataset]"

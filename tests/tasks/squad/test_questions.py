@@ -3,6 +3,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from datasets import Dataset
 
 from bert_repro.corpus.tokenizer import SPECIAL_TOKENS, load_tokenizer
 from bert_repro.errors import UserError
@@ -16,6 +17,7 @@ from bert_repro.tasks.squad.questions import (
     tokenize_passages,
     window_spans,
 )
+from bert_repro.tasks.squad.squad_task import SQUAD
 
 CONTEXT = "The old mill by the river burned down in 1907."
 
@@ -266,3 +268,9 @@ def test_a_passage_of_a_book_takes_memory_in_proportion_to_its_length():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100 * length and fullest[0] == 0 and fullest[-1] == len(spans) - 1
+
+
+def test_few_questions_about_books_are_tokenized_at_once():
+    for words, rows in ((100, 1000), (300_000, 3)):
+        dataset = Dataset.from_dict({"context": ["mill " * words]})
+        assert SQUAD.rows_at_once(dataset, 384) == rows
