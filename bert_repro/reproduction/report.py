@@ -19,6 +19,7 @@ from bert_repro.reproduction.orderings import APPEARS, HIDDEN, NOT_MEASURABLE, N
 from bert_repro.reproduction.paper_tables import AllResults, OurNumber, ResultsRow, ResultsTable
 from bert_repro.reproduction.render import Line, counts, findings, table_view
 from bert_repro.reproduction.report_plots import Plot, all_plots
+from bert_repro.reproduction.size_presets import SIZE_PRESETS
 from bert_repro.reproduction.statistics import CONFIDENCE, RESAMPLES, SEED, Comparison
 from bert_repro.utils.files import atomic_files
 
@@ -97,12 +98,18 @@ def _context(
         },
         "total": sum(verdicts.values()),
         "runs": len(results.runs),
-        "size_presets": sorted({run.size_preset for run in results.runs}),
+        "size_presets": [_described(name) for name in sorted({run.size_preset for run in results.runs})],
         "outside": [run.name for run in results.runs if not run.entries and not run.is_pretraining],
         "plots": plots,
         "resamples": f"{RESAMPLES:,}",
         "confidence": f"{CONFIDENCE:.0%}",
     }
+
+
+def _described(size_preset: str) -> str:
+    """The preset's name, and what it is where it is one of ours."""
+    known = SIZE_PRESETS.get(size_preset)
+    return f"{size_preset} ({known.description})" if known else size_preset
 
 
 def _render(template: str, context: Mapping[str, Any], *, escape: bool) -> str:
