@@ -222,7 +222,7 @@ class BatchSizes:
 
 
 def batch_sizes(config: RunConfig, processes: int, default: int, *, fixed: int | None = None) -> BatchSizes:
-    """Resolves the three batch settings (README, "Batch sizes").
+    """Resolves the three batch settings (docs/explanations/batches.md).
 
     Args:
         config: its `train_batch_size`, `per_device_train_batch_size` and `gradient_accumulation_steps`.

@@ -60,7 +60,7 @@ class TrainerState:
         position: position in the data after `step`; JSON, understood by the run's batch source.
         scaler: state of the fp16 gradient scaler.
         data_fingerprint: the batch source's `data_fingerprint`.
-        settings: of the run, as `resume_guard.stored_settings` returns them.
+        settings: of the run, as `environment.stored_settings` returns them.
     """
 
     step: int = 0
@@ -187,9 +187,18 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, envir
         model: the unwrapped model, on its device, complete or sharded.
         optimizer: freshly built for that model.
         environment: today's; each difference from the checkpoint's is reported, since bit-exactness ends there.
+
+    Raises:
+        UserError: the weights or the optimizer state are those of another model or optimizer.
     """
     _load_weights(folder, model)
     saved = safetensors.torch.load_file(folder / _OPTIMIZER)
+    # An optimizer that creates its state with its first update has none yet, and would start again from nothing.
+    if different := sorted(saved.keys() ^ {name for name, _ in named_state(model, optimizer)}):
+        raise UserError(
+            f"{folder}: its optimizer state is not that of this run (for example {different[0]}); resume with the "
+            "optimizer and trainable weights that its run had"
+        )
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             value.copy_(sharded_like(saved[f"{name}/{key}"], value))

@@ -148,7 +148,7 @@ def _processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
-FREE = {
+MAY_CHANGE_ON_RESUME = {
     # where things are; what is read there is compared by its content
     "output_dir", "overwrite_output_dir", "model_name_or_path", "tokenizer_name", "data_dir", "corpus", "train_file",
     "validation_file", "test_file", "feature_cache_dir", "config_file",
@@ -173,20 +173,24 @@ def stored_settings(config: Any) -> dict[str, Any]:
     return settings
 
 
-def require_same_data(folder: Path, state: "TrainerState", source: "BatchSource") -> None:
+def require_same_data(folder: Path, state: "TrainerState", source: "BatchSource", config: Any) -> None:
     """Refuses to resume a run on other data, or with fewer steps than it has taken.
+
+    What a batch source makes of settings alone counts as data too, unless `allow_changed_settings` lets those differ.
 
     Args:
         folder: the checkpoint, for messages.
         state: as the checkpoint holds it.
         source: the data of the resumed run.
+        config: its settings.
 
     Raises:
         UserError: names what differs.
     """
+    may_differ = (state.settings or {}) if getattr(config, "allow_changed_settings", False) else {}
     for name, before in (state.data_fingerprint or {}).items():
         now = source.data_fingerprint.get(name)
-        if now != before:
+        if now != before and name not in may_differ:
             raise UserError(
                 f"{folder}: its run had the {name} {before}, not {now}; resume with the data and settings that it "
                 "had, or start again with --overwrite_output_dir"
@@ -214,7 +218,9 @@ def require_same_settings(folder: Path, before: dict[str, Any] | None, config: A
         name: (value, now[name]) for name, value in current_names(before or {}).items() if now.get(name, value) != value
     }
     deciding = [
-        f"--{name} {_shown(old)}, now {_shown(new)}" for name, (old, new) in changed.items() if name not in FREE
+        f"--{name} {_shown(old)}, now {_shown(new)}"
+        for name, (old, new) in changed.items()
+        if name not in MAY_CHANGE_ON_RESUME
     ]
     if deciding and not getattr(config, "allow_changed_settings", False):
         raise UserError(

@@ -149,8 +149,8 @@ class Trainer:
             if not self.model.training:
                 self.parallel.wrapped.train()
             self._step(step, micro_batches, stop=bool(received))
-            nothing_pending = self._due(self.config.eval_steps) or self._due(self.config.save_steps)
-            stop = self._read(log, leave=0 if nothing_pending or not self.reads_late else 1)
+            read_all = self._due(self.config.eval_steps) or self._due(self.config.save_steps) or not self.reads_late
+            stop = self._read(log, leave=0 if read_all else 1)
             if self._due(self.config.eval_steps) and self.evaluate:
                 with self.parallel.uncompiled():
                     scores = self.evaluate()
@@ -266,7 +266,7 @@ class Trainer:
     def _resume(self) -> None:
         folder = checkpoint.find(self.output_dir, self.config.resume_from_checkpoint)
         state = checkpoint.read_state(folder)
-        require_same_data(folder, state, self.source)
+        require_same_data(folder, state, self.source, self.config)
         require_same_settings(folder, state.settings, self.config)
         today = environment(self.accelerator)
         self.state = checkpoint.load(folder, self.model, self.optimizer.optimizer, today)

@@ -56,12 +56,9 @@ SWEEP_TABLE = "table.txt"
 CONVERSION = "conversion.json"
 """What a conversion read, decided and compared."""
 
-
 UNFINISHED = (".writing-", ".removing-", ".replaced-")
 """How the name of a file or folder begins that is being written or removed; the last one is that of version 0.1."""
 _PREFIX = UNFINISHED[0]
-_MASK = os.umask(0)
-os.umask(_MASK)
 _MASK = os.umask(0)
 os.umask(_MASK)
 _DISK_ERRORS = frozenset({

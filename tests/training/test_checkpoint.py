@@ -19,6 +19,7 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.models.modeling_bert_repro import BertReproModel
 from bert_repro.training import checkpoint
 from bert_repro.training.checkpoint import BestModel
+from bert_repro.training.environment import require_same_data
 from bert_repro.training.model_loading import load_pretrained
 from bert_repro.training.trainer import Trainer
 
@@ -106,7 +107,16 @@ def test_settings_that_decide_the_result_stay_and_others_are_reported(
     other = replace(config, adam_beta1=0.5, dropout=0.0)
     with pytest.raises(UserError, match=r"its run had --adam_beta1 0\.9, now 0\.5; --dropout 0\.2, now 0\.0"):
         make_trainer(other).train()
-    make_trainer(replace(other, allow_changed_settings=True)).train()
+    make_trainer(replace(other, allow_changed_settings=True, seed=7)).train()  # the seed is in the data's fingerprint
+
+
+def test_other_data_is_refused_whatever_settings_may_change(copy: Path) -> None:
+    config = ToyConfig(output_dir=str(copy), max_steps=4, resume_from_checkpoint="latest", allow_changed_settings=True)
+    trainer = make_trainer(config)
+    state = checkpoint.read_state(copy / "checkpoints/step-4")
+    with pytest.raises(UserError, match="its run had the documents 3, not 4"):
+        trainer.source.data_fingerprint["documents"] = 4
+        require_same_data(copy, replace(state, data_fingerprint={"documents": 3}), trainer.source, config)
 
 
 def test_rotation_keeps_the_newest(tmp_path: Path) -> None:
@@ -154,6 +164,13 @@ def test_another_environment_is_reported(copy: Path, caplog: pytest.LogCaptureFi
     with caplog.at_level("WARNING", logger="bert_repro"):
         checkpoint.load(folder, trainer.model, trainer.optimizer.optimizer, now)
     assert "another cpu_threads (99" in caplog.text
+
+
+def test_an_optimizer_whose_state_would_be_lost_is_refused(copy: Path) -> None:
+    trainer = make_trainer(ToyConfig(output_dir=str(copy)))
+    lazy = torch.optim.AdamW(trainer.model.parameters())  # creates its state with its first update
+    with pytest.raises(UserError, match="its optimizer state is not that of this run"):
+        checkpoint.load(copy / "checkpoints/step-4", trainer.model, lazy, {})
 
 
 def test_weights_of_another_model_are_refused(copy: Path) -> None:
