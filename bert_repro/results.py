@@ -27,7 +27,7 @@ class SplitResults(TypedDict, total=False):
     metrics: Metrics
     rows_scored: Annotated[int, "rows that the metrics are over"]
     details: Annotated[dict[str, Any], "scores of each label or type, confusions, calibration, as the task has them"]
-    degenerate: Annotated[bool, "the model says the same of every row"]
+    degenerate: Annotated[bool, "the model gives the same answer for every row"]
     rows: Annotated[int, "rows of the split that were read"]
     truncated: Annotated[int, "rows cut to max_seq_length"]
     files: Annotated[list[str], "files of predictions, beside results.json"]
@@ -152,7 +152,7 @@ class RunResults(TypedDict, total=False):
     metrics: Metrics
     rows_scored: int
     primary_metric: Annotated[str, "the one of `metrics` that sums the task up"]
-    degenerate: Annotated[bool, "the model says the same of every row of `split`"]
+    degenerate: Annotated[bool, "the model gives the same answer for every row of `split`"]
     splits: dict[str, SplitResults]
     mlm_breakdown: Annotated[dict[str, Any], "pre-training: accuracy by frequency and masking action, NSP confusion"]
     train: TrainResults
