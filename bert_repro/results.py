@@ -145,7 +145,15 @@ class SweepResults(TypedDict, total=False):
 
 
 class RunResults(TypedDict, total=False):
-    """What results.json holds."""
+    """What results.json holds.
+
+        import bert_repro
+
+        def summary(results: bert_repro.RunResults) -> str:
+            return f"{results['task']}: {results['metrics']} on {results['split']}"
+
+    Any field may be missing: a run that only scores has no `train`.
+    """
 
     task: Annotated[str, "a GLUE name, squad, squad_v2, swag, conll2003, a custom task's name, or pre-training"]
     split: Annotated[str, "the split that `metrics` is about"]
@@ -203,8 +211,13 @@ def write_results(folder: Path, results: RunResults) -> None:
     write_json(folder / RESULTS, results, ensure_ascii=False)
 
 
-def read_results(place: Path, *, needs: tuple[str, ...] = ()) -> RunResults:
+def read_results(place: str | Path, *, needs: tuple[str, ...] = ()) -> RunResults:
     """Reads and validates results.json, names of older versions included.
+
+        import bert_repro
+
+        results = bert_repro.read_results("runs/moods")
+        print(results["metrics"], results["hardware"]["processor"])
 
     Args:
         place: a run's folder, or the file.
@@ -213,7 +226,7 @@ def read_results(place: Path, *, needs: tuple[str, ...] = ()) -> RunResults:
     Raises:
         UserError: it is missing or not as `RunResults` says; names file and field.
     """
-    path = place if place.is_file() else place / RESULTS
+    path = Path(place) if Path(place).is_file() else Path(place) / RESULTS
     content = read_json(path, missing="name the folder of a finished run", damaged=_HINT)
     if not isinstance(content, dict):
         raise UserError(f"{path}: holds {_json_name(content)}, not an object; {_HINT}")
@@ -319,7 +332,7 @@ def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         definitions[hint.__name__] = {}  # its place, before those that it refers to
         fields = typing.get_type_hints(hint, include_extras=True)
         definitions[hint.__name__] = {
-            "description": hint.__doc__,
+            "description": (hint.__doc__ or "").splitlines()[0],
             "type": "object",
             "properties": {name: _schema(field, definitions) for name, field in fields.items()},
         }

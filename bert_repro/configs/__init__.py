@@ -21,7 +21,7 @@ from bert_repro.configs.base import (
 )
 from bert_repro.configs.corpus import CorpusConfig, TextConfig, TokenizerConfig
 from bert_repro.configs.finetuning import SWEPT, CustomDataConfig, FinetuningConfig
-from bert_repro.configs.prediction import PredictConfig
+from bert_repro.configs.prediction import GlueZipCheckConfig, GlueZipConfig, PredictConfig, SquadScoringConfig
 from bert_repro.configs.pretraining import AuditConfig, CurveComparisonConfig, ExampleConfig, Phase, PretrainingConfig
 from bert_repro.configs.publishing import (
     CardConfig,
@@ -35,11 +35,8 @@ from bert_repro.configs.publishing import (
 from bert_repro.configs.reproduction import QuickstartConfig, ReportConfig, StudyConfig
 from bert_repro.configs.tasks import (
     GlueConfig,
-    GlueZipCheckConfig,
-    GlueZipConfig,
     NerConfig,
     SquadConfig,
-    SquadScoringConfig,
     SwagConfig,
     TriviaqaConfig,
 )

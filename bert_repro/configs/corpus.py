@@ -46,7 +46,15 @@ class TextConfig(Config):
 
 @dataclass(frozen=True)
 class TokenizerConfig(TextConfig):
-    """Trains a WordPiece vocabulary (recipes/train_tokenizer.py)."""
+    """Trains a WordPiece vocabulary (recipes/train_tokenizer.py).
+
+        import bert_repro
+
+        config = bert_repro.TokenizerConfig(input_files=("texts.txt",), vocab_size=8000, output_dir="runs/tokenizer")
+        print(config.lowercase)
+
+    All settings with their units: docs/CONFIGURATION.md.
+    """
 
     output_dir: str = setting("runs/tokenizer", "Folder to write the tokenizer to.", group="output")
     overwrite_output_dir: bool = setting(
@@ -100,7 +108,15 @@ class TokenizerConfig(TextConfig):
 
 @dataclass(frozen=True)
 class CorpusConfig(TextConfig):
-    """Turns raw text into a memory-mapped folder of token ids (recipes/prepare_corpus.py)."""
+    """Turns raw text into a memory-mapped folder of token ids (recipes/prepare_corpus.py).
+
+        import bert_repro
+
+        config = bert_repro.CorpusConfig(input_files=("texts.txt",), tokenizer="runs/tokenizer", output_dir="corpus")
+        print(config.num_proc)  # every setting has a default that the recipe has too
+
+    All settings with their units: docs/CONFIGURATION.md.
+    """
 
     tokenizer: str = setting(
         "",

@@ -1,8 +1,9 @@
-"""Predictions of a fine-tuned model for texts that somebody has."""
+"""Predictions of a fine-tuned model for custom texts; files of predictions, scored or gathered for a leaderboard."""
 
 from dataclasses import dataclass
 
-from bert_repro.configs.base import Config, setting, tokenizer_setting
+from bert_repro.configs.base import Config, require, setting, tokenizer_setting
+from bert_repro.utils.readers import shown
 
 
 @dataclass(frozen=True)
@@ -71,3 +72,47 @@ class PredictConfig(Config):
     attn_implementation: str = setting(
         "sdpa", "Attention of transformers' interface.", source="transformers", group="speed"
     )
+
+
+@dataclass(frozen=True)
+class SquadScoringConfig(Config):
+    """Scores a file of predictions as the official SQuAD scripts do (recipes/score_squad.py)."""
+
+    task_name: str = setting(
+        "squad", "squad or squad_v2.", source="transformers", choices=("squad", "squad_v2"), group="data"
+    )
+    data_file: str = setting(
+        "", "Questions with their answers: dev-v1.1.json, dev-v2.0.json.", group="data", required="name a JSON file"
+    )
+    predictions_file: str = setting(
+        "", "JSON: question id -> answer text, empty for no answer.", group="data", required="name a JSON file"
+    )
+    null_odds_file: str | None = setting(
+        None, "JSON: question id -> null score less best score; v2.0 then also finds the best threshold.", group="data"
+    )
+
+
+@dataclass(frozen=True)
+class GlueZipConfig(Config):
+    """Gathers test predictions of finished runs into the zip of the GLUE leaderboard (recipes/make_glue_zip.py)."""
+
+    runs: tuple[str, ...] = setting(
+        (),
+        "Folders of finished runs, or folders that hold such folders at any depth.",
+        group="data",
+        required="name at least one folder of finished runs",
+    )
+    output_file: str = setting("", "The zip to write.", group="output")
+    overwrite_output_file: bool = setting(False, "Replace the output file.", group="output")
+
+    def validate(self) -> None:
+        """Refuses an output that is no zip."""
+        super().validate()
+        require(self.output_file.endswith(".zip"), f"--output_file is {shown(self.output_file)}; name a .zip file")
+
+
+@dataclass(frozen=True)
+class GlueZipCheckConfig(Config):
+    """Checks a zip for the GLUE leaderboard (recipes/check_glue_zip.py)."""
+
+    zip_file: str = setting("", "The zip to check.", group="data", required="name the zip to check")

@@ -10,6 +10,12 @@ from bert_repro.configs.training import DryRunConfig, OptimizerConfig, RunConfig
 class Phase:
     """A part of pre-training with one sequence length (paper A.2: 128 for 90% of the steps, then 512).
 
+        import bert_repro
+
+        short = bert_repro.Phase(max_seq_length=128, steps=900_000, batch=256, max_predictions_per_seq=20)
+        long = bert_repro.Phase(max_seq_length=512, steps=100_000, batch=256, max_predictions_per_seq=80)
+        print(short.steps + long.steps)
+
     Args:
         max_seq_length: tokens per sequence, special tokens included.
         steps: optimizer steps of this phase.
@@ -27,7 +33,15 @@ class Phase:
 
 @dataclass(frozen=True)
 class ExampleConfig(Config):
-    """How pre-training examples are made from documents (paper 3.1, A.1, A.2; original create_pretraining_data.py)."""
+    """How pre-training examples are made from documents (paper 3.1, A.1, A.2; original create_pretraining_data.py).
+
+        import bert_repro
+
+        roberta_like = bert_repro.ExampleConfig(next_sentence_prediction=False, no_nsp_input="contiguous")
+        print(roberta_like.masked_lm_prob, roberta_like.mask_replace_prob)  # 0.15 and 0.8, the paper's
+
+    All settings with their units: docs/CONFIGURATION.md.
+    """
 
     next_sentence_prediction: bool = setting(
         True, "Train with the NSP loss (False: Table 5's no NSP).", source="paper", group="examples"
@@ -146,7 +160,16 @@ class ExampleConfig(Config):
 
 @dataclass(frozen=True)
 class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig):
-    """Pre-training with MLM and NSP (recipes/run_pretraining.py)."""
+    """Pre-training with MLM and NSP (recipes/run_pretraining.py).
+
+        import bert_repro
+
+        phases = (bert_repro.Phase(128, 900, 256, 20), bert_repro.Phase(512, 100, 256, 80))
+        config = bert_repro.PretrainingConfig(corpus="corpus", phases=phases, output_dir="runs/bert")
+        print(sum(phase.steps for phase in config.phases))  # for `bert_repro.pretrain(config)`
+
+    All settings with their units: docs/CONFIGURATION.md.
+    """
 
     corpus: str = setting(
         "",

@@ -4,14 +4,23 @@ from dataclasses import dataclass
 
 from bert_repro.configs.base import Config, require, setting
 from bert_repro.configs.finetuning import CustomDataConfig
-from bert_repro.utils.readers import shown
 
 GLUE_NAMES = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")
 
 
 @dataclass(frozen=True)
 class GlueConfig(CustomDataConfig):
-    """GLUE, or custom texts and labels in .csv, .tsv or .jsonl files (recipes/run_glue.py)."""
+    """GLUE, or custom texts and labels in .csv, .tsv or .jsonl files (recipes/run_glue.py).
+
+        import bert_repro
+
+        config = bert_repro.GlueConfig(
+            model_name_or_path="google-bert/bert-base-uncased", task_name="mrpc", do_train=True, do_eval=True
+        )
+        print(config.learning_rate)  # for `bert_repro.finetune(config)`
+
+    All settings with their units: docs/CONFIGURATION.md.
+    """
 
     task_name: str = setting("", "Name of the task.", source="transformers", choices=GLUE_NAMES, group="data")
     text_columns: tuple[str, ...] = setting(
@@ -64,7 +73,15 @@ class GlueConfig(CustomDataConfig):
 
 @dataclass(frozen=True)
 class SwagConfig(CustomDataConfig):
-    """SWAG, or custom four-choice rows in .csv, .tsv or .jsonl files (recipes/run_swag.py); batch 16 by default."""
+    """SWAG, or custom four-choice rows in .csv, .tsv or .jsonl files (recipes/run_swag.py); batch 16 by default.
+
+        import bert_repro
+
+        config = bert_repro.SwagConfig(model_name_or_path="org/bert", train_file="train.csv", do_train=True)
+        print(config.max_seq_length)  # for `bert_repro.finetune(config)`
+
+    All settings with their units: docs/CONFIGURATION.md.
+    """
 
     task_name: str = setting("swag", "Name of the task.", source="transformers", choices=("swag",), group="data")
     learning_rate: float = setting(2e-5, "Peak learning rate.", source="paper", group="training", at_least=0)
@@ -92,7 +109,15 @@ class SwagConfig(CustomDataConfig):
 
 @dataclass(frozen=True)
 class NerConfig(CustomDataConfig):
-    """CoNLL-2003, or custom tagged text (recipes/run_ner.py)."""
+    """CoNLL-2003, or custom tagged text (recipes/run_ner.py).
+
+        import bert_repro
+
+        config = bert_repro.NerConfig(model_name_or_path="org/bert-cased", train_file="train.txt", do_train=True)
+        print(config.max_seq_length)  # for `bert_repro.finetune(config)`
+
+    All settings with their units: docs/CONFIGURATION.md.
+    """
 
     task_name: str = setting(
         "conll2003", "Name of the task.", source="transformers", choices=("conll2003",), group="data"
@@ -168,7 +193,15 @@ class NerConfig(CustomDataConfig):
 
 @dataclass(frozen=True)
 class SquadConfig(CustomDataConfig):
-    """SQuAD v1.1 and v2.0, or custom questions about passages (recipes/run_squad.py)."""
+    """SQuAD v1.1 and v2.0, or custom questions about passages (recipes/run_squad.py).
+
+        import bert_repro
+
+        config = bert_repro.SquadConfig(model_name_or_path="org/bert", task_name="squad_v2", do_train=True)
+        print(config.doc_stride)  # for `bert_repro.finetune(config)`
+
+    All settings with their units: docs/CONFIGURATION.md.
+    """
 
     task_name: str = setting(
         "",
@@ -318,50 +351,6 @@ class SquadConfig(CustomDataConfig):
             self.qa_softmax != "padded" or not self.packing,
             "--qa_softmax padded needs --packing false: packed sequences have no padding",
         )
-
-
-@dataclass(frozen=True)
-class SquadScoringConfig(Config):
-    """Scores a file of predictions as the official SQuAD scripts do (recipes/score_squad.py)."""
-
-    task_name: str = setting(
-        "squad", "squad or squad_v2.", source="transformers", choices=("squad", "squad_v2"), group="data"
-    )
-    data_file: str = setting(
-        "", "Questions with their answers: dev-v1.1.json, dev-v2.0.json.", group="data", required="name a JSON file"
-    )
-    predictions_file: str = setting(
-        "", "JSON: question id -> answer text, empty for no answer.", group="data", required="name a JSON file"
-    )
-    null_odds_file: str | None = setting(
-        None, "JSON: question id -> null score less best score; v2.0 then also finds the best threshold.", group="data"
-    )
-
-
-@dataclass(frozen=True)
-class GlueZipConfig(Config):
-    """Gathers test predictions of finished runs into the zip of the GLUE leaderboard (recipes/make_glue_zip.py)."""
-
-    runs: tuple[str, ...] = setting(
-        (),
-        "Folders of finished runs, or folders that hold such folders at any depth.",
-        group="data",
-        required="name at least one folder of finished runs",
-    )
-    output_file: str = setting("", "The zip to write.", group="output")
-    overwrite_output_file: bool = setting(False, "Replace the output file.", group="output")
-
-    def validate(self) -> None:
-        """The output is a zip."""
-        super().validate()
-        require(self.output_file.endswith(".zip"), f"--output_file is {shown(self.output_file)}; name a .zip file")
-
-
-@dataclass(frozen=True)
-class GlueZipCheckConfig(Config):
-    """Checks a zip for the GLUE leaderboard (recipes/check_glue_zip.py)."""
-
-    zip_file: str = setting("", "The zip to check.", group="data", required="name the zip to check")
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,11 @@ _WINDOWS = ("max_seq_length", "max_query_length", "doc_stride")
 class NextSentencePipeline(Pipeline):  # type: ignore[misc]
     """Scores whether `text_pair` is the continuation of `text`.
 
+        import bert_repro
+        from transformers import pipeline
+
         follows = pipeline("next-sentence-prediction", model="org/bert")
-        follows({"text": "She opened the window.", "text_pair": "Fresh air came in."})
+        print(follows({"text": "She opened the window.", "text_pair": "Fresh air came in."}))
         # {"label": "IsNext", "score": 0.98}
 
     A list of such mappings gives a list; `batch_size` computes several at once. What is longer than the model's
@@ -74,8 +77,11 @@ class NextSentencePipeline(Pipeline):  # type: ignore[misc]
 class ExtractiveQuestionAnsweringPipeline(ChunkPipeline):  # type: ignore[misc]
     """Finds the span of a passage, of any length, that answers a question.
 
+        import bert_repro
+        from transformers import pipeline
+
         answer = pipeline("extractive-question-answering", model="org/bert-squad")
-        answer(question="Where did she work?", context="Marie Curie worked in Paris.")
+        print(answer(question="Where did she work?", context="Marie Curie worked in Paris."))
         # {"score": 0.97, "start": 22, "end": 27, "answer": "Paris"}
 
     Also takes `{"question": ..., "context": ...}` or a list of them; `batch_size` computes several windows at once.
@@ -239,8 +245,11 @@ def _pairs(questions: Any, contexts: Any) -> Any:
 class SentenceScoringPipeline(Pipeline):  # type: ignore[misc]
     """Gives the pseudo-log-likelihood of a sentence, in all and token by token (Salazar et al., 2020).
 
+        import bert_repro
+        from transformers import pipeline
+
         score = pipeline("sentence-scoring", model="org/bert")
-        score("The cat sleeps.")
+        print(score("The cat sleeps."))
         # {"text": "The cat sleeps.", "score": -9.1, "tokens": [{"token": "the", "log_probability": -1.2}, ...]}
 
     A list of texts gives a list. The masked copies of a text are batched together.

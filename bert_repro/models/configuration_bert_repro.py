@@ -68,6 +68,8 @@ published `auto_map`."""
 class BertReproConfig(PreTrainedConfig):
     """Architecture of a BERT model. The defaults are BERT-BASE uncased (paper, section 3).
 
+        small = BertReproConfig(num_hidden_layers=4, hidden_size=256, num_attention_heads=4, intermediate_size=1024)
+
     Args:
         vocab_size: number of WordPiece tokens, V. 30,522 in the original uncased vocabulary.
         hidden_size: width of the hidden states, H.

@@ -672,6 +672,11 @@ class BertReproPreTrainedModel(PreTrainedModel):
 class BertReproModel(BertReproPreTrainedModel):
     """The encoder, with the pooler unless `add_pooling_layer=False`.
 
+        tokenizer = AutoTokenizer.from_pretrained("org/bert")
+        model = BertReproModel.from_pretrained("org/bert")
+        outputs = model(**tokenizer("She opened the window.", return_tensors="pt"))
+        print(outputs.last_hidden_state.shape)  # (1, S, H)
+
     Args:
         config: the architecture.
         add_pooling_layer: whether there is a pooler.
@@ -914,7 +919,15 @@ class BertReproForPreTrainingOutput(ModelOutput):
 
 
 class BertReproForPreTraining(BertReproTokenPredictor):
-    """Masked language model and next sentence prediction (paper, section 3.1)."""
+    """Masked language model and next sentence prediction (paper, section 3.1).
+
+        tokenizer = AutoTokenizer.from_pretrained("org/bert")
+        model = BertReproForPreTraining.from_pretrained("org/bert")
+        outputs = model(**tokenizer("She [MASK] the window.", "Fresh air came in.", return_tensors="pt"))
+        print(outputs.prediction_logits.shape, outputs.seq_relationship_logits.shape)  # (1, S, V), (1, 2)
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config)
@@ -975,7 +988,16 @@ class BertReproForPreTraining(BertReproTokenPredictor):
 
 
 class BertReproForMaskedLM(BertReproTokenPredictor):
-    """Masked language model without next sentence prediction (paper, section 5.1, "No NSP")."""
+    """Masked language model without next sentence prediction (paper, section 5.1, "No NSP").
+
+        tokenizer = AutoTokenizer.from_pretrained("org/bert")
+        model = BertReproForMaskedLM.from_pretrained("org/bert")
+        inputs = tokenizer("She [MASK] the window.", return_tensors="pt")
+        masked = inputs["input_ids"] == tokenizer.mask_token_id
+        print(tokenizer.decode(model(**inputs).logits[masked].argmax(-1)))
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config)
@@ -1011,7 +1033,15 @@ class BertReproForMaskedLM(BertReproTokenPredictor):
 
 
 class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
-    """Left-to-right language model (paper, section 5.1, "LTR"). It is causal whatever `config.is_decoder` says."""
+    """Left-to-right language model (paper, section 5.1, "LTR"). It is causal whatever `config.is_decoder` says.
+
+        tokenizer = AutoTokenizer.from_pretrained("org/bert-left-to-right")
+        model = BertReproForCausalLM.from_pretrained("org/bert-left-to-right")
+        inputs = tokenizer("She opened the window.", return_tensors="pt")
+        print(model(**inputs, labels=inputs["input_ids"]).loss)  # nats per token
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         if not config.is_decoder:
@@ -1233,7 +1263,15 @@ class BertReproClassifier(BertReproPreTrainedModel):
 
 
 class BertReproForNextSentencePrediction(BertReproPreTrainedModel):
-    """Next sentence prediction alone (paper, section 3.1, Task 2)."""
+    """Next sentence prediction alone (paper, section 3.1, Task 2).
+
+        tokenizer = AutoTokenizer.from_pretrained("org/bert")
+        model = BertReproForNextSentencePrediction.from_pretrained("org/bert")
+        logits = model(**tokenizer("She opened the window.", "Fresh air came in.", return_tensors="pt")).logits
+        print(logits.softmax(-1)[0, 0])  # probability of IsNext
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config)
@@ -1276,7 +1314,15 @@ class BertReproForNextSentencePrediction(BertReproPreTrainedModel):
 
 
 class BertReproForSequenceClassification(BertReproClassifier):
-    """Classification or regression of sequences and sequence pairs: the GLUE head (paper, section 4.1)."""
+    """Classification or regression of sequences and sequence pairs: the GLUE head (paper, section 4.1).
+
+        tokenizer = AutoTokenizer.from_pretrained("runs/moods")
+        model = BertReproForSequenceClassification.from_pretrained("runs/moods")
+        logits = model(**tokenizer("A warm evening.", return_tensors="pt")).logits
+        print(model.config.id2label[logits.argmax(-1).item()])
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config, config.num_labels, pooled=True)
@@ -1339,7 +1385,17 @@ class BertReproForSequenceClassification(BertReproClassifier):
 
 
 class BertReproForMultipleChoice(BertReproClassifier):
-    """Choice among sequences: one vector scored against each pooled sequence (paper, section 4.4, SWAG)."""
+    """Choice among sequences: one vector scored against each pooled sequence (paper, section 4.4, SWAG).
+
+        tokenizer = AutoTokenizer.from_pretrained("org/bert-swag")
+        model = BertReproForMultipleChoice.from_pretrained("org/bert-swag")
+        endings = ["Fresh air came in.", "The piano is of wood."]
+        inputs = tokenizer(["She opened the window."] * 2, endings, padding=True, return_tensors="pt")
+        logits = model(**{name: values[None] for name, values in inputs.items()}).logits  # (1, 2)
+        print(endings[logits.argmax(-1).item()])
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config, 1, pooled=True)
@@ -1392,7 +1448,15 @@ class BertReproForMultipleChoice(BertReproClassifier):
 
 
 class BertReproForTokenClassification(BertReproClassifier):
-    """Classification of tokens: the CoNLL-2003 head (paper, section 5.3), fine-tuned or feature-based."""
+    """Classification of tokens: the CoNLL-2003 head (paper, section 5.3), fine-tuned or feature-based.
+
+        tokenizer = AutoTokenizer.from_pretrained("org/bert-ner")
+        model = BertReproForTokenClassification.from_pretrained("org/bert-ner")
+        logits = model(**tokenizer("Ada was born in London.", return_tensors="pt")).logits  # (1, S, labels)
+        print([model.config.id2label[index] for index in logits[0].argmax(-1).tolist()])
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config, config.num_labels, pooled=False)
@@ -1447,7 +1511,15 @@ class BertReproForTokenClassification(BertReproClassifier):
 
 
 class BertReproForQuestionAnswering(BertReproPreTrainedModel):
-    """Extractive question answering: a start and an end vector (paper, section 4.2)."""
+    """Extractive question answering: a start and an end vector (paper, section 4.2).
+
+        tokenizer = AutoTokenizer.from_pretrained("org/bert-squad")
+        model = BertReproForQuestionAnswering.from_pretrained("org/bert-squad")
+        outputs = model(**tokenizer("Where was Ada born?", "Ada was born in London.", return_tensors="pt"))
+        print(outputs.start_logits.shape, outputs.end_logits.shape)  # (1, S) each
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config)
