@@ -17,7 +17,7 @@ from bert_repro.corpus.cleaning import passages
 from bert_repro.corpus.documents import find_sources, read_all
 from bert_repro.errors import UserError
 from bert_repro.utils import process
-from bert_repro.utils.files import atomic_files, write_text
+from bert_repro.utils.files import atomic_files, write_json, write_text
 from bert_repro.utils.readers import read_json_object, shown
 
 if TYPE_CHECKING:
@@ -174,8 +174,21 @@ def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
     words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     with atomic_files(folder) as unfinished:
         tokenizer.save_pretrained(unfinished)
+        _name_special_tokens_as_before_5(unfinished / "tokenizer_config.json")
         if [index for _, index in words] == list(range(len(words))):  # the line is the id
             write_text(unfinished / "vocab.txt", "".join(f"{word}\n" for word, _ in words))
+
+
+def _name_special_tokens_as_before_5(path: Path) -> None:
+    """Renames the list of further special tokens in tokenizer_config.json; transformers 5 reads both names.
+
+    From 4.46 on, transformers 4 fails at a list under the new name ("'list' object has no attribute 'keys'"), and
+    older ones do not see it.
+    """
+    config = read_json_object(path)
+    if isinstance(config.get("extra_special_tokens"), list):
+        config["additional_special_tokens"] = config.pop("extra_special_tokens")
+        write_json(path, config, ensure_ascii=False)
 
 
 def check_tokenizer_files(folder: Path) -> None:

@@ -7,8 +7,15 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer, BertTokenizer
 
-from bert_repro.corpus.tokenizer import SPECIAL_TOKENS, load_tokenizer, tokenizer_fingerprint, train_wordpiece
+from bert_repro.corpus.tokenizer import (
+    SPECIAL_TOKENS,
+    load_tokenizer,
+    save_tokenizer,
+    tokenizer_fingerprint,
+    train_wordpiece,
+)
 from bert_repro.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,6 +155,16 @@ def test_max_input_chars_can_be_set_on_loading(uncased, tmp_path):
     again = load_tokenizer(tmp_path / "longer")
     assert again.tokenize("a" * 150)[0] == "a" and again.tokenize("a" * 201) == ["[UNK]"]
     assert tokenizer_fingerprint(again) == tokenizer_fingerprint(longer) != tokenizer_fingerprint(uncased)
+
+
+def test_further_special_tokens_have_the_name_that_transformers_4_reads(tmp_path):
+    tokenizer = BertTokenizer(vocab={word: index for index, word in enumerate([*SPECIAL_TOKENS, "a"])})
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[E1]"]})
+    save_tokenizer(tokenizer, tmp_path)
+    written = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))
+    assert written["additional_special_tokens"] == ["[E1]"] and "extra_special_tokens" not in written
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert again("a [E1]")["input_ids"] == tokenizer("a [E1]")["input_ids"] and "[E1]" in again.all_special_tokens
 
 
 def test_fingerprint_ignores_truncation_but_not_case(uncased):
