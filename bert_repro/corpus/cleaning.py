@@ -23,6 +23,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
+from bert_repro.corpus.documents import Document
+
 SHORT_LINE_WORDS = 10
 SHORT_DOCUMENT_WORDS = 20
 CHAPTER_LINE_WORDS = 30
@@ -88,6 +90,30 @@ class Passages:
     kept: list[str] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     repaired: int = 0
+
+
+def clean(document: Document, counts: Counter[str], *, passages_only: bool, unwrap: bool) -> list[str]:
+    """Returns the paragraphs of a document and adds to `counts` what was read, kept and dropped.
+
+    Args:
+        document: from `documents`.
+        counts: words, bytes, and lines by the rule that dropped them; as in the manifest.
+        passages_only: keep text passages only (`find_passages`); else each line is a paragraph.
+        unwrap: as for `find_passages`.
+    """
+    counts["documents_read"] += 1
+    counts["bytes_read"] += len(document.text.encode("utf-8"))
+    if passages_only:
+        found = find_passages(document.text, document.title, unwrap=unwrap)
+        counts["lines_repaired"] += found.repaired
+        for rule, lines in found.dropped.items():
+            counts[f"dropped_{rule}"] += lines
+        paragraphs = found.kept
+    else:
+        paragraphs = [line.strip() for line in document.text.splitlines() if line.strip()]
+    counts["words"] += sum(len(paragraph.split()) for paragraph in paragraphs)
+    counts["bytes"] += sum(len(paragraph.encode("utf-8")) for paragraph in paragraphs)
+    return paragraphs
 
 
 def passages(text: str, title: str | None = None, *, unwrap: bool = True) -> list[str]:

@@ -25,6 +25,7 @@ logger = logging.getLogger("bert_repro")
 
 SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".jsonl", ".jsonl.gz", ".jsonl.xz", ".parquet")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+PART_CHARACTERS, BLOCK_CHARACTERS = 32_000_000, 500_000
 PARQUET_BATCH_ROWS = 256
 _PARQUET_BATCH_BYTES = 64_000_000
 _BOMB_BYTES, _BOMB_RATIO = 500_000_000, 200  # text is packed to a third, or to a fiftieth where it repeats itself
@@ -152,6 +153,23 @@ def read_all(config: TextConfig, sources: Sequence[Source]) -> Iterator[Document
                 bar.update(finished + document.position - bar.n)
             finished += source.size
             bar.update(finished - bar.n)
+
+
+def read_blocks(config: TextConfig, sources: Sequence[Source]) -> Iterator[tuple[int, list[Document]]]:
+    """Yields (number of the part, documents): cut by characters of the input, so the same in every run."""
+    part = part_characters = block_characters = 0
+    block: list[Document] = []
+    for document in read_all(config, sources):
+        block.append(document)
+        block_characters += len(document.text)
+        part_characters += len(document.text)
+        if block_characters >= BLOCK_CHARACTERS or part_characters >= PART_CHARACTERS:
+            yield part, block
+            block, block_characters = [], 0
+        if part_characters >= PART_CHARACTERS:
+            part, part_characters = part + 1, 0
+    if block:
+        yield part, block
 
 
 def _resolve(name: str) -> list[Source]:

@@ -1,7 +1,8 @@
-"""Raw text -> a prepared corpus, from reading the input to the finished folder.
+"""Raw text -> a prepared corpus, from reading the input to the finished folder. In the order of the data:
 
-    documents.py         files and Hub datasets -> documents
-    cleaning.py          documents -> text passages; here they become sentences and token ids, in parallel processes
+    documents.py         files and Hub datasets -> blocks of documents
+    cleaning.py          documents -> text passages
+    sentences.py         passages -> sentences and token ids, in parallel processes, where cleaning works too
     writer.py            token ids -> parts, parts -> the corpus
     prepared_corpus.py   the corpus as pre-training reads it
 
@@ -11,34 +12,16 @@ nor shards change what a part holds. An interrupted preparation continues after 
 
 import importlib.metadata
 import logging
-import os
-import signal
-import threading
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass
-from hashlib import blake2b
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from bert_repro.configs import CorpusConfig
-from bert_repro.corpus import writer
-from bert_repro.corpus.cleaning import RULES_VERSION, find_passages
-from bert_repro.corpus.documents import Document, Source, find_sources, read_all, source_identities
-from bert_repro.corpus.prepared_corpus import (
-    FORMAT_VERSION,
-    MANIFEST,
-    Block,
-    PreparedCorpus,
-    TokenArray,
-    read_manifest,
-    require_equal,
-    token_dtype,
-)
+from bert_repro.corpus import documents, writer
+from bert_repro.corpus.cleaning import RULES_VERSION
+from bert_repro.corpus.documents import Document, Source, find_sources, source_identities
+from bert_repro.corpus.prepared_corpus import FORMAT_VERSION, MANIFEST, PreparedCorpus, read_manifest, require_equal
+from bert_repro.corpus.sentences import TokenizeSettings, tokenize_blocks
 from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.corpus.writer import Shard
 from bert_repro.errors import UserError
@@ -49,8 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bert_repro")
 
-PART_CHARACTERS, BLOCK_CHARACTERS = 32_000_000, 500_000
-SENTENCES_PER_BATCH, BLOCKS_PER_PROCESS = 1000, 3
 FEW_SENTENCES = 3
 
 
@@ -124,7 +105,7 @@ def _settings(config: CorpusConfig, sources: list[Source], tokenizer: "PreTraine
         "sentence_splitter": config.sentence_splitter,
         "sentence_splitter_version": importlib.metadata.version("nupunkt") if is_nupunkt else None,
         "max_documents": config.max_documents,
-        "part_characters": PART_CHARACTERS,
+        "part_characters": documents.PART_CHARACTERS,
     }
 
 
@@ -153,44 +134,17 @@ def _write_parts(
     shard = Shard.parse(config.shard or "1/1")
     num_parts = 0
 
-    def blocks() -> Iterator[tuple[int, list[Document]]]:
+    def wanted() -> Iterator[tuple[int, list[Document]]]:
         nonlocal num_parts
-        for part, documents in _blocks(read_all(config, sources)):
+        for part, block in documents.read_blocks(config, sources):
             num_parts = part + 1
             if part not in done and shard.holds(part):
-                yield part, documents
+                yield part, block
 
-    settings = TokenizeSettings(
-        tokenizer.backend_tokenizer.to_str(), config.text_passages_only, config.sentence_splitter
-    )
-    number = 0
-    collected: list[Block] = []
-    for part, block in tokenize_blocks(blocks(), settings, config.num_proc):
-        if part != number and collected:
-            writer.write_part(folder, number, collected)
-            collected = []
-        number = part
-        collected.append(block)
-    if collected:
-        writer.write_part(folder, number, collected)
+    json = tokenizer.backend_tokenizer.to_str()
+    settings = TokenizeSettings(json, config.text_passages_only, config.sentence_splitter)
+    writer.write_parts(folder, tokenize_blocks(wanted(), settings, config.num_proc))
     return num_parts
-
-
-def _blocks(documents: Iterator[Document]) -> Iterator[tuple[int, list[Document]]]:
-    """Yields (number of the part, documents): cut by characters of the input, so the same in every run."""
-    part = part_characters = block_characters = 0
-    block: list[Document] = []
-    for document in documents:
-        block.append(document)
-        block_characters += len(document.text)
-        part_characters += len(document.text)
-        if block_characters >= BLOCK_CHARACTERS or part_characters >= PART_CHARACTERS:
-            yield part, block
-            block, block_characters = [], 0
-        if part_characters >= PART_CHARACTERS:
-            part, part_characters = part + 1, 0
-    if block:
-        yield part, block
 
 
 def _finish_shard(folder: Path, shard: Shard, num_parts: int, settings: dict[str, Any]) -> dict[str, Any]:
@@ -220,173 +174,3 @@ def _log_counts(manifest: dict[str, Any], output_dir: Path) -> None:
             " document: remove blank lines between paragraphs.",
             counts["sentences"] / counts["documents"],
         )
-
-
-@dataclass(frozen=True)
-class TokenizeSettings:
-    """What decides the tokens of a document.
-
-    Args:
-        tokenizer_json: the state of a `tokenizers.Tokenizer`.
-        text_passages_only: drop what is not running text (cleaning.py); else each line is a paragraph.
-        sentence_splitter: `nupunkt`, or `lines` where each line is a sentence.
-    """
-
-    tokenizer_json: str
-    text_passages_only: bool
-    sentence_splitter: str
-
-
-class BlockTokenizer:
-    """Cleans, splits and tokenizes documents.
-
-    Args:
-        settings: what decides the tokens.
-    """
-
-    def __init__(self, settings: TokenizeSettings) -> None:
-        from tokenizers import Tokenizer
-
-        self._settings = settings
-        self._tokenizer = Tokenizer.from_str(settings.tokenizer_json)
-        # A saved tokenizer may cut or pad, and "[SEP]" written in a text is text, as in the original implementation.
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True
-        self._dtype = token_dtype(self._tokenizer.get_vocab_size())
-        self._splitter: Any = None
-        if settings.sentence_splitter == "nupunkt":
-            import nupunkt
-
-            self._splitter = nupunkt.load("default")
-
-    def __call__(self, documents: Sequence[Document]) -> Block:
-        """Tokenizes documents. A sentence without tokens and a document without sentences is dropped."""
-        counts: Counter[str] = Counter()
-        sentences: list[str] = []
-        document_ends: list[int] = []
-        for document in documents:
-            sentences += self._sentences(document, counts)
-            document_ends.append(len(sentences))
-        tokens, lengths = self._tokenize(sentences)
-
-        owner = np.repeat(np.arange(len(documents)), np.diff([0, *document_ends]))
-        per_document = np.bincount(owner[lengths > 0], minlength=len(documents)).astype(np.int32)
-        keys = [
-            _text_key(sentences[begin:end])
-            for begin, end, kept in zip([0, *document_ends], document_ends, per_document > 0, strict=False)
-            if kept
-        ]
-        counts["documents"], counts["sentences"] = len(keys), int(per_document.sum())
-        counts["tokens"] = len(tokens)
-        return Block(
-            tokens=tokens,
-            sentence_lengths=lengths[lengths > 0],
-            document_sentences=per_document[per_document > 0],
-            document_keys=np.array(keys, dtype=np.uint64),
-            counts=counts,
-        )
-
-    def _sentences(self, document: Document, counts: Counter[str]) -> list[str]:
-        counts["documents_read"] += 1
-        counts["bytes_read"] += len(document.text.encode("utf-8"))
-        paragraphs = self._paragraphs(document, counts)
-        counts["words"] += sum(len(paragraph.split()) for paragraph in paragraphs)
-        counts["bytes"] += sum(len(paragraph.encode("utf-8")) for paragraph in paragraphs)
-        if self._splitter is None:
-            return paragraphs
-        return [sentence for paragraph in paragraphs for sentence in self._splitter.tokenize(paragraph)]
-
-    def _paragraphs(self, document: Document, counts: Counter[str]) -> list[str]:
-        if not self._settings.text_passages_only:
-            return [line.strip() for line in document.text.splitlines() if line.strip()]
-        found = find_passages(document.text, document.title, unwrap=self._splitter is not None)
-        counts["lines_repaired"] += found.repaired
-        for rule, lines in found.dropped.items():
-            counts[f"dropped_{rule}"] += lines
-        return found.kept
-
-    def _tokenize(self, sentences: list[str]) -> tuple[TokenArray, npt.NDArray[np.int32]]:
-        ids: list[npt.NDArray[Any]] = [np.empty(0, dtype=self._dtype)]
-        lengths: list[int] = []
-        for start in range(0, len(sentences), SENTENCES_PER_BATCH):
-            batch = sentences[start : start + SENTENCES_PER_BATCH]
-            encodings = self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-            pieces = [encoding.ids for encoding in encodings]
-            lengths += map(len, pieces)
-            ids.append(np.fromiter((piece for sentence in pieces for piece in sentence), dtype=self._dtype))
-        return np.concatenate(ids), np.array(lengths, dtype=np.int32)
-
-
-def tokenize_blocks(
-    blocks: Iterator[tuple[int, list[Document]]], settings: TokenizeSettings, num_proc: int
-) -> Iterator[tuple[int, Block]]:
-    """Tokenizes blocks of documents; the result and its order are the same for any number of processes.
-
-    Args:
-        blocks: (label, documents). Read only as far ahead as the processes need.
-        settings: what decides the tokens.
-        num_proc: worker processes; with 1 the work is done in this process.
-
-    Yields:
-        (label, block) in the order of `blocks`.
-    """
-    if num_proc == 1:
-        tokenizer = BlockTokenizer(settings)
-        yield from ((label, tokenizer(documents)) for label, documents in blocks)
-        return
-    pending: deque[tuple[int, Future[Block]]] = deque()
-    # Workers start from a fresh interpreter: a fork would copy the threads' locks of libraries already in use.
-    executor = _executor(settings, num_proc)
-    try:
-        for label, documents in blocks:
-            pending.append((label, executor.submit(_tokenize_in_worker, documents)))
-            if len(pending) >= BLOCKS_PER_PROCESS * num_proc:
-                label, future = pending.popleft()
-                yield label, future.result()
-        while pending:
-            label, future = pending.popleft()
-            yield label, future.result()
-    finally:
-        executor.shutdown(cancel_futures=True)
-
-
-_worker_tokenizer: BlockTokenizer | None = None
-
-
-def _executor(settings: TokenizeSettings, num_proc: int) -> ProcessPoolExecutor:
-    import multiprocessing
-
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(num_proc, mp_context=context, initializer=_start_worker, initargs=(settings,))
-
-
-def _start_worker(settings: TokenizeSettings) -> None:
-    global _worker_tokenizer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _worker_tokenizer = BlockTokenizer(settings)
-
-
-def _exit_with_parent() -> None:
-    """Ends a worker whose parent was killed; it would wait for work for ever."""
-    import multiprocessing
-
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _tokenize_in_worker(documents: list[Document]) -> Block:
-    assert _worker_tokenizer is not None
-    return _worker_tokenizer(documents)
-
-
-def _text_key(sentences: list[str]) -> int:
-    digest = blake2b(digest_size=8)
-    for sentence in sentences:
-        digest.update(sentence.encode("utf-8"))
-        digest.update(b"\n")
-    return int.from_bytes(digest.digest(), "little")

@@ -15,9 +15,10 @@ import re
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,6 @@ from bert_repro.utils.ragged import row_starts
 from bert_repro.utils.readers import read_json_object
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from transformers import PreTrainedTokenizerFast
 
 SETTINGS_FILE = "settings.json"
@@ -132,6 +132,12 @@ def held(folder: Path, shard: str | None) -> Iterator[None]:
             unlock(path)
 
 
+def write_parts(folder: Path, blocks: Iterable[tuple[int, Block]]) -> None:
+    """Writes parts as soon as all blocks of each have come; `blocks` are (number of the part, block), in order."""
+    for number, of_part in groupby(blocks, key=lambda pair: pair[0]):
+        write_part(folder, number, [block for _, block in of_part])
+
+
 def write_part(folder: Path, number: int, blocks: list[Block]) -> None:
     """Writes a part and then its counts; a part without counts does not count as finished.
 
@@ -158,7 +164,8 @@ def write_part(folder: Path, number: int, blocks: list[Block]) -> None:
         schema=features.arrow_schema,
     )
     name = f"part-{number:05d}.arrow"
-    _write_batch(folder / name, batch)
+    with atomic_file(folder / name, binary=True) as file, pa.ipc.new_stream(file, batch.schema) as writer:
+        writer.write_batch(batch)
     counts: Counter[str] = Counter()
     for block in blocks:
         counts.update(block.counts)
@@ -377,13 +384,6 @@ def _features(dtype: np.dtype[Any]) -> Any:
             "key": Value("uint64"),
         }
     )
-
-
-def _write_batch(path: Path, batch: "pa.RecordBatch") -> None:
-    import pyarrow as pa
-
-    with atomic_file(path, binary=True) as file, pa.ipc.new_stream(file, batch.schema) as writer:
-        writer.write_batch(batch)
 
 
 def _read_parts(

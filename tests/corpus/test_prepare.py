@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_repro.configs import CorpusConfig, TokenizerConfig
-from bert_repro.corpus import prepare, prepared_corpus, writer
+from bert_repro.corpus import documents, prepare, prepared_corpus, writer
 from bert_repro.corpus.prepare import prepare_corpus
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import load_tokenizer, train_tokenizer, train_wordpiece
@@ -59,8 +59,8 @@ def make_config(tmp_path, tokenizer_dir):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(prepare, "PART_CHARACTERS", 2000)
-    monkeypatch.setattr(prepare, "BLOCK_CHARACTERS", 700)
+    monkeypatch.setattr(documents, "PART_CHARACTERS", 2000)
+    monkeypatch.setattr(documents, "BLOCK_CHARACTERS", 700)
 
 
 def contents(folder):
@@ -164,8 +164,8 @@ def test_a_part_cut_short_is_made_again(make_config, small_parts, tmp_path, monk
     part = Path(config.output_dir + ".preparing") / "part-00001.arrow"
     part.write_bytes(part.read_bytes()[:-1])
     monkeypatch.undo()
-    monkeypatch.setattr(prepare, "PART_CHARACTERS", 2000)
-    monkeypatch.setattr(prepare, "BLOCK_CHARACTERS", 700)
+    monkeypatch.setattr(documents, "PART_CHARACTERS", 2000)
+    monkeypatch.setattr(documents, "BLOCK_CHARACTERS", 700)
     prepare_corpus(config)
     assert contents(config.output_dir) == complete
 
