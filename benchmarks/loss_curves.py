@@ -32,16 +32,7 @@ def main(arguments: list[str] | None = None) -> Path:
     Raises:
         SystemExit: a curve leaves its bound.
     """
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--vocabulary", type=int, default=corpora.VOCABULARY)
-    parser.add_argument("--results", type=Path, default=results_file.RESULTS)
-    options = parser.parse_args(arguments)
+    options = _options(arguments)
     spec = StepSpec(
         options.layers, options.hidden, options.length, options.batch, 1, "no",
         workers=0, dropout=0.0, vocabulary=options.vocabulary, learning_rate=1e-3,
@@ -79,6 +70,19 @@ def main(arguments: list[str] | None = None) -> Path:
     if beyond:
         sys.exit(f"beyond the bounds {BOUNDS}: {', '.join(beyond)}")
     return path
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--vocabulary", type=int, default=corpora.VOCABULARY)
+    parser.add_argument("--results", type=Path, default=results_file.RESULTS)
+    return parser.parse_args(arguments)
 
 
 def losses(spec: StepSpec, options: argparse.Namespace, dtype: torch.dtype) -> list[float]:

@@ -11,24 +11,38 @@ registration has been executed, and removes itself.
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-_REGISTERING = {
-    "transformers": "bert_repro.models",
-    "transformers.pipelines": "bert_repro.inference.pipelines",
-    "peft.utils.constants": "bert_repro.models.peft_targets",
+
+def _register_with_peft() -> None:
+    """Says which layers of our models peft's adapters train by default: those of BERT."""
+    from peft.utils import constants
+
+    from bert_repro.models.configuration_bert_repro import UPSTREAM_MODEL_TYPE, BertReproConfig
+
+    for defaults in vars(constants).values():
+        if isinstance(defaults, dict) and UPSTREAM_MODEL_TYPE in defaults:
+            defaults.setdefault(BertReproConfig.model_type, defaults[UPSTREAM_MODEL_TYPE])
+
+
+_REGISTERING: dict[str, Callable[[], object]] = {
+    "transformers": partial(importlib.import_module, "bert_repro.models"),
+    "transformers.pipelines": partial(importlib.import_module, "bert_repro.inference.pipelines"),
+    "peft.utils.constants": _register_with_peft,
 }
-"""A module that can show a registration -> the module of ours that registers there."""
+"""A module that can show a registration -> what registers there."""
 
 
 def register() -> None:
     """Registers now with what has been imported of transformers, and later with what has not."""
-    for awaited, registering in _REGISTERING.items():
+    for awaited, registers in _REGISTERING.items():
         if awaited in sys.modules:
-            importlib.import_module(registering)
+            registers()
         else:
             sys.meta_path.insert(0, _RegisterAfter(awaited))
 
@@ -49,7 +63,7 @@ class _RegisterAfter(MetaPathFinder):
 
             def execute_and_register(module: ModuleType) -> None:
                 execute(module)
-                importlib.import_module(_REGISTERING[fullname])
+                _REGISTERING[fullname]()
 
             spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
         return spec

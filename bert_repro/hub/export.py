@@ -14,13 +14,33 @@ from typing import TYPE_CHECKING, Any
 
 from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.hub.card import EVAL_RESULTS, make_card, write_eval_results
-from bert_repro.hub.pooling import POOLING_FILES, write_pooling
-from bert_repro.utils.files import ADAPTER, CARD, POOLING, RESULTS, STATUS, atomic_files, flush, write_json, write_text
+from bert_repro.utils.files import (
+    ADAPTER,
+    CARD,
+    POOLING,
+    POOLING_MODULES,
+    POOLING_TEXT,
+    RESULTS,
+    STATUS,
+    atomic_files,
+    flush,
+    write_json,
+    write_text,
+)
 from bert_repro.utils.redaction import redacted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+POOLINGS = ("mean", "cls")
+POOLING_FILES = (POOLING_MODULES, POOLING_TEXT, POOLING)
+"""What `write_pooling` writes in a folder."""
+_HEADS = ("BertReproModel", "BertReproForPreTraining", "BertReproForMaskedLM")
+"""Models without a task, which embeddings are taken from. A classifier answers with labels: a server that found a
+pooling beside it would have to choose."""
+_MODULES = (("0", "", "Transformer"), ("1", POOLING, "Pooling"))
+_MODES = {"cls": "cls_token", "mean": "mean_tokens"}
+_OTHER_MODES = ("max_tokens", "mean_sqrt_len_tokens")  # text-embeddings-inference wants them named
 PREDICTIONS = ("predictions.*", "nbest_predictions.*", "null_odds.*")
 """Files of a run's predictions, as patterns of names in its folder."""
 MADE_FROM_WEIGHTS = ("onnx", EVAL_RESULTS, *POOLING_FILES)
@@ -65,7 +85,7 @@ def export_checkpoint(
         model_id: how the card names the model; default: the run's `hub_model_id`, else the folder's name.
         card_facts: what the card says of a model without results, under the keys of results.
         pooling: how sentence-transformers and embedding servers make one vector of a text, `mean` or `cls`, where the
-            model has no task; see `bert_repro.hub.pooling`.
+            model has no task; see `write_pooling`.
 
     Returns:
         The folder.
@@ -155,3 +175,38 @@ def remove(folder: Path, patterns: Sequence[str]) -> None:
     """Removes the files and folders in a folder whose names match one of the patterns."""
     for path in [path for pattern in patterns for path in folder.glob(pattern)]:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def write_pooling(model: "PreTrainedModel", folder: Path, pooling: str = "mean") -> None:
+    """Writes how one vector is made of a text, for the libraries and servers of sentence embeddings.
+
+    These are `modules.json`, `1_Pooling/config.json` and `sentence_bert_config.json`, beside a model without a task.
+    Without them sentence-transformers takes the mean of the tokens, text-embeddings-inference and vLLM the first one,
+    and the same folder gives two vectors. The names and fields are those of sentence-transformers since its first
+    versions, which all of them read; its newest spelling, only its newest version does.
+
+    Args:
+        model: one of our models; nothing is written for those with a task.
+        folder: where it was saved.
+        pooling: `mean` of the last hidden states of all tokens, special ones included, or `cls`, that of the first.
+
+    Raises:
+        ValueError: pooling is neither.
+    """
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
+    if type(model).__name__ not in _HEADS:
+        return
+    modules = [
+        {"idx": int(name), "name": name, "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for name, path, kind in _MODULES
+    ]
+    modes = {f"pooling_mode_{mode}": _MODES[pooling] == mode for mode in (*_MODES.values(), *_OTHER_MODES)}
+    config = model.config
+    (folder / POOLING).mkdir(exist_ok=True)
+    for path, content in (
+        (POOLING_MODULES, modules),
+        (f"{POOLING}/config.json", {"word_embedding_dimension": config.hidden_size, **modes}),
+        (POOLING_TEXT, {"max_seq_length": config.max_position_embeddings, "do_lower_case": False}),
+    ):
+        (folder / path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -19,8 +19,8 @@ from bert_repro.configs import SquadConfig
 from bert_repro.errors import UserError
 from bert_repro.inference.sentence_scoring import METHODS, score_record, score_sentences
 from bert_repro.tasks.squad.decoding import Decoder, text_by_offsets
-from bert_repro.tasks.squad.questions import Passage, tokenize_passages
 from bert_repro.tasks.squad.squad_task import SQUAD, SquadTask
+from bert_repro.tasks.squad.windows import Passage, tokenize_passages
 from bert_repro.utils.readers import shown
 
 LABELS = ("IsNext", "NotNext")

@@ -26,7 +26,7 @@ from torch import nn
 
 from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
-from bert_repro.hub.pooling import write_pooling
+from bert_repro.hub.export import write_pooling
 from bert_repro.training import adapters
 from bert_repro.training.parallelism import sharded_like
 from bert_repro.utils.digests import STEP, find_damage, step_of, write_manifest
@@ -92,7 +92,7 @@ def save(
         tokenizer: saved beside the model, so that the checkpoint is usable as it is.
         environment: versions, threads, processes; a change is reported when the run resumes.
         keep: number of checkpoints to keep, at least 1.
-        pooling: see `bert_repro.hub.pooling`.
+        pooling: see `bert_repro.hub.export.write_pooling`.
 
     Raises:
         UserError: the disk is full or not writable; the older checkpoints are as they were.

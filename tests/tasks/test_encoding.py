@@ -4,7 +4,7 @@ from transformers import PreTrainedTokenizerFast
 
 from bert_repro.errors import UserError
 from bert_repro.tasks.encoding import join, require_length, token_ids, truncated_lengths
-from bert_repro.tasks.squad.questions import tokenize_passages
+from bert_repro.tasks.squad.windows import tokenize_passages
 
 
 def test_truncation_equals_popping_one_token_at_a_time():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.tasks.squad.questions import IntArray, Passage, fullest_windows
+from bert_repro.tasks.squad.windows import IntArray, Passage, fullest_windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

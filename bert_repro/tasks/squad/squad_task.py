@@ -1,7 +1,7 @@
 """SQuAD v1.1 and v2.0: the answer to a question is a span of a passage (paper 4.2, 4.3; original run_squad.py).
 
-A question over a long passage is one example with several features, one for each window; `questions` reads the files
-and makes the windows, `decoding` turns scores into answers, `scoring` scores them.
+A question over a long passage is one example with several features, one for each window; `questions` reads the files,
+`windows` cuts the passages, `decoding` turns scores into answers, `scoring` scores them.
 """
 
 import logging
@@ -21,15 +21,14 @@ from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Pre
 from bert_repro.tasks.encoding import join, special_ids, token_ids
 from bert_repro.tasks.predictions import require_first_rows
 from bert_repro.tasks.splits import custom_names, custom_title, from_hub, short_row
-from bert_repro.tasks.squad import answer_lists, questions, scoring
+from bert_repro.tasks.squad import answer_lists, scoring, windows
 from bert_repro.tasks.squad.answer_lists import ListsOnDisk, answer_records, details_by_question_word, write_answers
 from bert_repro.tasks.squad.decoding import Decoder, OriginalText, text_by_offsets
-from bert_repro.tasks.squad.questions import (
+from bert_repro.tasks.squad.questions import divided_questions, read_questions
+from bert_repro.tasks.squad.windows import (
     NO_ANSWER,
     UNFOUND,
-    divided_questions,
     first_answer_spans,
-    read_questions,
     shared_passages,
     target,
     window_spans,
@@ -77,7 +76,7 @@ class SquadTask(Task):
     null_score_diff_threshold: float | None = None
     tokenizer: Any = field(default=None, repr=False)
     reference_column: ClassVar[str] = "answers"
-    encoding_code: ClassVar[tuple[Any, ...]] = (encoding, questions)
+    encoding_code: ClassVar[tuple[Any, ...]] = (encoding, windows)
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SquadTask":
         """See `Task.prepared`."""
@@ -150,7 +149,7 @@ class SquadTask(Task):
 
     def rows_at_once(self, dataset: "datasets.Dataset", max_seq_length: int) -> int:
         """See `Task.rows_at_once`."""
-        return questions.questions_at_once(dataset, 1 + max_seq_length // self.settings.doc_stride)
+        return windows.questions_at_once(dataset, 1 + max_seq_length // self.settings.doc_stride)
 
     def encode_batch(
         self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
@@ -168,8 +167,8 @@ class SquadTask(Task):
         for row, (question, passage) in enumerate(zip(questions, passages, strict=True)):
             kept = question[:most]
             passage_at = len(kept) + 2
-            windows = window_spans(len(passage.ids), max_seq_length - passage_at - 1, self.settings.doc_stride)
-            for number, (start, size) in enumerate(windows):
+            places = window_spans(len(passage.ids), max_seq_length - passage_at - 1, self.settings.doc_stride)
+            for number, (start, size) in enumerate(places):
                 ids, segments = join(cls, sep, kept, passage.ids[start : start + size].tolist())
                 values = (ids, segments, len(ids), len(question) > most, number, start, passage_at)
                 for name, value in zip(columns, values, strict=True):
@@ -258,16 +257,16 @@ class SquadTask(Task):
         decoder, coming = self._decoder(), iter(outputs)
         texts, odds, nbest = [], [], ListsOnDisk()
         at_once = self.rows_at_once(dataset, self.settings.max_seq_length)
-        for row, passage in enumerate(questions.passages_of(self.tokenizer, dataset, at_once)):
+        for row, passage in enumerate(windows.passages_of(self.tokenizer, dataset, at_once)):
             rows = slice(firsts[row], firsts[row + 1])
             scores = [values.astype(np.float64) for values in islice(coming, rows.stop - rows.start)]
             if not all(np.isfinite(values).all() for values in scores):
                 raise NonFiniteError(f"{self.name}: the model's output is not finite")
             at = int(passage_at[rows.start])
-            windows = [
+            places = [
                 (start, len(values) - at - 1) for start, values in zip(starts[rows].tolist(), scores, strict=True)
             ]
-            answer = decoder.answer(passage, windows, scores, at)
+            answer = decoder.answer(passage, places, scores, at)
             texts.append(answer.text)
             odds.append(answer.null_odds)
             nbest.append(answer.best)

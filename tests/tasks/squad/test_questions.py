@@ -7,17 +7,16 @@ from datasets import Dataset
 
 from bert_repro.corpus.tokenizer import SPECIAL_TOKENS, load_tokenizer
 from bert_repro.errors import UserError
-from bert_repro.tasks.squad.questions import (
+from bert_repro.tasks.squad.questions import read_json, read_questions
+from bert_repro.tasks.squad.squad_task import SQUAD
+from bert_repro.tasks.squad.windows import (
     NO_ANSWER,
     answer_span,
     fullest_windows,
-    read_json,
-    read_questions,
     target,
     tokenize_passages,
     window_spans,
 )
-from bert_repro.tasks.squad.squad_task import SQUAD
 
 CONTEXT = "The old mill by the river burned down in 1907."
 

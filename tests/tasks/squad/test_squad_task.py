@@ -18,8 +18,8 @@ from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.finetuning.data import FinetuningSource, encode
 from bert_repro.tasks import get_task
-from bert_repro.tasks.squad.questions import NO_ANSWER, UNFOUND
 from bert_repro.tasks.squad.squad_task import SQUAD, SQUAD_V2
+from bert_repro.tasks.squad.windows import NO_ANSWER, UNFOUND
 from bert_repro.training.batches import BatchSizes
 
 LENGTH, QUERY, STRIDE = 24, 8, 5
