@@ -142,3 +142,21 @@ def test_no_two_modules_of_the_package_share_a_name_for_different_things():
     rooms = {layer_name(path) for path in MODULES}  # configs/pretraining holds the settings of pretraining/
     shared = {stem for stem in stems if stems.count(stem) > 1} - rooms
     assert shared == {"base", "run"}  # of configurations and of tasks; what each room runs
+
+
+def named_types(source: str, where: str) -> dict[str, str]:
+    """Classes and type aliases of a module, each with what tells it from another of that name."""
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef):
+            found[node.name] = where
+        elif isinstance(node, ast.Assign) and re.fullmatch("_?[A-Z][a-z]\\w*", ast.unparse(node.targets[0])):
+            found[ast.unparse(node.targets[0])] = ast.unparse(node.value)
+    return found
+
+
+def test_no_two_classes_or_type_aliases_share_a_name_for_different_things():
+    first: dict[str, str] = {}
+    for path in MODULES:
+        for name, what in named_types(path.read_text("utf-8"), str(path)).items():
+            assert first.setdefault(name, what) == what, f"{name} in {path}"

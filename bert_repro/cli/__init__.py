@@ -127,7 +127,7 @@ def closing_lines(recipe: str, config: Any, result: Any, *, as_script: bool) -> 
     """
     if getattr(config, "dry_run", False):
         return []
-    lines = _lines(recipe, config, result)
+    lines = _lines(recipe, config)
     scores = _scores(result) if isinstance(result, Mapping) else ""
     folder = getattr(config, "output_dir", "")
     names = ("prepare_corpus", "audit_pretraining_data", "run_pretraining", "run_glue", "predict", "push_to_hub")
@@ -136,7 +136,7 @@ def closing_lines(recipe: str, config: Any, result: Any, *, as_script: bool) -> 
     return [scores, *filled] if scores and filled else filled
 
 
-def _lines(recipe: str, config: Any, result: Any) -> list[str]:
+def _lines(recipe: str, config: Any) -> list[str]:
     if recipe == "train_tokenizer":
         return [
             "tokenizer: {folder}",

@@ -10,7 +10,7 @@ from bert_repro.configs.base import (
     GROUPS,
     Config,
     Range,
-    Source,
+    SettingSource,
     aliases_of,
     current_names,
     first_names,
@@ -45,7 +45,7 @@ from bert_repro.configs.training import AdapterConfig, DryRunConfig, OptimizerCo
 __all__ = [  # noqa: RUF022 - the order of the configuration reference
     "GROUPS",
     "Range",
-    "Source",
+    "SettingSource",
     "setting",
     "Config",
     "require",

@@ -13,7 +13,7 @@ from bert_repro.utils.readers import shown
 
 logger = logging.getLogger("bert_repro")
 
-Source = Literal["paper", "original implementation", "transformers", "ours"]
+SettingSource = Literal["paper", "original implementation", "transformers", "ours"]
 
 GROUPS = {
     "data": "Data",
@@ -39,7 +39,7 @@ def setting(
     help: str,
     *,
     group: str,
-    source: Source = "ours",
+    source: SettingSource = "ours",
     unit: str | None = None,
     choices: tuple[str, ...] | None = None,
     required: str | None = None,

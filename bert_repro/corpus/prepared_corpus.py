@@ -30,6 +30,7 @@ import numpy.typing as npt
 from bert_repro.errors import UserError
 from bert_repro.utils.digests import json_digest, known_digests
 from bert_repro.utils.process import is_local_main_process
+from bert_repro.utils.ragged import Int64Array
 from bert_repro.utils.randomness import draw, fraction
 from bert_repro.utils.readers import read_json
 
@@ -42,7 +43,6 @@ INDEX_ARRAYS = ("document_starts", "sentence_starts", "document_sentences", "doc
 # Names the draws that choose held-out documents among all other draws of the package.
 _HELDOUT_DRAW = 0x48454C44
 
-Int64Array = npt.NDArray[np.int64]
 TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.int32]
 
 

@@ -54,7 +54,6 @@ _FAMILIES: dict[str, type[FinetuningConfig]] = {
 _OF_TRAINING = {"qa_loss", "qa_softmax"}
 """Settings of a task that play no part in prediction."""
 _TABLES = ("csv", "tsv", "jsonl")
-_TAGGED = (".txt", ".conll", ".bio", ".iob", ".iob2")
 _STANDARD_INPUT = "the standard input"
 
 

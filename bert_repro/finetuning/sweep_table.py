@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from bert_repro.results import SweepResults, SweepRun
 
-Scores = Mapping[str, Mapping[str, float]]
+SplitScores = Mapping[str, Mapping[str, float]]
 """The metrics of every split that was scored."""
 
 
@@ -55,7 +55,7 @@ class Outcome:
     varied: Configuration
     seed: int
     folder: str
-    scores: Scores | None
+    scores: SplitScores | None
     degenerate: bool = False
 
     def results(self) -> SweepRun:

@@ -13,7 +13,7 @@ from bert_repro.utils.files import atomic_path
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Row = Mapping[str, Any]
+LogRow = Mapping[str, Any]
 
 _DOTS_PER_INCH = 120
 _SMOOTHED_FROM = 60  # points of a training curve
@@ -26,7 +26,7 @@ SCORES_OF = {"per_label": "label", "per_entity": "entity", "per_question_word": 
 # --- training.png ---------------------------------------------------------------------------------------------------
 
 
-def plot_training(path: Path, rows: Sequence[Row], results: Mapping[str, Any]) -> None:
+def plot_training(path: Path, rows: Sequence[LogRow], results: Mapping[str, Any]) -> None:
     """Draws losses, dev scores and learning rate over the steps of a run.
 
     Pre-training has a panel for each of MLM and NSP, fine-tuning one for the metric on dev where it was measured on the
@@ -66,7 +66,7 @@ Curves = list[tuple[str, str, bool]]
 """Field of the log, its name in the legend, whether it was measured on held-out text."""
 
 
-def _panels(rows: Sequence[Row], results: Mapping[str, Any]) -> list[tuple[str, Curves]]:
+def _panels(rows: Sequence[LogRow], results: Mapping[str, Any]) -> list[tuple[str, Curves]]:
     fields = {name for row in rows for name in row}
     if "mlm_loss" in fields or "eval_mlm_loss" in fields:
         terms = [("mlm", "MLM"), *([("nsp", "NSP")] if "nsp_loss" in fields else [])]
@@ -80,7 +80,7 @@ def _panels(rows: Sequence[Row], results: Mapping[str, Any]) -> list[tuple[str, 
     return panels
 
 
-def _last_score(rows: Sequence[Row], results: Mapping[str, Any]) -> list[Row]:
+def _last_score(rows: Sequence[LogRow], results: Mapping[str, Any]) -> list[LogRow]:
     """Returns the scores of the published weights as the last row of the dev curve, where one was drawn."""
     train, metrics = results.get("train", {}), results.get("metrics", {})
     measured = {row["step"] for row in rows if any(f"eval_{name}" in row for name in metrics)}
@@ -100,7 +100,7 @@ def _dev_metrics(fields: set[str], results: Mapping[str, Any]) -> list[str]:
     return sorted(names, key=lambda name: name != primary)[:3]
 
 
-def _training_title(folder: Path, rows: Sequence[Row], results: Mapping[str, Any]) -> str:
+def _training_title(folder: Path, rows: Sequence[LogRow], results: Mapping[str, Any]) -> str:
     name = folder.resolve().name
     task = results.get("data", {}).get("title") or results.get("task", "")
     steps = results.get("train", {}).get("steps") or max((row["step"] for row in rows), default=0)
@@ -112,7 +112,7 @@ def _training_title(folder: Path, rows: Sequence[Row], results: Mapping[str, Any
     return textwrap.fill(title, 90)
 
 
-def _draw_curve(axis: "Axes", rows: Sequence[Row], name: str, label: str, *, held_out: bool) -> None:
+def _draw_curve(axis: "Axes", rows: Sequence[LogRow], name: str, label: str, *, held_out: bool) -> None:
     points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
     if not points:
         return
@@ -137,7 +137,7 @@ def _smoothed(values: Sequence[float]) -> list[float]:
     return [sum(window) / len(window) for window in windows]
 
 
-def _draw_learning_rate(axis: "Axes", rows: Sequence[Row]) -> None:
+def _draw_learning_rate(axis: "Axes", rows: Sequence[LogRow]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     points = [(row["step"], row["learning_rate"]) for row in rows if row.get("learning_rate") is not None]
@@ -150,7 +150,7 @@ def _draw_learning_rate(axis: "Axes", rows: Sequence[Row]) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _end_of_warmup(rows: Sequence[Row]) -> int:
+def _end_of_warmup(rows: Sequence[LogRow]) -> int:
     """Returns the step of the highest learning rate; 0 where there was no warm-up."""
     points = [(row["learning_rate"], -row["step"]) for row in rows if row.get("learning_rate") is not None]
     best = -max(points)[1] if points else 0

@@ -29,7 +29,7 @@ from bert_repro.configs import OnnxConfig
 from bert_repro.configs.publishing import ONNX_FILES
 from bert_repro.errors import UserError
 from bert_repro.hub.model_files import load_config
-from bert_repro.inference.onnx_scores import DevScorer, Scores, open_graph
+from bert_repro.inference.onnx_scores import DevScorer, DevScores, open_graph
 from bert_repro.training.model_loading import load_pretrained
 from bert_repro.utils.digests import file_digest
 from bert_repro.utils.files import atomic_path, write_json
@@ -116,7 +116,7 @@ def _describe(model: "PreTrainedModel", path: Path, dtype: str, scorer: DevScore
     return entry | ({"scores": scorer.scores(open_graph(path))} if scorer else {})
 
 
-def _log(path: Path, dtype: str, entry: dict[str, Any], expected: Scores) -> None:
+def _log(path: Path, dtype: str, entry: dict[str, Any], expected: DevScores) -> None:
     logger.info(
         "%s: %s, %.1f MB, largest difference to PyTorch %.1e",
         path,
@@ -132,7 +132,9 @@ def _log(path: Path, dtype: str, entry: dict[str, Any], expected: Scores) -> Non
         logger.info("%s: %s, %d rows: %s", path, split, scores["rows_scored"], ", ".join(shown))
 
 
-def _write_report(model: "PreTrainedModel", files: dict[str, Path], entries: dict[str, Any], expected: Scores) -> None:
+def _write_report(
+    model: "PreTrainedModel", files: dict[str, Path], entries: dict[str, Any], expected: DevScores
+) -> None:
     """Writes report.json beside the files; what an earlier export wrote there stays in it while its files do."""
     folder = next(iter(files.values())).parent
     report = folder / REPORT

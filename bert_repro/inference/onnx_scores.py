@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedModel
 
-Run = Callable[..., Any]
+Forward = Callable[..., Any]
 """A model, or an ONNX file in its place: named int64 tensors in, an object with its outputs as float tensors out."""
-Scores = dict[str, dict[str, Any]]
+DevScores = dict[str, dict[str, Any]]
 """Split -> `metrics` and `rows_scored`."""
 _CONFIGS: dict[str, type[FinetuningConfig]] = {
     "ForSequenceClassification": GlueConfig,
@@ -45,7 +45,7 @@ _CONFIGS: dict[str, type[FinetuningConfig]] = {
 _OF_THE_DATA = ("data", "task")  # groups of settings that say how texts are read
 
 
-def open_graph(path: Path) -> Run:
+def open_graph(path: Path) -> Forward:
     """Opens an ONNX file on the CPU."""
     import onnxruntime
 
@@ -82,7 +82,7 @@ class DevScorer:
             examples = split.select(range(min(config.max_eval_samples or len(split), len(split))))
             self._splits[name] = examples, encode(self._task, examples, self._tokenizer, settings.max_seq_length)
 
-    def scores(self, run: Run) -> Scores:
+    def scores(self, run: Forward) -> DevScores:
         """Scores a model, or an ONNX file, on every split."""
         found = {}
         for name, (examples, features) in self._splits.items():
@@ -91,7 +91,7 @@ class DevScorer:
         return found
 
     @torch.no_grad()
-    def _outputs(self, run: Run, features: "datasets.Dataset") -> Iterator[FloatArray]:
+    def _outputs(self, run: Forward, features: "datasets.Dataset") -> Iterator[FloatArray]:
         for row in features:
             inputs = {key: value for key, value in row.items() if key != "labels"}
             batch = self._task.collate([inputs], pad_token_id=self._tokenizer.pad_token_id, packing=False)

@@ -12,7 +12,7 @@ from bert_repro.configs import current_names
 from bert_repro.errors import UserError
 from bert_repro.paper_results import FIGURE_5_KEY, FIGURE_5_ROWS, TABLE_KEYS, TABLES, Column, TableEntry
 from bert_repro.reproduction.run_store import CURVE_FILE, EXAMPLES_FILE
-from bert_repro.reproduction.statistics import FloatArray, total_score
+from bert_repro.reproduction.statistics import Float64Array, total_score
 from bert_repro.results import RunResults, read_results
 from bert_repro.utils.files import RESULTS
 from bert_repro.utils.readers import read_json_object, shown
@@ -37,7 +37,7 @@ class FinishedRun:
     size_preset: str
     entries: tuple[TableEntry, ...] = ()
     pretraining: str | None = None
-    examples: Mapping[str, Mapping[str, FloatArray]] = field(default_factory=dict)
+    examples: Mapping[str, Mapping[str, Float64Array]] = field(default_factory=dict)
     curve: Mapping[str, Any] | None = None
 
     @property
@@ -88,7 +88,7 @@ class FinishedRun:
         """Returns its score in a column: a fraction, or a perplexity."""
         return float(self.split(column)["metrics"][column.metric])
 
-    def example_scores(self, column: Column) -> FloatArray | None:
+    def example_scores(self, column: Column) -> Float64Array | None:
         """Returns the scores of a column's examples, (N,) or for entity F1 (N, 3); None where the run has none."""
         return None if self.is_pretraining else self.examples.get(self.split_name(column), {}).get(column.metric)
 
@@ -173,7 +173,7 @@ def _check_score(path: Path, run: FinishedRun, entry: TableEntry) -> None:
             )
 
 
-def _examples(path: Path) -> dict[str, dict[str, FloatArray]]:
+def _examples(path: Path) -> dict[str, dict[str, Float64Array]]:
     if not path.exists():
         return {}
     try:

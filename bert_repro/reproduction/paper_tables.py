@@ -10,7 +10,7 @@ from typing import Any
 from bert_repro.paper_results import FIGURE_5, FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
 from bert_repro.reproduction.collect import FinishedRun
 from bert_repro.reproduction.conditions import named_settings, no_difference
-from bert_repro.reproduction.statistics import Comparison, FloatArray, compare, interval, resampled_scores
+from bert_repro.reproduction.statistics import Comparison, Float64Array, compare, interval, resampled_scores
 
 BASELINES: Mapping[str, str] = {
     "1": "BERT-base",
@@ -163,7 +163,7 @@ class AllResults:
         for run in runs:
             for entry in run.entries:
                 self._entries.setdefault((run.size_preset, entry), []).append(run)
-        self._resampled: dict[tuple[str, str, str], FloatArray] = {}
+        self._resampled: dict[tuple[str, str, str], Float64Array] = {}
 
     @cached_property
     def tables(self) -> list[ResultsTable]:
@@ -270,7 +270,7 @@ class AllResults:
             return min(sizes, key=lambda name: sizes[name], default=None)
         return BASELINES[key] if BASELINES[key] in run else None
 
-    def _by_seed(self, ours: OurNumber) -> dict[int, tuple[float, FloatArray]] | None:
+    def _by_seed(self, ours: OurNumber) -> dict[int, tuple[float, Float64Array]] | None:
         """Seed -> score and its resamples; None where a run has no scores of examples, or they differ in number."""
         found = {}
         for run in ours.runs:

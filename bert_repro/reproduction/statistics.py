@@ -24,7 +24,7 @@ SEED = 20181011
 _SCALE = 100_000  # Scores have five digits: as whole numbers their sums are exact, on every machine.
 _AT_ONCE = 250  # resamples
 
-FloatArray = npt.NDArray[np.float64]
+Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Comparison:
     paired_seeds: bool
 
 
-def resampled_scores(examples: FloatArray) -> FloatArray:
+def resampled_scores(examples: Float64Array) -> Float64Array:
     """A run's score on each resampled dev set; the same sets for every run with as many examples.
 
     Args:
@@ -59,12 +59,12 @@ def resampled_scores(examples: FloatArray) -> FloatArray:
     parts = [weights[start : start + _AT_ONCE].astype(np.float64) @ integers for start in range(0, RESAMPLES, _AT_ONCE)]
     sums = np.concatenate(parts)
     if examples.ndim == 1:
-        means: FloatArray = sums[:, 0] / (_SCALE * len(examples))
+        means: Float64Array = sums[:, 0] / (_SCALE * len(examples))
         return means
     return _entity_f1(sums)
 
 
-def total_score(scores: FloatArray) -> FloatArray:
+def total_score(scores: Float64Array) -> Float64Array:
     """The score of each run from those of its examples.
 
     Args:
@@ -74,18 +74,18 @@ def total_score(scores: FloatArray) -> FloatArray:
         (n,) means, or entity F1; 0 where nothing is predicted and nothing there.
     """
     if scores.ndim == 2:
-        means: FloatArray = scores.mean(axis=1)
+        means: Float64Array = scores.mean(axis=1)
         return means
     return _entity_f1(scores.sum(axis=1))
 
 
-def _entity_f1(counts: FloatArray) -> FloatArray:
+def _entity_f1(counts: Float64Array) -> Float64Array:
     right, predicted, true = counts.T
-    score: FloatArray = np.divide(2 * right, predicted + true, out=np.zeros(len(counts)), where=predicted + true > 0)
+    score: Float64Array = np.divide(2 * right, predicted + true, out=np.zeros(len(counts)), where=predicted + true > 0)
     return score
 
 
-def interval(scores: Sequence[float], resampled: Sequence[FloatArray]) -> tuple[float, float]:
+def interval(scores: Sequence[float], resampled: Sequence[Float64Array]) -> tuple[float, float]:
     """The interval around the mean over seeds.
 
     Args:
@@ -98,7 +98,7 @@ def interval(scores: Sequence[float], resampled: Sequence[FloatArray]) -> tuple[
     return _ends(np.mean(resampled, axis=0) + _seed_part(np.array(scores), _draws_of_seeds(len(scores), 0)))
 
 
-def compare(row: dict[int, tuple[float, FloatArray]], baseline: dict[int, tuple[float, FloatArray]]) -> Comparison:
+def compare(row: dict[int, tuple[float, Float64Array]], baseline: dict[int, tuple[float, Float64Array]]) -> Comparison:
     """Tests a row against the baseline.
 
     Args:
@@ -126,16 +126,16 @@ def compare(row: dict[int, tuple[float, FloatArray]], baseline: dict[int, tuple[
     return Comparison(difference, *_ends(resampled), p_value, paired)
 
 
-def _mean_score(row: dict[int, tuple[float, FloatArray]]) -> float:
+def _mean_score(row: dict[int, tuple[float, Float64Array]]) -> float:
     return float(np.mean([score for score, _ in row.values()]))
 
 
-def _mean_resampled(row: dict[int, tuple[float, FloatArray]]) -> FloatArray:
-    mean: FloatArray = np.mean([resampled for _, resampled in row.values()], axis=0)
+def _mean_resampled(row: dict[int, tuple[float, Float64Array]]) -> Float64Array:
+    mean: Float64Array = np.mean([resampled for _, resampled in row.values()], axis=0)
     return mean
 
 
-def _seed_part(scores: FloatArray, draws: npt.NDArray[np.int64]) -> FloatArray:
+def _seed_part(scores: Float64Array, draws: npt.NDArray[np.int64]) -> Float64Array:
     """How far the mean of drawn seeds is from the mean of all, widened for their small number; (R,)."""
     from scipy.stats import norm, t
 
@@ -144,11 +144,11 @@ def _seed_part(scores: FloatArray, draws: npt.NDArray[np.int64]) -> FloatArray:
     tail = (1 + CONFIDENCE) / 2
     few = len(scores) / (len(scores) - 1)
     widened = np.sqrt(few) * t.ppf(tail, len(scores) - 1) / norm.ppf(tail)
-    part: FloatArray = widened * (scores - scores.mean())[draws].mean(axis=1)
+    part: Float64Array = widened * (scores - scores.mean())[draws].mean(axis=1)
     return part
 
 
-def _ends(resampled: FloatArray) -> tuple[float, float]:
+def _ends(resampled: Float64Array) -> tuple[float, float]:
     low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bert_repro.errors import UserError
 from bert_repro.utils.files import atomic_file
+from bert_repro.utils.ragged import Int64Array
 from bert_repro.utils.tables import read_table
 
 MOST_LABELS = 50
@@ -23,7 +24,6 @@ MOST_LABELS = 50
 ERRORS = 100
 CALIBRATION_BINS = 15
 
-IntArray = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
 
@@ -83,7 +83,7 @@ def require_first_rows(path: Path, found: Sequence[str], expected: Sequence[str]
         )
 
 
-def label_details(predictions: IntArray, references: IntArray, names: Sequence[str]) -> dict[str, Any]:
+def label_details(predictions: Int64Array, references: Int64Array, names: Sequence[str]) -> dict[str, Any]:
     """Scores each label of rows that have one label.
 
     Args:

@@ -78,11 +78,11 @@ class ParallelModel:
         model: not yet wrapped; sharded in place where there are shards.
         shard: whether each device keeps only its share of weights, gradients and optimizer state. One device keeps all.
         compile_options: of `torch.compile`; None does not compile.
-        count_right: makes `wrapped` a `TrainingForward`.
+        count_right: what is counted beside the losses.
 
     Attributes:
         model: whose parameters train.
-        wrapped: what a training step calls: a `TrainingForward`, or without `count_right` the model.
+        wrapped: what a training step calls: a `TrainingForward`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ParallelModel:
         *,
         shard: bool,
         compile_options: dict[str, Any] | None = None,
-        count_right: CountRight | None = None,
+        count_right: CountRight = count_nothing,
     ) -> None:
         self.accelerator = accelerator
         self._compiles = compile_options is not None
@@ -104,7 +104,7 @@ class ParallelModel:
         self._on_xla = accelerator.device.type == "xla"
         self._empty = _empty_copy(model) if self.is_sharded or self._on_xla else None
         self.model = to_xla(model, accelerator.device) if self._on_xla else model.to(accelerator.device)
-        self.wrapped: nn.Module = self.model if count_right is None else TrainingForward(self.model, count_right)
+        self.wrapped: nn.Module = TrainingForward(self.model, count_right)
         self._graphs_before = self._graphs_of_process()
         if self.is_sharded:
             _shard(self.model, accelerator, compile_options)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.tasks.squad.windows import IntArray, Passage, fullest_windows
+from bert_repro.tasks.squad.windows import Passage, fullest_windows
+from bert_repro.utils.ragged import Int64Array
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -148,12 +149,12 @@ class Candidates:
         end_scores: score of the last piece as an end.
     """
 
-    first: IntArray
-    last: IntArray
+    first: Int64Array
+    last: Int64Array
     start_scores: Float64Array
     end_scores: Float64Array
 
-    def columns(self) -> tuple[IntArray, IntArray, Float64Array, Float64Array]:
+    def columns(self) -> tuple[Int64Array, Int64Array, Float64Array, Float64Array]:
         """Returns the four arrays."""
         return self.first, self.last, self.start_scores, self.end_scores
 

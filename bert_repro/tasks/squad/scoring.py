@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bert_repro")
 
-FloatArray = npt.NDArray[np.float64]
+Float64Array = npt.NDArray[np.float64]
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
@@ -81,12 +81,12 @@ class QuestionScores:
         is_answered: whether the text is not empty, (N,).
     """
 
-    exact_match: FloatArray
-    f1: FloatArray
+    exact_match: Float64Array
+    f1: Float64Array
     has_answer: npt.NDArray[np.bool_]
     is_answered: npt.NDArray[np.bool_]
 
-    def at(self, null_odds: FloatArray, threshold: float) -> "QuestionScores":
+    def at(self, null_odds: Float64Array, threshold: float) -> "QuestionScores":
         """Returns the scores when a question is left unanswered where its null odds exceed the threshold."""
         null = null_odds > threshold
         right = (~self.has_answer).astype(np.float64)
@@ -125,7 +125,7 @@ def score_questions(texts: Sequence[str], answers: Sequence[Sequence[str]], *, u
     return QuestionScores(exact, f1, has_answer, np.array([bool(text) for text in texts]))
 
 
-def best_threshold(scores: FloatArray, questions: QuestionScores, null_odds: FloatArray) -> tuple[float, float]:
+def best_threshold(scores: Float64Array, questions: QuestionScores, null_odds: Float64Array) -> tuple[float, float]:
     """Finds the threshold on the null odds with the best mean score, as the v2.0 script does.
 
     Beginning with no question answered, questions are answered in the order of their null odds. The first threshold
@@ -148,7 +148,7 @@ def best_threshold(scores: FloatArray, questions: QuestionScores, null_odds: Flo
     return float(sums[place] / len(scores)), float(null_odds[order[place - 1]]) if place else 0.0
 
 
-def threshold_report(questions: QuestionScores, null_odds: FloatArray) -> dict[str, float]:
+def threshold_report(questions: QuestionScores, null_odds: Float64Array) -> dict[str, float]:
     """Returns best exact match and F1 over all thresholds, with the thresholds that reach them."""
     best_exact, exact_at = best_threshold(questions.exact_match, questions, null_odds)
     best_f1, f1_at = best_threshold(questions.f1, questions, null_odds)
@@ -160,7 +160,7 @@ def threshold_report(questions: QuestionScores, null_odds: FloatArray) -> dict[s
     }
 
 
-def scores_at_threshold(questions: QuestionScores, null_odds: FloatArray, threshold: float) -> dict[str, float]:
+def scores_at_threshold(questions: QuestionScores, null_odds: Float64Array, threshold: float) -> dict[str, float]:
     """Returns the scores of v2.0 at a threshold, at 0 and at the best thresholds.
 
     Args:
@@ -243,7 +243,7 @@ def by_id(dataset: "datasets.Dataset", values: Sequence[Any]) -> Mapping[str, An
     return dict(zip(dataset["id"], values, strict=True))
 
 
-def _mean(values: FloatArray) -> float:
+def _mean(values: Float64Array) -> float:
     # Summed one after another, as the scripts do, so that not even the last digit differs.
     total: float = sum(values.tolist())
     return total / len(values)

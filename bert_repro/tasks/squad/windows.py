@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bert_repro.tasks.encoding import token_ids
+from bert_repro.utils.ragged import Int64Array
 
 if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
 
-IntArray = npt.NDArray[np.int64]
 NO_ANSWER = (0, 0)
 """Target of a window without the full answer: [CLS]."""
 UNFOUND = (-1, -1)
@@ -38,12 +37,12 @@ class Passage:
     """
 
     context: str
-    ids: IntArray
+    ids: Int64Array
     pieces: Sequence[str]
-    starts: IntArray
-    ends: IntArray
-    words: IntArray
-    word_of: IntArray
+    starts: Int64Array
+    ends: Int64Array
+    words: Int64Array
+    word_of: Int64Array
 
     def words_between(self, first: int, last: int) -> list[str]:
         """Returns the whitespace words from that of piece `first` to that of piece `last`."""
@@ -118,7 +117,7 @@ def window_spans(length: int, room: int, stride: int) -> list[tuple[int, int]]:
     return spans
 
 
-def fullest_windows(spans: Sequence[tuple[int, int]], length: int) -> IntArray:
+def fullest_windows(spans: Sequence[tuple[int, int]], length: int) -> Int64Array:
     """Finds for each piece the window in which it has most context, the first of equals.
 
     Context is min(left, right) + 0.01 x window length.

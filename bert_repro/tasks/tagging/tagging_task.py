@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bert_repro")
 
-SPECIAL_TOKENS = 2  # [CLS] and [SEP]
+_NUM_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
 
 HUB_DATASET, HUB_REVISION = "eriktks/conll2003", "refs/convert/parquet"
 TYPES = ("PER", "ORG", "LOC", "MISC")
@@ -114,7 +114,7 @@ class TaggingTask(Task):
             its last tokens, never its tag.
         """
         cls, sep = special_ids(tokenizer)
-        room = max_seq_length - SPECIAL_TOKENS
+        room = max_seq_length - _NUM_SPECIAL_TOKENS
         pieces = word_pieces(examples["words"], tokenizer)
         tags = list(chain.from_iterable(examples.get("tags", [])))
         numbers = examples.get("document", range(len(pieces)))
