@@ -315,8 +315,8 @@ class FinetuningSource:
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """See `BatchSource.load`; there is one group."""
         rows = rows_of(self.features, ids)
-        inputs = self.model_inputs(self.features, ids, rows)
-        return MicroBatch(inputs, self._count(ids), sum(row["length"] for row in rows))
+        counts, tokens = self._count(ids), sum(row["length"] for row in rows)
+        return MicroBatch(self.model_inputs(self.features, ids, rows), counts, tokens)
 
     def totals(self, ids: Ids, group: int) -> dict[str, int]:
         """See `BatchSource.totals`; reads rows, so where there are loader processes, they do."""

@@ -23,7 +23,7 @@ from bert_repro.results import RunResults
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Predictions, Task
 from bert_repro.training import adapters, run
-from bert_repro.training.batches import Ids, batch_sizes
+from bert_repro.training.batches import Ids, batch_sizes, output_rows
 from bert_repro.training.checkpoint import BestModel
 from bert_repro.training.model_loading import load_model, require_vocabulary
 from bert_repro.training.optimizer import freeze
@@ -355,7 +355,7 @@ class Predictor:
         batch = self.model_inputs(features, rows, chosen)
         with self.accelerator.autocast():
             output = model(**send_to_device(batch, self.accelerator.device))
-        outputs = self.task.feature_outputs(output, [row["length"] for row in chosen])
+        outputs = output_rows(output, [row["length"] for row in chosen])
         columns = self.task.label_columns(model.config.id2label) if self.task.label_names else None
         for row, array in zip(rows, outputs, strict=True):
             yield int(row), array if columns is None else array[..., columns]

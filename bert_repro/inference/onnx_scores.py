@@ -27,6 +27,7 @@ from bert_repro.finetuning.data import encode, load_splits
 from bert_repro.results import read_results
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Task
+from bert_repro.training.batches import output_rows
 
 if TYPE_CHECKING:
     import datasets
@@ -95,7 +96,7 @@ class DevScorer:
         for row in features:
             inputs = {key: value for key, value in row.items() if key != "labels"}
             batch = self._task.collate([inputs], pad_token_id=self._tokenizer.pad_token_id, packing=False)
-            (array,) = self._task.feature_outputs(run(**batch), [row["length"]])
+            (array,) = output_rows(run(**batch), [row["length"]])
             yield array if self._columns is None else array[..., self._columns]
 
 

@@ -3,7 +3,7 @@
 The way of a split, one method per arrow:
 
     load -> dataset (a row per example) -> encode_batch -> features (a row per model input) -> collate -> the model
-    -> feature_outputs (an array per feature) -> postprocess -> predictions (a value per example) -> score, write.
+    -> an array per feature -> postprocess -> predictions (a value per example) -> score, write.
 
 A sentence pair is one example and one feature with one sequence; a question over a long passage is one example with
 several features; an example with four choices is one feature with four sequences. So only `encode_batch` decides how
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import UserError
-from bert_repro.tasks import encoding, metrics
+from bert_repro.tasks import encoding
 
 if TYPE_CHECKING:
     import datasets
@@ -216,18 +216,6 @@ class Task(ABC):
         """
         return np.ones(len(features), dtype=np.int64)
 
-    def feature_outputs(self, output: Any, lengths: Sequence[int]) -> list[FloatArray]:
-        """Takes a batch's output apart.
-
-        Args:
-            output: what the head returned for a batch of `collate`.
-            lengths: tokens of each feature in the batch.
-
-        Returns:
-            One array per feature: here its row of `logits`.
-        """
-        return list(output.logits.detach().float().cpu().numpy())
-
     @abstractmethod
     def postprocess(
         self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
@@ -237,8 +225,8 @@ class Task(ABC):
         Args:
             dataset: the split.
             features: its features.
-            outputs: what `feature_outputs` gave for each feature, in order, with the last axis in the order of
-                `label_names` (see `label_columns`).
+            outputs: what `bert_repro.training.batches.output_rows` gave for each feature, in order, with the last axis
+                in the order of `label_names` (see `label_columns`).
 
         Raises:
             NonFiniteError: an output is not finite.
@@ -258,7 +246,7 @@ class Task(ABC):
 
     def load_metric(self, **options: Any) -> "evaluate.Metric":
         """Makes the object of `evaluate` that scores the task; see `bert_repro.tasks.metrics.load_metric`."""
-        from bert_repro.tasks.metric_objects import Scores  # `evaluate` takes seconds to import
+        from bert_repro.tasks.metrics import Scores  # `evaluate` takes seconds to import
 
         return Scores(self.metrics, **options)
 
@@ -277,7 +265,7 @@ class Task(ABC):
 
         One prediction alone shows nothing.
         """
-        return len(dataset) > 1 and metrics.is_constant(predictions["prediction"])
+        return len(dataset) > 1 and is_constant(predictions["prediction"])
 
     def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
         """Scores every example of a split from the predictions that a run wrote, for paired statistics.
@@ -352,3 +340,9 @@ class Task(ABC):
         if sorted(found) != sorted(wanted) or len(set(found)) < len(found):
             raise UserError(f"--model_name_or_path: {difference}; name a model fine-tuned for it, or add --do_train")
         return [found.index(name) for name in wanted]
+
+
+def is_constant(values: npt.ArrayLike) -> bool:
+    """Returns whether all values are equal: the mark of a degenerate run when they are predictions."""
+    array = np.asarray(values)
+    return bool((array == array[:1]).all())

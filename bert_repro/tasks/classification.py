@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import NonFiniteError
-from bert_repro.tasks import metrics
-from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
+from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task, is_constant
 from bert_repro.tasks.encoding import encoded_texts
 from bert_repro.tasks.predictions import (
     calibration_details,
@@ -25,7 +24,7 @@ from bert_repro.tasks.predictions import (
     write_json_lines,
     write_prediction_rows,
 )
-from bert_repro.tasks.splits import from_hub, present_files, without_placeholder_labels
+from bert_repro.tasks.splits import from_hub, no_such_file, without_placeholder_labels
 from bert_repro.utils.readers import shown
 from bert_repro.utils.tables import read_tsv
 
@@ -75,12 +74,13 @@ class ClassificationTask(Task):
 
         from bert_repro.training.batches import collate_features
 
-        batch = collate_features(
+        labels = {}
+        if "labels" in features[0]:
+            labels["labels"] = torch.tensor([feature["labels"] for feature in features])
+        inputs = collate_features(
             features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
         )
-        if "labels" in features[0]:
-            batch["labels"] = torch.tensor([feature["labels"] for feature in features])
-        return batch
+        return inputs | labels
 
     def postprocess(
         self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
@@ -94,7 +94,7 @@ class ClassificationTask(Task):
         Spread is the standard deviation. Labels that are all equal ask for a constant.
         """
         labels = np.asarray(dataset["label"][:])
-        if metrics.is_constant(labels):
+        if is_constant(labels):
             return False
         if self.number_range is None:
             return super().is_degenerate(predictions, dataset)
@@ -272,8 +272,10 @@ class GlueTask(ClassificationTask):
             found = from_hub(GLUE_DATASET, splits, name=self.name)
             return {split: without_placeholder_labels(dataset) for split, dataset in found.items()}
         paths = {split: self._folder(data_dir) / self.files[split].name for split in splits}
-        fix = f"--data_dir is the folder that holds the official {self.title}/"
-        return {split: self._read(split, path) for split, path in present_files(paths, fix).items()}
+        found = {split: self._read(split, path) for split, path in paths.items() if path.is_file()}
+        if not found:
+            raise no_such_file(paths, f"--data_dir is the folder that holds the official {self.title}/")
+        return found
 
     def data_files(self, data_dir: Path) -> list[Path]:
         """See `Task.data_files`."""

@@ -29,7 +29,7 @@ from bert_repro.tasks.splits import (
     CustomFiles,
     custom_title,
     from_hub,
-    present_files,
+    no_such_file,
     short_row,
     without_placeholder_labels,
 )
@@ -100,8 +100,10 @@ class SwagTask(Task):
             found = from_hub(HUB_DATASET, splits, name=HUB_CONFIG)
             return {split: _numbered(without_placeholder_labels(dataset)) for split, dataset in found.items()}
         paths = {split: data_dir / FILES[split] for split in splits}
-        present = present_files(paths, "--data_dir is the folder that holds SWAG's official CSV files")
-        return {split: self._read(split, path) for split, path in present.items()}
+        found = {split: self._read(split, path) for split, path in paths.items() if path.is_file()}
+        if not found:
+            raise no_such_file(paths, "--data_dir is the folder that holds SWAG's official CSV files")
+        return found
 
     def data_files(self, data_dir: Path) -> list[Path]:
         """See `Task.data_files`."""

@@ -22,20 +22,9 @@ Read = Callable[[str, Path], "datasets.Dataset"]
 """Reads the file of a split."""
 
 
-def present_files(paths: Mapping[str, Path], fix: str) -> dict[str, Path]:
-    """Returns the files that are there, by split.
-
-    Args:
-        paths: the official file of each split.
-        fix: what `--data_dir` must hold, for the message.
-
-    Raises:
-        UserError: none is there.
-    """
-    present = {split: path for split, path in paths.items() if path.is_file()}
-    if not present:
-        raise UserError(f"{' and '.join(map(str, paths.values()))}: no such file; {fix}")
-    return present
+def no_such_file(paths: Mapping[str, Path], fix: str) -> UserError:
+    """Returns the error where none of a task's official files is there; `fix` says what `--data_dir` must hold."""
+    return UserError(f"{' and '.join(map(str, paths.values()))}: no such file; {fix}")
 
 
 @dataclass(frozen=True)

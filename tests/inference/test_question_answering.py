@@ -13,6 +13,7 @@ from bert_repro.errors import UserError
 from bert_repro.finetuning.data import encode
 from bert_repro.inference.pipelines import ExtractiveQuestionAnsweringPipeline
 from bert_repro.tasks.squad.squad_task import SQUAD, SQUAD_V2
+from bert_repro.training.batches import output_rows
 
 WORDS = "where did she work ? marie curie worked in paris , france . a film that never lets you go slow ##ly".split()
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -66,7 +67,7 @@ def test_it_answers_as_run_squad_does(answer, folder):
         for row in features:
             batch = task.collate([{k: v for k, v in row.items() if k != "labels"}], pad_token_id=0, packing=False)
             with torch.no_grad():
-                outputs += task.feature_outputs(model(**batch), [row["length"]])
+                outputs += output_rows(model(**batch), [row["length"]])
         predictions = task.postprocess(dataset, features, outputs)
         inputs = [
             dict(zip(("question", "context"), pair, strict=True))

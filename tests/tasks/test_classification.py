@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.finetuning.data import encode
 from bert_repro.tasks.glue.glue_tasks import COLA, MNLI, MRPC, RTE, STSB
+from bert_repro.training.batches import output_rows
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, CLS, SEP = 0, 2, 3
@@ -105,7 +106,7 @@ def test_from_model_output_to_scores(tokenizer):
     dataset = pairs([(1, 1), (2, 2), (3, 3), (4, 4)], label=[1, 1, 0, 0])
     features = encode(MRPC, dataset, tokenizer, 16)
     logits = torch.tensor([[0.0, 2.0], [1.0, 0.0], [0.0, 1.0], [3.0, 1.0]], requires_grad=True)
-    outputs = MRPC.feature_outputs(SimpleNamespace(logits=logits), features["length"][:])
+    outputs = output_rows(SimpleNamespace(logits=logits), features["length"][:])
     predictions = MRPC.postprocess(dataset, features, outputs)
     assert predictions["prediction"].tolist() == [1, 0, 1, 0]
     assert predictions["probabilities"][0, 1] == pytest.approx(1 / (1 + np.exp(-2.0)))

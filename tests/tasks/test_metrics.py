@@ -9,7 +9,8 @@ import pytest
 
 from bert_repro.errors import NonFiniteError
 from bert_repro.tasks import TASKS, metrics
-from bert_repro.tasks.metric_objects import Scores
+from bert_repro.tasks.base import is_constant
+from bert_repro.tasks.metrics import Scores
 
 
 def test_accuracy_is_the_share_of_equal_labels():
@@ -127,7 +128,7 @@ def test_golden_scores_cover_glues_correlations():
 
 
 def test_is_constant():
-    assert metrics.is_constant([2, 2, 2]) and not metrics.is_constant([2.0, 2.0, 2.5])
+    assert is_constant([2, 2, 2]) and not is_constant([2.0, 2.0, 2.5])
 
 
 @pytest.mark.parametrize("name", metrics.METRICS)

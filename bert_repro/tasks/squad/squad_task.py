@@ -237,13 +237,6 @@ class SquadTask(Task):
         mask[0] = self.unanswerable
         return mask
 
-    def feature_outputs(self, output: Any, lengths: Sequence[int]) -> list[FloatArray]:
-        """Returns start and end score of every token of each window, (length, 2)."""
-        scores = np.stack(
-            [logits.detach().float().cpu().numpy() for logits in (output.start_logits, output.end_logits)]
-        )
-        return [scores[:, row, :length].T.copy() for row, length in enumerate(lengths)]
-
     def postprocess(
         self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
     ) -> Predictions:
@@ -300,7 +293,7 @@ class SquadTask(Task):
 
     def load_metric(self, **options: Any) -> "evaluate.Metric":
         """See `Task.load_metric`; the inputs are those of the Hub's `squad` and `squad_v2`."""
-        from bert_repro.tasks.metric_objects import Squad, SquadV2
+        from bert_repro.tasks.metrics import Squad, SquadV2
 
         return SquadV2(**options) if self.unanswerable else Squad(**options)
 

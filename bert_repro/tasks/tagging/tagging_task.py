@@ -29,7 +29,7 @@ from bert_repro.tasks.predictions import (
     surest_errors,
     write_json_lines,
 )
-from bert_repro.tasks.splits import from_hub, present_files
+from bert_repro.tasks.splits import from_hub, no_such_file
 from bert_repro.tasks.tagging import tagged_text
 from bert_repro.tasks.tagging.tagged_text import (
     ENTITY_TAG,
@@ -164,13 +164,6 @@ class TaggingTask(Task):
     def loss_items(self, features: Sequence[Feature]) -> npt.NDArray[np.int64]:
         """Returns the words tagged in each window."""
         return np.array([len(feature["places"]) for feature in features], dtype=np.int64)
-
-    def feature_outputs(self, output: Any, lengths: Sequence[int]) -> list[FloatArray]:
-        """Returns the logits of each window's tokens, (length, tags)."""
-        logits: FloatArray = output.logits.detach().float().cpu().numpy()
-        if len(logits) == len(lengths):
-            return [row[:length] for row, length in zip(logits, lengths, strict=True)]
-        return np.split(logits[0], np.cumsum(lengths)[:-1])
 
     def postprocess(
         self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
@@ -329,8 +322,12 @@ class Conll2003Task(TaggingTask):
             names = {"tokens": "words", "ner_tags": "tags"}
             return {split: dataset.select_columns([*names]).rename_columns(names) for split, dataset in found.items()}
         paths = {split: data_dir / FILES[split] for split in splits}
-        fix = "--data_dir is the folder that holds the official eng.train, eng.testa and eng.testb"
-        return {split: self._read(split, path) for split, path in present_files(paths, fix).items()}
+        found = {split: self._read(split, path) for split, path in paths.items() if path.is_file()}
+        if not found:
+            raise no_such_file(
+                paths, "--data_dir is the folder that holds the official eng.train, eng.testa and eng.testb"
+            )
+        return found
 
     def data_files(self, data_dir: Path) -> list[Path]:
         """See `Task.data_files`; the test set is labelled and scored too."""

@@ -17,6 +17,7 @@ from bert_repro.finetuning.data import encode
 from bert_repro.tasks import metrics
 from bert_repro.tasks.tagging.tagged_text import TokenizedDocument, read_tagged_text, to_bio, windows
 from bert_repro.tasks.tagging.tagging_task import CONLL2003, TAGS
+from bert_repro.training.batches import output_rows
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 PAD, UNK, CLS, SEP = 0, 1, 2, 3
@@ -227,7 +228,7 @@ def test_from_logits_to_tags_of_sentences(tokenizer, packing):
     labels = batch["labels"]
     logits = torch.nn.functional.one_hot(labels.clamp(min=0), 9).float()
     logits[labels == -100] = torch.nan  # what is between the words' first tokens plays no part
-    outputs = CONLL2003.feature_outputs(SimpleNamespace(logits=logits), features["length"][:])
+    outputs = output_rows(SimpleNamespace(logits=logits), features["length"][:])
     predictions = CONLL2003.postprocess(sentences, features, outputs)
     assert predictions["prediction"] == [["B-PER", "I-PER"], ["O"], ["I-ORG"]]
     assert CONLL2003.score(predictions, sentences) == {"entity_f1": 1.0}
