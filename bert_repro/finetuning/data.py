@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from bert_repro.configs import FinetuningConfig
 from bert_repro.corpus.tokenizer import tokenizer_fingerprint
 from bert_repro.errors import UserError
 from bert_repro.finetuning.feature_based import FeatureCache
-from bert_repro.tasks.base import FloatArray, Task
+from bert_repro.tasks.base import Task
 from bert_repro.tasks.encoding import require_length
 from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step, even_passes
 from bert_repro.utils.digests import is_sealed, seal
@@ -367,12 +367,6 @@ def content_digest(features: "datasets.Dataset") -> str:
 def _plain_bytes(column: Any) -> bytes:
     values = column.to_numpy(zero_copy_only=False)
     return repr(values.tolist()).encode() if values.dtype == object else np.ascontiguousarray(values).tobytes()
-
-
-def in_order(pairs: Iterable[tuple[int, FloatArray]]) -> list[FloatArray]:
-    """Returns outputs by the number of their row."""
-    by_row = dict(pairs)
-    return [by_row[row] for row in sorted(by_row)]
 
 
 @contextmanager

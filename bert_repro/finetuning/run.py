@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,14 @@ from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.errors import UserError
 from bert_repro.finetuning import data
-from bert_repro.finetuning.data import FinetuningSource, ModelInputs, Split, SplitCache, SplitReader, rows_of
+from bert_repro.finetuning.data import FinetuningSource, ModelInputs, Split, SplitCache, SplitReader
 from bert_repro.finetuning.feature_based import FeatureCache, model_changes
 from bert_repro.models import modeling_bert_repro
 from bert_repro.results import RunResults
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Predictions, Task
 from bert_repro.training import adapters, run
-from bert_repro.training.batches import Ids, batch_sizes, output_rows
+from bert_repro.training.batches import Ids, batch_sizes
 from bert_repro.training.checkpoint import BestModel
 from bert_repro.training.model_loading import load_model, require_vocabulary
 from bert_repro.training.optimizer import freeze
@@ -135,9 +135,8 @@ class FinetuningRun:
             with accelerator.main_process_first():
                 for split in splits.read.values():
                     self.feature_cache.load(split.features)
-        self.model_inputs = ModelInputs(
-            config, self.task, tokenizer.pad_token_id, accelerator.device, self.feature_cache
-        )
+        device, pad = accelerator.device, tokenizer.pad_token_id
+        self.model_inputs = ModelInputs(config, self.task, pad, device, self.feature_cache)
         self.predictor = Predictor(config, self.task, tokenizer, accelerator, self.model_inputs)
 
     def train(self) -> dict[str, Any]:
@@ -191,12 +190,7 @@ class FinetuningRun:
         config = self.config
         if config.early_stopping_patience is None and not config.load_best_model_at_end:
             return None
-        return BestModel(
-            Path(config.output_dir),
-            self.task.primary_metric,
-            patience=config.early_stopping_patience,
-            keep_weights=True,
-        )
+        return BestModel(Path(config.output_dir), self.task.primary_metric, patience=config.early_stopping_patience)
 
     def evaluate_all(self) -> dict[str, Any]:
         """Scores every evaluation split; a missing one is reported as missing."""
@@ -342,16 +336,16 @@ class Predictor:
         batches = np.array_split(rows, math.ceil(len(rows) / self.config.per_device_eval_batch_size))
         model.eval()
         if self.accelerator.device.type == "xla":
-            return data.in_order(pair for batch in batches for pair in self._forward(model, features, batch))
+            return _in_order(pair for batch in batches for pair in self._forward(model, features, batch))
         processes = self.accelerator.num_processes
         # Every process of a sharded model runs as many forward passes, so some process repeats a batch.
         batches += batches[:1] * (-len(batches) % processes)
         mine = batches[self.accelerator.process_index :: processes]
-        return data.in_order(gather_object([pair for batch in mine for pair in self._forward(model, features, batch)]))
+        return _in_order(gather_object([pair for batch in mine for pair in self._forward(model, features, batch)]))
 
     @torch.no_grad()
     def _forward(self, model: Any, features: "datasets.Dataset", rows: Ids) -> Iterator[tuple[int, FloatArray]]:
-        chosen = [{key: value for key, value in row.items() if key != "labels"} for row in rows_of(features, rows)]
+        chosen = [{key: value for key, value in row.items() if key != "labels"} for row in data.rows_of(features, rows)]
         batch = self.model_inputs(features, rows, chosen)
         with self.accelerator.autocast():
             output = model(**send_to_device(batch, self.accelerator.device))
@@ -378,3 +372,29 @@ class Predictor:
         if self.task.label_names:
             self.task.label_columns(loaded.config.id2label)
         return loaded
+
+
+def output_rows(output: Any, lengths: Sequence[int]) -> list[FloatArray]:
+    """Takes a head's output for a batch apart.
+
+    Args:
+        output: its `logits`, or `start_logits` and `end_logits`.
+        lengths: tokens of each row of the batch.
+
+    Returns:
+        One array per row: its logits, (labels,); of a head that answers for every token, (length, labels), where start
+        and end of a span are two labels.
+    """
+    names = ("start_logits", "end_logits") if hasattr(output, "start_logits") else ("logits",)
+    arrays = [getattr(output, name).detach().float().cpu().numpy() for name in names]
+    logits = np.stack(arrays, axis=-1) if len(arrays) > 1 else arrays[0]
+    if logits.ndim == 2:
+        return list(logits)
+    if len(logits) == len(lengths):
+        return [row[:length].copy() for row, length in zip(logits, lengths, strict=True)]
+    return np.split(logits[0], np.cumsum(lengths)[:-1])
+
+
+def _in_order(pairs: Iterable[tuple[int, FloatArray]]) -> list[FloatArray]:
+    by_row = dict(pairs)
+    return [by_row[row] for row in sorted(by_row)]

@@ -225,7 +225,7 @@ class Task(ABC):
         Args:
             dataset: the split.
             features: its features.
-            outputs: what `bert_repro.training.batches.output_rows` gave for each feature, in order, with the last axis
+            outputs: what `bert_repro.finetuning.run.output_rows` gave for each feature, in order, with the last axis
                 in the order of `label_names` (see `label_columns`).
 
         Raises:

@@ -69,27 +69,6 @@ def collate_features(
     return padded_batch(fields, lengths, width, {"input_ids": pad_token_id, "token_type_ids": 0})
 
 
-def output_rows(output: Any, lengths: Sequence[int]) -> list[npt.NDArray[np.float32]]:
-    """Takes a head's output for a batch of `collate_features` apart.
-
-    Args:
-        output: its `logits`, or `start_logits` and `end_logits`.
-        lengths: tokens of each row of the batch.
-
-    Returns:
-        One array per row: its logits, (labels,); of a head that answers for every token, (length, labels), where start
-        and end of a span are two labels.
-    """
-    names = ("start_logits", "end_logits") if hasattr(output, "start_logits") else ("logits",)
-    arrays = [getattr(output, name).detach().float().cpu().numpy() for name in names]
-    logits = np.stack(arrays, axis=-1) if len(arrays) > 1 else arrays[0]
-    if logits.ndim == 2:
-        return list(logits)
-    if len(logits) == len(lengths):
-        return [row[:length].copy() for row, length in zip(logits, lengths, strict=True)]
-    return np.split(logits[0], np.cumsum(lengths)[:-1])
-
-
 def padded_batch(fields: Mapping[str, IntArray], lengths: Int64Array, width: int, fill: Mapping[str, int]) -> Batch:
     """Lays flat fields out as (B, `width`) with an `attention_mask`; `fill` names each field's padding value."""
     batch: Batch = {name: int64_tensor(pad(flat, lengths, width, fill[name])) for name, flat in fields.items()}

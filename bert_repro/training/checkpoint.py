@@ -283,12 +283,11 @@ class BestModel:
         output_dir: folder of the run.
         metric: the metric that decides; higher is better.
         patience: stop after this many evaluations in a row without a better score; None: never.
-        keep_weights: whether the best weights replace the last ones when training ends.
     """
 
-    def __init__(self, output_dir: Path, metric: str, *, patience: int | None, keep_weights: bool) -> None:
+    def __init__(self, output_dir: Path, metric: str, *, patience: int | None) -> None:
         self.folder, self.metric = output_dir / BEST, metric
-        self.patience, self.keep_weights = patience, keep_weights
+        self.patience = patience
         self.step, self.score, self.stale = 0, float("-inf"), 0
 
     @property
@@ -313,13 +312,13 @@ class BestModel:
         Raises:
             UserError: the disk is full or not writable.
         """
-        if self._is_better(metrics[self.metric], step) and self.keep_weights and model is not None:
+        if self._is_better(metrics[self.metric], step) and model is not None:
             with atomic_path(self.folder / "model.safetensors") as path:
                 safetensors.torch.save_model(model, str(path))
 
     def restore(self, model: torch.nn.Module) -> None:
-        """Loads the best weights into the model; without an evaluation, or where they are not kept, changes nothing."""
-        if self.keep_weights and self.step:
+        """Loads the best weights into the model; without an evaluation it changes nothing."""
+        if self.step:
             safetensors.torch.load_model(model, str(self.folder / "model.safetensors"))
             logger.info("weights of step %d, the best on dev: %s %.4f", self.step, self.metric, self.score)
 

@@ -201,7 +201,7 @@ class Line(nn.Module):
 
 
 def scored(folder: Path, scores: list[float], patience: int | None = 2) -> BestModel:
-    best = BestModel(folder, "accuracy", patience=patience, keep_weights=True)
+    best = BestModel(folder, "accuracy", patience=patience)
     for step, score in enumerate(scores, start=1):
         best.consider({"accuracy": score}, step, Line(float(step)))
         if best.should_stop:
@@ -226,7 +226,7 @@ def test_without_patience_it_never_stops(tmp_path):
 
 def test_a_replayed_log_leads_to_the_same_decision(tmp_path):
     complete = scored(tmp_path, [0.5, 0.7, 0.6])
-    replayed = BestModel(tmp_path, "accuracy", patience=2, keep_weights=True)
+    replayed = BestModel(tmp_path, "accuracy", patience=2)
     replayed.replay([{"step": 1, "eval_accuracy": 0.5}, {"step": 2, "eval_accuracy": 0.7}, {"step": 2, "loss": 1.0},
                      {"step": 3, "eval_accuracy": 0.6}])  # fmt: skip
     assert (replayed.step, replayed.score, replayed.stale) == (complete.step, complete.score, complete.stale)

@@ -14,10 +14,10 @@ from transformers import PreTrainedTokenizerFast
 from bert_repro.configs import NerConfig
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.finetuning.data import encode
+from bert_repro.finetuning.run import output_rows
 from bert_repro.tasks import metrics
 from bert_repro.tasks.tagging.tagged_text import TokenizedDocument, read_tagged_text, to_bio, windows
 from bert_repro.tasks.tagging.tagging_task import CONLL2003, TAGS
-from bert_repro.training.batches import output_rows
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 PAD, UNK, CLS, SEP = 0, 1, 2, 3
