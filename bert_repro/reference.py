@@ -1,5 +1,4 @@
-"""Writes docs/CONFIGURATION.md and docs/DEVIATIONS.md from the settings, and docs/results.schema.json from the types of
-`bert_repro.results`, so that none can fall behind them.
+"""Writes docs/CONFIGURATION.md, docs/DEVIATIONS.md and docs/results.schema.json from settings and types of results.
 
 `python -m bert_repro.reference --write` (or `make docs`) writes them, `--check` says whether they are current.
 """
