@@ -12,12 +12,14 @@ os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="bert_repro-tests-")
 
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from running import TINY, recipe
+from running import TINY, error_line, recipe
+from small_models import save_model
 
 torch.set_num_threads(1)
 
@@ -82,6 +84,23 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     train_tokenizer(TokenizerConfig(input_files=(str(text),), output_dir=str(tokenizer), vocab_size=150))
     prepare_corpus(CorpusConfig(input_files=(str(text),), tokenizer=str(tokenizer), output_dir=str(corpus)))
     return World(root, text, tokenizer, corpus, write_glue(root / "glue"))
+
+
+@pytest.fixture(scope="session")
+def untrained(world: World) -> Path:
+    """A checkpoint of one layer without heads."""
+    return save_model(world, world.root / "untrained")
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a recipe that must end with code 2 and one line, which is returned."""
+
+    def run(name: str, *arguments: object) -> str:
+        assert recipe(name, *arguments) == 2
+        return error_line(capsys.readouterr().err)
+
+    return run
 
 
 @pytest.fixture(scope="session")

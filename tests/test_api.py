@@ -39,9 +39,7 @@ def examples() -> dict[str, str]:
     return found
 
 
-def test_the_examples_of_the_docstrings_run(
-    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_examples_of_the_docstrings_run(world, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shutil.copy(world.text, "texts.txt")
     assert set(examples()) == set(bert_repro.__all__) - WITHOUT_DOCSTRING
@@ -109,9 +107,7 @@ def test_answers_may_be_a_list_of_objects_as_in_squads_files(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("texts", "name"), [([["Ada"]], "squad"), ([["Ada"], []], "squad_v2")])
-def test_files_of_questions_say_which_task_of_squad_they_are_for(
-    tmp_path: Path, texts: list[list[str]], name: str
-) -> None:
+def test_files_of_questions_say_which_task_of_squad_they_are_for(tmp_path, texts, name):
     rows = [
         {"question": "Who?", "context": "Ada.", "answers": {"text": text, "answer_start": [0] * len(text)}}
         for text in texts

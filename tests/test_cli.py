@@ -18,25 +18,15 @@ from bert_repro.recipes import RECIPES, Recipe, help_text
 GLUE = ["--model_name_or_path", "m", "--do_eval"]
 
 
-def test_flags_win_over_yaml_over_defaults(tmp_path: Path) -> None:
+def test_flags_win_over_yaml_over_defaults_as_transformers_users_write_them(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("learning_rate: 3e-5\nseed: 7\nmax_steps: 10\n")
     config = cli.parse(GlueConfig, [*GLUE, "--config", str(file), "--seed", "8"])
     assert (config.learning_rate, config.seed, config.max_steps, config.num_train_epochs) == (3e-5, 8, 10, 3.0)
-
-
-def test_booleans_as_transformers_users_write_them() -> None:
     assert cli.parse(GlueConfig, [*GLUE, "--do_train"]).do_train
     assert not cli.parse(GlueConfig, [*GLUE, "--packing", "false"]).packing
-
-
-def test_hyphens_stand_for_underscores_in_flags_alone() -> None:
     config = cli.parse(GlueConfig, [*GLUE, "--learning-rate=1e-4", "--data-dir", "my-data_dir", "--do-train"])
     assert (config.learning_rate, config.data_dir, config.do_train) == (1e-4, "my-data_dir", True)
-
-
-def test_phases_come_from_yaml(tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
     file.write_text(
         "phases:\n- {max_seq_length: 128, steps: 9, batch: 4}\n- {max_seq_length: 512, steps: 1, batch: 4}\n"
     )
@@ -87,14 +77,11 @@ def test_wrong_arguments_are_named(arguments: list[str], message: str) -> None:
     assert message in str(raised.value)
 
 
-def test_what_is_required_and_missing_is_named() -> None:
+def test_what_is_missing_or_not_finite_is_named() -> None:
     for config_class in (configs.PushConfig, configs.TriviaqaConfig, configs.CorpusConfig, GlueConfig):
         first = next(item for item in dataclasses.fields(config_class) if item.metadata["required"])
         with pytest.raises(UserError, match=f"^--{first.name} is missing; name "):
             cli.parse(config_class, [])
-
-
-def test_numbers_of_every_configuration_are_finite() -> None:
     with pytest.raises(UserError, match=r"--null_score_diff_threshold is nan; it must be a finite number"):
         cli.parse(SquadConfig, [*GLUE, "--null_score_diff_threshold", "nan"])
     with pytest.raises(UserError, match=r"--initializer_range is inf; it must be a finite number"):
@@ -153,9 +140,7 @@ def run_main(monkeypatch: pytest.MonkeyPatch, output_dir: Path, error: BaseExcep
         (RuntimeError("bug"), 1),
     ],
 )
-def test_exit_codes_and_status(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException | None, code: int
-) -> None:
+def test_exit_codes_and_status(monkeypatch, tmp_path, error, code):
     assert run_main(monkeypatch, tmp_path / "run", error) == code
     assert json.loads((tmp_path / "run" / "status.json").read_text())["code"] == code
 
@@ -167,9 +152,7 @@ def test_a_refused_run_leaves_the_record_of_an_earlier_one(monkeypatch: pytest.M
     assert json.loads((tmp_path / "status.json").read_text()) == {"code": 0}
 
 
-def test_user_errors_are_one_line_without_traceback(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_user_errors_are_one_line_without_traceback(monkeypatch, tmp_path, capsys):
     run_main(monkeypatch, tmp_path / "run", UserError("the file is\nwrong"))
     assert capsys.readouterr().err == "error: the file is wrong\n"
 
@@ -190,19 +173,17 @@ def console(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(raised.value.code or 0)
 
 
-def test_the_console_lists_recipes_and_its_version(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_console_lists_recipes_and_its_version_and_suggests_a_recipe(monkeypatch, capsys):
     assert console(monkeypatch, "--help") == 0
     listed = capsys.readouterr().out
     assert all(f"  {name} " in listed for name in RECIPES)
     assert console(monkeypatch, "--version") == 0
     assert capsys.readouterr().out == f"bert-repro {bert_repro.__version__}\n"
+    assert console(monkeypatch, "run-gleu") == 2
+    assert capsys.readouterr().err == "error: there is no recipe 'run-gleu'; did you mean run_glue?\n"
 
 
-def test_files_alone_say_what_to_do_and_short_names_reach_the_recipe(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_files_alone_say_what_to_do_and_short_names_reach_the_recipe(monkeypatch, tmp_path):
     seen: list[GlueConfig] = []
     monkeypatch.setattr(Recipe, "load", lambda self: seen.append)
     flags = ["--model_name_or_path", "m", "--output_dir", str(tmp_path / "out")]
@@ -216,16 +197,7 @@ def test_files_alone_say_what_to_do_and_short_names_reach_the_recipe(
     ]
 
 
-def test_a_mistyped_recipe_gets_a_suggestion(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert console(monkeypatch, "run-gleu") == 2
-    assert capsys.readouterr().err == "error: there is no recipe 'run-gleu'; did you mean run_glue?\n"
-
-
-def test_examples_of_help_are_calls_as_the_user_makes_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_examples_of_help_are_calls_as_the_user_makes_them(monkeypatch, capsys):
     assert console(monkeypatch, "run_squad", "--help") == 0
     installed = capsys.readouterr().out
     with pytest.raises(SystemExit):
@@ -237,9 +209,7 @@ def test_examples_of_help_are_calls_as_the_user_makes_them(
     assert "accelerate launch recipes/run_squad.py" in script
 
 
-def test_help_begins_with_everyday_groups_and_fits_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_begins_with_everyday_groups_and_fits_the_terminal(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     for name, recipe in RECIPES.items():
         assert console(monkeypatch, name, "--help") == 0
@@ -254,9 +224,7 @@ def test_help_begins_with_everyday_groups_and_fits_the_terminal(
         assert max(map(len, text.splitlines())) <= 80
 
 
-def test_help_shows_choices_defaults_and_presets(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_shows_choices_defaults_and_presets(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     console(monkeypatch, "run_glue", "--help")
     text = " ".join(capsys.readouterr().out.split())
@@ -268,9 +236,7 @@ def test_help_shows_choices_defaults_and_presets(
     assert "default: none" not in text.replace("[default: none]", "").replace("checkpoints; default: none", "")
 
 
-def test_the_end_of_a_run_says_where_everything_is_and_what_to_type_next(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_end_of_a_run_says_where_everything_is_and_what_to_type_next(monkeypatch, tmp_path, capsys):
     folder = str(tmp_path / "mrpc")
     found = {"metrics": {"accuracy": 0.86764, "f1": 0.9}, "primary_metric": "f1", "split": "validation"}
     monkeypatch.setattr(Recipe, "load", lambda self: lambda config: found)

@@ -64,43 +64,39 @@ def relative_imports(source: str) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.level:
-            found |= {"." * node.level + name for name in ([node.module] if node.module else _names(node))}
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+            found |= {"." * node.level + name for name in names}
     return found
 
 
-def _names(node: ast.ImportFrom) -> list[str]:
-    return [alias.name for alias in node.names]
-
-
-def test_every_module_has_a_layer_and_every_layer_a_module():
+def test_every_module_has_a_layer_here_and_in_the_architecture_document():
     assert {layer_name(path) for path in MODULES} - {PUBLIC_API} == set(LAYERS)
+    rows = re.findall(r"^\| (\d) \| `(\w+)/?` \|", ARCHITECTURE, re.MULTILINE)
+    assert {name: int(layer) for layer, name in rows} == LAYERS | {"recipes": 8}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_down(path):
-    own = layer_name(path)
-    if own in (PUBLIC_API, "api_reference"):  # which documents the public names
-        return
-    for imported in imports_of_ours(path.read_text("utf-8")):
-        assert imported in LAYERS, f"imports bert_repro.{imported}, which has no layer"
-        assert LAYERS[imported] <= LAYERS[own], f"{own} (L{LAYERS[own]}) imports {imported} (L{LAYERS[imported]})"
+def test_imports_point_down():
+    for path in MODULES:
+        own = layer_name(path)
+        if own in (PUBLIC_API, "api_reference"):  # which documents the public names
+            continue
+        for imported in imports_of_ours(path.read_text("utf-8")):
+            assert imported in LAYERS, f"{path} imports bert_repro.{imported}, which has no layer"
+            assert LAYERS[imported] <= LAYERS[own], f"{path} (L{LAYERS[own]}) imports {imported} (L{LAYERS[imported]})"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_the_modeling_code_imports_relatively(path):
-    if layer_name(path) == PUBLIC_API:
-        return
-    siblings = {f".{other.stem}" for other in path.parent.glob("*.py")} if layer_name(path) == STANDALONE else set()
-    assert relative_imports(path.read_text("utf-8")) <= siblings
+def test_only_the_modeling_code_imports_relatively():
+    for path in MODULES:
+        if layer_name(path) != PUBLIC_API:
+            alone = layer_name(path) == STANDALONE
+            siblings = {f".{other.stem}" for other in path.parent.glob("*.py")} if alone else set()
+            assert relative_imports(path.read_text("utf-8")) <= siblings, path
 
 
-def test_the_modeling_code_imports_nothing_of_ours():
-    for path in (PACKAGE / STANDALONE).glob("*.py"):
+def test_the_modeling_code_is_flat_and_imports_nothing_of_ours():
+    for path in (PACKAGE / STANDALONE).rglob("*.py"):
+        assert path.parent == PACKAGE / STANDALONE
         assert imports_of_ours(path.read_text("utf-8")) == set()
-
-
-def test_the_modeling_code_is_flat():
-    assert [path for path in (PACKAGE / STANDALONE).rglob("*.py") if path.parent != PACKAGE / STANDALONE] == []
 
 
 @pytest.mark.parametrize(
@@ -123,11 +119,6 @@ def test_the_walk_finds_relative_imports():
 
 
 ARCHITECTURE = (PACKAGE.parent / "docs" / "ARCHITECTURE.md").read_text("utf-8")
-
-
-def test_the_architecture_document_has_every_layer():
-    rows = re.findall(r"^\| (\d) \| `(\w+)/?` \|", ARCHITECTURE, re.MULTILINE)
-    assert {name: int(layer) for layer, name in rows} == LAYERS | {"recipes": 8}
 
 
 def test_the_architecture_document_names_every_module_where_it_is_and_no_other():

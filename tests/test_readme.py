@@ -5,11 +5,10 @@ import shlex
 from pathlib import Path
 
 import pytest
-import torch
 import transformers
 from peft import LoraConfig, TaskType, get_peft_model
+from small_models import word_model, word_tokenizer
 
-import bert_repro
 from bert_repro import cli
 from bert_repro.configs import OnnxConfig
 from bert_repro.inference.onnx import export_onnx
@@ -17,26 +16,18 @@ from bert_repro.recipes import RECIPES
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-WORDS = "where did she work ? marie curie worked in paris . opened the window fresh air came in".split()
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(WORDS)]
-SIZES = {
-    "vocab_size": len(VOCABULARY), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "intermediate_size": 32, "max_position_embeddings": 48,
-}  # fmt: skip
+WORDS = "where did she work ? marie curie worked in paris . opened the window fresh air came in"
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folders that README.md speaks of, tiny."""
     root = tmp_path_factory.mktemp("readme")
-    torch.manual_seed(0)
-    tokenizer = transformers.BertTokenizer(vocab={word: index for index, word in enumerate(VOCABULARY)})
+    tokenizer = word_tokenizer(WORDS)
     (root / "checkpoints").symlink_to(README.parent / "checkpoints")
     heads = {"bert": "ForPreTraining", "squad": "ForQuestionAnswering", "mrpc": "ForSequenceClassification"}
     for name, head in heads.items():
-        getattr(bert_repro, f"BertRepro{head}")(bert_repro.BertReproConfig(**SIZES)).save_pretrained(
-            root / "runs" / name
-        )
+        word_model(tokenizer, head).save_pretrained(root / "runs" / name)
         tokenizer.save_pretrained(root / "runs" / name)
     export_onnx(OnnxConfig(folder=str(root / "runs" / "mrpc")))
     base = transformers.AutoModelForSequenceClassification.from_pretrained(root / "runs" / "bert", num_labels=3)

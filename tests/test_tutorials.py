@@ -3,14 +3,13 @@
 import io
 import re
 import shlex
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 from running import recipe
-from small_models import tiny_bert
+from small_models import save_model
 
 from bert_repro.recipes import SHORT_NAMES
 
@@ -61,12 +60,10 @@ def write_nothing(folder: Path) -> None:
         ("answer_questions", write_questions, "--max_steps 2 --max_seq_length 48 --doc_stride 16 --max_query_length 8"),
     ],
 )
-def test_the_tutorial_runs(
-    page: str, write_data: Callable[[Path], None], extra: str, world, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tutorial_runs(page, write_data, extra, world, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    model = tiny_bert(world, tmp_path / "model")
+    model = save_model(world, tmp_path / "model", "ForPreTraining")
     (tmp_path / "my_text").mkdir()
     (tmp_path / "my_text" / "text.txt").write_text(world.text.read_text("utf-8"), encoding="utf-8")
     write_data(tmp_path)

@@ -108,11 +108,8 @@ def wrapped(paragraph):
     return textwrap.fill(paragraph, 60)
 
 
-def test_hard_wrapped_paragraphs_between_blank_lines_are_joined():
+def test_hard_wrapped_paragraphs_are_joined_with_and_without_blank_lines():
     assert passages("\n\n".join(map(wrapped, PARAGRAPHS * 3))) == PARAGRAPHS * 3
-
-
-def test_hard_wrapped_paragraphs_without_blank_lines_are_found_by_their_short_last_line():
     text = "\n".join(["CHAPTER I.", "The Mountain", *map(wrapped, PARAGRAPHS * 3)])
     found = find_passages(text)
     assert found.kept == PARAGRAPHS * 3 and found.dropped == {"heading": 2}

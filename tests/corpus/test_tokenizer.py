@@ -84,14 +84,11 @@ def test_tokens_equal_the_slow_reference(options, tmp_path):
     assert tokenizer("a", "a a").token_type_ids == [0, 0, 0, 1, 1, 1]
 
 
-def test_special_tokens_come_first_and_size_is_exact(uncased):
+def test_special_tokens_come_first_then_words_and_inner_pieces(uncased):
     assert uncased.convert_ids_to_tokens(range(5)) == list(SPECIAL_TOKENS)
     small = train_wordpiece(TEXTS, vocab_size=100)
     assert len(small) == 100
     assert sorted(small.get_vocab().values()) == list(range(100))
-
-
-def test_learns_whole_words_and_inner_pieces(uncased):
     assert uncased.tokenize("quick the") == ["quick", "the"]
     assert uncased.tokenize("thethe")[1].startswith("##")
 

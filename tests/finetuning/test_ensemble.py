@@ -8,38 +8,27 @@ import numpy as np
 import pytest
 import torch
 from running import recipe, results
+from small_models import save_model
 from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification, AutoTokenizer
 
-from bert_repro import (
-    BertReproConfig,
-    BertReproForMaskedLM,
-    BertReproForQuestionAnswering,
-    BertReproForSequenceClassification,
-)
 from bert_repro.configs import SquadConfig
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.finetuning import run
 from bert_repro.finetuning.data import encode
 from bert_repro.tasks import get_task
 
-SHAPE = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 NAMES = ("negative", "positive")
 
 
-def save_model(world: Any, folder: Path, model_class: Any, seed: int, **config: Any) -> Path:
-    torch.manual_seed(seed)
+def save_member(world: Any, folder: Path, head: str, seed: int, **config: Any) -> Path:
     # Wide initial weights, so that the models disagree.
-    model_class(BertReproConfig(**{"vocab_size": 150, "initializer_range": 0.5, **SHAPE, **config})).save_pretrained(
-        folder
-    )
-    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
-    return folder
+    return save_member(world, folder, head, seed=seed, **{"num_hidden_layers": 2, "initializer_range": 0.5, **config})
 
 
 @pytest.fixture(scope="module")
 def answering(world: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     root = tmp_path_factory.mktemp("answering")
-    return [save_model(world, root / str(seed), BertReproForQuestionAnswering, seed) for seed in range(3)]
+    return [save_model(world, root / str(seed), "ForQuestionAnswering", seed) for seed in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +50,7 @@ def members(folders: list[Path]) -> list[object]:
 
 
 @pytest.mark.parametrize("at_once", [3, run.FEATURES_AT_ONCE])
-def test_answers_are_those_of_logits_averaged_by_hand(
-    answering: list[Path], questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
+def test_answers_are_those_of_logits_averaged_by_hand(answering, questions, tmp_path, monkeypatch, at_once):
     """At three windows at once, questions of several windows begin in one chunk and end in the next."""
     monkeypatch.setattr(run, "FEATURES_AT_ONCE", at_once)
     loaded, load = [], run.load_model
@@ -98,15 +85,13 @@ def test_answers_are_those_of_logits_averaged_by_hand(
         assert own[0]["start_logit"] == pytest.approx(by_hand[0]["start_logit"], abs=1e-4)
 
 
-def test_the_order_of_members_decides_nothing(
-    world: Any, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_order_of_members_decides_nothing(world, questions, tmp_path, refused):
     data = json.loads((questions / "dev-v1.1.json").read_text())
     for paragraph in data["data"][0]["paragraphs"][::2]:
         paragraph["qas"][0]["answers"] = []
     (tmp_path / "dev-v2.0.json").write_text(json.dumps(data))
     folders = [
-        save_model(world, tmp_path / str(seed), BertReproForQuestionAnswering, seed, null_score_diff_threshold=stored)
+        save_member(world, tmp_path / str(seed), "ForQuestionAnswering", seed, null_score_diff_threshold=stored)
         for seed, stored in enumerate((-1e6, 1e6))
     ]
     common = ["--task_name squad_v2 --data_dir", tmp_path, "--output_dir"]
@@ -122,8 +107,8 @@ def test_the_order_of_members_decides_nothing(
     assert recipe("run_squad", *members(folders), flag, *common, tmp_path / "given") == 0
     assert results(tmp_path / "given")["metrics"]["null_score_diff_threshold"] == 1e6
     test_file = ["--do_predict --test_file", tmp_path / "dev-v2.0.json"]
-    assert recipe("run_squad", *members(folders), *test_file, *common, tmp_path / "test") == 2
-    assert "add --do_eval, which finds it on the dev set, or give" in capsys.readouterr().err.splitlines()[-1]
+    line = refused("run_squad", *members(folders), *test_file, *common, tmp_path / "test")
+    assert "add --do_eval, which finds it on the dev set, or give" in line
 
 
 def test_an_ensemble_is_not_its_first_model(answering: list[Path], questions: Path, tmp_path: Path) -> None:
@@ -140,7 +125,7 @@ def test_members_may_order_their_labels_as_they_like(world: Any, tmp_path: Path)
     for seed, names in ((0, NAMES), (1, NAMES[::-1]), (2, NAMES)):
         labels = dict(enumerate(names))
         config = {"id2label": labels, "label2id": {name: place for place, name in labels.items()}}
-        folders.append(save_model(world, tmp_path / str(seed), BertReproForSequenceClassification, seed, **config))
+        folders.append(save_member(world, tmp_path / str(seed), "ForSequenceClassification", seed, **config))
     common = ["--task_name sst2 --do_eval --do_predict --data_dir", world.glue, "--output_dir", tmp_path / "run"]
     assert recipe("run_glue", *members(folders), *common) == 0
     dev = [line.split("\t")[0] for line in (world.glue / "SST-2/dev.tsv").read_text().splitlines()[1:]]
@@ -161,20 +146,18 @@ def test_members_may_order_their_labels_as_they_like(world: Any, tmp_path: Path)
     assert (tmp_path / "run/predictions.test.tsv").read_text().count("\n") == 6
 
 
-def test_what_cannot_be_an_ensemble(
-    world: Any, answering: list[Path], questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_an_ensemble(world, answering, questions, tmp_path, refused):
     from bert_repro.configs import TokenizerConfig
     from bert_repro.corpus.tokenizer import train_tokenizer
 
-    other = save_model(world, tmp_path / "other", BertReproForQuestionAnswering, 5)
+    other = save_member(world, tmp_path / "other", "ForQuestionAnswering", 5)
     settings = TokenizerConfig(input_files=(str(world.text),), output_dir=str(tmp_path / "cased"), vocab_size=140)
     train_tokenizer(settings)
     AutoTokenizer.from_pretrained(tmp_path / "cased").save_pretrained(other)
-    short = save_model(world, tmp_path / "short", BertReproForQuestionAnswering, 6, max_position_embeddings=32)
-    headless = save_model(world, tmp_path / "headless", BertReproForMaskedLM, 7)
-    few = save_model(world, tmp_path / "few", BertReproForQuestionAnswering, 8, vocab_size=9)
-    torn = save_model(world, tmp_path / "torn", BertReproForQuestionAnswering, 9)
+    short = save_member(world, tmp_path / "short", "ForQuestionAnswering", 6, max_position_embeddings=32)
+    headless = save_member(world, tmp_path / "headless", "ForMaskedLM", 7)
+    few = save_member(world, tmp_path / "few", "ForQuestionAnswering", 8, vocab_size=9)
+    torn = save_member(world, tmp_path / "torn", "ForQuestionAnswering", 9)
     settings_file = torn / "config.json"
     settings_file.write_text(settings_file.read_text().replace('"vocab_size": 150', '"vocab_size": 160'))
     common = ["--task_name squad --max_seq_length 80 --data_dir", questions, "--output_dir", tmp_path / "run"]
@@ -187,18 +170,16 @@ def test_what_cannot_be_an_ensemble(
         ([answering[0], tmp_path / "no"], "--do_eval", f"--ensemble_with {tmp_path / 'no'}: no such folder"),
         (answering, "--do_train", "--ensemble_with and --do_train exclude each other"),
     ):
-        assert recipe("run_squad", *members(folders), *common, doing) == 2
-        error = capsys.readouterr().err.rstrip().splitlines()[-1]
+        error = refused("run_squad", *members(folders), *common, doing)
         assert error.startswith(f"error: {message}")
         assert doing == "--do_train" or "--do_train" not in error
 
 
-def test_members_with_other_labels_are_refused(world: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_members_with_other_labels_are_refused(world: Any, tmp_path: Path, refused: Any) -> None:
     folders = []
     for seed, names in enumerate((NAMES, ("no", "yes"))):
         config = {"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}}
-        folders.append(save_model(world, tmp_path / str(seed), BertReproForSequenceClassification, seed, **config))
+        folders.append(save_member(world, tmp_path / str(seed), "ForSequenceClassification", seed, **config))
     common = ["--task_name sst2 --do_eval --data_dir", world.glue, "--output_dir", tmp_path / "run"]
-    assert recipe("run_glue", *members(folders), *common) == 2
-    error = capsys.readouterr().err.rstrip().splitlines()[-1]
+    error = refused("run_glue", *members(folders), *common)
     assert error.startswith(f"error: --ensemble_with {folders[1]}: the model tells apart no, yes, but task sst2 needs")

@@ -2,26 +2,11 @@
 
 import random
 from pathlib import Path
-from typing import Any
 
-import pytest
-import torch
 from running import recipe, results
-from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification, AutoTokenizer
-
-from bert_repro import BertReproConfig, BertReproForMaskedLM
+from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
 
 FAST = "--do_train --do_eval --bias_correction true --learning_rate 1e-2 --train_batch_size 8"
-
-
-@pytest.fixture(scope="module")
-def model(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("untrained")
-    torch.manual_seed(0)
-    shape = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
-    BertReproForMaskedLM(BertReproConfig(vocab_size=150, **shape)).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
-    return folder
 
 
 def write_tags(path: Path, sentences: int, seed: int) -> Path:
@@ -37,11 +22,11 @@ def write_tags(path: Path, sentences: int, seed: int) -> Path:
     return path
 
 
-def test_a_tagger_of_ones_own_learns_and_is_scored_alike_again(model: Path, tmp_path: Path) -> None:
+def test_a_tagger_of_ones_own_learns_and_is_scored_alike_again(untrained: Path, tmp_path: Path) -> None:
     train, dev = write_tags(tmp_path / "train.txt", 96, 0), write_tags(tmp_path / "dev.txt", 30, 1)
     own = ["--validation_file", dev, "--test_file", dev, "--max_seq_length 16"]
     first = tmp_path / "first"
-    start = ["--model_name_or_path", model, "--output_dir", first, "--train_file", train, *own]
+    start = ["--model_name_or_path", untrained, "--output_dir", first, "--train_file", train, *own]
     assert recipe("run_ner", *start, FAST, "--do_predict --num_train_epochs 6") == 0
     record = results(first)
     assert record["metrics"]["entity_f1"] > 0.9
@@ -56,38 +41,38 @@ def test_a_tagger_of_ones_own_learns_and_is_scored_alike_again(model: Path, tmp_
         assert (again / "predictions.validation.txt").read_text().count("\n\n") == 30
 
 
-def test_a_folder_that_is_trained_again_keeps_nothing_of_its_earlier_model(model: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_trained_again_keeps_nothing_of_its_earlier_model(untrained: Path, tmp_path: Path) -> None:
     out, dev = tmp_path / "out", write_tags(tmp_path / "dev.txt", 8, 1)
     stale = ["onnx/model.onnx", ".eval_results/squad.yaml", "adapter/adapter_config.json", "predictions.json"]
     stale += ["predictions.test.txt", "nbest_predictions.json", "nbest_predictions.test.json", "null_odds.test.json"]
     for name in (*stale, "notes.txt"):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_text("older")
-    start = ["--model_name_or_path", model, "--output_dir", out, "--train_file", dev, "--validation_file", dev]
+    start = ["--model_name_or_path", untrained, "--output_dir", out, "--train_file", dev, "--validation_file", dev]
     assert recipe("run_ner", *start, FAST, "--max_seq_length 16 --max_steps 1 --overwrite_output_dir") == 0
     assert [name for name in stale if (out / name).exists()] == []
     assert (out / "notes.txt").exists() and (out / "predictions.validation.txt").exists()
 
 
-def test_labels_of_ones_own_travel_with_the_model(model: Path, tmp_path: Path) -> None:
+def test_labels_of_ones_own_travel_with_the_model(untrained: Path, tmp_path: Path) -> None:
     rows = [f"{'bright' if number % 2 else 'quiet'} river {number},{'day' if number % 2 else 'night'}" for number in
             range(32)]  # fmt: skip
     (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     arguments = ["--train_file", tmp_path / "train.csv", "--validation_file", tmp_path / "train.csv"]
-    start = ["--model_name_or_path", model, "--output_dir", tmp_path / "run", *arguments]
+    start = ["--model_name_or_path", untrained, "--output_dir", tmp_path / "run", *arguments]
     assert recipe("run_glue", *start, FAST, "--num_train_epochs 6") == 0
     assert results(tmp_path / "run")["metrics"]["accuracy"] > 0.9
     upstream = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run")
     assert upstream.config.id2label == {0: "day", 1: "night"}
 
 
-def test_swag_trains_is_scored_and_loads_in_upstream_transformers(model: Path, tmp_path: Path) -> None:
+def test_swag_trains_is_scored_and_loads_in_upstream_transformers(untrained: Path, tmp_path: Path) -> None:
     header = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label"
     for name, count in (("train.csv", 16), ("val.csv", 6)):
         rows = [f"{n},v,1,x,the river runs,a stone,gold,falls,sings,grows,turns,{n % 4}" for n in range(count)]
         (tmp_path / name).write_text("\n".join([header, *rows]) + "\n")
     common = ["--data_dir", tmp_path, "--do_eval --output_dir"]
-    first = ["run_swag", "--model_name_or_path", model, "--do_train --max_steps 2", *common, tmp_path / "run"]
+    first = ["run_swag", "--model_name_or_path", untrained, "--do_train --max_steps 2", *common, tmp_path / "run"]
     assert recipe(*first) == 0
     record = results(tmp_path / "run")
     assert record["train"]["batch"] == 16 and record["rows_scored"] == 6

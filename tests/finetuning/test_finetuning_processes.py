@@ -3,9 +3,6 @@
 `accelerate launch --cpu --num_processes 2` starts one process only; on a CPU two are started as here.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +10,12 @@ import pytest
 import safetensors.torch
 import torch
 from families import NAMES, Family, families, save_start
-from running import recipe, results
+from running import RECIPES, TORCHRUN, launch, recipe, results
 
 from bert_repro.training import training_log
 from bert_repro.utils.files import TRAIN_LOG
 
-RECIPES = Path(__file__).parents[2] / "recipes"
-TORCHRUN = "torch.distributed.run --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint localhost:0"
-ACCELERATE = "accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no "
+ACCELERATE = "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no "
 ACCELERATE += "--dynamo_backend no --rdzv_backend c10d --main_process_port 0"
 TRAIN = "--do_train --do_eval --train_batch_size 8 --bias_correction true --learning_rate 5e-3 --max_steps 5 "
 TRAIN += "--logging_steps 1 --per_device_eval_batch_size 4"
@@ -46,14 +41,6 @@ def flags(family: Family, model: Path, folder: Path, *more: object) -> list[obje
     return [*family.flags, "--model_name_or_path", model, "--output_dir", folder, *more]
 
 
-def launch(launcher: str, family: Family, *arguments: object) -> None:
-    words = [part for argument in arguments for part in str(argument).split(" ")]
-    command = [sys.executable, "-m", *launcher.split(), str(RECIPES / f"{family.recipe}.py"), *words]
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, text=True, stderr=subprocess.PIPE, timeout=300)
-    assert done.returncode == 0, done.stderr
-
-
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(folder / "model.safetensors")
 
@@ -66,9 +53,7 @@ def assert_same_weights(left: Path, right: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["run_squad", *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES if name != "run_squad")]
 )
-def test_resume_after_every_step_is_bit_identical(
-    all_families: dict[str, Family], start: Path, tmp_path: Path, name: str
-) -> None:
+def test_resume_after_every_step_is_bit_identical(all_families, start, tmp_path, name):
     family, complete = all_families[name], tmp_path / "complete"
     assert recipe(name, *flags(family, start, complete, TRAIN, "--save_steps 1 --save_total_limit 5")) == 0
     for step in range(1, 5):
@@ -86,14 +71,12 @@ def test_resume_after_every_step_is_bit_identical(
         for launcher in (TORCHRUN, ACCELERATE)
         for name in NAMES
     ],
-    ids=lambda value: value.split(".")[0],
+    ids=lambda value: value.removeprefix("-m ").split(".")[0],
 )
-def test_two_processes_score_as_one(
-    all_families: dict[str, Family], without_dropout: Path, tmp_path: Path, launcher: str, name: str
-) -> None:
+def test_two_processes_score_as_one(all_families, without_dropout, tmp_path, launcher, name):
     family, one, two = all_families[name], tmp_path / "one", tmp_path / "two"
     assert recipe(name, *flags(family, without_dropout, one, TRAIN)) == 0
-    launch(launcher, family, *flags(family, without_dropout, two, TRAIN))
+    launch(launcher, family.script, *flags(family, without_dropout, two, TRAIN))
     assert [results(folder)["hardware"]["processes"] for folder in (one, two)] == [1, 2]
     for folder in (one, two):
         assert results(folder)["rows_scored"] == family.written(folder) == family.rows
@@ -106,13 +89,11 @@ def test_two_processes_score_as_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_two_processes_score_a_finished_model_to_the_byte(
-    all_families: dict[str, Family], start: Path, tmp_path: Path, name: str
-) -> None:
+def test_two_processes_score_a_finished_model_to_the_byte(all_families, start, tmp_path, name):
     family, model = all_families[name], tmp_path / "model"
     assert recipe(name, *flags(family, start, model, TRAIN)) == 0
     evaluation = "--do_eval --per_device_eval_batch_size 4"
-    launch(TORCHRUN, family, *flags(family, model, tmp_path / "two", evaluation))
+    launch(TORCHRUN, family.script, *flags(family, model, tmp_path / "two", evaluation))
     assert results(tmp_path / "two")["metrics"] == results(model)["metrics"]
     assert (tmp_path / "two" / family.predictions).read_bytes() == (model / family.predictions).read_bytes()
 
@@ -120,29 +101,33 @@ def test_two_processes_score_a_finished_model_to_the_byte(
 @pytest.mark.slow
 @pytest.mark.parametrize("adapter", ["", "--peft lora"])
 @pytest.mark.parametrize("name", NAMES)
-def test_two_processes_resume_bit_identically(
-    all_families: dict[str, Family], start: Path, tmp_path: Path, name: str, adapter: str
-) -> None:
+def test_two_processes_resume_bit_identically(all_families, start, tmp_path, name, adapter):
     family, complete, again = all_families[name], tmp_path / "complete", tmp_path / "again"
     more = [adapter] if adapter else []
-    launch(TORCHRUN, family, *flags(family, start, complete, TRAIN, "--save_steps 2", *more))
+    launch(TORCHRUN, family.script, *flags(family, start, complete, TRAIN, "--save_steps 2", *more))
     checkpoint = complete / "checkpoints" / "step-2"
-    launch(TORCHRUN, family, *flags(family, start, again, TRAIN, *more, "--resume_from_checkpoint", checkpoint))
+    launch(
+        TORCHRUN,
+        family.script,
+        *flags(family, start, again, TRAIN, *more, "--resume_from_checkpoint", checkpoint),
+    )
     assert_same_weights(complete, again)
     assert results(again)["metrics"] == results(complete)["metrics"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_what_two_processes_began_any_launcher_ends_with_the_same_scores(
-    all_families: dict[str, Family], without_dropout: Path, tmp_path: Path, name: str
-) -> None:
+def test_what_two_processes_began_any_launcher_ends_with_the_same_scores(all_families, without_dropout, tmp_path, name):
     family, complete, begun = all_families[name], tmp_path / "complete", tmp_path / "begun"
     assert recipe(name, *flags(family, without_dropout, complete, TRAIN)) == 0
-    launch(TORCHRUN, family, *flags(family, without_dropout, begun, TRAIN, "--save_steps 2"))
+    launch(TORCHRUN, family.script, *flags(family, without_dropout, begun, TRAIN, "--save_steps 2"))
     resume = f"--resume_from_checkpoint {begun / 'checkpoints' / 'step-2'}"
     assert recipe(name, *flags(family, without_dropout, tmp_path / "python", TRAIN, *resume.split())) == 0
-    launch(ACCELERATE, family, *flags(family, without_dropout, tmp_path / "accelerate", TRAIN, resume))
+    launch(
+        ACCELERATE,
+        family.script,
+        *flags(family, without_dropout, tmp_path / "accelerate", TRAIN, resume),
+    )
     for folder in (begun, tmp_path / "python", tmp_path / "accelerate"):
         assert results(folder)["rows_scored"] == family.written(folder) == family.rows
         assert results(folder)["metrics"] == pytest.approx(results(complete)["metrics"], abs=1e-6)
@@ -153,12 +138,6 @@ def test_what_two_processes_began_any_launcher_ends_with_the_same_scores(
 def test_two_processes_say_what_is_wrong_once(world: Any, start: Path, tmp_path: Path) -> None:
     (tmp_path / "SST-2").mkdir()
     (tmp_path / "SST-2/train.tsv").write_text("sentence\tlabel\nfine\t1\nbroken\n")
-    words = (
-        f"--task_name sst2 --data_dir {tmp_path} --model_name_or_path {start} --do_train --output_dir {tmp_path}/out"
-    )
-    command = [sys.executable, "-m", *TORCHRUN.split(), str(RECIPES / "run_glue.py"), *words.split()]
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, text=True, stderr=subprocess.PIPE, timeout=120)
-    assert done.returncode == 1
-    assert done.stderr.count("error: ") == 1
+    given = ["--task_name sst2 --do_train --data_dir", tmp_path, "--model_name_or_path", start, "--output_dir"]
+    assert launch(TORCHRUN, RECIPES / "run_glue.py", *given, tmp_path / "out", code=1).count("error: ") == 1
     assert '"code": 2' in (tmp_path / "out/status.json").read_text()

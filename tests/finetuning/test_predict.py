@@ -7,25 +7,22 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from running import recipe
-from transformers import AutoTokenizer
+from small_models import save_model
 
 import bert_repro
-from bert_repro import BertReproConfig
 
-SHAPE = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 LABELS = {"id2label": {0: "cold", 1: "warm"}, "label2id": {"cold": 0, "warm": 1}}
 HEADS = {
-    "classifier": ("BertReproForSequenceClassification", {**LABELS, "problem_type": "single_label_classification"}),
+    "classifier": ("ForSequenceClassification", {**LABELS, "problem_type": "single_label_classification"}),
     "several": (
-        "BertReproForSequenceClassification",
+        "ForSequenceClassification",
         {**LABELS, "problem_type": "multi_label_classification", "label_thresholds": [0.0, 1.0]},
     ),
-    "tagger": ("BertReproForTokenClassification", {"id2label": {0: "O", 1: "B-X"}, "label2id": {"O": 0, "B-X": 1}}),
-    "answers": ("BertReproForQuestionAnswering", {}),
-    "choices": ("BertReproForMultipleChoice", {}),
-    "encoder": ("BertReproModel", {}),
+    "tagger": ("ForTokenClassification", {"id2label": {0: "O", 1: "B-X"}, "label2id": {"O": 0, "B-X": 1}}),
+    "answers": ("ForQuestionAnswering", {}),
+    "choices": ("ForMultipleChoice", {}),
+    "encoder": ("Model", {}),
 }
 
 
@@ -34,9 +31,7 @@ def models(world, tmp_path_factory) -> Path:
     """An untrained model with each head."""
     root = tmp_path_factory.mktemp("models")
     for name, (head, settings) in HEADS.items():
-        torch.manual_seed(0)
-        getattr(bert_repro, head)(BertReproConfig(vocab_size=150, **SHAPE, **settings)).save_pretrained(root / name)
-        AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(root / name)
+        save_model(world, root / name, head, **settings)
     return root
 
 
@@ -50,7 +45,7 @@ def test_lines_of_the_standard_input_become_rows_of_csv(models, monkeypatch, cap
         assert float(row["probability"]) == float(row[f"probability_{row['prediction']}"]) >= 0.5
 
 
-def test_a_table_keeps_its_ids_and_right_answers(models, tmp_path, capsys):
+def test_a_table_keeps_its_ids_and_right_answers(models, tmp_path, refused):
     table = tmp_path / "new.csv"
     table.write_text("ticket;text;label\nA7;the river;warm\nA9;a stone;cold\n")
     out = tmp_path / "answers.jsonl"
@@ -61,8 +56,8 @@ def test_a_table_keeps_its_ids_and_right_answers(models, tmp_path, capsys):
         ("A7", "the river", "warm"), ("A9", "a stone", "cold"),
     ]  # fmt: skip
     assert sum(rows[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5) and "index" not in rows[0]
-    assert recipe("predict", "--model_name_or_path", models / "classifier", *flags) == 2
-    assert "answers.jsonl exists; name another" in capsys.readouterr().err
+    again = refused("predict", "--model_name_or_path", models / "classifier", *flags)
+    assert "answers.jsonl exists; name another" in again
 
 
 def test_every_family_answers_in_its_own_form(models, tmp_path):
@@ -103,10 +98,9 @@ def test_questions_are_about_the_passage_of_a_file(models, tmp_path):
         ("tagger", "x.jsonl", '{"words": ' + "[" * 100_000, "x.jsonl, line 1: nests too deep"),
     ],
 )
-def test_bad_input_is_one_line(models, tmp_path, capsys, model, name, content, message):
+def test_bad_input_is_one_line(models, tmp_path, refused, model, name, content, message):
     path = tmp_path / name
     if content is not None:
         path.write_text(content)
-    assert recipe("predict", "--model_name_or_path", models / model, "--input_file", path) == 2
-    error = capsys.readouterr().err
-    assert message in error and "test_file" not in error and error.count("\n") == 1
+    error = refused("predict", "--model_name_or_path", models / model, "--input_file", path)
+    assert message in error and "test_file" not in error

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoTokenizer
-
-from bert_repro import BertReproConfig, BertReproForMaskedLM
+from running import RECIPES
+from small_models import save_model
 
 NAMES = ("run_glue", "run_squad", "run_swag", "run_ner")
 _WORDS = "the a river stone bird light tree house green quiet small old falls runs sings grows turns".split()
@@ -32,6 +30,10 @@ class Family:
     rows: int
     predictions: str
 
+    @property
+    def script(self) -> Path:
+        return RECIPES / f"{self.recipe}.py"
+
     def written(self, folder: Path) -> int:
         """How many examples the dev predictions in a run's folder are for."""
         text = (folder / self.predictions).read_text()
@@ -42,12 +44,7 @@ class Family:
 
 def save_start(world: Any, folder: Path, *, dropout: float) -> Path:
     """A checkpoint without heads."""
-    torch.manual_seed(0)
-    shape = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
-    dropouts = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    BertReproForMaskedLM(BertReproConfig(vocab_size=150, **shape, **dropouts)).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
-    return folder
+    return save_model(world, folder, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
 
 
 def families(world: Any, root: Path) -> dict[str, Family]:

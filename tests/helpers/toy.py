@@ -169,13 +169,15 @@ def run_once(config: ToyConfig) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("settings", type=json.loads)
-    parser.add_argument("--resume_everywhere", action="store_true")
+    parser.add_argument("settings", type=json.loads, nargs="+")
+    parser.add_argument("--resume_everywhere", action="store_true", help="the first of the runs")
     arguments = parser.parse_args()
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.settings.items()}
-    settings = dataclasses.replace(ToyConfig(), **given)
-    if arguments.resume_everywhere:
-        resume_everywhere(settings)
+    for number, one in enumerate(arguments.settings):
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in one.items()}
+        settings = dataclasses.replace(ToyConfig(), **given)
+        if arguments.resume_everywhere and not number:
+            resume_everywhere(settings)
+        else:
+            run_once(settings)
+    if arguments.resume_everywhere and len(arguments.settings) == 1:
         Accelerator().end_training()
-    else:
-        run_once(settings)

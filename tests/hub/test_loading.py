@@ -7,36 +7,28 @@ import pytest
 import torch
 import transformers
 from peft import IA3Config, LoraConfig, PeftModel, TaskType, get_peft_model
+from small_models import NARROW, word_model, word_tokenizer
 
 import bert_repro
 from bert_repro.hub.export import export_checkpoint
 from bert_repro.models.configuration_bert_repro import HEADS
 from bert_repro.tasks import TASKS
 
-WORDS = "paris is the capital of france . a film that never lets you go".split()
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-SIZES = {
-    "vocab_size": len(VOCABULARY), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "intermediate_size": 32, "max_position_embeddings": 32, "initializer_range": 0.3,
-}  # fmt: skip
+TOKENIZER = word_tokenizer("paris is the capital of france . a film that never lets you go")
 AUTO = {head.ours: auto_class for auto_class, head in HEADS.items()}
 
 
 pytestmark = pytest.mark.usefixtures("remote_code")
 
 
-def tokenizer() -> transformers.BertTokenizer:
-    return transformers.BertTokenizer(vocab={word: index for index, word in enumerate(VOCABULARY)})
-
-
 def model_of(class_name: str, **fields: object) -> torch.nn.Module:
-    torch.manual_seed(0)
-    return getattr(bert_repro, class_name)(bert_repro.BertReproConfig(**SIZES, **fields)).eval()
+    wide = {"num_hidden_layers": 2, "max_position_embeddings": 32, "initializer_range": 0.3}
+    return word_model(TOKENIZER, class_name.removeprefix("BertRepro"), **wide, **fields)
 
 
 def batch(class_name: str) -> dict[str, torch.Tensor]:
     texts = ["paris is the capital .", "a film"], ["of france .", "that never lets you go ."]
-    inputs = dict(tokenizer()(*texts, padding=True, return_tensors="pt"))
+    inputs = dict(TOKENIZER(*texts, padding=True, return_tensors="pt"))
     return {name: values[None] for name, values in inputs.items()} if "MultipleChoice" in class_name else inputs
 
 
@@ -71,9 +63,11 @@ def test_fine_tuned_heads_keep_their_labels(name, tmp_path):
     if name == "squad_v2":
         settings = dataclasses.replace(task, null_score_diff_threshold=-1.5).model_settings()
     model = model_of(task.head, **settings)
-    folder = export_checkpoint(model, tokenizer(), tmp_path / name)
+    folder = export_checkpoint(model, TOKENIZER, tmp_path / name)
     assert_equal(folder, task.head, model)
     upstream = transformers.AutoConfig.from_pretrained(folder)
+    texts = ["paris is", "a film ."]
+    assert transformers.AutoTokenizer.from_pretrained(folder)(texts)["input_ids"] == TOKENIZER(texts)["input_ids"]
     if task.label_names:
         assert tuple(upstream.id2label.values()) == task.label_names
         assert upstream.label2id == {label: index for index, label in enumerate(task.label_names)}
@@ -107,7 +101,7 @@ def test_a_upstream_trainers_save(tmp_path):
     arguments = transformers.TrainingArguments(
         tmp_path / "trained", max_steps=2, report_to=[], use_cpu=True, save_steps=2, disable_tqdm=True
     )
-    trainer = transformers.Trainer(model, arguments, train_dataset=rows, processing_class=tokenizer())
+    trainer = transformers.Trainer(model, arguments, train_dataset=rows, processing_class=TOKENIZER)
     trainer.train()
     trainer.save_model()
     model.eval()
@@ -117,7 +111,7 @@ def test_a_upstream_trainers_save(tmp_path):
 
 @pytest.mark.parametrize("kind", [LoraConfig, IA3Config])
 def test_peft_knows_the_layers_it_adapts_by_default(kind):
-    theirs = get_peft_model(transformers.BertModel(transformers.BertConfig(**SIZES)), kind())
+    theirs = get_peft_model(transformers.BertModel(transformers.BertConfig(**NARROW)), kind())
     ours = get_peft_model(model_of("BertReproModel"), kind())
     assert ours.targeted_module_names == theirs.targeted_module_names != []
 

@@ -13,11 +13,12 @@ import pytest
 import torch
 import transformers
 from fake_hub import READER, WRITER, Fault
-from huggingface_hub import HfApi, constants
+from huggingface_hub import constants
+from running import error_line, recipe
 from safetensors.torch import save_file
+from small_models import word_model, word_tokenizer
 
 import bert_repro
-from bert_repro import cli
 from bert_repro.errors import UserError
 from bert_repro.hub import push
 from bert_repro.hub.export import export_checkpoint
@@ -25,11 +26,7 @@ from bert_repro.hub.push import published_files, push_folder
 from bert_repro.hub.revisions import RevisionUploads, checkpoint_card
 from bert_repro.utils.digests import write_manifest
 
-WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] paris is the capital of france . a film that never lets you go".split()
-SIZES = {
-    "vocab_size": len(WORDS), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "intermediate_size": 32, "max_position_embeddings": 48,
-}  # fmt: skip
+TOKENIZER = word_tokenizer("paris is the capital of france . a film that never lets you go")
 LABELS = {0: "dull", 1: "lively"}
 REPO = "org/toy"
 
@@ -37,13 +34,11 @@ REPO = "org/toy"
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A published classifier in two shards, with what else a run leaves in its folder."""
-    torch.manual_seed(0)
-    model = bert_repro.BertReproForSequenceClassification(bert_repro.BertReproConfig(**SIZES, id2label=LABELS)).eval()
+    model = word_model(TOKENIZER, "ForSequenceClassification", id2label=LABELS)
     save = model.save_pretrained
     model.save_pretrained = lambda folder: save(folder, max_shard_size="12KB")
-    tokenizer = transformers.BertTokenizer(vocab={word: index for index, word in enumerate(WORDS)})
     record = {"task": "sst2", "split": "validation", "metrics": {"accuracy": 0.5}, "rows_scored": 2, "seed": 1}
-    folder = export_checkpoint(model, tokenizer, tmp_path_factory.mktemp("run") / "toy", results=record)
+    folder = export_checkpoint(model, TOKENIZER, tmp_path_factory.mktemp("run") / "toy", results=record)
     for name in ("predictions.validation.tsv", "status.json", "checkpoints/step-5/trainer_state/state.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("{}")
@@ -103,9 +98,8 @@ def test_an_adapter_travels_with_its_labels_and_tokenizer(folder):
 
 
 def test_how_a_vector_is_made_travels_with_an_encoder(tmp_path):
-    tokenizer = transformers.BertTokenizer(vocab={word: index for index, word in enumerate(WORDS)})
-    model = bert_repro.BertReproForPreTraining(bert_repro.BertReproConfig(**SIZES))
-    sent = {path.as_posix() for path in published_files(export_checkpoint(model, tokenizer, tmp_path / "toy"))}
+    model = word_model(TOKENIZER, "ForPreTraining")
+    sent = {path.as_posix() for path in published_files(export_checkpoint(model, TOKENIZER, tmp_path / "toy"))}
     assert sent >= {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "vocab.txt"}
 
 
@@ -130,12 +124,6 @@ def test_files_that_are_gone_go_and_what_others_put_there_stays(hub, folder):
     _, tree = hub.repos[REPO].tree("main")
     assert [name for name in tree if name.startswith("model")] == ["modeling_bert_repro.py", "model.safetensors"]
     assert set(by_hand) < set(tree)
-
-
-def test_a_cut_connection_is_tried_again(hub, folder):
-    hub.faults = [Fault("PUT /lfs", "cut", times=2)]
-    push_folder(folder, REPO)
-    assert set(hub.repos[REPO].tree("main")[1]) > {"model-00001-of-00002.safetensors"}
 
 
 def test_an_upload_that_broke_goes_on_where_it_stopped(hub, folder):
@@ -209,20 +197,17 @@ def test_no_path_of_this_machine_is_sent(hub, folder):
 )
 def test_a_refusal_is_one_line_and_exit_code_2(hub, folder, capsys, fault, message):
     hub.faults = [fault]
-    assert run_recipe("--folder", folder, "--hub_model_id", REPO) == 2
+    assert recipe("push_to_hub", "--folder", folder, "--hub_model_id", REPO) == 2
     said = capsys.readouterr().err
-    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert re.search(message, line), line
-    assert "Traceback" not in said and WRITER not in said
+    assert re.search(message, error_line(said)) and WRITER not in said
 
 
-def run_recipe(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as raised:
-        cli.main("push_to_hub", argv=[str(argument) for argument in arguments])
-    return int(raised.value.code or 0)
-
-
-def test_who_is_not_logged_in_is_reported_how(hub, folder, monkeypatch):
+def test_who_is_not_logged_in_or_may_not_write_there_is_reported(hub, folder, monkeypatch):
+    with pytest.raises(UserError, match=r"rights to create a model under the namespace 'others'"):
+        push_folder(folder, "others/toy")
+    monkeypatch.setenv("HF_TOKEN", READER)
+    with pytest.raises(UserError, match=r"rights to create a model"):
+        push_folder(folder, REPO)
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(UserError, match=r"hf auth login"):
         push_folder(folder, REPO)
@@ -236,23 +221,10 @@ def test_a_hub_out_of_reach_is_named(hub, folder, monkeypatch):
         push_folder(folder, REPO)
 
 
-def test_who_may_not_write_there_is_reported_so(hub, folder, monkeypatch):
-    with pytest.raises(UserError, match=r"rights to create a model under the namespace 'others'"):
-        push_folder(folder, "others/toy")
-    monkeypatch.setenv("HF_TOKEN", READER)
-    with pytest.raises(UserError, match=r"rights to create a model"):
-        push_folder(folder, REPO)
-
-
-def test_an_id_that_is_none(hub, folder):
-    with pytest.raises(UserError, match=r"--hub_model_id a/b/c: "):
-        push_folder(folder, "a/b/c")
-
-
 @pytest.mark.parametrize("name", ["a/b/c", "org/a..b", "org/-toy", "org/toy.git"])
 def test_a_dry_run_refuses_an_id_that_is_none(hub, folder, capsys, name):
     for more in ("--dry_run", ""):
-        assert run_recipe(*f"--folder {folder} --hub_model_id {name} {more}".split()) == 2
+        assert recipe("push_to_hub", *f"--folder {folder} --hub_model_id {name} {more}".split()) == 2
         printed = capsys.readouterr()
         assert f"--hub_model_id {name}: " in printed.err and not printed.out
     assert not hub.requests and not hub.repos
@@ -268,7 +240,7 @@ def test_private_stays_private(hub, folder):
 
 
 def test_dry_run_lists_files_and_sizes_and_asks_the_hub_nothing(hub, folder, capsys):
-    assert run_recipe("--folder", folder, "--hub_model_id", REPO, "--dry_run") == 0
+    assert recipe("push_to_hub", "--folder", folder, "--hub_model_id", REPO, "--dry_run") == 0
     shown = capsys.readouterr().out
     assert re.search(r"\d,\d{3}  config\.json", shown)
     assert f"files to {REPO} (main)" in shown
@@ -287,7 +259,7 @@ def test_a_card_that_the_hub_would_refuse_is_found_before(hub, folder):
 def test_a_folder_without_a_model(hub, tmp_path):
     with pytest.raises(UserError, match=r"holds no published model"):
         push_folder(tmp_path, REPO)
-    assert run_recipe("--folder", tmp_path / "nowhere", "--hub_model_id", REPO) == 2
+    assert recipe("push_to_hub", "--folder", tmp_path / "nowhere", "--hub_model_id", REPO) == 2
 
 
 def test_a_run_that_was_stopped_is_not_published_with_the_weights_of_the_one_before(hub, folder):
@@ -296,7 +268,7 @@ def test_a_run_that_was_stopped_is_not_published_with_the_weights_of_the_one_bef
     (folder / "results.json").unlink()
     with pytest.raises(UserError, match=r"its run has not ended \(stopped by signal 15\) and published no model"):
         push_folder(folder, REPO)
-    assert run_recipe("--folder", folder, "--hub_model_id", REPO, "--dry_run") == 2
+    assert recipe("push_to_hub", "--folder", folder, "--hub_model_id", REPO, "--dry_run") == 2
     assert "results.json" in hub.repos[REPO].tree("main")[1]
 
 
@@ -316,7 +288,7 @@ def test_checkpoints_become_revisions(hub, folder, monkeypatch):
     shutil.rmtree(folder / "checkpoints")
     for step in (20, 100):
         add_checkpoint(folder, step)
-    assert run_recipe("--folder", folder, "--hub_model_id", REPO, "--checkpoints") == 0
+    assert recipe("push_to_hub", "--folder", folder, "--hub_model_id", REPO, "--checkpoints") == 0
     assert set(hub.repos[REPO].branches) == {"main", "step-20", "step-100"}
     assert hub.repos[REPO].messages[1:] == ["Upload step-20", "Upload step-100", "Upload toy"]
     for step in (20, 100):
@@ -329,7 +301,7 @@ def test_checkpoints_become_revisions(hub, folder, monkeypatch):
     count = len(hub.repos[REPO].commits)
     for name in (folder / "checkpoints" / "step-20", "."):
         monkeypatch.chdir(folder / "checkpoints" / "step-20")
-        assert run_recipe("--folder", name, "--hub_model_id", REPO) == 0
+        assert recipe("push_to_hub", "--folder", name, "--hub_model_id", REPO) == 0
         assert len(hub.repos[REPO].commits) == count
 
 
@@ -346,7 +318,7 @@ def test_a_checkpoints_card_says_what_is_known_of_the_checkpoint(hub, folder):
     assert not any(f"| {name} |" in card for name in ("tokens read", "seconds of training", "FLOPs"))
     assert "from bert_repro import BertReproForSequenceClassification" in card
     (checkpoint / "config.json").rename(checkpoint / "adapter_config.json")
-    assert run_recipe("--folder", folder, "--hub_model_id", REPO, "--checkpoints", "--dry_run") == 2
+    assert recipe("push_to_hub", "--folder", folder, "--hub_model_id", REPO, "--checkpoints", "--dry_run") == 2
     with pytest.raises(UserError, match="holds an adapter alone, no model; leave --checkpoints out"):
         checkpoint_card(checkpoint, {}, REPO)
 
@@ -367,21 +339,6 @@ def test_no_token_is_sent_elsewhere_or_stored(hub, folder):
     assert all(WRITER.encode() not in content for content in hub.repos[REPO].tree("main")[1].values())
     storing = [header for header in hub.headers_seen if header]
     assert storing and set(storing) == {f"Bearer {WRITER}"}
-
-
-@pytest.mark.parametrize(
-    "fault", [None, Fault("GET .*/resolve/.*/model-00001", "corrupt")], ids=["complete", "changed"]
-)
-def test_a_download_that_changed_on_its_way_is_found(hub, folder, fault):
-    # Over HTTP huggingface_hub compares sizes only, so the README names the command that compares checksums.
-    push_folder(folder, REPO)
-    hub.faults = [fault] if fault else []
-    transformers.AutoModelForSequenceClassification.from_pretrained(REPO)
-    found = HfApi().verify_repo_checksums(REPO)
-    assert [mismatch["path"] for mismatch in found.mismatches] == (
-        ["model-00001-of-00002.safetensors"] if fault else []
-    )
-    assert found.checked_count >= 3
 
 
 UPSTREAM = """

@@ -9,9 +9,9 @@ import pyarrow.parquet
 import pytest
 import torch
 from running import recipe
+from small_models import NARROW, save_model
 from transformers import AutoModel, AutoTokenizer
 
-from bert_repro import BertReproConfig, BertReproForPreTraining, BertReproModel
 from bert_repro.errors import UserError
 from bert_repro.inference import feature_extraction
 from bert_repro.inference.feature_extraction import EncodedText, feature_writer, read_texts, resolve_layers
@@ -22,12 +22,8 @@ LENGTH = 24
 
 @pytest.fixture(scope="module")
 def model(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    shape = {"num_hidden_layers": 3, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
-    BertReproForPreTraining(BertReproConfig(vocab_size=150, **shape)).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
-    return folder
+    shape = {**NARROW, "num_hidden_layers": 3}
+    return save_model(world, tmp_path_factory.mktemp("model"), "ForPreTraining", **shape)
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +33,13 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def extract(model: Path, source: Path, target: Path, *arguments: object) -> int:
+def command(model: Path, source: Path, target: Path, *arguments: object) -> list[object]:
     common = ["--model_name_or_path", model, "--input_file", source, "--output_file", target]
-    return recipe("extract_features", *common, "--per_device_eval_batch_size 2 --max_seq_length", LENGTH, *arguments)
+    return ["extract_features", *common, "--per_device_eval_batch_size 2 --max_seq_length", LENGTH, *arguments]
+
+
+def extract(*arguments: Any) -> int:
+    return recipe(*command(*arguments))
 
 
 def expected(model: Path) -> list[list[torch.Tensor]]:
@@ -63,9 +63,7 @@ def close(found: Any, wanted: torch.Tensor) -> bool:
         ("all", "concat", lambda states: torch.cat(states[1:], dim=-1)),
     ],
 )
-def test_parquet_has_a_row_for_each_text(
-    model: Path, texts: Path, tmp_path: Path, layers: str, combine: str, wanted: Any
-) -> None:
+def test_parquet_has_a_row_for_each_text(model, texts, tmp_path, layers, combine, wanted):
     assert extract(model, texts, tmp_path / "f.parquet", "--layers", layers, "--combine", combine) == 0
     table = pyarrow.parquet.read_table(tmp_path / "f.parquet")
     assert table.num_rows == len(TEXTS)
@@ -120,15 +118,14 @@ def test_texts_are_read_one_at_a_time(tmp_path: Path) -> None:
         next(texts)
 
 
-def test_nothing_half_written_is_left(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_half_written_is_left(model: Path, tmp_path: Path, refused: Any) -> None:
     lines = tmp_path / "texts.jsonl"
     lines.write_text('{"text": "a"}\n{"text": "b"}\n{"text": 1}\n')
-    assert extract(model, lines, tmp_path / "f.parquet") == 2
-    assert "line 3: no text in field 'text'" in capsys.readouterr().err
+    assert "line 3: no text in field 'text'" in refused(*command(model, lines, tmp_path / "f.parquet"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.jsonl"]
 
 
-def test_bad_input(model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(model: Path, texts: Path, tmp_path: Path, refused: Any) -> None:
     empty, half = tmp_path / "empty.jsonl", tmp_path / "half.jsonl"
     empty.write_text("\n \n")
     there, folder = tmp_path / "there.parquet", tmp_path / "folder.parquet"
@@ -143,8 +140,7 @@ def test_bad_input(model: Path, texts: Path, tmp_path: Path, capsys: pytest.Capt
         (empty, tmp_path / "f.parquet", "no texts; name a file with at least one"),
         (half, tmp_path / "f.parquet", "line 1: field 'text' has half a surrogate pair at character 3; repair it"),
     ):
-        assert extract(model, source, target) == 2
-        assert message in capsys.readouterr().err.splitlines()[-1]
+        assert message in refused(*command(model, source, target))
 
 
 def test_empty_lines_between_json_lines_are_no_texts(tmp_path: Path) -> None:
@@ -154,15 +150,10 @@ def test_empty_lines_between_json_lines_are_no_texts(tmp_path: Path) -> None:
     assert list(read_texts(tmp_path / "x.txt", "text")) == ["a", "", "b"]
 
 
-def test_a_tokenizer_of_more_words_than_the_model_is_refused(
-    model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    small = tmp_path / "small"
-    shape = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
-    BertReproModel(BertReproConfig(vocab_size=9, **shape)).save_pretrained(small)
-    AutoTokenizer.from_pretrained(model).save_pretrained(small)
-    assert extract(small, texts, tmp_path / "f.parquet") == 2
-    assert "its vocabulary of 9 is smaller than the tokenizer's" in capsys.readouterr().err
+def test_a_tokenizer_of_more_words_than_the_model_is_refused(world, texts, tmp_path, refused):
+    small = save_model(world, tmp_path / "small", "Model", vocab_size=9)
+    line = refused(*command(small, texts, tmp_path / "f.parquet"))
+    assert "its vocabulary of 9 is smaller than the tokenizer's" in line
 
 
 def test_a_parquet_files_groups_hold_many_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,15 @@
 """Published folders in transformers' own pipelines, and next sentence prediction in ours."""
 
 import pytest
-import torch
 import transformers
+from small_models import word_model, word_tokenizer
 
 import bert_repro
 from bert_repro.errors import UserError
 from bert_repro.tasks import TASKS
 
-WORDS = (
-    "paris is the capital of france . a film that never lets you go mari ##e worked in this text about sports".split()
-)
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-SIZES = {
-    "vocab_size": len(VOCABULARY), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "intermediate_size": 32, "max_position_embeddings": 48, "initializer_range": 0.5,
-}  # fmt: skip
+WORDS = "paris is the capital of france . a film that never lets you go mari ##e worked in this text about sports"
+TOKENIZER = word_tokenizer(WORDS)
 
 
 @pytest.fixture
@@ -23,10 +17,9 @@ def published(tmp_path):
     """Saves a model with its tokenizer and gives the folder's name."""
 
     def publish(head: str, **fields: object) -> str:
-        torch.manual_seed(0)
-        getattr(bert_repro, head)(bert_repro.BertReproConfig(**SIZES, **fields)).save_pretrained(tmp_path)
-        vocabulary = {word: index for index, word in enumerate(VOCABULARY)}
-        transformers.BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path)
+        model = word_model(TOKENIZER, head.removeprefix("BertRepro"), initializer_range=0.5, **fields)
+        model.save_pretrained(tmp_path)
+        TOKENIZER.save_pretrained(tmp_path)
         return str(tmp_path)
 
     return publish
@@ -39,7 +32,7 @@ def labels(name: str) -> dict[str, object]:
 @pytest.mark.parametrize("head", ["BertReproForPreTraining", "BertReproForMaskedLM"])
 def test_fill_mask(published, head):
     guesses = transformers.pipeline("fill-mask", model=published(head))("Paris is the [MASK] of France.", top_k=3)
-    assert len(guesses) == 3 and all(guess["token_str"] in VOCABULARY for guess in guesses)
+    assert len(guesses) == 3 and all(guess["token_str"] in TOKENIZER.get_vocab() for guess in guesses)
 
 
 def test_text_classification_of_a_text_and_of_a_pair(published):
@@ -74,7 +67,7 @@ def test_token_classification_groups_entities(published):
 def test_feature_extraction(published):
     folder = published("BertReproModel")
     features = transformers.pipeline("feature-extraction", model=folder)("Paris is", return_tensors=True)
-    assert features.shape == (1, 4, SIZES["hidden_size"])
+    assert features.shape == (1, 4, 16)
 
 
 def test_zero_shot_from_an_mnli_model(published):

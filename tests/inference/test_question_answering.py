@@ -6,6 +6,7 @@ import datasets
 import pytest
 import torch
 import transformers
+from small_models import word_model, word_tokenizer
 
 import bert_repro
 from bert_repro.configs import SquadConfig
@@ -15,12 +16,9 @@ from bert_repro.finetuning.run import output_rows
 from bert_repro.inference.pipelines import ExtractiveQuestionAnsweringPipeline
 from bert_repro.tasks.squad.squad_task import SQUAD, SQUAD_V2
 
-WORDS = "where did she work ? marie curie worked in paris , france . a film that never lets you go slow ##ly".split()
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-SIZES = {
-    "vocab_size": len(VOCABULARY), "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "intermediate_size": 32, "max_position_embeddings": 48, "initializer_range": 0.6,
-}  # fmt: skip
+TOKENIZER = word_tokenizer(
+    "where did she work ? marie curie worked in paris , france . a film that never lets you go slow ##ly"
+)
 QUESTION = "Where did she work?"
 SHORT = "Marie Curie worked in Paris, France."
 LONG = " ".join(
@@ -31,11 +29,10 @@ WINDOWS = {"max_seq_length": 32, "max_query_length": 16, "doc_stride": 8}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    torch.manual_seed(3)
     folder = tmp_path_factory.mktemp("qa")
-    bert_repro.BertReproForQuestionAnswering(bert_repro.BertReproConfig(**SIZES)).save_pretrained(folder)
-    vocabulary = {word: index for index, word in enumerate(VOCABULARY)}
-    transformers.BertTokenizer(vocab=vocabulary).save_pretrained(folder)
+    model = word_model(TOKENIZER, "ForQuestionAnswering", seed=3, hidden_size=32, initializer_range=0.6)
+    model.save_pretrained(folder)
+    TOKENIZER.save_pretrained(folder)
     return folder
 
 

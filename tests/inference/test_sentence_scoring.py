@@ -9,27 +9,23 @@ import pytest
 import torch
 import transformers
 from running import recipe, results
+from small_models import word_model, word_tokenizer
 
 import bert_repro
 from bert_repro.errors import UserError
 from bert_repro.inference.minimal_pairs import MinimalPair, accuracies
 from bert_repro.inference.sentence_scoring import score_sentences
 
-WORDS = "the cat sleeps on a mat un ##believ ##ably it was ! do not ##s".split()
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+TOKENIZER = word_tokenizer("the cat sleeps on a mat un ##believ ##ably it was ! do not ##s")
 SENTENCES = ["The cat sleeps!", "unbelievably mats", "it", "the cat was on a mat unbelievably ", "cats sleeps"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    config = bert_repro.BertReproConfig(
-        vocab_size=len(VOCABULARY), max_position_embeddings=16, initializer_range=0.5, **shape
-    )
-    bert_repro.BertReproForPreTraining(config).save_pretrained(path)
-    transformers.BertTokenizer(vocab={word: index for index, word in enumerate(VOCABULARY)}).save_pretrained(path)
+    shape = {"num_hidden_layers": 2, "max_position_embeddings": 16, "initializer_range": 0.5}
+    word_model(TOKENIZER, "ForPreTraining", **shape).save_pretrained(path)
+    TOKENIZER.save_pretrained(path)
     return str(path)
 
 
@@ -150,23 +146,22 @@ def test_accuracy_in_all_is_over_pairs_and_the_mean_over_paradigms():
         (json.dumps({"sentence_good": "cat " * 20, "sentence_bad": "it"}), "line 2: has 20 tokens; the model reads 14"),
     ],
 )
-def test_a_bad_pair_is_one_line_and_code_2(folder, tmp_path, capfd, line, reason):
+def test_a_bad_pair_is_one_line_and_code_2(folder, tmp_path, refused, line, reason):
     path = tmp_path / "pairs.jsonl"
     good = {"sentence_good": "it", "sentence_bad": "a"}
     path.write_text(json.dumps(good) + "\n" + line + "\n", encoding="utf-8")
     arguments = ["--model_name_or_path", folder, "--minimal_pairs", path, "--output_dir", tmp_path / "out"]
-    assert recipe("score_sentences", *arguments) == 2
-    errors = [entry for entry in capfd.readouterr().err.splitlines() if entry.startswith("error: ")]
-    assert len(errors) == 1 and reason in errors[0] and "pairs.jsonl" in errors[0]
+    error = refused("score_sentences", *arguments)
+    assert reason in error and "pairs.jsonl" in error
     assert not (tmp_path / "out" / "results.json").exists()
 
 
-def test_a_truncated_archive_and_an_empty_text_are_refused(folder, tmp_path, capfd):
+def test_a_truncated_archive_and_an_empty_text_are_refused(folder, tmp_path, refused):
     complete = write_pairs(tmp_path / "complete.jsonl.xz", pairs("p", *[("it was", "it do")] * 50)).read_bytes()
     (tmp_path / "cut.jsonl.xz").write_bytes(complete[:-20])
     (tmp_path / "texts.txt").write_text("the cat\n\nit\n", encoding="utf-8")
     common = ["--model_name_or_path", folder, "--output_dir", tmp_path / "out"]
-    assert recipe("score_sentences", *common, "--minimal_pairs", tmp_path / "cut.jsonl.xz") == 2
-    assert "cut.jsonl.xz: is damaged" in capfd.readouterr().err
-    assert recipe("score_sentences", *common, "--overwrite_output_dir", "--input_file", tmp_path / "texts.txt") == 2
-    assert "texts.txt, text 2: is empty" in capfd.readouterr().err
+    damaged = refused("score_sentences", *common, "--minimal_pairs", tmp_path / "cut.jsonl.xz")
+    assert "cut.jsonl.xz: is damaged" in damaged
+    empty = refused("score_sentences", *common, "--overwrite_output_dir", "--input_file", tmp_path / "texts.txt")
+    assert "texts.txt, text 2: is empty" in empty

@@ -194,12 +194,9 @@ def test_free_weights_are_taken_as_they_are_and_start_at_one(tiny):
     tiny.assert_close(model.features(states), states.sum(2))
 
 
-def test_encoder_states_without_token_features_are_refused(tiny):
+def test_what_goes_beyond_the_layers_or_has_no_features_is_refused(tiny):
     with pytest.raises(ValueError, match=r"encoder_states .* config\.token_features .* None"):
         BertReproForTokenClassification(tiny.config())(encoder_states=torch.zeros(1, 3, 1, 32))
-
-
-def test_what_goes_beyond_the_layers_is_refused(tiny):
     for fields, message in (
         ({"token_features": "concat_last_four"}, "concat_last_four needs 4 layers, got 2"),
         ({"bilstm_size": 0}, "bilstm_size must be at least 1"),

@@ -45,14 +45,11 @@ def test_what_no_model_can_have_is_refused_when_one_is_built(fields, message):
         BertReproModel(config)
 
 
-def test_a_value_of_the_wrong_type_is_refused():
+def test_values_that_are_wrong_or_set_later_are_checked(tiny):
     with pytest.raises(StrictDataclassFieldValidationError, match="hidden_size"):
         BertReproConfig(hidden_size="abc")
     with pytest.raises(StrictDataclassFieldValidationError, match="pool_token"):
         BertReproConfig(pool_token="middle")
-
-
-def test_fields_set_after_construction_are_checked_by_the_model(tiny):
     config = tiny.config()
     config.num_attention_heads = 5
     with pytest.raises(ValueError, match="hidden_size must be a multiple"):
@@ -79,30 +76,25 @@ def test_a_causal_model_pools_its_last_token(tiny):
     assert BertReproForSequenceClassification(config).config.pool_token == "last"
 
 
-def test_a_upstream_config_is_read_without_a_warning(tmp_path, tiny, warnings_logged):
+def test_a_upstream_config_is_read_without_a_warning_and_another_type_with_one(tmp_path, tiny, warnings_logged):
     transformers.BertConfig(**tiny.sizes, id2label={0: "no", 1: "yes", 2: "maybe"}).save_pretrained(tmp_path)
     config = BertReproConfig.from_pretrained(tmp_path)
     assert warnings_logged() == []
     assert (config.model_type, config.hidden_size, config.id2label[2]) == ("bert_repro", 32, "maybe")
-
-
-def test_another_model_type_still_warns(tmp_path, warnings_logged):
     transformers.ElectraConfig().save_pretrained(tmp_path)
     BertReproConfig.from_pretrained(tmp_path)
     assert any("electra" in message for message in warnings_logged())
 
 
-def test_config_is_written_in_its_published_form_and_read_back(tmp_path, tiny):
+def test_config_is_written_in_its_published_form_and_comes_back_equal(tmp_path, tiny):
     config = tiny.config(num_labels=3)
     config.save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
     assert written["model_type"] == "bert"
     assert written["auto_map"]["AutoModelForCausalLM"] == "modeling_bert_repro.BertReproForCausalLM"
+    assert set(written["auto_map"]) == {"AutoConfig", *configuration_bert_repro.HEADS}
     assert (tmp_path / "configuration_bert_repro.py").exists() and (tmp_path / "modeling_bert_repro.py").exists()
     assert BertReproConfig.from_pretrained(tmp_path).num_labels == 3
-
-
-def test_a_saved_configuration_comes_back_equal(tmp_path, tiny):
     model = BertReproForSequenceClassification(tiny.config(id2label={0: "no", 1: "yes", 2: "maybe"}, qa_loss="sum"))
     model.save_pretrained(tmp_path / "model")
     tiny.config().save_pretrained(tmp_path / "config")

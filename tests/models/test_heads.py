@@ -79,13 +79,27 @@ class HeadTests:
         assert list(ours.state_dict()) == list(upstream.state_dict())
         upstream.load_state_dict(ours.state_dict(), strict=True)
 
-    def test_loads_a_upstream_folder_without_a_warning(self, tmp_path, warnings_logged):
+    def test_loads_a_upstream_folder_without_a_warning_and_trains_as_there(self, tmp_path, warnings_logged):
         upstream = self.upstream_class(self.tiny.upstream_config(**self.fields))
         upstream.save_pretrained(tmp_path)
         ours = self.model_class.from_pretrained(tmp_path)
         assert warnings_logged() == []
         for name, values in upstream.state_dict().items():
             assert torch.equal(ours.state_dict()[name], values), name
+        if labels := self.labels(self.batch()):
+            there, here = (self.losses(model.train(), {**self.batch(), **labels}) for model in (upstream, ours))
+            assert here == pytest.approx(there, rel=1e-4) and here[-1] < here[0]
+
+    def losses(self, model, inputs) -> list[float]:
+        """Of four steps on one batch, without dropout."""
+        optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-3), []
+        for _ in range(4):
+            loss = model(**inputs).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
 
     # Loading and saving
 
@@ -285,6 +299,14 @@ class TokenPredictorTests(HeadTests):
 
 class TestModel(HeadTests):
     auto_class = "AutoModel"
+
+    def test_an_upstream_encoder_takes_a_new_head(self, tmp_path):
+        upstream = self.upstream_class(self.tiny.upstream_config())
+        upstream.save_pretrained(tmp_path)
+        tagger = bert_repro.BertReproForTokenClassification.from_pretrained(tmp_path, num_labels=9)
+        assert tagger.classifier.out_features == 9
+        expected = upstream.encoder.layer[0].output.dense.weight
+        assert torch.equal(tagger.bert.encoder.layer[0].output.dense.weight, expected)
 
     def check_upstream_trainer(self, tmp_path):
         """The encoder has no loss to train."""

@@ -41,20 +41,14 @@ def model() -> BertReproForPreTraining:
     )
 
 
-def test_matrices_are_drawn_within_two_standard_deviations(model):
+def test_matrices_are_truncated_normal_biases_zero_and_norms_the_identity(model):
     for name, values in model.named_parameters():
         if values.dim() == 2:
             assert (0.015 < values.std() < 0.02 and abs(values.mean()) < 0.001) or values.numel() < 1000, name
             assert values.abs().max() <= 0.04 + 1e-8, name
             assert (values[0] != 0).all(), f"{name}: the padding row is drawn like any other"
-
-
-def test_matrices_follow_the_truncated_normal_distribution(model):
     values = model.bert.embeddings.word_embeddings.weight.detach().flatten().numpy()
     assert stats.kstest(values, stats.truncnorm(-2, 2, scale=0.02).cdf).pvalue > 0.01
-
-
-def test_biases_are_zero_and_norms_are_the_identity(model):
     for name, values in model.named_parameters():
         if values.dim() == 1:
             assert (values == (1.0 if name.endswith("LayerNorm.weight") else 0.0)).all(), name

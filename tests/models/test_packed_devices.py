@@ -81,9 +81,7 @@ def test_packed_attention_drops_probabilities(device: str) -> None:
     ],
     ids=str,
 )
-def test_cuda_calls_one_kernel(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], kernel: str
-) -> None:
+def test_cuda_calls_one_kernel(monkeypatch, dtype, capability, kernel):
     """Without a GPU, PyTorch's own description of the kernels checks the call: arguments, types, shapes."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: capability)
     called = []

@@ -48,7 +48,7 @@ def test_missing_packing_arguments_are_named(model, packed, name):
         model(**packed)
 
 
-def test_packed_input_needs_positions_and_takes_no_mask(model, packed):
+def test_packed_input_needs_positions_takes_no_mask_has_no_matrix_and_a_length(model, packed):
     with pytest.raises(ValueError, match="takes no attention_mask"):
         model(**packed, attention_mask=torch.ones_like(packed["input_ids"]))
     with pytest.raises(ValueError, match="needs position_ids"):
@@ -56,24 +56,18 @@ def test_packed_input_needs_positions_and_takes_no_mask(model, packed):
     two_rows = {name: packed[name].repeat(2, 1) for name in ("input_ids", "token_type_ids", "position_ids")}
     with pytest.raises(ValueError, match="one row of tokens, got a batch of 2"):
         model(**{**packed, **two_rows})
-
-
-def test_packed_input_has_no_attention_matrix(model, packed):
     with pytest.raises(ValueError, match="no attention matrix"):
         model(**packed, output_attentions=True)
+    with pytest.raises(ValueError, match="25 tokens is longer than max_position_embeddings = 24"):
+        model(torch.ones((1, 25), dtype=torch.long))
+    with pytest.raises(ValueError, match="30 tokens is longer"):
+        model(**{**packed, "max_length_q": 30})
 
 
 def test_packed_attention_refuses_padded_input(tiny):
     model = BertReproModel(tiny.config(attn_implementation="packed_sdpa"))
     with pytest.raises(ValueError, match="packed_sdpa attends to packed input only"):
         model(**tiny.batch())
-
-
-def test_sequences_longer_than_the_positions_are_refused(model, packed):
-    with pytest.raises(ValueError, match="25 tokens is longer than max_position_embeddings = 24"):
-        model(torch.ones((1, 25), dtype=torch.long))
-    with pytest.raises(ValueError, match="30 tokens is longer"):
-        model(**{**packed, "max_length_q": 30})
 
 
 def test_what_this_bert_cannot_do_is_refused(model):

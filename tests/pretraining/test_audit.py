@@ -3,8 +3,8 @@ import random
 
 import numpy as np
 import pytest
+from running import recipe
 
-from bert_repro import cli
 from bert_repro.configs import AuditConfig, CorpusConfig
 from bert_repro.corpus.prepare import prepare_corpus
 from bert_repro.corpus.tokenizer import train_wordpiece
@@ -214,10 +214,8 @@ def test_a_vocabulary_of_other_text_is_flagged(audit, no_plot, make_corpus):
 def test_exit_code_says_whether_all_passed(corpus, tmp_path, monkeypatch, capsys, broken, code):
     if broken:
         monkeypatch.setattr(Masker, "_replacements", always_mask)
-    arguments = ["--corpus", corpus, "--max_seq_length", "32", "--output_dir", str(tmp_path)]
-    with pytest.raises(SystemExit) as ended:
-        cli.main("audit_pretraining_data", argv=arguments)
-    assert ended.value.code == code
+    arguments = ["--corpus", corpus, "--max_seq_length 32 --output_dir", tmp_path]
+    assert recipe("audit_pretraining_data", *arguments) == code
     assert json.loads((tmp_path / "status.json").read_text())["code"] == code
     shown = capsys.readouterr().err
     assert "NotNext, share" in shown and ("error: " in shown) == broken and "Traceback" not in shown

@@ -195,9 +195,7 @@ class Counted:
         (6, (0, 0), "1", []),
     ],
 )
-def test_an_epoch_is_drawn_ahead_once_where_it_is_read(
-    monkeypatch: pytest.MonkeyPatch, steps: int, start: tuple[int, int], rank: str, ahead: list[int]
-) -> None:
+def test_an_epoch_is_drawn_ahead_once_where_it_is_read(monkeypatch, steps, start, rank, ahead):
     monkeypatch.setenv("LOCAL_RANK", rank)
     stream = Counted()
     source: Any = SimpleNamespace(streams=[stream], phases=[Phase(max_seq_length=64, steps=steps, batch=4)])

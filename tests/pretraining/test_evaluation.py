@@ -1,6 +1,5 @@
 """The breakdown of held-out accuracy counts what a plain loop counts, and adds up to the held-out metrics."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,9 +99,7 @@ def logged(**changes: float) -> dict[str, float]:
         (logged(mlm_loss=7.0, nsp_accuracy=0.5, tokens=1e5), None),
     ],
 )
-def test_warnings_say_what_is_wrong_once(
-    row: dict[str, float], message: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_warnings_say_what_is_wrong_once(row, message, caplog):
     health = HealthChecks(PretrainingConfig())
     with caplog.at_level("WARNING", logger="bert_repro"):
         health.check_row(row)
@@ -121,9 +118,7 @@ def test_warnings_about_the_data(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(("most", "warns"), [(1024, True), (16, False)])
-def test_a_small_held_out_set_is_warned_of(
-    world: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, most: int, warns: bool
-) -> None:
+def test_a_small_held_out_set_is_warned_of(world, tmp_path, caplog, most, warns):
     config = PretrainingConfig(corpus=str(world.corpus), output_dir=str(tmp_path), max_steps=1, max_eval_sequences=most)
     corpus, tokenizer = PreparedCorpus.load(world.corpus), load_tokenizer(world.tokenizer)
     HeldOutEvaluation(config, Phase(64, 1, 8, per_device_batch=8), corpus, np.arange(4), tokenizer)

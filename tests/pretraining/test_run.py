@@ -9,6 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 from running import TINY, recipe, results
+from small_models import NO_DROPOUT, save_model
 from transformers import AutoModelForPreTraining, AutoModelForSequenceClassification, AutoTokenizer
 
 from bert_repro import BertReproConfig
@@ -40,10 +41,10 @@ def test_pretraining_learns_and_leaves_everything_the_contract_names(pretrained:
     assert steps == {"step-20", "step-40", "step-60"}
     assert list(pretrained.rglob("events.out.tfevents*"))
     assert not list(pretrained.rglob("*.pkl")) + list(pretrained.rglob("*.pt")) + list(pretrained.rglob("*.bin"))
-
-
-def test_no_machine_path_in_the_record_of_the_data(pretrained: Path) -> None:
     assert results(pretrained)["data"]["sources"] == ["text.txt"]
+    model, info = AutoModelForPreTraining.from_pretrained(pretrained, output_loading_info=True)
+    assert type(model).__module__.startswith("transformers.")
+    assert not info["missing_keys"] and not info["unexpected_keys"]
 
 
 def test_resumed_pretraining_is_bit_identical(world: Any, pretrained: Path) -> None:
@@ -62,15 +63,11 @@ def test_resumed_pretraining_is_bit_identical(world: Any, pretrained: Path) -> N
     ("change", "message"),
     [("--learning_rate 1e-3", "learning_rate 0.002, not 0.001"), ("--max_steps 70", "steps [60], not [70]")],
 )
-def test_resuming_with_settings_that_would_change_the_result_is_refused(
-    world: Any, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, message: str
-) -> None:
-    code = recipe(
-        "run_pretraining", TINY, "--corpus", world.corpus, "--output_dir", tmp_path, "--max_steps 60", change,
-        "--resume_from_checkpoint", pretrained / "checkpoints" / "step-40",
-    )  # fmt: skip
-    shown = capsys.readouterr().err
-    assert code == 2 and message in shown and "Traceback" not in shown
+def test_resuming_with_settings_that_change_the_result_is_refused(
+    world, pretrained, tmp_path, refused, change, message
+):
+    begin = ["--corpus", world.corpus, "--output_dir", tmp_path, "--max_steps 60", change, "--resume_from_checkpoint"]
+    assert message in refused("run_pretraining", TINY, *begin, pretrained / "checkpoints" / "step-40")
 
 
 @pytest.mark.parametrize(
@@ -107,6 +104,27 @@ def test_what_decides_the_weights_is_compared_on_resume_and_what_divides_the_wor
     assert [name for name in before if before[name] != after[name]] == ([named] if named else [])
 
 
+@pytest.fixture(scope="module")
+def losses_of(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The losses of five steps of a model without dropout."""
+    model = save_model(world, tmp_path_factory.mktemp("model"), "ForPreTraining", num_hidden_layers=2, **NO_DROPOUT)
+
+    def run(*layout: str) -> list[float]:
+        folder = tmp_path_factory.mktemp("layout")
+        arguments = ["--model_name_or_path", model, "--corpus", world.corpus, "--output_dir", folder, "--max_steps 5"]
+        assert recipe("run_pretraining", TINY, *arguments, *layout) == 0
+        losses = [row["loss"] for row in training_log.read(folder / "train_log.jsonl") if "loss" in row]
+        assert len(losses) == 5
+        return losses
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def plain(losses_of: Any) -> Any:
+    return losses_of()
+
+
 @pytest.mark.parametrize(
     "layout",
     [
@@ -118,30 +136,8 @@ def test_what_decides_the_weights_is_compared_on_resume_and_what_divides_the_wor
         "--gradient_checkpointing true",
     ],
 )
-def test_layout_of_the_work_does_not_change_the_losses(world: Any, tmp_path: Path, layout: str) -> None:
-    losses = {}
-    config = tmp_path / "config.yaml"
-    config.write_text("deterministic: false\n")
-    for number, extra in enumerate(["", layout]):
-        folder = tmp_path / str(number)
-        model = world.root / "no-dropout"
-        _model_without_dropout(world, model)
-        arguments = ["--model_name_or_path", model, "--corpus", world.corpus, "--output_dir", folder, "--max_steps 5"]
-        assert recipe("run_pretraining", TINY, *arguments, *([extra] if extra else [])) == 0
-        losses[number] = [row["loss"] for row in training_log.read(folder / "train_log.jsonl") if "loss" in row]
-    assert len(losses[0]) == 5
-    assert losses[1] == pytest.approx(losses[0], abs=2e-5)
-
-
-def _model_without_dropout(world: Any, folder: Path) -> None:
-    from bert_repro import BertReproConfig, BertReproForPreTraining
-
-    if not folder.exists():
-        torch.manual_seed(0)
-        shape = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
-        config = BertReproConfig(vocab_size=150, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **shape)
-        BertReproForPreTraining(config).save_pretrained(folder)
-        AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
+def test_layout_of_the_work_does_not_change_the_losses(losses_of: Any, plain: list[float], layout: str) -> None:
+    assert losses_of(layout) == pytest.approx(plain, abs=2e-5)
 
 
 def test_without_nsp_the_pooler_stays_as_it_was(world: Any, tmp_path: Path) -> None:
@@ -175,12 +171,6 @@ def test_two_phases_are_one_run_and_resume_across_the_border(world: Any, tmp_pat
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_upstream_transformers_load_the_pretrained_folder(pretrained: Path) -> None:
-    model, info = AutoModelForPreTraining.from_pretrained(pretrained, output_loading_info=True)
-    assert type(model).__module__.startswith("transformers.")
-    assert not info["missing_keys"] and not info["unexpected_keys"]
-
-
 def test_finetuning_learns_scores_and_predicts(finetuned: Path) -> None:
     record = results(finetuned)
     assert record["metrics"]["accuracy"] > 0.9
@@ -198,15 +188,6 @@ def test_a_finished_model_is_scored_again_with_the_same_figures(world: Any, fine
         assert recipe("run_glue", "--task_name sst2 --do_eval", *arguments, "--packing", packing) == 0
         assert results(folder)["metrics"] == results(finetuned)["metrics"]
         assert not (folder / "model.safetensors").exists()
-
-
-def test_finetuning_resumes_bit_identically(world: Any, pretrained: Path, tmp_path: Path) -> None:
-    common = ["--task_name sst2 --do_train --max_steps 6 --model_name_or_path", pretrained, "--data_dir", world.glue]
-    assert recipe("run_glue", *common, "--output_dir", tmp_path / "complete", "--save_steps 2") == 0
-    checkpoint = tmp_path / "complete" / "checkpoints" / "step-4"
-    assert recipe("run_glue", *common, "--output_dir", tmp_path / "cut", "--resume_from_checkpoint", checkpoint) == 0
-    before, after = (safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("complete", "cut"))
-    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_continuing_from_a_checkpoint(world: Any, pretrained: Path, tmp_path: Path) -> None:

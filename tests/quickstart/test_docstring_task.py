@@ -4,7 +4,6 @@ import textwrap
 import pytest
 
 from bert_repro.errors import UserError
-from bert_repro.quickstart import docstring_task
 from bert_repro.quickstart.docstring_task import (
     LABELS,
     PACKAGES,
@@ -40,12 +39,13 @@ Sums are exact for integers of any size.
 """
 
 
-def test_paragraphs_keep_prose_without_markup_tables_headings_and_examples():
+def test_paragraphs_keep_prose_in_one_line_without_markup_tables_headings_and_examples():
     assert paragraphs(textwrap.dedent(NUMPYDOC).strip()) == [
         "Return the sum of the elements over an axis.",
         "The dtype follows numpy.add, see the user guide.",
         "Sums are exact for integers of any size.",
     ]
+    assert paragraphs("The first line of a\nsentence goes on here.") == ["The first line of a sentence goes on here."]
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,6 @@ def test_paragraphs_keep_prose_without_markup_tables_headings_and_examples():
 )
 def test_paragraphs_drop_what_is_no_sentence(docstring):
     assert paragraphs(docstring) == []
-
-
-def test_a_wrapped_paragraph_becomes_one_line():
-    assert paragraphs("The first line of a\nsentence goes on here.") == ["The first line of a sentence goes on here."]
 
 
 @pytest.fixture
@@ -94,7 +90,7 @@ def packages(tmp_path, monkeypatch):
     return ("origin", "twin")
 
 
-def test_gather_reads_without_importing_one_document_a_module(packages):
+def test_gather_reads_without_importing_one_document_a_module_and_each_paragraph_once(packages):
     modules = gather(packages, max_words=1000)
     assert [(module.package, module.name) for module in modules] == [
         ("origin", "__init__.py"),
@@ -109,35 +105,24 @@ def test_gather_reads_without_importing_one_document_a_module(packages):
     }
     assert modules[1].words == 29
     assert not {"origin", "twin"} & set(sys.modules)
-
-
-def test_gather_keeps_a_repeated_paragraph_once(packages):
     (module,) = [module for module in gather(packages, max_words=1000) if module.package == "twin"]
     assert module.docstrings == ("This sentence is new to everyone.",)
-
-
-def test_gather_stops_within_a_package_once_it_has_enough(packages):
     assert len(gather(("origin",), max_words=1)) == 1
-
-
-def test_gather_is_the_same_every_time(packages):
     assert gather(packages, max_words=20) == gather(packages, max_words=20)
 
 
-def test_a_missing_package_is_one_clear_line():
+def test_a_missing_package_or_one_without_docstrings_is_one_clear_line(packages, tmp_path):
     with pytest.raises(UserError, match=r"^package no_such_package is not installed.*"):
         gather(("no_such_package",), max_words=10)
-
-
-def test_a_package_without_docstrings_is_refused(packages, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "__init__.py").write_text("x = 1\n")
     with pytest.raises(UserError, match=r"package empty in .* has no docstrings"):
         gather(("empty",), max_words=10)
 
 
-def test_every_listed_package_is_installed():
+def test_every_listed_package_is_installed_and_every_label_gathered():
     assert all(find_package(name).is_dir() for name in PACKAGES)
+    assert set(LABELS) <= set(PACKAGES)
 
 
 def sentence(package, module, number):
@@ -171,45 +156,33 @@ def test_names_of_packages_are_removed(text, expected):
     assert without_names(text) == expected
 
 
-def test_choose_is_balanced_and_takes_few_texts_of_a_module(modules):
+def test_choose_is_balanced_takes_few_texts_of_a_module_and_none_twice(modules):
     rows, used = choose(modules, 12)
     assert [row["label"] for row in rows] == [number for number in range(len(LABELS)) for _ in range(12)]
     assert [row["idx"] for row in rows] == list(range(len(rows)))
     assert len(used) == 2 * len(LABELS)
     by_module = {module: sum(row["text"] in module.docstrings for row in rows) for module in used}
     assert max(by_module.values()) <= PER_MODULE
-
-
-def test_what_is_kept_apart_is_not_chosen_again(modules):
     validation, kept_apart = choose(modules, 12)
     train, _ = choose([module for module in modules if module not in kept_apart], 12)
     assert not {row["text"] for row in validation} & {row["text"] for row in train}
-
-
-def test_choose_does_not_depend_on_chance(modules):
     assert choose(modules, 12) == choose(modules, 12)
 
 
-def test_too_few_texts_are_one_clear_line(modules):
+def test_too_few_or_too_short_texts_are_one_clear_line(modules):
     with pytest.raises(UserError, match=r"^package matplotlib has 48 texts, not 49; .*"):
         choose(modules, 49)
-
-
-def test_short_texts_are_left_out():
     short = [Module(label, "m.py", ("Only four words here.",)) for label in LABELS]
     with pytest.raises(UserError, match="has 0 texts"):
         choose(short, 1)
 
 
-def test_task_loads_what_was_written(tmp_path, modules):
+def test_task_loads_what_was_written_and_needs_its_files(tmp_path, modules):
     rows, _ = choose(modules, 3)
     write_examples(tmp_path, "train", rows)
     loaded = PackageTask().load(tmp_path, ["train"])["train"]
     assert loaded.to_list() == rows
     assert PackageTask().is_labelled(loaded)
-
-
-def test_task_needs_its_files():
     with pytest.raises(UserError, match="--data_dir is missing"):
         PackageTask().load(None, ["train"])
 
@@ -224,9 +197,3 @@ def test_bag_of_words_learns_words_and_not_more():
     ]
     validation = [{"text": "blue", "label": 1}, {"text": "red", "label": 0}, {"text": "blue", "label": 0}]
     assert bag_of_words_accuracy(train, validation) == pytest.approx(2 / 3)
-
-
-def test_every_label_is_gathered():
-    from bert_repro.quickstart.docstring_task import PACKAGES
-
-    assert set(docstring_task.LABELS) <= set(PACKAGES)

@@ -36,11 +36,14 @@ def test_screen_stays_within_its_width(caplog):
     assert list(shown.seconds) == ["Text"]
 
 
-def test_a_foreign_folder_is_refused_and_left_alone(tmp_path):
+def test_a_foreign_folder_or_a_file_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match="holds something other than an earlier quickstart; name another folder"):
         prepare_folder(tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "mine"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file; name a folder"):
+        prepare_folder(tmp_path / "file")
 
 
 def test_an_own_folder_is_emptied_and_claimed(tmp_path):
@@ -50,12 +53,6 @@ def test_an_own_folder_is_emptied_and_claimed(tmp_path):
     prepare_folder(folder)
     assert sorted(path.name for path in folder.iterdir()) == [run.RESULTS, STATUS]
     assert json.loads((folder / run.RESULTS).read_text()) == {"finished": False}
-
-
-def test_a_file_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="is a file; name a folder"):
-        prepare_folder(tmp_path / "file")
 
 
 def test_a_result_below_what_is_needed_ends_with_code_1_and_a_clear_line(tmp_path, monkeypatch, caplog):

@@ -12,8 +12,8 @@ from pathlib import Path
 import matplotlib
 import pytest
 from made_up import entry, finetuning, pretraining, row
+from running import recipe
 
-from bert_repro import cli
 from bert_repro.reproduction.collect import collect
 from bert_repro.reproduction.report import report_files
 
@@ -22,10 +22,12 @@ REPORT = ROOT / "docs" / "report"
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 
 
+def command(runs, folder):
+    return ["report", "--runs_dir", runs, "--report_dir", folder]
+
+
 def report(runs, folder):
-    with pytest.raises(SystemExit) as raised:
-        cli.main("report", argv=["--runs_dir", str(runs), "--report_dir", str(folder)])
-    return int(raised.value.code or 0)
+    return recipe(*command(runs, folder))
 
 
 def files_of(folder):
@@ -79,12 +81,16 @@ def test_the_page_asks_the_network_for_nothing(written):
     assert set(re.findall(r"https?://[^\s\"'<>]+", text)) <= set(names)
 
 
-def test_the_page_is_complete(written):
-    page = Page((written / "index.html").read_text())
+def test_the_page_is_complete_and_tables_scroll_in_their_own_box(written):
+    text = (written / "index.html").read_text()
+    page = Page(text)
     assert len(page.ids) == len(set(page.ids))
     assert {f"table{number}" for number in (1, 2, 3, 4)} <= set(page.ids)
     assert {"table5-trial", "table8-trial", "figure5-trial", "summary", "plots"} <= set(page.ids)
     assert [value for _, name, value in page.attributes if name == "name"] == ["viewport"]
+    boxed = re.findall(r'<div class="box"[^>]*>\s*<table', text)
+    assert len(boxed) == text.count("<table") > 8
+    assert re.search(r"\.box \{[^}]*overflow-x: auto", text) and re.search(r"\.box \{[^}]*max-width: 100%", text)
 
 
 def test_captions_and_rows_say_what_is_the_papers_and_what_is_ours(written):
@@ -95,13 +101,6 @@ def test_captions_and_rows_say_what_is_the_papers_and_what_is_ours(written):
         assert "Our model in the row BERT-base has 2 layers of 128; the paper's has 12 layers of 768." in text.replace(
             "&#39;", "'"
         )
-
-
-def test_tables_scroll_in_their_own_box(written):
-    text = (written / "index.html").read_text()
-    boxed = re.findall(r'<div class="box"[^>]*>\s*<table', text)
-    assert len(boxed) == text.count("<table") > 8
-    assert re.search(r"\.box \{[^}]*overflow-x: auto", text) and re.search(r"\.box \{[^}]*max-width: 100%", text)
 
 
 def test_the_summary_counts_what_the_lists_show(written):
@@ -156,7 +155,7 @@ def test_a_plot_of_runs_that_are_gone_goes_too(tmp_path):
     assert not list((tmp_path / "report" / "plots").glob("*.svg"))
 
 
-def test_without_runs_everything_is_not_run_and_the_recipe_says_so(tmp_path, capsys):
+def test_without_runs_everything_is_not_run_and_the_recipe_says_so(tmp_path, refused):
     files = report_files([])
     text = files["report.md"]
     assert "0 appear, 0 do not appear, 0 are not" in text
@@ -166,8 +165,9 @@ def test_without_runs_everything_is_not_run_and_the_recipe_says_so(tmp_path, cap
     assert {row.get("ours", "not run") for table in numbers["tables"] for row in table["rows"]} == {"not run"}
     Page(files["index.html"])
     (tmp_path / "runs").mkdir()
-    assert report(tmp_path / "runs", tmp_path / "report") == 2
-    assert "no results.json below it; name the folder of finished runs" in capsys.readouterr().err
+    assert "no results.json below it; name the folder of finished runs" in refused(
+        *command(tmp_path / "runs", tmp_path / "report")
+    )
     assert not (tmp_path / "report").exists()
 
 
@@ -201,7 +201,7 @@ def test_any_name_of_a_size_preset_makes_a_complete_report(tmp_path):
 
 
 @pytest.mark.parametrize("blocked", ["numbers.json", "plots"])
-def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path, capsys, blocked):
+def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path, refused, blocked):
     folder = tmp_path / "report"
     pretraining(tmp_path / "runs", "one")
     assert report(tmp_path / "runs", folder) == 0
@@ -213,13 +213,12 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path, capsys, bl
         (folder / blocked).mkdir()
     old = files_of(folder)
     row(tmp_path / "runs", STUDY["table_entries"], 0.7, task="sst2", split="validation")
-    assert report(tmp_path / "runs", folder) == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    line = refused(*command(tmp_path / "runs", folder))
     assert str(folder / blocked) in line and ("Is a directory" in line or "Not a directory" in line)
     assert files_of(folder) == old
 
 
-def test_a_full_disk_leaves_the_old_report(tmp_path, capsys, monkeypatch):
+def test_a_full_disk_leaves_the_old_report(tmp_path, refused, monkeypatch):
     folder = tmp_path / "report"
     finetuning(tmp_path / "runs", [], 0.7)
     assert report(tmp_path / "runs", folder) == 0
@@ -234,8 +233,7 @@ def test_a_full_disk_leaves_the_old_report(tmp_path, capsys, monkeypatch):
         return len(text)
 
     monkeypatch.setattr(Path, "write_text", full)
-    assert report(tmp_path / "runs", folder) == 2
-    assert "No space left on device" in capsys.readouterr().err
+    assert "No space left on device" in refused(*command(tmp_path / "runs", folder))
     assert files_of(folder) == old
 
 
@@ -267,11 +265,10 @@ STUDY = {"size_preset": "trial", "table_entries": [entry(5, "BERT-base", "SST-2"
         ({"study": {**STUDY, "table_entries": [entry("figure5", "MLM", "end")]}}, "columns are steps"),
     ],
 )
-def test_results_that_no_run_writes_are_one_line_and_exit_code_2(tmp_path, capsys, changes, message):
+def test_results_that_no_run_writes_are_one_line_and_exit_code_2(tmp_path, refused, changes, message):
     path = finetuning(tmp_path, STUDY["table_entries"], 0.7, task="sst2", split="validation") / "results.json"
     change(path, **changes)
-    assert report(tmp_path, tmp_path / "report") == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    line = refused(*command(tmp_path, tmp_path / "report"))
     assert str(path) in line and message in line
     assert not (tmp_path / "report").exists()
 
@@ -287,24 +284,22 @@ def test_results_that_no_run_writes_are_one_line_and_exit_code_2(tmp_path, capsy
         ("curve.json", "{", "is not valid JSON"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path, capsys, name, text, message):
+def test_a_damaged_file_is_named(tmp_path, refused, name, text, message):
     folder = finetuning(tmp_path, STUDY["table_entries"], 0.7, task="sst2", split="validation")
     (folder / name).write_text(text)
-    assert report(tmp_path, tmp_path / "report") == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    line = refused(*command(tmp_path, tmp_path / "report"))
     assert str(folder / name) in line and message in line
 
 
-def test_two_runs_of_one_seed_in_a_cell_are_refused(tmp_path, capsys):
+def test_two_runs_of_one_seed_in_a_configuration_and_a_missing_folder_are_refused(tmp_path, refused):
     row(tmp_path / "a", STUDY["table_entries"], 0.7, task="sst2", split="validation")
     finetuning(tmp_path / "b", STUDY["table_entries"], 0.8, task="sst2", split="validation", seed=2)
-    assert report(tmp_path, tmp_path / "report") == 2
-    assert "both fill Table 5, BERT-base, SST-2 with seed 2; remove one of them" in capsys.readouterr().err
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path, capsys):
-    assert report(tmp_path / "nowhere", tmp_path / "report") == 2
-    assert f"--runs_dir {tmp_path / 'nowhere'}: no such folder" in capsys.readouterr().err
+    assert "both fill Table 5, BERT-base, SST-2 with seed 2; remove one of them" in refused(
+        *command(tmp_path, tmp_path / "report")
+    )
+    assert f"--runs_dir {tmp_path / 'nowhere'}: no such folder" in refused(
+        *command(tmp_path / "nowhere", tmp_path / "report")
+    )
 
 
 def test_the_committed_report_is_that_of_the_committed_runs():

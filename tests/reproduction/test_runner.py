@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import toy_study
+from running import recipe
 
 from bert_repro import cli
 from bert_repro.configs import ReportConfig
@@ -37,9 +38,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def study(*flags: object) -> int:
-    with pytest.raises(SystemExit) as raised:
-        cli.main("run_study", argv=[str(flag) for flag in flags])
-    return int(raised.value.code or 0)
+    return recipe("run_study", *flags)
 
 
 def begun(log: Path) -> Counter[str]:
@@ -50,7 +49,7 @@ def records(folder: Path) -> dict[str, Any]:
     return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/results.json")}
 
 
-def test_every_run_is_made_once_and_recorded_without_machine_paths(log: Path, tmp_path: Path) -> None:
+def test_every_run_is_recorded_once_without_machine_paths_and_only_pre_trained_weights_stay(log, tmp_path):
     assert study(*FLAGS, "--output_dir", tmp_path / "study") == 0
     assert len(begun(log)) == RUNS
     assert set(begun(log).values()) == {1}
@@ -61,6 +60,8 @@ def test_every_run_is_made_once_and_recorded_without_machine_paths(log: Path, tm
     assert study_of["size_preset"] == "trial"
     assert study_of["pretraining"] in found
     assert [entry["column"] for entry in study_of["table_entries"]] == ["NER feature-based"]
+    kept = {path.parent.name for path in (tmp_path / "study" / "runs").glob("*/model.safetensors")}
+    assert kept == {name for name in begun(log) if name.startswith("pretraining")}
 
 
 def test_a_custom_size_preset_reaches_the_report_by_its_files_name(log: Path, tmp_path: Path) -> None:
@@ -82,12 +83,6 @@ def test_a_size_preset_file_whose_name_cannot_name_a_preset_is_refused(name: str
     (tmp_path / name).write_text(json.dumps(dataclasses.asdict(SIZE_PRESETS["trial"])))
     assert study(*FLAGS, "--size_preset", tmp_path / name, "--output_dir", tmp_path / "study") == 2
     assert not log.exists()
-
-
-def test_fine_tuned_weights_go_and_pre_trained_ones_stay(log: Path, tmp_path: Path) -> None:
-    assert study(*FLAGS, "--output_dir", tmp_path / "study") == 0
-    kept = {path.parent.name for path in (tmp_path / "study" / "runs").glob("*/model.safetensors")}
-    assert kept == {name for name in begun(log) if name.startswith("pretraining")}
 
 
 def test_a_second_command_makes_nothing_and_a_wider_one_only_what_is_new(log: Path, tmp_path: Path) -> None:
@@ -118,9 +113,7 @@ def toy_base() -> str:
     return SIZE_PRESETS["trial"].base
 
 
-def test_a_loss_that_is_not_finite_costs_its_own_rows_only(
-    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_that_is_not_finite_costs_its_own_rows_only(log, tmp_path, monkeypatch):
     run = toy_study.ToyRun.__call__
 
     def fails(self: Any, config: Any) -> None:
@@ -133,9 +126,7 @@ def test_a_loss_that_is_not_finite_costs_its_own_rows_only(
     assert len(records(tmp_path / "study" / "records")) == RUNS - 10
 
 
-def test_several_processes_of_a_launcher_are_refused_before_anything_is_made(
-    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_processes_of_a_launcher_are_refused_before_anything_is_made(log, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     assert study(*FLAGS, "--output_dir", tmp_path / "study") == 2
@@ -157,9 +148,7 @@ def test_looking_ahead_leaves_the_status_of_the_study_alone(flag: tuple[str, ...
     assert json.loads((folder / "status.json").read_text())["code"] == 143
 
 
-def test_a_dry_run_without_a_corpus_says_that_it_cannot_know_what_is_done(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_dry_run_without_a_corpus_says_that_it_cannot_know_what_is_done(capsys, tmp_path):
     assert study("--table", "8", "--dry-run", "--output_dir", tmp_path) == 0
     shown = capsys.readouterr().out
     assert "without --corpus finished runs cannot be recognised" in shown

@@ -28,6 +28,8 @@ def test_slurm_scripts_name_every_run_once_and_what_each_waits_for(tmp_path: Pat
     assert "#SBATCH --array=1-54" in script
     assert "--table 8 --corpus 'my corpus'" in script
     assert "--keep_models true" in script
+    command = shlex.quote(str(Path(sys.executable).with_name("bert-repro")))
+    assert f"{command} run_study --table 8" in (folder / "pretraining.sbatch").read_text()
     for name in ("pretraining.sbatch", "finetuning.sbatch", "submit.sh"):
         subprocess.run(["bash", "-n", str(folder / name)], check=True)
 
@@ -49,9 +51,7 @@ def emitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list
 
 
 @pytest.mark.slow
-def test_the_jobs_make_the_study_when_each_runs_its_line(
-    emitted: tuple[Path, list[PlannedRun]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_jobs_make_the_study_when_each_runs_its_line(emitted, tmp_path, monkeypatch):
     """What SLURM does, by hand: each line of the two arrays, in the order of their dependency, wherever it is."""
     folder, runs = emitted
     (tmp_path / "elsewhere").mkdir()
@@ -74,9 +74,7 @@ def submitted(folder: Path, tmp_path: Path) -> list[str]:
     return (tmp_path / "asked").read_text().splitlines()
 
 
-def test_a_failed_pre_training_does_not_hold_back_the_rows_of_the_others(
-    emitted: tuple[Path, list[PlannedRun]], tmp_path: Path
-) -> None:
+def test_a_failed_pre_training_does_not_hold_back_the_rows_of_the_others(emitted, tmp_path):
     folder, _ = emitted
     first, second = submitted(folder, tmp_path)
     assert first == f"--parsable --time=1:00 {folder}/pretraining.sbatch"
@@ -89,13 +87,6 @@ def test_an_array_without_runs_is_not_submitted(emitted: tuple[Path, list[Planne
     folder = schedulers.write_slurm_jobs(config, runs[:1]).parent
     assert submitted(folder, tmp_path) == [f"--parsable --time=1:00 {folder}/pretraining.sbatch"]
     assert not list(folder.glob("finetuning*"))
-
-
-def test_the_scripts_call_the_installed_command(tmp_path: Path) -> None:
-    config = StudyConfig(table=("8",), corpus="toy", output_dir=str(tmp_path))
-    folder = schedulers.write_slurm_jobs(config, plan_runs(config.table, SIZE_PRESETS["trial"], "data", str)).parent
-    command = str(Path(sys.executable).with_name("bert-repro"))
-    assert f"{shlex.quote(command)} run_study --table 8" in (folder / "pretraining.sbatch").read_text()
 
 
 @pytest.mark.slow

@@ -87,9 +87,6 @@ def test_entity_f1_is_resampled_by_its_counts():
     assert score == pytest.approx(2 * right.sum() / (predicted.sum() + true.sum()))
     assert resampled.mean() == pytest.approx(score, abs=0.002)
     assert 0.004 < resampled.std() < 0.02
-
-
-def test_nothing_predicted_and_nothing_there_scores_nothing():
     assert total_score(np.zeros((1, 4, 3))).tolist() == [0.0]
     assert resampled_scores(np.zeros((4, 3))).max() == 0.0
 

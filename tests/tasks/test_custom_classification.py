@@ -11,9 +11,9 @@ import torch
 from running import recipe, results
 from sklearn.metrics import f1_score
 from sklearn.utils.class_weight import compute_class_weight
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig
 
-from bert_repro import BertReproConfig, BertReproForMaskedLM, BertReproForSequenceClassification
+from bert_repro import BertReproConfig, BertReproForSequenceClassification
 from bert_repro.configs import GlueConfig, NerConfig, SwagConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks import configured_task
@@ -43,16 +43,6 @@ def settings(path: Path, **more: Any) -> GlueConfig:
     return GlueConfig(model_name_or_path="-", do_train=True, train_file=str(path), **more)
 
 
-@pytest.fixture(scope="module")
-def model(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("untrained")
-    torch.manual_seed(0)
-    shape = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
-    BertReproForMaskedLM(BertReproConfig(vocab_size=150, **shape)).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
-    return folder
-
-
 class TestSeveralLabels:
     def test_lists_and_separated_texts_say_the_same(self, tmp_path: Path) -> None:
         lists = write_rows(tmp_path / "a.jsonl", [{"text": "x", "label": ["b", "a"]}, {"text": "y", "label": []}])
@@ -76,12 +66,12 @@ class TestSeveralLabels:
             assert chosen == pytest.approx(max(every))
         assert best_f1_threshold(np.array([0.1, 0.9]), np.array([0, 0])) == 0.5
 
-    def test_a_run_stores_thresholds_that_a_later_run_finds_again(self, model: Path, tmp_path: Path) -> None:
+    def test_a_run_stores_thresholds_that_a_later_run_finds_again(self, untrained: Path, tmp_path: Path) -> None:
         train = topics(tmp_path / "train.jsonl", 200, 0)
         first, again = tmp_path / "first", tmp_path / "again"
         data = ["--max_seq_length 16 --validation_file", topics(tmp_path / "dev.jsonl", 60, 1)]
         training = "--do_train --do_eval --bias_correction true --learning_rate 1e-2 --train_batch_size 8"
-        command = ["--model_name_or_path", model, "--train_file", train, "--output_dir", first, *data]
+        command = ["--model_name_or_path", untrained, "--train_file", train, "--output_dir", first, *data]
         assert recipe("run_glue", training, "--multi_label --num_train_epochs 3", *command) == 0
         found = results(first)
         rows = [json.loads(line) for line in (tmp_path / "dev.jsonl").read_text().splitlines()]

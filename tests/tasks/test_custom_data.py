@@ -42,12 +42,14 @@ def loaded(config, split="train"):
     return configured_task(config).load(None, [split])[split]
 
 
-def test_csv_and_json_lines_say_the_same(tmp_path, csv_file):
+def test_csv_and_json_lines_say_the_same_at_any_length(tmp_path, csv_file):
     from_csv = loaded(config(train_file=csv_file))
     from_json = loaded(config(train_file=write_json_lines(tmp_path / "train.jsonl", ROWS)))
     assert from_csv[:] == from_json[:]
     assert from_csv["text"][:] == [text for text, _ in ROWS]
     assert from_csv["idx"][:] == [0, 1, 2, 3]
+    long = "word " * 40_000
+    assert loaded(config(train_file=write_csv(tmp_path / "x.csv", [(long, "yes"), ("b", "no")])))["text"][0] == long
 
 
 def test_label_names_come_from_the_training_file_in_order(csv_file):
@@ -62,6 +64,7 @@ def test_labels_that_are_numbers_are_ordered_as_numbers(tmp_path):
     rows = [("a", 10), ("b", 9), ("c", 1), ("d", 10)]
     path = write_json_lines(tmp_path / "train.jsonl", rows)
     assert configured_task(config(train_file=path)).label_names == ("1", "9", "10")
+    assert sorted(["b", "inf", "2", "nan", "1", "a"], key=_numbers_first) == ["1", "2", "a", "b", "inf", "nan"]
 
 
 def test_pairs_and_names_of_columns(tmp_path):
@@ -273,12 +276,3 @@ def test_labels_that_differ_in_case_alone_are_two_labels(tmp_path):
     with pytest.raises(UserError, match="the model tells apart us, Us, We, but task custom needs US, We, us"):
         task.label_columns({0: "us", 1: "Us", 2: "We"})
     assert replace(task, label_names=("Yes", "no")).label_columns({0: "NO", 1: "yes"}) == [1, 0]
-
-
-def test_a_label_spelled_nan_has_its_place_in_the_order():
-    assert sorted(["b", "inf", "2", "nan", "1", "a"], key=_numbers_first) == ["1", "2", "a", "b", "inf", "nan"]
-
-
-def test_a_text_of_any_length_is_read(tmp_path):
-    long = "word " * 40_000
-    assert loaded(config(train_file=write_csv(tmp_path / "x.csv", [(long, "yes"), ("b", "no")])))["text"][0] == long

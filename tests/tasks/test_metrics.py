@@ -13,33 +13,21 @@ from bert_repro.tasks.base import is_constant
 from bert_repro.tasks.metrics import Scores
 
 
-def test_accuracy_is_the_share_of_equal_labels():
+def test_accuracy_and_f1_of_class_one_by_hand():
     assert metrics.accuracy([1, 0, 2, 2], [1, 1, 2, 2]) == 0.75
-
-
-def test_f1_counts_class_one():
-    # TP 2, FP 1, FN 2, TN 1: 4 / (4 + 1 + 2); class 0 would give 2 / 5, the macro mean something between.
     assert metrics.f1([1, 1, 1, 0, 0, 0], [1, 1, 0, 1, 1, 0]) == pytest.approx(4 / 7, abs=1e-15)
-
-
-def test_f1_without_class_one_is_zero():
     assert metrics.f1([0, 0], [0, 0]) == 0.0
-
-
-def test_f1_refuses_a_third_class():
     with pytest.raises(ValueError, match="0 or 1"):
         metrics.f1([0, 2], [0, 1])
+    assert is_constant([2, 2, 2]) and not is_constant([2.0, 2.0, 2.5])
 
 
-def test_matthews_of_two_classes_follows_the_formula():
+def test_matthews_is_the_formula_of_two_classes_and_the_correlation_of_indicators():
     tp, fp, fn, tn = 5, 2, 3, 7
     predictions = [1] * tp + [1] * fp + [0] * fn + [0] * tn
     references = [1] * tp + [0] * fp + [1] * fn + [0] * tn
     expected = (tp * tn - fp * fn) / math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
     assert metrics.matthews_correlation(predictions, references) == pytest.approx(expected, abs=1e-15)
-
-
-def test_matthews_of_three_classes_is_the_correlation_of_indicators():
     rng = np.random.default_rng(0)
     references, predictions = rng.integers(0, 3, (2, 200))
     one_hot = np.eye(3)
@@ -49,13 +37,8 @@ def test_matthews_of_three_classes_is_the_correlation_of_indicators():
     assert metrics.matthews_correlation(predictions, references) == pytest.approx(expected, abs=1e-12)
 
 
-def test_pearson_follows_the_formula():
-    # x - mean = -1.5 -0.5 0.5 1.5, y - mean = -2 0 -1 3: 7 / sqrt(5 * 14)
+def test_pearson_follows_the_formula_and_spearman_shares_tied_ranks():
     assert metrics.pearson([1, 2, 3, 4], [1, 3, 2, 6]) == pytest.approx(7 / math.sqrt(70), abs=1e-15)
-
-
-def test_spearman_ranks_and_shares_tied_ranks():
-    # Deviations of the ranks: -1.5 0 0 1.5 against -1.5 -0.5 0.5 1.5.
     assert metrics.spearman([0.1, 7, 7, 900], [1, 2, 3, 4]) == pytest.approx(4.5 / math.sqrt(4.5 * 5), abs=1e-15)
 
 
@@ -125,10 +108,6 @@ def test_golden_scores_are_what_the_functions_of_glues_evaluation_gave(record):
 
 def test_golden_scores_cover_glues_correlations():
     assert {record["metric"] for record in RECORDED} == {"matthews_correlation", "pearson", "spearmanr"}
-
-
-def test_is_constant():
-    assert is_constant([2, 2, 2]) and not is_constant([2.0, 2.0, 2.5])
 
 
 @pytest.mark.parametrize("name", metrics.METRICS)

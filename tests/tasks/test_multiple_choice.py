@@ -45,15 +45,12 @@ def write(folder, *rows, name="train.csv", header=f"{HEADER},label"):
     return folder
 
 
-def test_official_files_are_read_with_quotes_and_line_breaks(tmp_path):
+def test_official_files_are_read_with_quotes_and_line_breaks_and_without_labels(tmp_path):
     rows = ['0,v,1,x,"One, ""two""\nthree.",He,gold,a,b,c,d,3', "1,v,1,x,Four.,She,gold,a,b,c,d,0"]
     train = SWAG.load(write(tmp_path, *rows), ["train"])["train"]
     assert train["sent1"][:] == ['One, "two"\nthree.', "Four."]
     assert train["label"][:] == [3, 0] and train["idx"][:] == [0, 1]
     assert SWAG.is_labelled(train)
-
-
-def test_the_test_file_has_no_labels(tmp_path):
     test = SWAG.load(write(tmp_path, "0,v,1,x,One.,He,gold,a,b,c,d", name="test.csv", header=HEADER), ["test"])["test"]
     assert not SWAG.is_labelled(test) and len(test) == 1
 
@@ -86,7 +83,7 @@ def test_missing_columns_and_files(tmp_path):
         SWAG.load(tmp_path, ["train"])
     with pytest.raises(UserError, match="no column 'ending3'"):
         SWAG.load(write(tmp_path, header=HEADER.replace("ending3", "other") + ",label"), ["train"])
-    with pytest.raises(UserError, match="no rows"):
+    with pytest.raises(UserError, match="no rows; name a file with at least one"):
         SWAG.load(write(tmp_path), ["train"])
 
 

@@ -11,7 +11,7 @@ import safetensors
 import safetensors.torch
 import torch
 from running import recipe, results
-from small_models import tiny_bert
+from small_models import save_model
 from torch import nn
 from toy import ToyConfig, make_trainer
 
@@ -46,9 +46,7 @@ def test_layout_has_no_pickle(run: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("harm", ["truncate", "flip", "remove"])
-def test_a_damaged_file_is_found_and_the_next_checkpoint_used(
-    copy: Path, name: str, harm: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_file_is_found_and_the_next_checkpoint_used(copy, name, harm, caplog):
     path = copy / "checkpoints/step-4" / name
     content = path.read_bytes()
     match harm:
@@ -95,9 +93,7 @@ def test_a_last_update_that_is_not_finite_is_never_saved(tmp_path: Path) -> None
     assert not list(tmp_path.glob("checkpoints/*"))
 
 
-def test_settings_that_decide_the_result_stay_and_others_are_reported(
-    copy: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_settings_that_decide_the_result_stay_and_others_are_reported(copy, caplog):
     config = ToyConfig(
         output_dir=str(copy), max_steps=4, save_steps=3, logging_steps=2, resume_from_checkpoint="latest"
     )
@@ -143,9 +139,7 @@ def test_rotation_never_counts_a_damaged_later_checkpoint(copy: Path) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_disk_full_is_one_clear_line_and_harms_nothing(
-    copy: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_disk_full_is_one_clear_line_and_harms_nothing(copy, monkeypatch, error):
     def full(*args: object, **options: object) -> None:
         raise error
 
@@ -239,7 +233,7 @@ def finetune(world, model: Path, folder: Path, *more: str) -> dict:
 
 
 def test_a_run_stops_early_and_publishes_its_best_weights(world, tmp_path):
-    model = tiny_bert(world, tmp_path / "model")
+    model = save_model(world, tmp_path / "model", "ForPreTraining")
     options = ("--learning_rate 1e-3", "--early_stopping_patience 2")
     found = finetune(world, model, tmp_path / "run", *options)
     train = found["train"]
@@ -253,7 +247,7 @@ def test_a_run_stops_early_and_publishes_its_best_weights(world, tmp_path):
 
 @pytest.mark.parametrize("flag", ["--early_stopping_patience 2", "--load_best_model_at_end"])
 def test_it_needs_evaluations(world, tmp_path, capsys, flag):
-    model = tiny_bert(world, tmp_path / "model")
+    model = save_model(world, tmp_path / "model", "ForPreTraining")
     assert recipe("run_glue", f"--task_name sst2 --do_train --do_eval --model_name_or_path {model} {flag}") == 2
     assert "needs --do_train, --do_eval and --eval_steps" in capsys.readouterr().err
 
@@ -261,7 +255,7 @@ def test_it_needs_evaluations(world, tmp_path, capsys, flag):
 def test_frozen_layers_keep_their_weights_and_the_others_move(world, tmp_path):
     from transformers import AutoModel
 
-    model = tiny_bert(world, tmp_path / "model")
+    model = save_model(world, tmp_path / "model", "ForPreTraining")
     finetune(world, model, tmp_path / "run", "--freeze_layers 1 --learning_rate 1e-3")
     before, after = (AutoModel.from_pretrained(folder).state_dict() for folder in (model, tmp_path / "run"))
     moved = {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}

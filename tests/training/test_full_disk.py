@@ -166,9 +166,7 @@ OUTPUTS = [
 
 
 @pytest.mark.parametrize(("name", "setting"), OUTPUTS)
-def test_an_output_place_that_cannot_be_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, setting: str
-) -> None:
+def test_an_output_place_that_cannot_be_is_one_line(tmp_path, monkeypatch, capsys, name, setting):
     monkeypatch.setattr(Config, "__post_init__", lambda _: None)  # what else the recipe needs is not given
     monkeypatch.setattr(type(RECIPES[name]), "load", lambda _: pytest.fail("the recipe was begun"))
     (tmp_path / "file").touch()

@@ -1,6 +1,5 @@
 """Every optimization for speed off by its flag: the same losses, but for the order of sums."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,7 @@ FLAGS = "packing decode_predicted_only cpu_kernels fast_float32 keep_freed_memor
 NO_DROPOUT = "--hidden_dropout_prob 0 --attention_probs_dropout_prob 0 --max_steps 3 --logging_steps 1"
 
 
-def test_with_all_optimizations_off_the_losses_are_the_same(
-    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_all_optimizations_off_the_losses_are_the_same(world, tmp_path, monkeypatch):
     decoded, load, losses = [], PretrainingSource.load, {}
 
     def watched(source: PretrainingSource, *arguments: Any) -> Any:

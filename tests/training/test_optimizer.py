@@ -104,19 +104,13 @@ def test_one_kernel_or_many_make_the_same_update() -> None:
     torch.testing.assert_close(weights[True], weights[False], rtol=1e-6, atol=1e-8)
 
 
-def test_paper_schedule() -> None:
+def test_the_schedule_is_the_papers_and_has_no_drop_from_the_end_of_the_warmup() -> None:
     config = OptimizerConfig(learning_rate=1e-4, warmup_steps=10_000)
     rates = [learning_rate(step, config, 1_000_000) for step in (0, 5_000, 9_999, 10_000, 500_000, 1_000_000)]
     assert rates == pytest.approx([0.0, 5e-5, 9.999e-5, 9.9e-5, 5e-5, 0.0])
-
-
-def test_decay_from_the_end_of_the_warmup_has_no_drop() -> None:
     config = OptimizerConfig(learning_rate=1e-4, warmup_steps=100, decay_from="warmup_end")
     assert learning_rate(100, config, 1000) == pytest.approx(1e-4)
     assert learning_rate(550, config, 1000) == pytest.approx(5e-5)
-
-
-def test_warmup_ratio_gives_integer_steps() -> None:
     assert warmup_steps(OptimizerConfig(warmup_ratio=0.1), 345) == 34
     assert warmup_steps(OptimizerConfig(warmup_ratio=0.1, warmup_steps=7), 345) == 7
     assert learning_rate(0, OptimizerConfig(warmup_steps=0), 10) == OptimizerConfig().learning_rate
@@ -129,7 +123,7 @@ def layered() -> nn.Module:
     return BertReproForSequenceClassification(BertReproConfig(num_hidden_layers=3, **shape))
 
 
-def test_each_layer_learns_at_a_fraction_of_the_one_above():
+def test_each_layer_learns_at_a_fraction_of_the_one_above_if_asked():
     model = layered()
     scales = {}
     for group in parameter_groups(model, 0.01, 0.5):
@@ -139,9 +133,6 @@ def test_each_layer_learns_at_a_fraction_of_the_one_above():
     assert by_name["bert.encoder.layer.2.output.dense.weight"] == 0.5
     assert by_name["bert.encoder.layer.0.output.LayerNorm.bias"] == 0.125
     assert by_name["bert.embeddings.word_embeddings.weight"] == 0.0625
-
-
-def test_no_layer_decay_leaves_the_two_groups_of_the_paper():
     groups = parameter_groups(layered(), 0.01)
     assert [group["weight_decay"] for group in groups] == [0.01, 0.0]
     assert all("lr_scale" not in group for group in groups)

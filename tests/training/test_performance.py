@@ -107,20 +107,14 @@ def flops(length, predicted_fraction=0.0):
     return flops_per_token(2, 8, 30, length, intermediate_size=32, predicted_fraction=predicted_fraction)
 
 
-def test_each_phase_of_pretraining_counts_at_its_length():
+def test_flops_are_counted_for_each_phase_and_ending_or_not_given():
     phases = [{"max_seq_length": 16, "steps": 5}, {"max_seq_length": 64, "steps": 5}]
     totals = training_totals(LOG, results("ForPreTraining", {"masked_lm_prob": 0.15}, phases=phases))
     expected = 400 * (flops(16, 0.15) + flops(64, 0.15))
     assert totals == {"tokens": 800, "seconds": 7.0, "flops": float(f"{expected:.3g}")}
-
-
-def test_each_ending_of_multiple_choice_is_a_sequence():
     for choices in (2, 4):
         totals = training_totals(LOG, results("ForMultipleChoice", sequences_per_example=choices))
         assert totals["flops"] == float(f"{800 * flops(800 // (10 * 4 * choices)):.3g}")
-
-
-def test_flops_are_not_given_where_they_are_not_counted():
     assert "flops" not in training_totals(LOG, results("ForSequenceClassification", {"peft": "lora"}))
     assert "flops" not in training_totals(LOG, results("ForCausalLM"))
     assert training_totals([], results("ForSequenceClassification")) == {}

@@ -1,4 +1,4 @@
-"""The pre-training recipe as users run it, in processes: stopped and resumed, two at once, an absurd learning rate."""
+"""The pre-training recipe as users run it, in processes: stopped by TERM, resumed, two at once."""
 
 import json
 import os
@@ -12,33 +12,38 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from running import TINY, recipe
+from running import ON_CPU, RECIPES, TINY, TORCHRUN, recipe
+from small_models import NO_DROPOUT, save_model
 
-from bert_repro import BertReproConfig, BertReproForPreTraining
-from bert_repro.corpus.tokenizer import load_tokenizer
+from bert_repro.training import checkpoint
 from bert_repro.utils.files import TRAIN_LOG
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "run_pretraining.py"
-TORCHRUN = "-m torch.distributed.run --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint localhost:0 "
-TORCHRUN += "--signals_to_handle SIGTERM,SIGINT,SIGUSR1"
+RECIPE = RECIPES / "run_pretraining.py"
+SIGNALS = f"{TORCHRUN} --signals_to_handle SIGTERM,SIGINT,SIGUSR1"
 PATIENT = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "300"}  # a variable, since torch 2.11's torchrun has no flag for it
 STOP_AT = (5, 12, 19, 26, 33)
 
 
-def start(world: Any, output: Path, launcher: str, *flags: str) -> subprocess.Popen[bytes]:
+def start(world: Any, output: Path, launcher: str, *flags: str) -> subprocess.Popen[str]:
     command = f"{launcher} {RECIPE} {TINY} --corpus {world.corpus} --output_dir {output} {' '.join(flags)}"
-    environment = os.environ | PATIENT | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, *command.split()], env=environment, stderr=subprocess.DEVNULL)
+    environment = os.environ | PATIENT | ON_CPU
+    return subprocess.Popen([sys.executable, *command.split()], env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def stop_after(process: subprocess.Popen[bytes], output: Path, step: int) -> None:
+def stop_after(process: subprocess.Popen[str], output: Path, step: int) -> str:
     deadline = time.monotonic() + 120
     while not any(row["step"] >= step for row in read_log(output)):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
-    process.wait(timeout=120)
-    assert json.loads((output / "status.json").read_text())["code"] == 143
+    _, errors = process.communicate(timeout=120)
+    assert json.loads((output / "status.json").read_text()) == {"code": 143, "reason": "stopped by signal 15"}
+    return errors
+
+
+def finished(process: subprocess.Popen[str]) -> bool:
+    process.communicate(timeout=300)
+    return process.returncode == 0
 
 
 def read_log(output: Path) -> list[dict[str, Any]]:
@@ -56,19 +61,26 @@ def final_state(output: Path) -> dict[str, torch.Tensor]:
     return {f"{file.name}/{name}": value for file in files for name, value in safetensors.torch.load_file(file).items()}
 
 
+@pytest.mark.parametrize("launcher", ["", pytest.param(SIGNALS, marks=pytest.mark.slow)], ids=["python", "torchrun"])
+def test_term_ends_in_a_complete_checkpoint(world: Any, tmp_path: Path, launcher: str) -> None:
+    """All stages of a run, and other ways to end it, are in test_stopped_runs.py."""
+    process = start(world, tmp_path, launcher, "--max_steps 100000 --save_steps 100000")
+    errors = stop_after(process, tmp_path, step=3)
+    assert int(checkpoint.find(tmp_path, "latest").name.removeprefix("step-")) >= 3
+    assert launcher or (process.returncode == 143 and "Traceback" not in errors)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("accumulation", [1, 2])
-@pytest.mark.parametrize("launcher", ["", TORCHRUN], ids=["python", "torchrun"])
-def test_stopped_at_five_points_ends_bit_identical(
-    world: Any, tmp_path: Path, launcher: str, accumulation: int
-) -> None:
+@pytest.mark.parametrize("launcher", ["", SIGNALS], ids=["python", "torchrun"])
+def test_stopped_at_five_points_ends_bit_identical(world, tmp_path, launcher, accumulation):
     flags = ("--max_steps 40 --save_steps 40", f"--gradient_accumulation_steps {accumulation}")
-    assert start(world, tmp_path / "complete", launcher, *flags).wait(timeout=200) == 0
+    assert finished(start(world, tmp_path / "complete", launcher, *flags))
     resume = ""
     for step in STOP_AT:
         stop_after(start(world, tmp_path / "cut", launcher, *flags, resume), tmp_path / "cut", step)
         resume = "--resume_from_checkpoint latest"
-    assert start(world, tmp_path / "cut", launcher, *flags, resume).wait(timeout=200) == 0
+    assert finished(start(world, tmp_path / "cut", launcher, *flags, resume))
     complete, cut = final_state(tmp_path / "complete"), final_state(tmp_path / "cut")
     assert complete.keys() == cut.keys()
     assert [name for name in complete if not torch.equal(complete[name], cut[name])] == []
@@ -78,22 +90,13 @@ def test_stopped_at_five_points_ends_bit_identical(
     ]
 
 
-def new_model_without_dropout(world: Any) -> BertReproForPreTraining:
-    shape = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 128}
-    vocab_size = len(load_tokenizer(world.tokenizer))
-    torch.manual_seed(1)
-    return BertReproForPreTraining(
-        BertReproConfig(vocab_size=vocab_size, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **shape)
-    )
-
-
 @pytest.mark.slow
 def test_two_processes_equal_one(world: Any, tmp_path: Path) -> None:
-    new_model_without_dropout(world).save_pretrained(tmp_path / "new")
+    save_model(world, tmp_path / "new", "ForPreTraining", seed=1, num_hidden_layers=2, **NO_DROPOUT)
     flags = f"--max_steps 100 --model_name_or_path {tmp_path / 'new'}"
     curves = []
-    for name, launcher in (("one", ""), ("two", TORCHRUN)):
-        assert start(world, tmp_path / name, launcher, flags).wait(timeout=300) == 0
+    for name, launcher in (("one", ""), ("two", SIGNALS)):
+        assert finished(start(world, tmp_path / name, launcher, flags))
         curves.append([row["loss"] for row in read_log(tmp_path / name) if "loss" in row])
     one, two = curves
     assert len(one) == len(two) == 100

@@ -3,53 +3,40 @@
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
-from running import TINY, recipe, results
+import toy
+from running import RECIPES, TINY, TORCHRUN, launch, recipe, results
+from small_models import NO_DROPOUT, save_model
 from toy import ToyConfig, losses, make_trainer
-from transformers import AutoModelForPreTraining, AutoTokenizer
+from transformers import AutoModelForPreTraining
 
-from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.configs import RunConfig
 from bert_repro.errors import UserError
 from bert_repro.training import training_log
 from bert_repro.training.parallelism import launched_with_fsdp
 from bert_repro.utils.files import TRAIN_LOG
 
-HERE = Path(__file__).parent
-TOY = HERE.parent / "helpers" / "toy.py"
-RECIPES = HERE.parents[1] / "recipes"
-
-
-def torchrun(script: Path, *arguments: object, variables: dict[str, str] | None = None) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv_backend=c10d"]
-    command += ["--rdzv_endpoint=localhost:0", str(script)]
-    command += [part for argument in arguments for part in str(argument).split(" ")]
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"} | (variables or {})
-    done = subprocess.run(command, env=environment, text=True, stderr=subprocess.PIPE, timeout=500)
-    assert done.returncode == 0, done.stderr[-4000:]
+TOY = Path(toy.__file__)
+PRETRAIN = RECIPES / "run_pretraining.py"
 
 
 def test_shards_equal_one_process_and_resume_bit_identically(tmp_path: Path) -> None:
-    alone = ToyConfig(
-        output_dir=str(tmp_path / "one"),
-        dropout=0.0,
-        float64=True,
-        max_steps=10,
-        gradient_accumulation_steps=2,
-        max_grad_norm=0.05,
-    )
+    options = {
+        "dropout": 0.0,
+        "float64": True,
+        "max_steps": 10,
+        "gradient_accumulation_steps": 2,
+        "max_grad_norm": 0.05,
+    }
+    alone = ToyConfig(output_dir=str(tmp_path / "one"), gradient_accumulation_steps=2, **options)
     make_trainer(alone).train()
     sharded = dataclasses.replace(alone, output_dir=str(tmp_path / "two"), fsdp=True)
-    torchrun(
-        HERE.parent / "helpers" / "toy.py", json.dumps(vars(sharded), separators=(",", ":")), "--resume_everywhere"
-    )
+    launch(TORCHRUN, TOY, json.dumps(vars(sharded), separators=(",", ":")), "--resume_everywhere")
     assert losses(sharded) == pytest.approx(losses(alone), abs=1e-12)
     norms = [
         [row["grad_norm"] for row in training_log.read(Path(config.output_dir) / TRAIN_LOG)]
@@ -85,12 +72,7 @@ def test_sharding_an_adapter_is_refused() -> None:
 def start(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model without dropout, whose draws depend on the layout."""
     folder = tmp_path_factory.mktemp("start")
-    torch.manual_seed(0)
-    shape = {"num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
-    config = BertReproConfig(vocab_size=150, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **shape)
-    BertReproForPreTraining(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
-    return folder
+    return save_model(world, folder, "ForPreTraining", num_hidden_layers=3, **NO_DROPOUT)
 
 
 @pytest.mark.slow
@@ -103,7 +85,7 @@ def test_bert_on_two_processes_is_bert_on_one(world: Any, start: Path, tmp_path:
     alone, two, resumed, went_on = (tmp_path / name for name in ("alone", "two", "resumed", "went_on"))
     shared = [layout] if layout else []
     assert recipe("run_pretraining", *given, "--output_dir", alone) == 0
-    torchrun(RECIPES / "run_pretraining.py", *given, *shared, "--output_dir", two)
+    launch(TORCHRUN, PRETRAIN, *given, *shared, "--output_dir", two)
     for name in ("loss", "grad_norm", "eval_mlm_loss", "eval_nsp_accuracy"):
         one, other = (
             [row[name] for row in training_log.read(folder / TRAIN_LOG) if name in row] for folder in (alone, two)
@@ -113,7 +95,7 @@ def test_bert_on_two_processes_is_bert_on_one(world: Any, start: Path, tmp_path:
     assert results(two)["metrics"] == pytest.approx(results(alone)["metrics"], abs=1e-4)
 
     step = two / "checkpoints" / "step-20"
-    torchrun(RECIPES / "run_pretraining.py", *given, *shared, "--output_dir", resumed, "--resume_from_checkpoint", step)
+    launch(TORCHRUN, PRETRAIN, *given, *shared, "--output_dir", resumed, "--resume_from_checkpoint", step)
     before, after = (safetensors.torch.load_file(folder / "model.safetensors") for folder in (two, resumed))
     assert before.keys() == safetensors.torch.load_file(alone / "model.safetensors").keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -129,14 +111,6 @@ def test_bert_on_two_processes_is_bert_on_one(world: Any, start: Path, tmp_path:
 @pytest.mark.slow
 def test_accelerate_launch_shards(world: Any, start: Path, tmp_path: Path) -> None:
     variables = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}  # what accelerate launch --use_fsdp sets
-    given = [
-        TINY,
-        "--corpus",
-        world.corpus,
-        "--model_name_or_path",
-        start,
-        "--max_steps 2 --output_dir",
-        tmp_path / "run",
-    ]
-    torchrun(RECIPES / "run_pretraining.py", *given, variables=variables)
+    given = [TINY, "--corpus", world.corpus, "--model_name_or_path", start, "--max_steps 2 --output_dir"]
+    launch(TORCHRUN, PRETRAIN, *given, tmp_path / "run", **variables)
     assert results(tmp_path / "run")["settings"]["fsdp"] is True

@@ -7,7 +7,6 @@ import pytest
 from accelerate import tracking
 from accelerate.utils import LoggerType
 from running import recipe
-from small_models import tiny_bert
 
 from bert_repro.configs import GlueConfig
 from bert_repro.configs.training import TRACKERS
@@ -53,12 +52,10 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> type[Recorder]:
 
 
 @pytest.fixture
-def run(world, tmp_path):
-    model = tiny_bert(world, tmp_path / "model")
-
+def run(world, untrained, tmp_path):
     def make(*flags: object) -> int:
         return recipe(
-            "run_glue", "--model_name_or_path", model, "--task_name sst2 --data_dir", world.glue,
+            "run_glue", "--model_name_or_path", untrained, "--task_name sst2 --data_dir", world.glue,
             "--output_dir", tmp_path / "out", "--do_train --do_eval --max_steps 3 --train_batch_size 4",
             "--report_to trackio",
             *flags,
@@ -79,7 +76,7 @@ def test_a_run_sends_settings_log_and_results(recorder, run, monkeypatch):
     (sent,) = recorder.made
     assert (sent.project, sent.options["name"], sent.ended) == ("reviews", "try-1", 1)
     assert sent.config["max_steps"] == 3 and sent.config["task_name"] == "sst2"
-    assert sent.config["model_name_or_path"] == "model", "folders of this machine are left out"
+    assert sent.config["model_name_or_path"] == "untrained", "folders of this machine are left out"
     assert all(isinstance(value, str | int | float) for value in sent.config.values())
     assert [step for step, row in sent.rows if "loss" in row] == [1, 2, 3]
     step, last = sent.rows[-1]

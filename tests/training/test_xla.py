@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 from families import NAMES, families, save_start
 from running import TINY, results
+from small_models import save_model
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.training import training_log
@@ -25,15 +26,8 @@ ON = {"xla": {"PJRT_DEVICE": "CPU"}, "cpu": {"USE_TORCH_XLA": "false", "ACCELERA
 
 @pytest.fixture(scope="module", params=[0.0, 0.1], ids=["no dropout", "dropout"])
 def start(world: Any, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    from transformers import AutoTokenizer
-
-    folder = tmp_path_factory.mktemp("start")
-    torch.manual_seed(0)
-    shape = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
     dropout = {"hidden_dropout_prob": request.param, "attention_probs_dropout_prob": request.param}
-    BertReproForPreTraining(BertReproConfig(vocab_size=150, **dropout, **shape)).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
-    return folder
+    return save_model(world, tmp_path_factory.mktemp("start"), "ForPreTraining", num_hidden_layers=2, **dropout)
 
 
 def train(device: str, world: Any, start: Path, folder: Path, *arguments: object) -> list[float]:

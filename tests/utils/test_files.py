@@ -29,14 +29,11 @@ def old(tmp_path):
     return path
 
 
-def test_an_error_leaves_the_old_file_and_nothing_else(old):
+def test_the_old_file_stays_until_the_new_one_is_complete(old):
     with pytest.raises(KeyError), atomic_file(old) as file:
         file.write("new")
         raise KeyError
     assert old.read_text() == "old" and list(old.parent.iterdir()) == [old]
-
-
-def test_a_reader_sees_the_old_file_until_the_new_one_is_complete(old):
     with atomic_file(old) as file:
         file.write("new")
         file.flush()

@@ -5,9 +5,10 @@ import numpy as np
 from bert_repro.utils.randomness import below, draw, fraction, torch_seed
 
 
-def test_draws_do_not_move() -> None:
+def test_draws_do_not_move_and_a_seed_fits() -> None:
     assert int(draw(1, 2, 3)) == 7702586659592502839
     assert below(10, draw(1, np.arange(5))).tolist() == [3, 5, 7, 6, 8]
+    assert 0 <= torch_seed(1, 2) < 2**63
 
 
 def test_arrays_and_scalars_agree() -> None:
@@ -24,7 +25,3 @@ def test_draws_are_uniform_and_uncorrelated() -> None:
     assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 4 / np.sqrt(len(values))
     counts = np.bincount(below(7, draw(4, np.arange(70_000))), minlength=7)
     assert ((counts - 10_000) ** 2 / 10_000).sum() < 22.5  # chi-square, 6 degrees of freedom, p = 0.001
-
-
-def test_torch_seed_fits() -> None:
-    assert 0 <= torch_seed(1, 2) < 2**63

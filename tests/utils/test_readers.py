@@ -17,29 +17,17 @@ def write(tmp_path):
     return write_file
 
 
-def test_reads_columns_by_name_whatever_their_order(write):
+def test_tables_are_read_by_column_with_quotes_marks_and_empty_fields_as_they_are(write):
     table = read_tsv(write(b"b\tx\ta\n1\t-\t2\n3\t-\t4\n"), ["a", "b"], optional=["c"])
     assert table.columns == {"a": ["2", "4"], "b": ["1", "3"]}
     assert table.lines == [2, 3]
-
-
-def test_byte_order_mark_windows_line_ends_and_a_missing_last_line_feed(write):
     assert read_tsv(write(b"\xef\xbb\xbfa\tb\r\n1\t2\r\n3\t4"), ["a", "b"]).columns == {
         "a": ["1", "3"],
         "b": ["2", "4"],
     }
-
-
-def test_quotes_and_unicode_line_separators_are_text(write):
     text = 'say "a " b " \u2028\x85\x0b\x1c'
     assert read_tsv(write(f"a\tb\n1\t{text}\n2\tc\n".encode()), ["b"]).columns["b"] == [text, "c"]
-
-
-def test_empty_fields_and_trailing_empty_lines(write):
     assert read_tsv(write(b"a\tb\n\tx\ny\t\n\n\n"), ["a", "b"]).columns == {"a": ["", "y"], "b": ["x", ""]}
-
-
-def test_header_given(write):
     table = read_tsv(write(b"\xef\xbb\xbfgj04\t1\t\tOne .\n"), ["mark", "text"], header=["source", "y", "mark", "text"])
     assert table.columns == {"mark": [""], "text": ["One ."]}
     assert table.lines == [1]
@@ -62,14 +50,11 @@ def test_a_bad_table_is_refused_with_its_place_and_the_fix(write, content, messa
     assert "\n" not in str(caught.value)
 
 
-def test_an_empty_file_has_no_rows(write):
+def test_an_empty_or_missing_file_is_named(write, tmp_path):
     with pytest.raises(UserError, match="no rows"):
         read_tsv(write(b""), ["a"], header=["a"])
     with pytest.raises(UserError, match="no column 'a'"):
         read_tsv(write(b""), ["a"])
-
-
-def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"none\.tsv: no such file; "):
         read_tsv(tmp_path / "none.tsv", ["a"])
 
@@ -125,9 +110,12 @@ class TestJson:
             assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 
-def test_values_in_messages_are_escaped_and_cut():
+def test_messages_and_the_values_in_them_are_one_readable_line():
     assert shown("a\x1b[2J\n") == r"'a\x1b[2J\n'" and shown(7) == "7" and listed(["a", "\x07"]) == r"a, \x07"
     assert len(shown("x" * 10_000)) < 70 and len(listed(["x"] * 10_000)) < 210
+    message = str(UserError("a.txt:\x1b[2J\n\u2028 \ud800" + "x" * 10_000 + "; fix it"))
+    assert message.isprintable() and len(message) < 1100
+    assert message.startswith("a.txt:\\x1b[2J \\ud800xxx") and message.endswith("; fix it")
 
 
 def test_a_line_and_a_table_of_gigabytes_in_a_small_file_are_refused(tmp_path, monkeypatch):
@@ -140,12 +128,6 @@ def test_a_line_and_a_table_of_gigabytes_in_a_small_file_are_refused(tmp_path, m
     path.write_bytes(gzip.compress(b'{"text": "a"}\n' * 100))
     with pytest.raises(UserError, match="unpacks to more than 1,000 bytes; unpack it, or split it"):
         read_json_lines(path, ["text"])
-
-
-def test_an_error_is_one_readable_line_whatever_it_quotes():
-    message = str(UserError("a.txt:\x1b[2J\n\u2028 \ud800" + "x" * 10_000 + "; fix it"))
-    assert message.isprintable() and len(message) < 1100
-    assert message.startswith("a.txt:\\x1b[2J \\ud800xxx") and message.endswith("; fix it")
 
 
 class TestYaml:

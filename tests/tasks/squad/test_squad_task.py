@@ -11,8 +11,10 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from running import recipe
+from small_models import save_model
 
-from bert_repro import BertReproConfig, BertReproForQuestionAnswering, cli
+from bert_repro import BertReproConfig, BertReproForQuestionAnswering
 from bert_repro.configs import SquadConfig
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, UserError
@@ -296,32 +298,20 @@ def test_a_threshold_is_for_questions_that_may_have_no_answer(tokenizer):
     assert replace(SQUAD, null_score_diff_threshold=-9.0).model_settings()["null_score_diff_threshold"] is None
 
 
-def run(recipe, *arguments):
-    with pytest.raises(SystemExit) as raised:
-        cli.main(recipe, argv=[part for argument in arguments for part in str(argument).split(" ")])
-    return int(raised.value.code or 0)
-
-
 SHAPE = f"--max_seq_length {LENGTH} --max_query_length {QUERY} --doc_stride {STRIDE}"
 
 
 @pytest.fixture(scope="module")
 def start(world, tokenizer, tmp_path_factory):
-    torch.manual_seed(1)
-    config = BertReproConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
-    )
-    folder = tmp_path_factory.mktemp("start")
-    BertReproForQuestionAnswering(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    shape = {"vocab_size": len(tokenizer), "num_hidden_layers": 2}
+    return save_model(world, tmp_path_factory.mktemp("start"), "ForQuestionAnswering", seed=1, **shape)
 
 
 @pytest.fixture(scope="module")
 def finished(start, folder, tmp_path_factory):
     """A v2.0 model, trained through the recipe."""
     output = tmp_path_factory.mktemp("runs") / "v2"
-    code = run(
+    code = recipe(
         "run_squad", f"--model_name_or_path {start} --task_name squad_v2 --data_dir {folder} --do_train --do_eval",
         f"--num_train_epochs 6 --train_batch_size 16 --learning_rate 3e-3 {SHAPE} --output_dir {output}",
     )  # fmt: skip
@@ -352,19 +342,19 @@ def test_a_run_leaves_what_the_official_script_takes(finished, folder):
     for name, text in predictions.items():
         assert (text == "") == (odds[name] > scores["null_score_diff_threshold"] or not nbest[name][0]["text"])
     arguments = f"--task_name squad_v2 --data_file {folder}/dev-v2.0.json --predictions_file {files[0]}"
-    assert run("score_squad", arguments, f"--null_odds_file {files[2]}") == 0
+    assert recipe("score_squad", arguments, f"--null_odds_file {files[2]}") == 0
 
 
 def test_the_model_keeps_its_threshold(finished, folder, tmp_path):
     threshold = read(finished / "results.json")["metrics"]["null_score_diff_threshold"]
     assert read(finished / "config.json")["null_score_diff_threshold"] == threshold
     begin = f"--model_name_or_path {finished} --task_name squad_v2 {SHAPE}"
-    assert run("run_squad", begin, f"--data_dir {folder} --do_eval --output_dir {tmp_path}/again") == 0
+    assert recipe("run_squad", begin, f"--data_dir {folder} --do_eval --output_dir {tmp_path}/again") == 0
     again = read(tmp_path / "again" / "results.json")["metrics"]
     assert again == pytest.approx(read(finished / "results.json")["metrics"])
     assert read(tmp_path / "again" / "predictions.json") == read(finished / "predictions.json")
     other = f"--data_dir {folder} --do_eval --null_score_diff_threshold -1000000 --output_dir {tmp_path}/none"
-    assert run("run_squad", begin, other) == 0
+    assert recipe("run_squad", begin, other) == 0
     assert set(read(tmp_path / "none" / "predictions.json").values()) == {""}
     assert read(tmp_path / "none" / "results.json")["metrics"]["no_answer_accuracy"] == 1
 
@@ -374,7 +364,7 @@ def test_questions_of_ones_own(finished, tmp_path):
     own = {"data": [{"paragraphs": [{"context": "The old bird often house runs.", "qas": [asked]}]}]}
     (tmp_path / "own.json").write_text(json.dumps(own), encoding="utf-8")
     begin = f"--model_name_or_path {finished} --task_name squad_v2 {SHAPE} --test_file {tmp_path}/own.json"
-    assert run("run_squad", begin, f"--do_predict --output_dir {tmp_path}/out") == 0
+    assert recipe("run_squad", begin, f"--do_predict --output_dir {tmp_path}/out") == 0
     assert list(read(tmp_path / "out" / "predictions.test.json")) == ["mine"]
     assert read(tmp_path / "out" / "results.json")["splits"]["test"]["rows"] == 1
 
@@ -398,7 +388,7 @@ def test_a_file_of_ones_own_leaves_the_other_splits_where_they_are(tokenizer, fo
     assert (len(both["train"]), len(both["validation"])) == (3, 30) and len(asked) == 2
 
 
-def test_bad_input_ends_with_one_line(start, folder, tmp_path, capsys):
+def test_bad_input_ends_with_one_line(start, folder, tmp_path, refused):
     data = squad_data(3, unanswerable=False)
     data["data"][0]["paragraphs"][1]["qas"][0]["answers"][0]["answer_start"] = 500
     (tmp_path / "train-v1.1.json").write_text(json.dumps(data))
@@ -411,14 +401,11 @@ def test_bad_input_ends_with_one_line(start, folder, tmp_path, capsys):
         (f"{base} --data_dir {folder} --do_eval --doc_stride 0", "--doc_stride is 0"),
     ]
     for arguments, message in cases:
-        assert run("run_squad", arguments) == 2
-        error = capsys.readouterr().err.strip().splitlines()
-        assert message in error[-1]
+        assert message in refused("run_squad", arguments)
     predictions = tmp_path / "predictions.json"
     predictions.write_text('{"q2-0": "bird"}')
-    scored = f"--data_file {folder}/dev-v1.1.json --predictions_file {predictions}"
-    assert run("score_squad", scored) == 2
-    assert "no entry for question 'q2-1' (29 of 30 are missing)" in capsys.readouterr().err
+    line = refused("score_squad", f"--data_file {folder}/dev-v1.1.json --predictions_file {predictions}")
+    assert "no entry for question 'q2-1' (29 of 30 are missing)" in line
 
 
 def test_defaults_are_the_papers():

@@ -107,7 +107,7 @@ def test_tags_become_bio(written, bio):
         ("Paris B-PER\nEU PER\n", "line 2: tag 'PER' is not known; it must be one of: O, B-PER"),
         ("EU X-PER\n", "line 1: tag 'X-PER' is not known"),
         ("EU O\nParis I-CITY\n", "line 2: tag 'I-CITY' is not known; it must be one of: O, B-PER"),
-        ("-DOCSTART- O\n\n", "no words"),
+        ("-DOCSTART- O\n\n", "no words; name a file with a word and its tag"),
         (b"EU O\n\xff O\n", "line 2: byte 0xff at position 0 is not UTF-8"),
     ],
 )
@@ -199,14 +199,11 @@ def test_words_without_tokens_and_words_longer_than_a_window_are_tagged_all_the_
         assert max(features["length"]) <= 10
 
 
-def test_without_documents_every_sentence_is_read_alone_and_the_run_says_so(tokenizer):
+def test_reading_sentences_alone_and_an_uncased_vocabulary_are_deviations(tokenizer):
     sentences = dataset([["ab"], ["c"]])
     assert len(encode(CONLL2003, sentences, tokenizer, 20)) == 2
     assert set(CONLL2003.deviations(tokenizer, {"train": sentences})) == {"no_documents"}
     assert task("sentence").deviations(tokenizer, {"train": sentences}) == {}
-
-
-def test_an_uncased_vocabulary_is_a_deviation():
     sentences = dataset([["ab"]], documents=[0])
     assert set(CONLL2003.deviations(make_tokenizer(lowercase=True), {"train": sentences})) == {"uncased"}
     assert CONLL2003.deviations(make_tokenizer(), {"train": sentences}) == {}
