@@ -62,15 +62,8 @@ def seen(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> Any:
 
 
 def test_objects_are_written_as_the_files_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = seen(
-        monkeypatch,
-        model="m",
-        train=MOODS,
-        test=[{"text": "Rain."}],
-        output_dir=str(tmp_path / "out"),
-        learning_rate=1e-4,
-        text_columns="text",
-    )
+    given = {"train": MOODS, "test": [{"text": "Rain."}], "learning_rate": 1e-4, "text_columns": "text"}
+    config = seen(monkeypatch, model="m", output_dir=str(tmp_path / "out"), **given)
     assert isinstance(config, GlueConfig)
     assert (config.do_train, config.do_eval, config.do_predict) == (True, False, True)
     assert config.text_columns == ("text",)

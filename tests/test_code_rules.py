@@ -90,8 +90,7 @@ def test_recipes_are_short_and_say_what_they_do():
         assert ast.get_docstring(ast.parse(source)), path
 
 
-def test_no_path_of_one_machine_and_no_large_file():
-    # Put together here, so that this file does not find itself.
+def test_no_path_of_one_machine_no_package_index_and_no_large_file():
     machine_path = re.compile(r"(?<![\w.~])/(?:" + "|".join(("work", "root", "home")) + r")/\w")
     found, large = [], []
     for path in tracked_files():
@@ -102,9 +101,6 @@ def test_no_path_of_one_machine_and_no_large_file():
             found.append(name_of(path))
     assert found == []
     assert large == []
-
-
-def test_no_address_of_a_package_index():
     index = re.compile(r"--(?:extra-)?index-url|--find-links|find-links\s*=|file:///", re.IGNORECASE)
     for name in ("constraints.txt", "pyproject.toml", "Makefile", ".ci/run"):
         assert not index.search((ROOT / name).read_text("utf-8")), name
@@ -192,9 +188,7 @@ def test_the_wheel_holds_what_installed_users_need(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {name_of(path) for path in MODULES}
-    assert (
-        modules | {"bert_repro/py.typed", "bert_repro/recipes/run_glue.txt", "bert_repro/hub/card_template.md.jinja"}
-        <= names
-    )
+    data = {"bert_repro/py.typed", "bert_repro/recipes/run_glue.txt", "bert_repro/hub/card_template.md.jinja"}
+    assert modules | data <= names
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"bert_repro"}
     assert any(name.endswith("licenses/NOTICE") for name in names)

@@ -12,32 +12,19 @@ PUBLIC_API = "__init__"  # bert_repro/__init__.py gathers the public names; noth
 
 # First part of the module's path below the package -> its layer. A new folder is entered here and in ARCHITECTURE.md.
 LAYERS = {
-    "errors": 0,
-    "models": 0,
-    "registration": 0,
-    "configs": 1,
-    "utils": 1,
-    "results": 1,
-    "presets": 2,
-    "recipes": 2,
-    "paper_results": 2,
-    "corpus": 2,
-    "hub": 2,
-    "training": 3,
-    "tasks": 4,
-    "pretraining": 4,
-    "finetuning": 5,
-    "inference": 5,
-    "conversion": 5,
-    "in_memory_data": 2,
-    "api": 6,
-    "cli": 6,
-    "__main__": 7,
-    "reproduction": 7,
-    "reference": 7,
-    "api_reference": 7,
-    "quickstart": 7,
-}
+    name: layer
+    for layer, names in enumerate((
+        "errors models registration",
+        "configs utils results",
+        "presets recipes paper_results corpus hub in_memory_data",
+        "training",
+        "tasks pretraining",
+        "finetuning inference conversion",
+        "api cli",
+        "__main__ reproduction reference api_reference quickstart",
+    ))
+    for name in names.split()
+}  # fmt: skip
 STANDALONE = "models"
 
 

@@ -35,20 +35,16 @@ REQUIRED = {
 }
 
 
-def test_tokens_of_the_two_phases_and_as_the_paper_counts_them():
+def test_phases_mixes_and_sizes_are_those_of_the_paper():
     assert tokens_including_padding(PAPER_PHASES) == 42_598_400_000
     assert tokens_including_padding(PAPER_PHASES, max_seq_length=512) == 131_072_000_000
-
-
-def test_most_predictions_never_cut_the_paper_share_at_128():
     for phase in PAPER_PHASES:
         assert round(0.15 * phase.max_seq_length) <= phase.max_predictions_per_seq
-
-
-def test_masking_mixes_are_shares():
     assert all(sum(mix) == pytest.approx(1) for mix in MASKING_MIXES)
     names = ["/".join(f"{100 * share:.0f}" for share in mix) for mix in MASKING_MIXES]
     assert names == list(TABLES[8].rows)
+    for row in TABLES[6].rows:
+        assert "Table 6" in MODEL_SIZES[row].source
 
 
 @pytest.mark.parametrize(
@@ -72,9 +68,12 @@ def test_preset_makes_a_valid_configuration(name):
     assert all(getattr(config, key) == value for key, value in values.items())
 
 
-def test_preset_values_are_a_copy():
+def test_preset_values_are_a_copy_and_an_unknown_name_lists_what_fits():
     preset_values("paper-base", PretrainingConfig)["learning_rate"] = 0.0
     assert preset_values("paper-base", PretrainingConfig)["learning_rate"] == 1e-4
+    with pytest.raises(UserError) as error:
+        preset_values("nothing", PretrainingConfig)
+    assert "squad" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +92,6 @@ def test_wrong_preset_is_refused_with_the_fitting_ones(name, config_class: type[
     assert "\n" not in str(error.value)
 
 
-def test_the_refusal_lists_only_presets_that_fit():
-    with pytest.raises(UserError) as error:
-        preset_values("nothing", PretrainingConfig)
-    assert "squad" not in str(error.value)
-
-
 @pytest.mark.parametrize("number", TABLES)
 def test_every_row_has_one_value_per_column(number):
     table = TABLES[number]
@@ -111,8 +104,3 @@ def test_table_1_average_is_the_mean_of_its_nine_columns(row):
     *columns, average = TABLES[1].rows[row]
     assert len(columns) == 9
     assert sum(columns) / 9 == pytest.approx(average, abs=0.06)
-
-
-def test_table_6_rows_are_model_sizes():
-    for row in TABLES[6].rows:
-        assert "Table 6" in MODEL_SIZES[row].source

@@ -4,6 +4,10 @@ import lzma
 import tracemalloc
 from types import SimpleNamespace
 
+import datasets
+import huggingface_hub
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bert_repro.corpus.documents import find_sources, read_documents
@@ -47,9 +51,6 @@ def test_windows_line_ends_and_byte_order_mark(tmp_path):
 
 
 def test_parquet_with_other_column_names(tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     table = pa.table({"body": ["First.", "", "Third."], "head": ["One", None, "Three"], "other": [1, 2, 3]})
     pq.write_table(table, tmp_path / "a.parquet")
     documents = read(tmp_path / "a.parquet", text_column="body", title_column="head")
@@ -97,9 +98,6 @@ def test_bad_input_names_file_and_place(tmp_path, name, content, message):
 
 
 def test_a_parquet_text_that_is_not_utf_8_is_named(tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     texts = pa.array([b"fine", b"bad \xff"]).view(pa.string())
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a\.parquet, row 2: not UTF-8"):
@@ -137,9 +135,6 @@ def test_a_compressed_line_of_gigabytes_takes_no_memory_beyond_the_limit(tmp_pat
 
 @pytest.mark.parametrize("texts", [["x" * 5000], ["fine", "x" * 5000, *["fine"] * 20]])
 def test_a_parquet_text_beyond_the_limit_is_refused(tmp_path, texts):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"row( 2: field 'text')? is longer than 1,000 bytes"):
         read(tmp_path / "a.parquet", max_bytes=1000)
@@ -173,19 +168,13 @@ def test_names_that_do_not_exist_are_refused(tmp_path):
 
 
 def test_hub_dataset_is_read_as_a_stream_of_one_revision(monkeypatch):
-    import datasets
-    import huggingface_hub
-
     calls = []
-
-    class Info:
-        sha = "abc123"
 
     def load_dataset(*args, **options):
         calls.append((args, options))
         return iter(ROWS)
 
-    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda self, name: Info())
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda self, name: SimpleNamespace(sha="abc123"))
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     documents = read("wikimedia/wikipedia", hub_config="20231101.en", hub_split="test")
     assert [document.title for document in documents] == ["One", None]
@@ -195,9 +184,6 @@ def test_hub_dataset_is_read_as_a_stream_of_one_revision(monkeypatch):
 
 @pytest.mark.parametrize(("rows", "place"), [(0, r"\): 503 again$"), (2, "503 again; it failed after row 2; start")])
 def test_a_stream_that_breaks_off_is_a_user_error(monkeypatch, rows, place):
-    import datasets
-    import huggingface_hub
-
     def load_dataset(*args, **options):
         yield from ROWS[:rows]
         raise ConnectionError("503\nagain")
@@ -209,8 +195,6 @@ def test_a_stream_that_breaks_off_is_a_user_error(monkeypatch, rows, place):
 
 
 def test_unknown_hub_dataset_is_a_user_error(monkeypatch):
-    import huggingface_hub
-
     def dataset_info(self, name):
         raise OSError("404\nnot found")
 
@@ -220,9 +204,6 @@ def test_unknown_hub_dataset_is_a_user_error(monkeypatch):
 
 
 def test_a_parquet_file_with_fewer_rows_than_it_says_is_damaged(tmp_path, monkeypatch):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     pq.write_table(pa.table({"text": ["One.", "Two."]}), tmp_path / "a.parquet")
     assert len(read(tmp_path / "a.parquet")) == 2
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: iter(()))
@@ -231,9 +212,6 @@ def test_a_parquet_file_with_fewer_rows_than_it_says_is_damaged(tmp_path, monkey
 
 
 def test_parquet_that_unpacks_to_gigabytes_is_refused_unread(tmp_path, monkeypatch):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     monkeypatch.setattr("bert_repro.corpus.documents._BOMB_BYTES", 5_000_000)
     table = pa.table({"text": ["A short text."] * 1000 + ["a" * 6_000_000]})
     pq.write_table(table, tmp_path / "a.parquet", compression="zstd", use_dictionary=False)
@@ -242,9 +220,6 @@ def test_parquet_that_unpacks_to_gigabytes_is_refused_unread(tmp_path, monkeypat
 
 
 def test_a_parquet_text_that_is_named_often_is_in_memory_once(tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     rows = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array(["ab c. " * 100_000]))
     options = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 28}
     pq.write_table(pa.table({"text": rows}), tmp_path / "a.parquet", **options)

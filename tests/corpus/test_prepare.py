@@ -46,13 +46,8 @@ def make_config(tmp_path, tokenizer_dir):
     path.write_text("".join(json.dumps({"text": document(number)}) + "\n" for number in range(40)))
 
     def make(**changes):
-        options = {
-            "input_files": (str(path),),
-            "tokenizer": str(tokenizer_dir),
-            "output_dir": str(tmp_path / "corpus"),
-            "num_proc": 1,
-        }
-        return CorpusConfig(**(options | changes))
+        options = {"input_files": (str(path),), "tokenizer": str(tokenizer_dir), "num_proc": 1}
+        return CorpusConfig(**{**options, "output_dir": str(tmp_path / "corpus"), **changes})
 
     return make
 
@@ -61,6 +56,11 @@ def make_config(tmp_path, tokenizer_dir):
 def small_parts(monkeypatch):
     monkeypatch.setattr(documents, "PART_CHARACTERS", 2000)
     monkeypatch.setattr(documents, "BLOCK_CHARACTERS", 700)
+
+
+def prepared(config):
+    prepare_corpus(config)
+    return PreparedCorpus.load(config.output_dir)
 
 
 def contents(folder):
@@ -102,8 +102,7 @@ def test_manifest_counts_and_records_what_was_done(make_config):
 def test_datasets_opens_the_folder(make_config, small_parts):
     from datasets import load_from_disk
 
-    prepare_corpus(make_config())
-    corpus = PreparedCorpus.load(make_config().output_dir)
+    corpus = prepared(make_config())
     rows = load_from_disk(make_config().output_dir)
     assert rows.column_names == ["input_ids", "sentence_lengths", "key"] and len(rows) == 40
     assert str(rows.features["input_ids"].feature.dtype) == "uint16"
@@ -116,8 +115,7 @@ def test_datasets_opens_the_folder(make_config, small_parts):
 
 
 def test_gather_copies_slices_in_the_order_asked_for(make_config, small_parts):
-    prepare_corpus(make_config())
-    corpus = PreparedCorpus.load(make_config().output_dir)
+    corpus = prepared(make_config())
     every = corpus.gather(corpus.document_starts[:-1], np.diff(corpus.document_starts))
     assert len(every) == corpus.num_tokens and every.dtype == corpus.token_dtype == np.uint16
     starts = corpus.sentence_starts[[70, 3, 119, 3]]
@@ -327,8 +325,7 @@ def test_special_tokens_in_a_text_are_text_and_truncation_is_off(make_config, tm
     path = tmp_path / "marks.txt"
     path.write_text("The garden and the [SEP] and the [MASK] and the [PAD] were there.\n")
     options = {"text_passages_only": False, "tokenizer": str(tmp_path / "cutting"), "input_files": (str(path),)}
-    prepare_corpus(make_config(**options))
-    corpus = PreparedCorpus.load(make_config().output_dir)
+    corpus = prepared(make_config(**options))
     ids = corpus.gather([0], [corpus.num_tokens])
     assert len(ids) > 12 and not set(ids.tolist()) & {0, 2, 3, 4}
 
@@ -344,15 +341,13 @@ def test_an_empty_corpus_is_a_user_error(make_config, tmp_path):
 
 
 def test_split_follows_the_text_alone(make_config, tmp_path):
-    prepare_corpus(make_config())
-    corpus = PreparedCorpus.load(make_config().output_dir)
+    corpus = prepared(make_config())
     train, heldout = corpus.split(0.2)
     assert sorted([*train, *heldout]) == list(range(40)) and 2 <= len(heldout) <= 16
     twice = tmp_path / "twice.jsonl"
     rows = [json.dumps({"title": str(n), "text": document(n % 40)}) + "\n" for n in range(79, -1, -1)]
     twice.write_text("".join(rows))
-    prepare_corpus(make_config(input_files=(str(twice),), output_dir=str(tmp_path / "other")))
-    other = PreparedCorpus.load(tmp_path / "other")
+    other = prepared(make_config(input_files=(str(twice),), output_dir=str(tmp_path / "other")))
     held_keys = set(corpus.document_keys[heldout].tolist())
     assert set(other.document_keys[other.split(0.2)[1]].tolist()) == held_keys
     assert len(other.split(0.2)[1]) == 2 * len(heldout)
@@ -360,8 +355,7 @@ def test_split_follows_the_text_alone(make_config, tmp_path):
 
 
 def test_split_needs_both_sides(make_config):
-    prepare_corpus(make_config(max_documents=1))
-    corpus = PreparedCorpus.load(make_config().output_dir)
+    corpus = prepared(make_config(max_documents=1))
     with pytest.raises(UserError, match=r"1 document\(s\), too few to hold some out"):
         corpus.split(0.5)
     with pytest.raises(UserError, match=r"heldout_fraction=1\.5 is out of range"):
@@ -393,14 +387,8 @@ def test_loading_something_else_is_a_user_error(tmp_path):
             PreparedCorpus.load(tmp_path)
 
 
-EVERY_KIND = [
-    "part-00000.arrow",
-    "sentence_starts.npy",
-    "document_keys.npy",
-    "tokenizer/tokenizer.json",
-    "dataset_info.json",
-    "manifest.json",
-]
+EVERY_KIND = "part-00000.arrow sentence_starts.npy document_keys.npy tokenizer/tokenizer.json".split()
+EVERY_KIND += ["dataset_info.json", "manifest.json"]
 
 
 @pytest.mark.parametrize("name", EVERY_KIND)
@@ -416,8 +404,7 @@ def test_damage_that_keeps_the_size_of_any_file_is_found(make_config, name):
 
 
 def test_digests_are_compared_by_one_process_of_a_machine_and_not_by_its_loaders(make_config, monkeypatch):
-    prepare_corpus(make_config())
-    corpus = PreparedCorpus.load(make_config().output_dir)
+    corpus = prepared(make_config())
     monkeypatch.setattr(prepared_corpus, "known_digests", None)
     assert pickle.loads(pickle.dumps(corpus)).num_documents == 40
     monkeypatch.setenv("LOCAL_RANK", "1")
@@ -452,8 +439,7 @@ def test_input_written_again_at_equal_size_is_other_input(make_config, small_par
 
 
 def test_a_part_truncated_in_use_is_an_error_and_not_the_end_of_the_process(make_config):
-    prepare_corpus(make_config())
-    corpus = PreparedCorpus.load(make_config().output_dir)
+    corpus = prepared(make_config())
     os.truncate(Path(make_config().output_dir) / "part-00000.arrow", 0)
     with pytest.raises(UserError, match=r"part-00000\.arrow was truncated while in use"):
         corpus.gather([0], [3])
@@ -464,8 +450,7 @@ def test_large_vocabularies_use_int32(make_config, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n")
     (tmp_path / "raw.txt").write_text("w69999 w0\n")
     options = {"tokenizer": str(tmp_path / "vocab.txt"), "input_files": (str(tmp_path / "raw.txt"),)}
-    prepare_corpus(make_config(**options, text_passages_only=False))
-    corpus = PreparedCorpus.load(make_config().output_dir)
+    corpus = prepared(make_config(**options, text_passages_only=False))
     assert corpus.gather([0], [2]).tolist() == [70004, 5] and corpus.token_dtype == np.int32
 
 

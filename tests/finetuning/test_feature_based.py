@@ -291,15 +291,13 @@ def test_what_another_process_is_computing_is_waited_for(make_cache, tmp_path, m
     assert folder.resolve() not in run_files._held, "it is given back"
 
 
-def test_a_disk_without_room_is_reported_before_it_is_full(make_cache, tmp_path, monkeypatch):
+def test_a_disk_without_room_or_a_folder_that_cannot_be_written_is_named(make_cache, tmp_path, monkeypatch) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(feature_based.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(UserError, match=r"states take 0\.0 GB, and 0\.0 GB are free; name a folder on another disk"):
         make_cache().load(tokenised())
     assert files(tmp_path) == set()
-
-
-def test_a_folder_that_cannot_be_written_is_named(make_cache: Callable[..., FeatureCache], tmp_path: Path) -> None:
+    monkeypatch.undo()
     (tmp_path / "file").write_text("")
     cache = make_cache(settings={"feature_cache_dir": str(tmp_path / "file")})
     with pytest.raises(UserError, match=r"--feature_cache_dir .*file cannot be written \(Not a directory\)"):

@@ -5,16 +5,14 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
+import stages
 import torch
-from running import recipe, results
+from running import RECIPES, TORCHRUN, launch, recipe, results
 from transformers import AutoModelForSequenceClassification
 
 from bert_repro.cli import parse
@@ -23,7 +21,6 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.finetuning import data, sweep
 from bert_repro.finetuning.sweep_table import Configuration, Outcome, best_run, sweep_results, text_table
 
-RECIPE = Path(__file__).parents[2] / "recipes" / "run_glue.py"
 RUN = "--task_name sst2 --do_train --do_eval --bias_correction true --num_train_epochs 6 --train_batch_size 8"
 GRID = "--sweep_learning_rates 1e-2 1e-4 --num_restarts 2"
 CONFIGURATIONS = ("lr0.01-batch8-epochs6", "lr0.0001-batch8-epochs6")
@@ -116,16 +113,11 @@ def test_each_split_is_tokenised_once_for_all_runs(command, tmp_path, monkeypatc
 def test_killed_in_the_middle_the_same_command_resumes(command, swept, tmp_path, caplog):
     folder = tmp_path / "killed"
     typed = command(folder, GRID, "--save_steps 10")
-    process = subprocess.Popen(
-        [sys.executable, str(RECIPE), *typed[1:]], env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL
-    )
     done, second = (folder / "sweep" / CONFIGURATIONS[0] / f"seed{seed}" for seed in (42, 43))
-    deadline = time.monotonic() + 120
-    while not list(second.glob("checkpoints/step-*")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    process = stages.Process(*typed, stage="bert_repro.training.trainer:Trainer._update", call=48 + 15)
+    process.wait_for_stage()
+    process.send(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL and list(second.glob("checkpoints/step-*"))
     assert not (second / "results.json").exists() and not (folder / "model.safetensors").exists()
     finished = (done / "results.json").stat().st_mtime_ns
     assert recipe(*typed) == 0
@@ -263,20 +255,12 @@ def test_a_test_set_with_labels_is_scored_by_every_run(untrained: Path, tmp_path
 
 @pytest.mark.slow
 def test_two_processes_find_the_same(command: Any, swept: Path, tmp_path: Path) -> None:
-    launcher = "-m torch.distributed.run --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint localhost:0"
-    command = [
-        sys.executable,
-        *launcher.split(),
-        str(RECIPE),
-        *command(tmp_path / "two", GRID, "--do_predict")[1:],
-    ]
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr
+    given = command(tmp_path / "two", GRID, "--do_predict")[1:]
+    launch(TORCHRUN, RECIPES / "run_glue.py", *given)
     assert scores(tmp_path / "two").keys() == {f"{name}/seed{seed}" for name in CONFIGURATIONS for seed in (42, 43)}
     assert results(tmp_path / "two")["hardware"]["processes"] == 2
     assert (tmp_path / "two" / "predictions.test.tsv").exists()
-    assert subprocess.run(command, env=environment, capture_output=True, timeout=250).returncode == 0
+    launch(TORCHRUN, RECIPES / "run_glue.py", *given)
 
 
 def files_of(folder: Path) -> dict[Path, int]:

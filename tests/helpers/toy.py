@@ -170,14 +170,14 @@ def run_once(config: ToyConfig) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("settings", type=json.loads, nargs="+")
-    parser.add_argument("--resume_everywhere", action="store_true", help="the first of the runs")
+    parser.add_argument("--resume_everywhere", type=int, default=0, help="how many of the runs, the first ones")
     arguments = parser.parse_args()
     for number, one in enumerate(arguments.settings):
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in one.items()}
         settings = dataclasses.replace(ToyConfig(), **given)
-        if arguments.resume_everywhere and not number:
+        if number < arguments.resume_everywhere:
             resume_everywhere(settings)
         else:
             run_once(settings)
-    if arguments.resume_everywhere and len(arguments.settings) == 1:
+    if arguments.resume_everywhere == len(arguments.settings):
         Accelerator().end_training()

@@ -139,12 +139,9 @@ def test_text_of_a_run_cannot_change_the_structure_of_its_card(ending):
     assert not re.search(r"(?<!\\)(<b>|\[c\])", outside_code)
 
 
-def test_a_class_that_is_no_name_is_refused():
+def test_a_class_that_is_no_name_is_refused_and_no_secret_reaches_the_card():
     with pytest.raises(ValueError, match="is no BERT model"):
         make_card({"model": {"class": "x; import os #ForMaskedLM"}}, "org/x")
-
-
-def test_no_secret_reaches_the_card():
     token = "hf_" + "x1Y" * 9
     results = {**RESULTS, "command": f"run --token {token}", "settings": {"hub_token": token, "note": token}}
     assert token not in make_card(results, "org/x")

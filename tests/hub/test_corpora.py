@@ -62,10 +62,15 @@ def test_card_license_and_manifest_are_sent_and_no_path_of_this_machine(world, p
     assert rows["input_ids"] == here["input_ids"] and rows["key"] == here["key"]
 
 
-def test_an_unchanged_corpus_makes_no_commit(hub, world, pushed):
+def test_an_unchanged_corpus_makes_no_commit_and_a_dry_run_asks_nothing(hub, world, pushed, capsys):
     before = len(hub.repos[f"datasets/{DATASET}"].commits)
     assert recipe(*command(world.corpus, LICENSED, "--description", "Stories.")) == 0
     assert len(hub.repos[f"datasets/{DATASET}"].commits) == before
+    asked = hub.requests.copy()
+    assert recipe(*command(world.corpus, LICENSED, "--dry_run")) == 0
+    listed = capsys.readouterr().out
+    assert "manifest.json" in listed and "README.md" in listed and f"to the dataset {DATASET}" in listed
+    assert hub.requests == asked
 
 
 def test_what_changed_on_its_way_is_found_before_it_is_read(hub, pushed):
@@ -75,13 +80,6 @@ def test_what_changed_on_its_way_is_found_before_it_is_read(hub, pushed):
     repo.commit("main", {**pushed, part: content[:-1] + bytes([content[-1] ^ 1])}, "by hand")
     with pytest.raises(UserError, match=f"the content of {part} has changed"):
         PreparedCorpus.load(corpus_folder(DATASET))
-
-
-def test_a_dry_run_lists_what_would_be_sent_and_asks_nothing(hub, world, capsys):
-    assert recipe(*command(world.corpus, LICENSED, "--dry_run")) == 0
-    listed = capsys.readouterr().out
-    assert "manifest.json" in listed and "README.md" in listed and f"to the dataset {DATASET}" in listed
-    assert not hub.requests
 
 
 @pytest.mark.parametrize(

@@ -124,24 +124,6 @@ def leave_an_older_model(folder: Path) -> list[str]:
     return names
 
 
-def test_what_is_made_from_weights_goes_with_them(tmp_path, tokenizer):
-    leave_an_older_model(tmp_path)
-    export_checkpoint(tiny(), tokenizer, tmp_path, results=RECORD)
-    assert not (tmp_path / "onnx").exists() and not (tmp_path / ".eval_results").exists()
-    assert (tmp_path / "predictions.json").exists(), "a run writes its predictions before its model"
-
-
-def test_a_run_that_is_published_again_leaves_nothing_of_an_earlier_best(tmp_path, tokenizer):
-    best = export_checkpoint(tiny(), tokenizer, tmp_path / "best", results=RECORD)
-    (best / "predictions.test.tsv").write_text("of these weights")
-    stale = leave_an_older_model(tmp_path / "complete")
-    (tmp_path / "complete" / "notes.txt").write_text("mine")
-    folder = republish(best, tmp_path / "complete", results=json.loads((best / "results.json").read_text("utf-8")))
-    assert [name for name in stale if (folder / name).exists()] == ["predictions.test.tsv"]
-    assert (folder / "predictions.test.tsv").read_text() == "of these weights"
-    assert (folder / "notes.txt").exists()
-
-
 def move_counter(monkeypatch, limit):
     """Lets `limit` files move into place and fails at the next."""
     moved: list[Path] = []
@@ -172,12 +154,6 @@ def test_an_interruption_while_moving_leaves_no_folder_that_loads(tmp_path, toke
     export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
     loaded = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "toy")
     assert loaded.config.num_labels == 3
-
-
-def test_the_way_to_the_weights_comes_last(tmp_path, tokenizer, monkeypatch):
-    moved = move_counter(monkeypatch, limit=-1)
-    export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
-    assert moved[-1].name == "model.safetensors"
 
 
 def test_an_old_export_loses_the_way_to_its_weights_first(tmp_path, tokenizer, monkeypatch):
@@ -213,15 +189,19 @@ def test_a_file_is_on_disk_before_it_moves_into_place(tmp_path, tokenizer, monke
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o666 & ~files._MASK}, "one mode"
 
 
-def test_a_run_is_published_again_under_a_record_of_its_own(tmp_path, tokenizer):
+def test_a_run_is_published_again_under_a_record_of_its_own_with_nothing_of_an_earlier_best(tmp_path, tokenizer):
     best = export_checkpoint(tiny(), tokenizer, tmp_path / "best", results=RECORD)
-    for name in ("status.json", ".hidden", "predictions.tsv"):
+    for name in ("status.json", ".hidden", "predictions.test.tsv"):
         (best / name).write_text(name)
     (tmp_path / "search").mkdir()
     (tmp_path / "search" / "table.txt").write_text("table")
+    stale = leave_an_older_model(tmp_path / "complete")
+    (tmp_path / "complete" / "notes.txt").write_text("mine")
     results = {**json.loads((best / "results.json").read_text("utf-8")), "metrics": {"accuracy": 0.75}}
     folder = republish(best, tmp_path / "complete", results=results, files=[tmp_path / "search"])
-    expected = {path.name for path in best.iterdir()} - {"status.json", ".hidden"} | {"search"}
+    assert [name for name in stale if (folder / name).exists()] == ["predictions.test.tsv"]
+    assert (folder / "predictions.test.tsv").read_text() == "predictions.test.tsv", "of these weights"
+    expected = {path.name for path in best.iterdir()} - {"status.json", ".hidden"} | {"search", "notes.txt"}
     assert {path.name for path in folder.iterdir()} == expected
     assert (folder / "search" / "table.txt").read_text() == "table"
     assert json.loads((folder / "results.json").read_text("utf-8"))["metrics"] == {"accuracy": 0.75}

@@ -190,7 +190,7 @@ def test_a_block_that_is_none(card):
     assert fault.startswith("metadata: ")
 
 
-def test_a_benchmark_gets_no_score_of_a_part_of_its_split():
+def test_a_benchmark_gets_no_score_of_a_part_of_its_split_nor_the_card():
     record = record_of(TASKS["mrpc"])
     assert eval_result_entries({**record, "settings": {"max_eval_samples": 100}}) == []
     assert eval_result_entries({**record, "metrics": {"f1": math.nan}}) == []
@@ -199,6 +199,10 @@ def test_a_benchmark_gets_no_score_of_a_part_of_its_split():
     finite = {**record, "metrics": {"f1": math.nan, "accuracy": 0.5}}
     (result,) = fields_of(make_card(finite, "org/x"))["model-index"][0]["results"]
     assert [metric["type"] for metric in result["metrics"]] == ["accuracy"]
+    record["settings"]["max_eval_samples"] = 100
+    card = make_card(record, "org/bert-mrpc")
+    assert "model-index" not in fields_of(card) and find_card_errors(card) == []
+    assert "| validation | F1 | 0.5000 | 10 |" in card and "Scored on the first 100 examples only." in card
 
 
 def test_a_threshold_is_no_score_and_is_said_to_be_tuned():
@@ -218,11 +222,3 @@ def test_a_widget_takes_no_pair_of_sentences():
     record = record_of(TASKS["sst2"])
     assert fields_of(make_card(record, "org/x"))["widget"] == [{"text": "A film that never lets you go."}]
     assert "widget" not in fields_of(make_card(record_of(TASKS["mrpc"]), "org/x"))
-
-
-def test_a_card_claims_no_split_that_was_scored_in_part():
-    record = record_of(TASKS["mrpc"])
-    record["settings"]["max_eval_samples"] = 100
-    card = make_card(record, "org/bert-mrpc")
-    assert "model-index" not in fields_of(card) and find_card_errors(card) == []
-    assert "| validation | F1 | 0.5000 | 10 |" in card and "Scored on the first 100 examples only." in card

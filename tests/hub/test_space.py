@@ -45,15 +45,12 @@ def test_the_commands_of_its_readme_publish_it(hub, tmp_path):
     assert not [name for name in tree if "__pycache__" in name]
 
 
-def test_its_metadata_fits_its_files():
+def test_its_metadata_and_bounds_fit_its_files_and_the_package():
     assert METADATA["sdk"] == "gradio"
     assert (SPACE / METADATA["app_file"]).exists()
     (pin,) = re.findall(r"^gradio==(.+)$", (SPACE / "requirements.txt").read_text("utf-8"), re.MULTILINE)
     assert METADATA["sdk_version"] == pin
     assert len(METADATA["short_description"]) <= 60  # the Hub refuses longer ones
-
-
-def test_its_bounds_are_those_of_the_package():
     declared = (ROOT / "pyproject.toml").read_text("utf-8")
     for line in (SPACE / "requirements.txt").read_text("utf-8").splitlines():
         if ">=" in line:

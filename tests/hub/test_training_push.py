@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import transformers
 from fake_hub import Fault
 from running import recipe
 

@@ -95,16 +95,8 @@ def make_environment(home: Path, python: str, packages: list[str], beside: Path 
     site = next(home.glob("lib/python*/site-packages"))
     if beside:
         (site / "beside.pth").write_text(f"{beside}\n")
-    install = [
-        home / "bin" / "python",
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-compile",
-        "--disable-pip-version-check",
-    ]
-    subprocess.run([*install, *packages], check=True, env={**os.environ, "PIP_CONSTRAINT": ""})
+    pip = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
+    subprocess.run([*pip, *packages], check=True, env={**os.environ, "PIP_CONSTRAINT": ""})
     return site
 
 

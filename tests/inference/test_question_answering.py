@@ -49,6 +49,8 @@ def test_an_answer_is_a_span_of_the_passage(answer):
     assert set(found) == {"score", "start", "end", "answer"}
     assert found["answer"] == SHORT[found["start"] : found["end"]] != ""
     assert 0 < found["score"] < 1
+    found = answer(question=[QUESTION, "Did she?"], context=SHORT)
+    assert len(found) == 2
 
 
 def test_it_answers_as_run_squad_does(answer, folder):
@@ -119,11 +121,6 @@ def test_the_stored_threshold_decides(folder, tmp_path, answer):
         assert bool(flipped["answer"]) is not answers
         if not answers:
             assert (found[0]["start"], found[0]["end"]) == (0, 0)
-
-
-def test_several_questions_about_one_passage(answer):
-    found = answer(question=[QUESTION, "Did she?"], context=SHORT)
-    assert len(found) == 2
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,13 @@ class HeadTests:
         for name, gradient in gradients(ours).items():
             self.tiny.assert_close(gradient, expected_gradients[name], name)
 
-    def test_state_dicts_interchange(self):
+    def test_state_dicts_interchange_and_the_auto_class_is_ours(self):
         ours, upstream = self.pair()
         assert list(ours.state_dict()) == list(upstream.state_dict())
         upstream.load_state_dict(ours.state_dict(), strict=True)
+        auto_class = getattr(transformers, self.auto_class)
+        assert type(auto_class.from_config(self.tiny.config(**self.fields))) is self.model_class
+        assert self.model_class.accepts_loss_kwargs is False, "losses are not left to the upstream Trainer"
 
     def test_loads_a_upstream_folder_without_a_warning_and_trains_as_there(self, tmp_path, warnings_logged):
         upstream = self.upstream_class(self.tiny.upstream_config(**self.fields))
@@ -125,10 +128,6 @@ class HeadTests:
         assert all(values.isfinite().all() for values in outputs.values())
         if "loss" in outputs:
             assert outputs.loss.dtype == torch.float32
-
-    def test_auto_class_resolves_our_model_type(self):
-        config = self.tiny.config(**self.fields)
-        assert type(getattr(transformers, self.auto_class).from_config(config)) is self.model_class
 
     # What comes out
 
@@ -248,9 +247,6 @@ class HeadTests:
         for name, expected in model(**inputs).items():
             self.tiny.assert_close(compiled(**inputs)[name], expected, name)
 
-    def test_loss_arguments_are_not_left_to_the_trainer(self):
-        assert self.model_class.accepts_loss_kwargs is False
-
     @pytest.mark.slow
     def test_upstream_trainer_accumulates_equal_gradients(self, tmp_path):
         self.check_upstream_trainer(tmp_path)
@@ -261,17 +257,9 @@ class HeadTests:
     def trained_norm(self, output_dir, batch_size: int) -> float:
         """Gradient norm of one step of the upstream Trainer over eight copies of the first example."""
         example = {name: values[0] for name, values in self.inputs().items()}
-        arguments = transformers.TrainingArguments(
-            output_dir,
-            per_device_train_batch_size=batch_size,
-            gradient_accumulation_steps=8 // batch_size,
-            max_steps=1,
-            logging_steps=1,
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-            use_cpu=True,
-        )
+        steps = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": 8 // batch_size}
+        quiet = {"report_to": [], "save_strategy": "no", "disable_tqdm": True, "use_cpu": True}
+        arguments = transformers.TrainingArguments(output_dir, max_steps=1, logging_steps=1, **steps, **quiet)
         torch.manual_seed(0)
         trainer = transformers.Trainer(self.model(), arguments, train_dataset=[example] * 8)
         trainer.train()

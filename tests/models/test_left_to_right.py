@@ -94,11 +94,20 @@ def test_last_token_is_found_under_padding_on_either_side(tiny, config):
         model(ids, attention_mask=torch.ones((1, 1, 3, 3), dtype=torch.bool))
 
 
-def test_labels_are_shifted(tiny, config):
+def test_labels_are_shifted_unless_the_caller_did(tiny, config):
     model = BertReproForCausalLM(config()).eval()
     ids = tiny.batch((11,))["input_ids"]
     outputs = model(ids, labels=ids)
     tiny.assert_close(outputs.loss, torch.nn.functional.cross_entropy(outputs.logits[0, :-1], ids[0, 1:]))
+    """As under sequence parallelism, where the next token of a chunk's last one is on another device."""
+    torch.manual_seed(0)
+    model = BertReproForCausalLM(tiny.config(is_decoder=True)).eval()
+    ids = tiny.batch((9, 9))["input_ids"]
+    shifted = torch.nn.functional.pad(ids[:, 1:], (0, 1), value=-100)
+    expected = model(ids, labels=ids).loss
+    assert torch.equal(model(ids, shift_labels=shifted).loss, expected)
+    assert torch.equal(model(ids, labels=ids, shift_labels=shifted).loss, expected)
+    assert not torch.equal(model(ids, labels=ids, shift_labels=shifted.roll(1, 0)).loss, expected)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"num_beams": 3}, {"use_cache": False}])
@@ -120,15 +129,3 @@ def test_only_the_last_logits_are_decoded_on_request(tiny, config):
     tiny.assert_close(model(ids, logits_to_keep=2).logits, model(ids).logits[:, -2:])
     with pytest.raises(ValueError, match="leave logits_to_keep at 0"):
         model(ids, labels=ids, logits_to_keep=1)
-
-
-def test_labels_that_the_caller_shifted_are_taken_as_they_are(tiny):
-    """As under sequence parallelism, where the next token of a chunk's last one is on another device."""
-    torch.manual_seed(0)
-    model = BertReproForCausalLM(tiny.config(is_decoder=True)).eval()
-    ids = tiny.batch((9, 9))["input_ids"]
-    shifted = torch.nn.functional.pad(ids[:, 1:], (0, 1), value=-100)
-    expected = model(ids, labels=ids).loss
-    assert torch.equal(model(ids, shift_labels=shifted).loss, expected)
-    assert torch.equal(model(ids, labels=ids, shift_labels=shifted).loss, expected)
-    assert not torch.equal(model(ids, labels=ids, shift_labels=shifted.roll(1, 0)).loss, expected)

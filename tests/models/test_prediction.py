@@ -80,12 +80,14 @@ def test_either_label_alone_or_both(tiny, model, batch):
     assert neither.loss is None and neither.seq_relationship_logits.shape == (3, 2)
 
 
-def test_losses_are_means_over_the_batch(tiny, model, batch):
+def test_losses_are_means_over_the_batch_and_keep_64_bits(tiny, model, batch):
     outputs = model(**batch, next_sentence_label=torch.tensor([0, 1, 1]))
     labels = batch["labels"][batch["labels"] != -100]
     tiny.assert_close(outputs.mlm_loss, F.cross_entropy(outputs.prediction_logits, labels))
     is_next, not_next = outputs.seq_relationship_logits.log_softmax(-1).unbind(-1)
     tiny.assert_close(outputs.nsp_loss, -(is_next[0] + not_next[1] + not_next[2]) / 3)
+    model = BertReproForPreTraining(tiny.config()).double()
+    assert model(**batch).loss.dtype == torch.float64
 
 
 @pytest.mark.parametrize("given_positions", [False, True])
@@ -133,8 +135,3 @@ def test_compiled_by_inductor_equals_eager(tiny, model, batch):
     compiled = torch.compile(model, fullgraph=True)
     inputs = {**batch, "prediction_positions": positions_of(batch["labels"], 12)}
     tiny.assert_close(compiled(**inputs).loss, model(**inputs).loss)
-
-
-def test_losses_keep_64_bits(tiny, batch):
-    model = BertReproForPreTraining(tiny.config()).double()
-    assert model(**batch).loss.dtype == torch.float64

@@ -166,12 +166,9 @@ def test_our_classes_load_it_without_a_warning(published, warnings_logged, name)
         torch.testing.assert_close(values, expected[key])
 
 
-def test_loading_warns_of_nothing(published):
+def test_loading_warns_of_nothing_and_the_plugin_resolves_what_upstream_refuses(published):
     _, messages = published
     assert messages == []
-
-
-def test_plugin_resolves_what_upstream_refuses(published):
     model = transformers.AutoModelForSequenceClassification.from_pretrained(published[0]["left-to-right sequences"])
     assert type(model) is bert_repro.BertReproForSequenceClassification
 

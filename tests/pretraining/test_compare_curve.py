@@ -45,16 +45,13 @@ def test_the_same_curve_is_on_track_and_plotted(tmp_path, reference, capfd):
     assert (tmp_path / "run" / "curve_comparison.png").stat().st_size > 1000
 
 
-def test_a_run_at_half_the_pace_is_behind_by_half_its_tokens(tmp_path, reference, capfd):
+def test_a_run_at_half_the_pace_is_behind_by_half_its_tokens_and_at_twice_the_pace_ahead(tmp_path, reference, capfd):
     run = write_log(tmp_path / "run.jsonl", [(n * MILLION, reference_loss(n * MILLION / 2)) for n in range(1, 9)])
     code, out = verdict(run, reference, capfd)
     assert code == 4
     lag = int(out.split("behind by ")[1].split(" tokens")[0].replace(",", ""))
     assert lag == pytest.approx(4 * MILLION, rel=0.01)
     assert verdict(run, reference, capfd, "--tolerance 0.6")[0] == 0
-
-
-def test_a_run_at_twice_the_pace_is_on_track_and_ahead(tmp_path, reference, capfd):
     run = write_log(tmp_path / "run.jsonl", [(n * MILLION, reference_loss(n * MILLION * 2)) for n in range(1, 5)])
     code, out = verdict(run, reference, capfd)
     assert code == 0 and ("ahead by 3,9" in out or "ahead by 4,0" in out)

@@ -30,16 +30,8 @@ def corpus() -> MemoryCorpus:
 @pytest.fixture
 def open_stream(corpus, tmp_path):
     def open_stream(config=None, folder="indexes", **names):
-        names = {"max_seq_length": 64, "seed": 1, "phase": 0, **names}
-        return ExampleStream(
-            corpus,
-            np.arange(2, 80),
-            config or ExampleConfig(),
-            folder=tmp_path / folder,
-            cls_token_id=CLS,
-            sep_token_id=SEP,
-            **names,
-        )
+        names = {"max_seq_length": 64, "seed": 1, "phase": 0, "cls_token_id": CLS, "sep_token_id": SEP, **names}
+        return ExampleStream(corpus, np.arange(2, 80), config or ExampleConfig(), folder=tmp_path / folder, **names)
 
     return open_stream
 

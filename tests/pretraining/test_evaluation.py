@@ -68,15 +68,6 @@ def test_they_add_up_to_the_held_out_metrics(world: Any, tmp_path: Any, settings
         assert right / record["rows_scored"] == pytest.approx(metrics["nsp_accuracy"])
 
 
-def test_a_left_to_right_model_has_no_masks_to_tell_apart(world: Any, tmp_path: Any) -> None:
-    arguments = ("--corpus", world.corpus, "--output_dir", tmp_path, "--max_steps 3 --overwrite_output_dir true")
-    kind = "--left_to_right true --next_sentence_prediction false"
-    assert recipe("run_pretraining", TINY, *arguments, kind) == 0
-    found = results(tmp_path)["mlm_breakdown"]
-    assert set(found) == {"by_frequency"}
-    assert sum(row["predictions"] for row in found["by_frequency"]) > 500
-
-
 def test_token_counts_are_those_of_the_corpus(world: Any) -> None:
     corpus = PreparedCorpus.load(world.corpus)
     tokens = corpus.gather(corpus.document_starts[:-1], np.diff(corpus.document_starts))

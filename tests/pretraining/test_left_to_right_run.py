@@ -32,6 +32,9 @@ def test_it_learns_the_next_token_and_says_so(left_to_right: Path) -> None:
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.5
     assert all(0 <= row["accuracy"] <= 1 and row["mfu"] > 0 for row in rows)
     assert set(results(left_to_right)["metrics"]) == {"lm_loss", "lm_accuracy", "lm_perplexity"}
+    found = results(left_to_right)["mlm_breakdown"]
+    assert set(found) == {"by_frequency"}, "there are no masks to tell apart"
+    assert sum(row["predictions"] for row in found["by_frequency"]) > 500
 
 
 def test_the_held_out_loss_is_that_of_upstream_bert_on_the_same_tokens(left_to_right: Path) -> None:
@@ -46,25 +49,10 @@ def test_the_held_out_loss_is_that_of_upstream_bert_on_the_same_tokens(left_to_r
 
 
 @pytest.fixture(scope="module")
-def losses_of(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The losses of five steps of a model without dropout, and the held-out loss after them."""
+def packed(world, short_losses, tmp_path_factory) -> tuple[Path, list[float]]:
     fields = {"is_decoder": True, "num_hidden_layers": 2, **NO_DROPOUT}
     model = save_model(world, tmp_path_factory.mktemp("model"), "ForCausalLM", **fields)
-
-    def run(flag: str) -> list[float]:
-        folder = tmp_path_factory.mktemp("layout")
-        arguments = ["--model_name_or_path", model, "--corpus", world.corpus, "--output_dir", folder, "--max_steps 5"]
-        assert recipe("run_pretraining", TINY, LTR, *arguments, flag) == 0
-        losses = [row["loss"] for row in training_log.read(folder / "train_log.jsonl") if "loss" in row]
-        assert len(losses) == 5
-        return [*losses, results(folder)["metrics"]["lm_loss"]]
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def packed(losses_of: Any) -> Any:
-    return losses_of("--packing true")
+    return model, short_losses(model, LTR, "--packing true")
 
 
 @pytest.mark.parametrize(
@@ -76,8 +64,9 @@ def packed(losses_of: Any) -> Any:
         "--static_shapes true --packing false --per_device_train_batch_size 7",
     ],
 )
-def test_layout_of_the_work_does_not_change_the_losses(losses_of: Any, packed: list[float], flag: str) -> None:
-    assert losses_of(flag) == pytest.approx(packed, abs=2e-5)
+def test_layout_of_the_work_does_not_change_the_losses(short_losses, packed, flag):
+    model, expected = packed
+    assert len(expected) == 6 and short_losses(model, LTR, flag) == pytest.approx(expected, abs=2e-5)
 
 
 def test_a_classifier_made_of_it_is_causal_and_tells_inputs_apart(world: Any, left_to_right: Path) -> None:

@@ -105,24 +105,10 @@ def test_what_decides_the_weights_is_compared_on_resume_and_what_divides_the_wor
 
 
 @pytest.fixture(scope="module")
-def losses_of(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The losses of five steps of a model without dropout."""
-    model = save_model(world, tmp_path_factory.mktemp("model"), "ForPreTraining", num_hidden_layers=2, **NO_DROPOUT)
-
-    def run(*layout: str) -> list[float]:
-        folder = tmp_path_factory.mktemp("layout")
-        arguments = ["--model_name_or_path", model, "--corpus", world.corpus, "--output_dir", folder, "--max_steps 5"]
-        assert recipe("run_pretraining", TINY, *arguments, *layout) == 0
-        losses = [row["loss"] for row in training_log.read(folder / "train_log.jsonl") if "loss" in row]
-        assert len(losses) == 5
-        return losses
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def plain(losses_of: Any) -> Any:
-    return losses_of()
+def plain(world, short_losses, tmp_path_factory) -> tuple[Path, list[float]]:
+    folder = tmp_path_factory.mktemp("model")
+    model = save_model(world, folder, "ForPreTraining", num_hidden_layers=2, **NO_DROPOUT)
+    return model, short_losses(model)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +122,9 @@ def plain(losses_of: Any) -> Any:
         "--gradient_checkpointing true",
     ],
 )
-def test_layout_of_the_work_does_not_change_the_losses(losses_of: Any, plain: list[float], layout: str) -> None:
-    assert losses_of(layout) == pytest.approx(plain, abs=2e-5)
+def test_layout_of_the_work_does_not_change_the_losses(short_losses, plain, layout):
+    model, expected = plain
+    assert short_losses(model, layout) == pytest.approx(expected, abs=2e-5)
 
 
 def test_without_nsp_the_pooler_stays_as_it_was(world: Any, tmp_path: Path) -> None:
@@ -163,10 +150,8 @@ def test_two_phases_are_one_run_and_resume_across_the_border(world: Any, tmp_pat
     rows = training_log.read(tmp_path / "complete" / "train_log.jsonl")
     assert len([row for row in rows if "loss" in row]) == 10
     checkpoint = tmp_path / "complete" / "checkpoints" / "step-5"
-    assert (
-        recipe("run_pretraining", *common, "--output_dir", tmp_path / "cut", "--resume_from_checkpoint", checkpoint)
-        == 0
-    )
+    again = ["--output_dir", tmp_path / "cut", "--resume_from_checkpoint", checkpoint]
+    assert recipe("run_pretraining", *common, *again) == 0
     before, after = (safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("complete", "cut"))
     assert all(torch.equal(before[name], after[name]) for name in before)
 

@@ -78,21 +78,20 @@ def test_an_index_is_reused_only_for_the_same_corpus_and_settings(indexes):
     assert indexes(ExampleConfig(masked_lm_prob=0.3)).get(0).path == path
 
 
-@pytest.mark.parametrize("damage", ["row", "end", "statistics", "header", "version"])
+DAMAGE = {
+    "row": lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:],
+    "end": lambda data: data[:-28],
+    "statistics": lambda data: data.replace(b'"forced": 0', b'"forced": 7'),
+    "header": lambda data: b"\x00\x01\x02\x03" + data[4:],
+    "version": lambda data: data.replace(b'"format_version": 1', b'"format_version": 0'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_index_is_found_and_drawn_again(indexes, damage, caplog):
     path = indexes().get(0).path
     original = path.read_bytes()
-    damaged = bytearray(original)
-    if damage == "row":
-        damaged[5000] ^= 1
-    if damage == "end":
-        del damaged[-28:]
-    if damage == "statistics":
-        damaged = bytearray(original.replace(b'"forced": 0', b'"forced": 7'))
-    if damage == "header":
-        damaged[0:4] = b"\x00\x01\x02\x03"
-    if damage == "version":
-        damaged = bytearray(original.replace(b'"format_version": 1', b'"format_version": 0'))
+    damaged = damage(original)
     assert damaged != original
     path.write_bytes(damaged)
     with pytest.raises(UserError, match=r"damaged|format_version 0"):

@@ -39,11 +39,8 @@ def test_every_setting_that_decides_is_named_where_it_is_not_the_default(task, c
         assert named == ({} if left_out else {item.name: "other"})
 
 
-def test_what_is_left_out_are_settings():
+def test_a_default_is_that_of_the_task_and_what_is_left_out_are_settings():
     assert {item.name for config in CONFIGS.values() for item in fields(config)} >= NOT_NAMED
-
-
-def test_a_default_is_that_of_the_task():
     assert named_settings(of("swag", learning_rate=2e-5, warmup_ratio=0.1)) == {}
     assert named_settings(of("pre-training", warmup_ratio=0.1)) == {"warmup_ratio": "0.1"}
 
@@ -102,10 +99,8 @@ def test_what_made_the_models_is_reported_once_and_what_differs_by_row(tmp_path)
     )
     assert {"attention_probs_dropout_prob 0", "mixed_precision bf16"} < set(named)
     assert "adam_beta2" not in shared["pre-training"]
-    assert (
-        "learning rate 0.0003, bias_correction true, as pre-trained: hidden_dropout_prob 0"
-        in shared["fine-tuned on sst2"]
-    )
+    inherited = "learning rate 0.0003, bias_correction true, as pre-trained: hidden_dropout_prob 0"
+    assert inherited in shared["fine-tuned on sst2"]
     assert own == {
         "BERT-base": {},
         "No NSP": {"pre-training": "next_sentence_prediction false", "fine-tuned on mrpc; sst2": "bilstm_size 96"},

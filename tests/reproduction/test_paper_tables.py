@@ -26,8 +26,11 @@ def number(folder, key, name, column):
     return table(folder, key).row(name).ours[column]
 
 
+SST2 = {"task": "sst2", "split": "validation"}
+
+
 def test_an_entry_is_the_mean_over_seeds_with_interval_and_difference(tmp_path):
-    row(tmp_path, [entry(5, "BERT-base", "SST-2")], 0.75, spread=0.02, task="sst2", split="validation")
+    row(tmp_path, [entry(5, "BERT-base", "SST-2")], 0.75, spread=0.02, **SST2)
     ours = number(tmp_path, "5", "BERT-base", "SST-2")
     assert ours.scores == pytest.approx((75, 73, 77), abs=0.1)
     assert (ours.mean, ours.deviation) == pytest.approx((75, 2), abs=0.1)
@@ -66,7 +69,7 @@ def test_no_difference_where_the_data_do_not_agree(tmp_path, task, column, chang
 
 
 def test_dev_stands_for_a_test_set_without_labels_but_not_against_the_paper(tmp_path):
-    runs = row(tmp_path, [entry(1, "BERT-base", "SST-2")], 0.75, task="sst2", split="validation")
+    runs = row(tmp_path, [entry(1, "BERT-base", "SST-2")], 0.75, **SST2)
     for run in runs:
         record = json.loads((run / "results.json").read_text())
         record["splits"]["test"] = {"rows": 1821, "files": ["predictions.test.tsv"]}
@@ -192,7 +195,7 @@ def test_an_average_that_is_not_there_has_neither(tmp_path):
 def test_a_line_of_nothing_but_dashes_is_left_out(tmp_path):
     for seed, examples in ((1, True), (2, False)):
         entries = [entry(5, name, "SST-2") for name in ("BERT-base", "No NSP")]
-        finetuning(tmp_path, entries, 0.7, task="sst2", split="validation", seed=seed, examples=examples)
+        finetuning(tmp_path, entries, 0.7, **SST2, seed=seed, examples=examples)
     view = table_view(table(tmp_path, "5"), ({}, {}))
     assert [line.kind for line in view.lines if line.row == "No NSP"] == ["paper", "ours", "difference"]
 
@@ -227,10 +230,9 @@ def test_a_correlation_may_be_negative(metric, expected):
 
 
 def test_rows_are_tested_against_the_baseline(tmp_path):
-    column = {"task": "sst2", "split": "validation"}
-    row(tmp_path, [entry(5, "BERT-base", "SST-2")], 0.80, **column)
-    row(tmp_path, [entry(5, "No NSP", "SST-2")], 0.60, **column)
-    row(tmp_path, [entry(5, "LTR & no NSP", "SST-2")], 0.60, examples=False, **column)
+    row(tmp_path, [entry(5, "BERT-base", "SST-2")], 0.80, **SST2)
+    row(tmp_path, [entry(5, "No NSP", "SST-2")], 0.60, **SST2)
+    row(tmp_path, [entry(5, "LTR & no NSP", "SST-2")], 0.60, examples=False, **SST2)
     found = table(tmp_path, "5")
     assert found.baseline == "BERT-base"
     tested = found.row("No NSP").ours["SST-2"].comparison
@@ -240,16 +242,15 @@ def test_rows_are_tested_against_the_baseline(tmp_path):
 
 
 def test_rows_scored_on_other_examples_are_not_paired(tmp_path):
-    column = {"task": "sst2", "split": "validation"}
-    row(tmp_path, [entry(5, "BERT-base", "SST-2")], 0.8, **column)
-    row(tmp_path, [entry(5, "No NSP", "SST-2")], 0.6, rows=500, **column)
+    row(tmp_path, [entry(5, "BERT-base", "SST-2")], 0.8, **SST2)
+    row(tmp_path, [entry(5, "No NSP", "SST-2")], 0.6, rows=500, **SST2)
     assert number(tmp_path, "5", "No NSP", "SST-2").comparison is None
 
 
 def test_size_presets_are_never_put_together(tmp_path):
     entries = [entry(5, "BERT-base", "SST-2")]
     for size_preset, share in (("gpu", 0.9), ("trial", 0.7)):
-        row(tmp_path, entries, share, task="sst2", split="validation", size_preset=size_preset)
+        row(tmp_path, entries, share, **SST2, size_preset=size_preset)
     for size_preset, share in (("gpu", 90), ("trial", 70)):
         ours = table(tmp_path, "5", size_preset).row("BERT-base").ours["SST-2"]
         assert ours.mean == pytest.approx(share, abs=0.1) and len(ours.runs) == 3
@@ -294,7 +295,7 @@ def test_an_ordering_with_a_degenerate_side_is_not_measurable(tmp_path, degenera
     for name, share in (("No NSP", 0.5), ("BERT-base", 0.8)):
         for seed in (1, 2, 3):
             finetuning(
-                tmp_path, [entry(5, name, "SST-2")], share, task="sst2", split="validation", seed=seed,
+                tmp_path, [entry(5, name, "SST-2")], share, **SST2, seed=seed,
                 degenerate=name == side and seed <= degenerate,
             )  # fmt: skip
     assert verdicts(tmp_path)["5", "No NSP below BERT-base", "SST-2"] == verdict

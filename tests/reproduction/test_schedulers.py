@@ -74,17 +74,14 @@ def submitted(folder: Path, tmp_path: Path) -> list[str]:
     return (tmp_path / "asked").read_text().splitlines()
 
 
-def test_a_failed_pre_training_does_not_hold_back_the_rows_of_the_others(emitted, tmp_path):
-    folder, _ = emitted
+def test_a_failed_pre_training_holds_no_other_row_back_and_an_empty_array_is_not_submitted(emitted, tmp_path) -> None:
+    folder, runs = emitted
     first, second = submitted(folder, tmp_path)
     assert first == f"--parsable --time=1:00 {folder}/pretraining.sbatch"
     assert second == f"--parsable --dependency=afterany:17 --time=1:00 {folder}/finetuning.sbatch"
-
-
-def test_an_array_without_runs_is_not_submitted(emitted: tuple[Path, list[PlannedRun]], tmp_path: Path) -> None:
-    _, runs = emitted
     config = StudyConfig(table=("8",), corpus="toy", output_dir="study")
     folder = schedulers.write_slurm_jobs(config, runs[:1]).parent
+    (tmp_path / "asked").unlink()
     assert submitted(folder, tmp_path) == [f"--parsable --time=1:00 {folder}/pretraining.sbatch"]
     assert not list(folder.glob("finetuning*"))
 

@@ -21,15 +21,11 @@ def interval_of(scores):
     return interval([run.mean() for run in scores], [resampled_scores(run) for run in scores])
 
 
-def test_one_run_has_the_interval_of_a_proportion():
+def test_one_run_has_the_interval_of_a_proportion_and_seeds_alone_students():
     scores = np.repeat([1.0, 0.0], [820, 180])[None]
     low, high = interval_of(scores)
     half = norm.ppf(0.975) * np.sqrt(0.82 * 0.18 / 1000)
     assert (low, high) == pytest.approx((0.82 - half, 0.82 + half), abs=0.002)
-
-
-def test_seeds_alone_give_students_interval():
-    # No example differs from another, so only the seeds are left to chance.
     means = np.array([0.70, 0.71, 0.73, 0.76, 0.72, 0.74, 0.69, 0.75, 0.73, 0.71])
     low, high = interval(means, [np.full(RESAMPLES, mean) for mean in means])
     half = t.ppf(0.975, 9) * means.std(ddof=1) / np.sqrt(10)

@@ -101,19 +101,15 @@ def test_a_size_preset_needs_the_tasks_of_the_asked_tables_only() -> None:
 
 
 def test_runs_that_several_studies_need_are_shared() -> None:
-    entries = by_entry(plan_runs(TABLE_KEYS, TRIAL, "corpus", str))
-    base = entries[TableEntry("5", "BERT-base", "MNLI-m")]
-    assert base == entries[TableEntry("8", "80/10/10", "MNLI")]
-    assert base == entries[TableEntry("6", TRIAL.base, "MNLI-m")]
-    assert base == entries[TableEntry("figure5", "MLM", str(TRIAL.pretraining_steps))]
-    assert (
-        entries[TableEntry("7", "Concat last four hidden", "dev")]
-        == entries[TableEntry("8", "80/10/10", "NER feature-based")]
-    )
-    assert (
-        entries[TableEntry("5", "LTR & no NSP", "MNLI-m")]
-        == entries[TableEntry("figure5", "LTR", str(TRIAL.pretraining_steps))]
-    )
+    entries, steps = by_entry(plan_runs(TABLE_KEYS, TRIAL, "corpus", str)), str(TRIAL.pretraining_steps)
+    mnli = ("5", "BERT-base", "MNLI-m")
+    for shared in (
+        [mnli, ("6", TRIAL.base, "MNLI-m"), ("8", "80/10/10", "MNLI"), ("figure5", "MLM", steps)],
+        [("7", "Concat last four hidden", "dev"), ("8", "80/10/10", "NER feature-based")],
+        [("5", "LTR & no NSP", "MNLI-m"), ("figure5", "LTR", steps)],
+    ):
+        first, *others = (entries[TableEntry(*entry)] for entry in shared)
+        assert all(first == other for other in others)
 
 
 def test_pre_training_comes_first_and_once_for_each_variant() -> None:

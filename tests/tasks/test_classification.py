@@ -5,7 +5,6 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from bert_repro.errors import NonFiniteError, UserError
@@ -13,20 +12,7 @@ from bert_repro.finetuning.data import encode
 from bert_repro.finetuning.run import output_rows
 from bert_repro.tasks.glue.glue_tasks import COLA, MNLI, MRPC, RTE, STSB
 
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, CLS, SEP = 0, 2, 3
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    """One id for each of the words 0 to 99: word n has id n + 5."""
-    vocabulary = {word: index for index, word in enumerate([*SPECIALS, *map(str, range(100))])}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # What some published tokenizer.json files say must not decide how long our inputs are.
-    backend.enable_truncation(3)
-    backend.enable_padding(length=4)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
 
 
 def words(start: int, count: int) -> str:
@@ -49,9 +35,9 @@ def pairs(lengths, **columns):
     )
 
 
-def test_single_texts_keep_their_first_tokens(tokenizer):
+def test_single_texts_keep_their_first_tokens(numbers):
     dataset = datasets.Dataset.from_dict({"sentence": [words(0, 9), words(0, 8), ""], "label": [1, 0, 1]})
-    features = encode(COLA, dataset, tokenizer, 10)
+    features = encode(COLA, dataset, numbers, 10)
     assert features["input_ids"][:] == [[CLS, *ids(0, 8), SEP], [CLS, *ids(0, 8), SEP], [CLS, SEP]]
     assert features["token_type_ids"][:] == [[0] * 10, [0] * 10, [0, 0]]
     assert features["length"][:] == [10, 10, 2]
@@ -60,8 +46,8 @@ def test_single_texts_keep_their_first_tokens(tokenizer):
     assert COLA.count_truncated(features) == 1
 
 
-def test_pairs_lose_the_end_of_the_longer_text_and_on_a_tie_of_the_second(tokenizer):
-    features = encode(RTE, pairs([(2, 3), (9, 4), (9, 9), (0, 9)]), tokenizer, 10)
+def test_pairs_lose_the_end_of_the_longer_text_and_on_a_tie_of_the_second(numbers):
+    features = encode(RTE, pairs([(2, 3), (9, 4), (9, 9), (0, 9)]), numbers, 10)
     kept = [(2, 3), (4, 3), (4, 3), (0, 7)]
     assert features["input_ids"][:] == [[CLS, *ids(0, a), SEP, *ids(50, b), SEP] for a, b in kept]
     assert features["token_type_ids"][:] == [[0] * (a + 2) + [1] * (b + 1) for a, b in kept]
@@ -69,23 +55,20 @@ def test_pairs_lose_the_end_of_the_longer_text_and_on_a_tie_of_the_second(tokeni
     assert "labels" not in features.column_names
 
 
-def test_truncation_is_counted_in_the_log(tokenizer, caplog):
+def test_truncation_is_counted_in_the_log_and_impossible_lengths_are_refused(numbers, caplog):
     with caplog.at_level("INFO", logger="bert_repro"):
-        encode(RTE, pairs([(2, 3), (9, 4)]), tokenizer, 10)
+        encode(RTE, pairs([(2, 3), (9, 4)]), numbers, 10)
     assert "rte: 1 of 2 inputs lost text to the length limit" in caplog.text
-
-
-def test_encode_refuses_what_cannot_work(tokenizer):
     with pytest.raises(UserError, match="max_seq_length"):
-        encode(RTE, pairs([(2, 3)]), tokenizer, 3)
-    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, pad_token="[PAD]")
+        encode(RTE, pairs([(2, 3)]), numbers, 3)
+    bare = PreTrainedTokenizerFast(tokenizer_object=numbers.backend_tokenizer, pad_token="[PAD]")
     with pytest.raises(UserError, match=r"no \[CLS\] or \[SEP\] token"):
         encode(RTE, pairs([(2, 3)]), bare, 10)
 
 
 @pytest.mark.parametrize("packing", [False, True])
-def test_collate_carries_labels(tokenizer, packing):
-    features = list(encode(RTE, pairs([(1, 1), (2, 2)], label=[0, 1]), tokenizer, 10))
+def test_collate_carries_labels(numbers, packing):
+    features = list(encode(RTE, pairs([(1, 1), (2, 2)], label=[0, 1]), numbers, 10))
     batch = RTE.collate(features, pad_token_id=PAD, packing=packing)
     assert batch["labels"].tolist() == [0, 1] and batch["labels"].dtype == torch.int64
     assert batch["input_ids"].shape == ((1, 12) if packing else (2, 7))
@@ -94,17 +77,17 @@ def test_collate_carries_labels(tokenizer, packing):
     assert RTE.loss_items(features).tolist() == [1, 1]
 
 
-def test_collate_of_numbers_and_of_unlabelled_texts(tokenizer):
-    scored = list(encode(STSB, pairs([(1, 1)], label=[3.5]), tokenizer, 10))
+def test_collate_of_numbers_and_of_unlabelled_texts(numbers):
+    scored = list(encode(STSB, pairs([(1, 1)], label=[3.5]), numbers, 10))
     labels = STSB.collate(scored, pad_token_id=PAD, packing=False)["labels"]
     assert labels.dtype == torch.float32 and labels.tolist() == [3.5]
-    unlabelled = list(encode(STSB, pairs([(1, 1)]), tokenizer, 10))
+    unlabelled = list(encode(STSB, pairs([(1, 1)]), numbers, 10))
     assert "labels" not in STSB.collate(unlabelled, pad_token_id=PAD, packing=False)
 
 
-def test_from_model_output_to_scores(tokenizer):
+def test_from_model_output_to_scores(numbers):
     dataset = pairs([(1, 1), (2, 2), (3, 3), (4, 4)], label=[1, 1, 0, 0])
-    features = encode(MRPC, dataset, tokenizer, 16)
+    features = encode(MRPC, dataset, numbers, 16)
     logits = torch.tensor([[0.0, 2.0], [1.0, 0.0], [0.0, 1.0], [3.0, 1.0]], requires_grad=True)
     outputs = output_rows(SimpleNamespace(logits=logits), features["length"][:])
     predictions = MRPC.postprocess(dataset, features, outputs)

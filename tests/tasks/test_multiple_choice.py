@@ -5,8 +5,6 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from bert_repro import BertReproConfig, BertReproForMultipleChoice
 from bert_repro.configs import SwagConfig
@@ -16,17 +14,7 @@ from bert_repro.tasks import configured_task, get_task
 from bert_repro.tasks.multiple_choice import ENDINGS, SWAG
 
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
-GOOD = '0,v,1,"One, two. He",“One, two.”,He,gold,a,b,c,d'
 PAD, CLS, SEP = 0, 2, 3
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    """One id for each of the words 0 to 99: word n has id n + 5."""
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(100))]
-    backend = Tokenizer(models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
 
 
 @pytest.fixture
@@ -94,8 +82,8 @@ def test_missing_columns_and_files(tmp_path):
         ("B", [CLS, *ids(1, 2), SEP, *ids(4, 10, 20), SEP], [0] * 4 + [1] * 4),
     ],
 )
-def test_four_sequences_for_each_example(tokenizer, examples, segment, first, segments):
-    features = encode(dataclasses.replace(SWAG, start_segment=segment), examples, tokenizer, 16)
+def test_four_sequences_for_each_example(numbers, examples, segment, first, segments):
+    features = encode(dataclasses.replace(SWAG, start_segment=segment), examples, numbers, 16)
     assert features[0]["input_ids"][0] == first and features[0]["token_type_ids"][0] == segments
     assert [sequence[-3:] for sequence in features[0]["input_ids"]] == [
         [*ids(10 + place, 20 + place), SEP] for place in range(4)
@@ -104,17 +92,17 @@ def test_four_sequences_for_each_example(tokenizer, examples, segment, first, se
     assert features["labels"][:] == [2, 0]
 
 
-def test_long_pairs_lose_the_end_of_the_longer_segment(tokenizer, examples):
-    features = encode(SWAG, examples.map(lambda row: {"sent1": "1 2 3 4 5 6 7"}), tokenizer, 9)
+def test_long_pairs_lose_the_end_of_the_longer_segment(numbers, examples):
+    features = encode(SWAG, examples.map(lambda row: {"sent1": "1 2 3 4 5 6 7"}), numbers, 9)
     assert features[0]["input_ids"][3] == [CLS, *ids(1, 2, 3), SEP, *ids(4, 13, 23), SEP]
     assert SWAG.count_truncated(features) == 2
 
 
-def test_padded_and_packed_batches_give_equal_losses_and_scores(tokenizer, examples):
+def test_padded_and_packed_batches_give_equal_losses_and_scores(numbers, examples):
     torch.manual_seed(0)
     shape = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
     model = BertReproForMultipleChoice(BertReproConfig(vocab_size=105, **shape)).eval()
-    features = list(encode(SWAG, examples, tokenizer, 16))
+    features = list(encode(SWAG, examples, numbers, 16))
     results = [model(**SWAG.collate(features, pad_token_id=PAD, packing=packing)) for packing in (True, False)]
     assert results[0].logits.shape == (2, 4)
     assert torch.allclose(results[0].logits, results[1].logits, atol=1e-5)
@@ -142,12 +130,12 @@ def test_scores_and_predictions(tmp_path, examples):
         SWAG.postprocess(examples, examples, [np.full(4, np.nan, dtype=np.float32)])
 
 
-def test_the_papers_settings_are_the_defaults(tokenizer):
+def test_the_papers_settings_are_the_defaults(numbers):
     config = SwagConfig(model_name_or_path="m", do_train=True)
     assert (config.learning_rate, config.num_train_epochs, get_task(config.task_name).paper_batch) == (2e-5, 3, 16)
     assert (config.start_segment, SWAG.start_segment) == ("B", "B")
     other = SwagConfig(model_name_or_path="m", do_train=True, start_segment="A")
-    assert SWAG.prepared(other, tokenizer).start_segment == "A"
+    assert SWAG.prepared(other, numbers).start_segment == "A"
 
 
 def test_custom_rows_may_have_any_number_of_endings(tmp_path):
@@ -161,10 +149,8 @@ def test_custom_rows_may_have_any_number_of_endings(tmp_path):
     task = configured_task(own).prepared(own, None)
     found = task.load(None, ["train"]) | task.load(None, ["validation"])
     assert found["train"]["label"][:] == [3, 0] and found["validation"]["sent2"][:] == ["He"]
-    assert (
-        task.data_description()["files"] == {"train": "own.jsonl", "validation": "own.csv"}
-        and SWAG.data_description()["dataset"] == "allenai/swag"
-    )
+    assert task.data_description()["files"] == {"train": "own.jsonl", "validation": "own.csv"}
+    assert SWAG.data_description()["dataset"] == "allenai/swag"
     three = {name: value for name, value in row.items() if name != "ending3"}
     (tmp_path / "own.jsonl").write_text(json.dumps(three) + "\n")
     with pytest.raises(UserError, match="line 1: no field 'ending3'"):

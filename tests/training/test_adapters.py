@@ -239,12 +239,9 @@ def test_settings_that_cannot_be(world, base, tmp_path, refused, flags, message)
     assert message in refused(*command(world, base, tmp_path / "run", flags))
 
 
-def test_an_adapter_alone_is_no_model(world, tuned, tmp_path, refused):
+def test_an_adapter_alone_is_no_model_and_another_run_does_not_resume_from_it(world, tuned, tmp_path, refused, base):
     line = refused(*command(world, tuned / "adapter", tmp_path / "run"))
     assert "is an adapter alone; name the run's folder above it" in line
-
-
-def test_a_run_without_an_adapter_does_not_resume_from_one(world: Any, base: Path, tuned: Path, tmp_path: Path) -> None:
     start = ["--resume_from_checkpoint", tuned / "checkpoints" / "step-3"]
     assert train(world, base, tmp_path / "full", "--max_steps 5", *start) == 2
     assert train(world, base, tmp_path / "rank", "--max_steps 5 --peft lora --lora_r 4", *start) != 0

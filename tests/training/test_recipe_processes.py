@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from running import ON_CPU, RECIPES, TINY, TORCHRUN, recipe
+from running import ON_CPU, RECIPES, TINY, TORCHRUN, launch, recipe
 from small_models import NO_DROPOUT, save_model
 
 from bert_repro.training import checkpoint
@@ -115,10 +115,9 @@ def test_an_absurd_learning_rate_ends_with_code_3_and_nothing_corrupt(world: Any
 
 
 def test_two_processes_that_see_no_gpu_are_refused(world: Any, tmp_path: Path) -> None:
-    # The same command on CPUs but for ACCELERATE_USE_CPU: each would train for itself, into one folder.
-    hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    environment = {name: value for name, value in os.environ.items() if name != "ACCELERATE_USE_CPU"} | hidden
-    command = f"{TORCHRUN} {RECIPE} {TINY} --corpus {world.corpus} --output_dir {tmp_path / 'run'} --max_steps 1"
-    done = subprocess.run([sys.executable, *command.split()], env=environment, capture_output=True, text=True)
-    assert done.returncode != 0 and "set ACCELERATE_USE_CPU=true" in done.stderr
+    """What torchrun sets, but for the second process: without ACCELERATE_USE_CPU each would train for itself."""
+    started = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29511"}
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "false"}
+    given = [TINY, "--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 1"]
+    assert "set ACCELERATE_USE_CPU=true" in launch("", RECIPE, *given, code=2, **started, **hidden)
     assert json.loads((tmp_path / "run" / "status.json").read_text())["code"] == 2

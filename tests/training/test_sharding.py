@@ -25,18 +25,37 @@ TOY = Path(toy.__file__)
 PRETRAIN = RECIPES / "run_pretraining.py"
 
 
-def test_shards_equal_one_process_and_resume_bit_identically(tmp_path: Path) -> None:
-    options = {
-        "dropout": 0.0,
-        "float64": True,
-        "max_steps": 10,
-        "gradient_accumulation_steps": 2,
-        "max_grad_norm": 0.05,
+def on_two(resume_everywhere: int, *configs: ToyConfig) -> None:
+    """Trains toys one after the other by two processes; the first of them again from every step."""
+    settings = (json.dumps(vars(config), separators=(",", ":")) for config in configs)
+    launch(TORCHRUN, TOY, *settings, "--resume_everywhere", resume_everywhere)
+
+
+def replicas(folder: Path, accumulation: int, **more: Any) -> ToyConfig:
+    batch = {"train_batch_size": 8, "gradient_accumulation_steps": accumulation}
+    return ToyConfig(output_dir=str(folder), **batch, **more)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ToyConfig]:
+    """Shards and replicas that two processes trained, and each alone; all started at once, which takes most time."""
+    root = tmp_path_factory.mktemp("runs")
+    exact = {"dropout": 0.0, "float64": True}
+    clipped = ToyConfig(str(root / "one"), **exact, max_steps=10, gradient_accumulation_steps=2, max_grad_norm=0.05)
+    made = {
+        "shards": dataclasses.replace(clipped, output_dir=str(root / "shards"), fsdp=True),
+        "dropout": replicas(root / "dropout", 2, max_steps=10),
+        "replicas": replicas(root / "replicas", 2, max_steps=100, **exact),
     }
-    alone = ToyConfig(output_dir=str(tmp_path / "one"), gradient_accumulation_steps=2, **options)
-    make_trainer(alone).train()
-    sharded = dataclasses.replace(alone, output_dir=str(tmp_path / "two"), fsdp=True)
-    launch(TORCHRUN, TOY, json.dumps(vars(sharded), separators=(",", ":")), "--resume_everywhere")
+    on_two(2, *made.values())
+    made |= {"alone": clipped, "replicas alone": dataclasses.replace(made["replicas"], output_dir=str(root / "two"))}
+    for name in ("alone", "replicas alone"):
+        make_trainer(made[name]).train()
+    return made
+
+
+def test_shards_equal_one_process_and_resume_bit_identically(runs: dict[str, ToyConfig], tmp_path: Path) -> None:
+    sharded, alone = runs["shards"], runs["alone"]
     assert losses(sharded) == pytest.approx(losses(alone), abs=1e-12)
     norms = [
         [row["grad_norm"] for row in training_log.read(Path(config.output_dir) / TRAIN_LOG)]
@@ -45,10 +64,24 @@ def test_shards_equal_one_process_and_resume_bit_identically(tmp_path: Path) -> 
     assert norms[0] == pytest.approx(norms[1], abs=1e-12)
     assert min(norms[1]) > alone.max_grad_norm  # so clipping took part in every step
 
-    start = str(tmp_path / "two" / "checkpoints" / "step-5")
-    went_on = dataclasses.replace(alone, output_dir=str(tmp_path / "three"), resume_from_checkpoint=start)
+    start = f"{sharded.output_dir}/checkpoints/step-5"
+    went_on = dataclasses.replace(alone, output_dir=str(tmp_path), resume_from_checkpoint=start)
     make_trainer(went_on).train()
     assert losses(went_on) == pytest.approx(losses(alone)[5:], abs=1e-12)
+
+
+def test_replicas_equal_one_process_and_resume_bit_identically(runs: dict[str, ToyConfig]) -> None:
+    assert len(losses(runs["dropout"])) == 10, "resumed after every step"
+    assert len(losses(runs["replicas"])) == 100
+    assert losses(runs["replicas"]) == pytest.approx(losses(runs["replicas alone"]), abs=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_replicas_resume_after_each_of_forty_steps_bit_identically(tmp_path: Path, accumulation: int) -> None:
+    config = replicas(tmp_path / "run", accumulation, max_steps=40)
+    on_two(1, config)
+    assert len(losses(config)) == 40
 
 
 def test_sharding_is_asked_of_accelerate_launch_too(monkeypatch: pytest.MonkeyPatch) -> None:

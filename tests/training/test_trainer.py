@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from running import ON_CPU, TORCHRUN, launch
+from running import ON_CPU
 from toy import ToyConfig, losses, make_trainer
 
 from bert_repro.configs import RunConfig
@@ -210,28 +210,6 @@ def test_log_counts_tokens_on_after_a_resume(tmp_path: Path) -> None:
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert [row["tokens"] for row in rows] == [8, 16, 24, 32, 40, 48]
     assert all(a["seconds"] < b["seconds"] for a, b in itertools.pairwise(rows))
-
-
-def torchrun(*settings: dict[str, Any]) -> None:
-    launch(TORCHRUN, TOY, *(json.dumps(one, separators=(",", ":")) for one in settings), "--resume_everywhere")
-
-
-@pytest.mark.parametrize(
-    ("accumulation", "steps"),
-    [(2, 10), pytest.param(2, 40, marks=pytest.mark.slow), pytest.param(1, 40, marks=pytest.mark.slow)],
-)
-def test_two_processes_resume_after_every_step_bit_identically(tmp_path: Path, accumulation: int, steps: int) -> None:
-    """With dropout; and without it, where two processes see what one sees, their losses are those of one."""
-    common = {"train_batch_size": 8, "gradient_accumulation_steps": accumulation}
-    plain = {**common, "dropout": 0.0, "float64": True, "max_steps": 100}
-    folders = {name: str(tmp_path / name) for name in ("run", "two", "one")}
-    torchrun({**common, "max_steps": steps, "output_dir": folders["run"]}, {**plain, "output_dir": folders["two"]})
-    alone = ToyConfig(output_dir=folders["one"], **plain)  # type: ignore[arg-type]
-    trained(alone)
-    assert len(losses(ToyConfig(output_dir=folders["run"]))) == steps
-    both = losses(ToyConfig(output_dir=folders["two"]))
-    assert len(both) == 100
-    assert both == pytest.approx(losses(alone), abs=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -106,15 +106,8 @@ def test_the_published_folder_is_a_plain_model_for_upstream_transformers(complet
 def test_fine_tuning_is_that_of_the_cpu_with_few_graphs(world: Any, tmp_path: Path, name: str) -> None:
     family, start = families(world, tmp_path)[name], save_start(world, tmp_path / "start", dropout=0.0)
     for device in ("xla", "cpu"):
-        given = [
-            "--model_name_or_path",
-            start,
-            "--output_dir",
-            tmp_path / device,
-            *family.flags,
-            "--do_train --do_eval",
-        ]
-        given += ["--max_steps 10 --logging_steps 1 --train_batch_size 8 --warmup_ratio 0.2"]
+        given = ["--model_name_or_path", start, "--output_dir", tmp_path / device, *family.flags]
+        given += ["--do_train --do_eval --max_steps 10 --logging_steps 1 --train_batch_size 8 --warmup_ratio 0.2"]
         run(family.recipe, device, given)
     assert logged_losses(tmp_path / "xla") == pytest.approx(logged_losses(tmp_path / "cpu"), abs=1e-5)
     assert 0 < results(tmp_path / "xla")["train"]["compiled_graphs"] <= MOST_GRAPHS

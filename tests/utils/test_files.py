@@ -62,13 +62,10 @@ def test_a_folder_takes_the_place_of_an_earlier_one(tmp_path):
     assert len(list((tmp_path / "made").iterdir())) == 1
 
 
-def test_a_device_is_written_directly():
+def test_a_device_is_written_directly_and_json_is_strict(tmp_path):
     with atomic_file(Path("/dev/null")) as file:
         file.write("x")
     assert Path("/dev/null").is_char_device()
-
-
-def test_json_is_strict(tmp_path):
     with pytest.raises(ValueError, match="JSON compliant"):
         write_json(tmp_path / "x.json", {"loss": float("nan")})
     assert list(tmp_path.iterdir()) == []

@@ -12,18 +12,7 @@ PARSES = ("sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse",
 MNLI_TRAIN = ("index", "promptID", "pairID", "genre", *PARSES, "sentence1", "sentence2", "label1", "gold_label")
 MNLI_DEV = (*MNLI_TRAIN[:11], "label2", "label3", "label4", "label5", "gold_label")
 QQP_TRAIN = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
-STSB_TRAIN = (
-    "index",
-    "genre",
-    "filename",
-    "year",
-    "old_index",
-    "source1",
-    "source2",
-    "sentence1",
-    "sentence2",
-    "score",
-)
+STSB_TRAIN = tuple("index genre filename year old_index source1 source2 sentence1 sentence2 score".split())
 
 
 @pytest.fixture
@@ -62,12 +51,8 @@ def test_mrpc_with_byte_order_mark_and_open_quotes(official):
     header = ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
     data_dir = official("MRPC/dev.tsv", header, ("1", "7", "8", '" a', "b"), ("0", "9", "9", "c", 'd "'), mark="\ufeff")
     official("MRPC/test.tsv", ("index", *header[1:]), ("0", "7", "8", "a", "b"), mark="\ufeff")
-    assert read(MRPC, data_dir, "validation") == {
-        "sentence1": ['" a', "c"],
-        "sentence2": ["b", 'd "'],
-        "label": [1, 0],
-        "idx": [0, 1],
-    }
+    texts = {"sentence1": ['" a', "c"], "sentence2": ["b", 'd "']}
+    assert read(MRPC, data_dir, "validation") == {**texts, "label": [1, 0], "idx": [0, 1]}
     assert read(MRPC, data_dir, "test") == {"sentence1": ["a"], "sentence2": ["b"], "idx": [0]}
 
 
@@ -75,12 +60,8 @@ def test_qqp_drops_and_counts_rows_with_missing_fields(official, caplog):
     row = ("12", "1", "2", "why ?", "how ?", "1")
     data_dir = official("QQP/train.tsv", QQP_TRAIN, row, row[:4], row)
     official("QQP/test.tsv", ("id", "question1", "question2"), ("4", "a", "b"), ("5", "c", "d"))
-    assert read(QQP, data_dir, "train") == {
-        "question1": ["why ?"] * 2,
-        "question2": ["how ?"] * 2,
-        "label": [1, 1],
-        "idx": [0, 1],
-    }
+    texts = {"question1": ["why ?"] * 2, "question2": ["how ?"] * 2}
+    assert read(QQP, data_dir, "train") == {**texts, "label": [1, 1], "idx": [0, 1]}
     assert "dropped 1 rows with missing fields" in caplog.text
     assert read(QQP, data_dir, "test")["idx"] == [4, 5]
 
@@ -182,17 +163,11 @@ def test_a_test_file_needs_its_row_numbers(official, header, row, message):
 @pytest.fixture
 def published(tmp_path, monkeypatch):
     """A folder that `load_dataset` reads like the Hub's dataset."""
-    columns = datasets.Features(
-        {
-            "sentence1": datasets.Value("string"),
-            "sentence2": datasets.Value("string"),
-            "label": datasets.ClassLabel(names=["entailment", "not_entailment"]),
-            "idx": datasets.Value("int32"),
-        }
-    )
+    text, labels = datasets.Value("string"), datasets.ClassLabel(names=["entailment", "not_entailment"])
+    columns = {"sentence1": text, "sentence2": text, "label": labels, "idx": datasets.Value("int32")}
     for split, label in {"validation": 1, "test": -1}.items():
         rows = {"sentence1": ["a"], "sentence2": ["b"], "label": [label], "idx": [0]}
-        datasets.Dataset.from_dict(rows, features=columns).to_parquet(tmp_path / "hub" / "rte" / f"{split}.parquet")
+        datasets.Dataset.from_dict(rows, datasets.Features(columns)).to_parquet(tmp_path / f"hub/rte/{split}.parquet")
     files = "".join(f"  - split: {split}\n    path: rte/{split}.parquet\n" for split in ("validation", "test"))
     (tmp_path / "hub" / "README.md").write_text(f"---\nconfigs:\n- config_name: rte\n  data_files:\n{files}---\n")
     monkeypatch.setattr("bert_repro.tasks.classification.GLUE_DATASET", str(tmp_path / "hub"))

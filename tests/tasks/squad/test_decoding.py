@@ -295,14 +295,11 @@ def test_without_a_span_there_is_no_answer_and_no_crash(tokenizer, length):
     assert decode(decoder_of(n_best_size=3), passage, [(0, length)], [values], 4).text == "empty"
 
 
-def test_equal_texts_are_named_once(tokenizer):
+def test_equal_texts_are_named_once_and_enormous_scores_stay_finite(tokenizer, plain):
     passage = passage_of(tokenizer, "ab ab ab")
     answer = decode(decoder_of(), passage, [(0, 6)], [scores_at(11, start=(4, 1), start2=(6, 1))], 4)
     texts = [entry["text"] for entry in answer.best]
     assert len(texts) == len(set(texts))
-
-
-def test_enormous_scores_stay_finite(plain):
     answer = decode(decoder_of(nullable=True), plain, [(0, 8)], [scores_at(13, start=(4, 3e4), end=(5, 3e4))], 4)
     assert answer.best[0]["probability"] == 1.0
     assert all(math.isfinite(entry["probability"]) for entry in answer.best)
