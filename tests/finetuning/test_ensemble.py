@@ -22,13 +22,13 @@ NAMES = ("negative", "positive")
 
 def save_member(world: Any, folder: Path, head: str, seed: int, **config: Any) -> Path:
     # Wide initial weights, so that the models disagree.
-    return save_member(world, folder, head, seed=seed, **{"num_hidden_layers": 2, "initializer_range": 0.5, **config})
+    return save_model(world, folder, head, seed=seed, **{"num_hidden_layers": 2, "initializer_range": 0.5, **config})
 
 
 @pytest.fixture(scope="module")
 def answering(world: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     root = tmp_path_factory.mktemp("answering")
-    return [save_model(world, root / str(seed), "ForQuestionAnswering", seed) for seed in range(3)]
+    return [save_member(world, root / str(seed), "ForQuestionAnswering", seed) for seed in range(3)]
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,9 @@ def published(tmp_path_factory):
 
 
 def config(**fields):
-    return bert_repro.BertReproConfig(**{**SHAPE, "vocab_size": 61, "max_position_embeddings": 24, **fields})
+    return bert_repro.BertReproConfig(
+        **{**SHAPE, "num_hidden_layers": 2, "vocab_size": 61, "max_position_embeddings": 24, **fields}
+    )
 
 
 def example(auto_class: str) -> dict[str, torch.Tensor]:

@@ -115,9 +115,8 @@ def test_an_absurd_learning_rate_ends_with_code_3_and_nothing_corrupt(world: Any
 
 
 def test_two_processes_that_see_no_gpu_are_refused(world: Any, tmp_path: Path) -> None:
-    """What torchrun sets, but for the second process: without ACCELERATE_USE_CPU each would train for itself."""
-    started = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29511"}
+    # The same command on CPUs but for ACCELERATE_USE_CPU: each would train for itself, into one folder.
     hidden = {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "false"}
     given = [TINY, "--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 1"]
-    assert "set ACCELERATE_USE_CPU=true" in launch("", RECIPE, *given, code=2, **started, **hidden)
+    assert "set ACCELERATE_USE_CPU=true" in launch(TORCHRUN, RECIPE, *given, code=1, **hidden)
     assert json.loads((tmp_path / "run" / "status.json").read_text())["code"] == 2

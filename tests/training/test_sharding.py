@@ -41,7 +41,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ToyConfig]:
     """Shards and replicas that two processes trained, and each alone; all started at once, which takes most time."""
     root = tmp_path_factory.mktemp("runs")
     exact = {"dropout": 0.0, "float64": True}
-    clipped = ToyConfig(str(root / "one"), **exact, max_steps=10, gradient_accumulation_steps=2, max_grad_norm=0.05)
+    options = {**exact, "max_steps": 10, "gradient_accumulation_steps": 2, "max_grad_norm": 0.05}
+    clipped = ToyConfig(output_dir=str(root / "one"), **options)
     made = {
         "shards": dataclasses.replace(clipped, output_dir=str(root / "shards"), fsdp=True),
         "dropout": replicas(root / "dropout", 2, max_steps=10),

@@ -85,13 +85,14 @@ def test_accumulation_does_not_change_the_update(tmp_path: Path) -> None:
     assert runs[4] == pytest.approx(runs[8], abs=1e-12)
 
 
+@pytest.mark.parametrize("steps", [16, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_resume_after_every_step_is_bit_identical(tmp_path: Path, accumulation: int) -> None:
-    options: dict[str, Any] = {"gradient_accumulation_steps": accumulation, "save_steps": 1, "save_total_limit": 40}
-    options |= {"train_batch_size": 8, "max_steps": 40}
+def test_resume_after_every_step_is_bit_identical(tmp_path: Path, accumulation: int, steps: int) -> None:
+    options: dict[str, Any] = {"gradient_accumulation_steps": accumulation, "save_steps": 1, "save_total_limit": steps}
+    options |= {"train_batch_size": 8, "max_steps": steps}
     complete = trained(ToyConfig(output_dir=str(tmp_path), **options))
     log = losses(complete.config)
-    for step in range(1, 40):
+    for step in range(1, steps):
         config = dataclasses.replace(
             complete.config,
             output_dir=str(tmp_path / f"from-{step}"),
@@ -101,7 +102,7 @@ def test_resume_after_every_step_is_bit_identical(tmp_path: Path, accumulation: 
         resumed = trained(config)
         assert_identical(complete, resumed)
         assert losses(config) == log[step:]
-    assert len(set(log)) == 40
+    assert len(set(log)) == steps
 
 
 def test_dropout_is_on_and_differs_between_steps_and_seeds(tmp_path: Path) -> None:
