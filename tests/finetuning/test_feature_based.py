@@ -68,7 +68,9 @@ def encoder_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-@pytest.mark.parametrize("rows", [QUICK_ROWS, pytest.param(OTHER_ROWS, marks=pytest.mark.slow)], ids=["quick", "others"])
+@pytest.mark.parametrize(
+    "rows", [QUICK_ROWS, pytest.param(OTHER_ROWS, marks=pytest.mark.slow)], ids=["quick", "others"]
+)
 def test_each_row_learns_from_one_reading_of_the_encoder_and_is_scored_alike_again(
     rows: tuple[str, ...], start: Path, flags: tuple[object, ...], tmp_path: Path, encoder_calls: list[int]
 ) -> None:

@@ -142,15 +142,15 @@ def sixty_percent(self, chunk, draws):
 
 
 def next_document(self, members, draws):
-    return self._documents[(members + 1) % len(self._documents)]
+    return self.documents[(members + 1) % len(self.documents)]
 
 
 def early_documents(self, members, draws):
-    return self._documents[(members + 1 + draws[2].astype(np.int64) % 40) % 80]
+    return self.documents[(members + 1 + draws[2].astype(np.int64) % 40) % 80]
 
 
 def same_document(self, members, draws):
-    return self._documents[members]
+    return self.documents[members]
 
 
 right_replacements, right_call = Masker._replacements, Masker.__call__
