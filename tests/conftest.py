@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 from running import TINY, error_line, recipe
-from small_models import save_model
+from tiny_models import save_model
 
 torch.set_num_threads(1)
 

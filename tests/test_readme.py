@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import transformers
 from peft import LoraConfig, TaskType, get_peft_model
-from small_models import word_model, word_tokenizer
+from tiny_models import word_model, word_tokenizer
 
 from bert_repro.configs import OnnxConfig
 from bert_repro.inference.onnx import export_onnx

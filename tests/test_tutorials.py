@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from running import recipe
-from small_models import save_model
+from tiny_models import save_model
 
 from bert_repro.recipes import SHORT_NAMES
 

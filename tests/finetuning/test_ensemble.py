@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from running import recipe, results
-from small_models import save_model
+from tiny_models import save_model
 from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification, AutoTokenizer
 
 from bert_repro.configs import SquadConfig

@@ -16,7 +16,7 @@ import pytest
 import torch
 from running import recipe, results
 from safetensors.torch import load_file
-from small_models import save_model
+from tiny_models import save_model
 from transformers import AutoModelForTokenClassification
 
 from bert_repro import BertReproConfig, BertReproForTokenClassification, BertReproModel

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from running import recipe
-from small_models import save_model
+from tiny_models import save_model
 
 import bert_repro
 

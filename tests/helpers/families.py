@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from running import RECIPES
-from small_models import save_model
+from tiny_models import save_model
 
 NAMES = ("run_glue", "run_squad", "run_swag", "run_ner")
 _WORDS = "the a river stone bird light tree house green quiet small old falls runs sings grows turns".split()

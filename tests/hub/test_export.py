@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from small_models import word_model, word_tokenizer
+from tiny_models import word_model, word_tokenizer
 
 import bert_repro
 from bert_repro.configs.publishing import ONNX_FILES

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 from peft import IA3Config, LoraConfig, PeftModel, TaskType, get_peft_model
-from small_models import NARROW, word_model, word_tokenizer
+from tiny_models import NARROW, word_model, word_tokenizer
 
 import bert_repro
 from bert_repro.hub.export import export_checkpoint

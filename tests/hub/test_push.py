@@ -16,7 +16,7 @@ from fake_hub import READER, WRITER, Fault
 from huggingface_hub import constants
 from running import error_line, recipe
 from safetensors.torch import save_file
-from small_models import word_model, word_tokenizer
+from tiny_models import word_model, word_tokenizer
 
 import bert_repro
 from bert_repro.errors import UserError

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 import torch
 from running import recipe
-from small_models import NARROW, save_model
+from tiny_models import NARROW, save_model
 from transformers import AutoModel, AutoTokenizer
 
 from bert_repro.errors import UserError

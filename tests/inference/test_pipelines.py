@@ -2,7 +2,7 @@
 
 import pytest
 import transformers
-from small_models import word_model, word_tokenizer
+from tiny_models import word_model, word_tokenizer
 
 import bert_repro
 from bert_repro.errors import UserError

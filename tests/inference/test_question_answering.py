@@ -6,7 +6,7 @@ import datasets
 import pytest
 import torch
 import transformers
-from small_models import word_model, word_tokenizer
+from tiny_models import word_model, word_tokenizer
 
 import bert_repro
 from bert_repro.configs import SquadConfig

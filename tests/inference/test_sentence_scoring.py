@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from running import recipe, results
-from small_models import word_model, word_tokenizer
+from tiny_models import word_model, word_tokenizer
 
 import bert_repro
 from bert_repro.errors import UserError

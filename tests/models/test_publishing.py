@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from small_models import SHAPE
+from tiny_models import SHAPE
 
 import bert_repro
 from bert_repro.models import modeling_bert_repro

@@ -9,7 +9,7 @@ import pytest
 import torch
 from families import families
 from running import TINY, recipe, results
-from small_models import NO_DROPOUT, save_model
+from tiny_models import NO_DROPOUT, save_model
 from transformers import AutoModelForCausalLM, BertLMHeadModel
 
 from bert_repro import BertReproForCausalLM, BertReproForSequenceClassification

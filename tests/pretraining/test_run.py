@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 from running import TINY, recipe, results
-from small_models import NO_DROPOUT, save_model
+from tiny_models import NO_DROPOUT, save_model
 from transformers import AutoModelForPreTraining, AutoModelForSequenceClassification, AutoTokenizer
 
 from bert_repro import BertReproConfig

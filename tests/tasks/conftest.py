@@ -1,7 +1,7 @@
 """A tokenizer that tests of tasks can read: word n of the words 0 to 99 has id n + 5."""
 
 import pytest
-from small_models import SPECIAL
+from tiny_models import SPECIAL
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 

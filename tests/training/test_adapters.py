@@ -16,7 +16,7 @@ from peft import (
     PeftModel,
 )
 from running import TINY, recipe, results
-from small_models import save_model
+from tiny_models import save_model
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from bert_repro import BertReproConfig, BertReproForPreTraining

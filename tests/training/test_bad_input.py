@@ -6,7 +6,7 @@ import os
 
 import pytest
 from running import TINY, recipe
-from small_models import save_model
+from tiny_models import save_model
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import safetensors
 import safetensors.torch
 import torch
 from running import recipe, results
-from small_models import save_model
+from tiny_models import save_model
 from torch import nn
 from toy import ToyConfig, make_trainer
 

@@ -13,7 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 from running import ON_CPU, RECIPES, TINY, TORCHRUN, launch, recipe
-from small_models import NO_DROPOUT, save_model
+from tiny_models import NO_DROPOUT, save_model
 
 from bert_repro.training import checkpoint
 from bert_repro.utils.files import TRAIN_LOG

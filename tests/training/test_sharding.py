@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 import toy
 from running import RECIPES, TINY, TORCHRUN, launch, recipe, results
-from small_models import NO_DROPOUT, save_model
+from tiny_models import NO_DROPOUT, save_model
 from toy import ToyConfig, losses, make_trainer
 from transformers import AutoModelForPreTraining
 

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from families import NAMES, families, save_start
 from running import TINY, results
-from small_models import save_model
+from tiny_models import save_model
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.training import training_log

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from running import recipe
-from small_models import save_model
+from tiny_models import save_model
 
 from bert_repro import BertReproConfig, BertReproForQuestionAnswering
 from bert_repro.configs import SquadConfig
