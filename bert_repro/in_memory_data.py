@@ -101,7 +101,7 @@ def _rows(data: Any) -> Iterator[Row]:
 
 
 def _named(value: Any, feature: Any) -> Any:
-    """A class label by its name; -1, the Hub's sign for no label, as it is."""
+    """Returns a class label by its name; -1, the Hub's sign for no label, as it is."""
     if not hasattr(feature, "int2str"):
         return value
     if isinstance(value, list):
@@ -110,7 +110,7 @@ def _named(value: Any, feature: Any) -> Any:
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    """A row for JSON: numpy's numbers as Python's, without fields that are empty."""
+    """Returns a row for JSON: numpy's numbers as Python's, without fields that are empty."""
     plain = {str(name): value.item() if hasattr(value, "item") else value for name, value in row.items()}
     return {name: value for name, value in plain.items() if value is not None and value == value}  # nan is not itself
 

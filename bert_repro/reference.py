@@ -366,10 +366,8 @@ def _type(hint: Any, choices: tuple[str, ...] | None, allowed: Range) -> str:
 def _value(value: Any) -> str:
     if value is None or value == () or value == "":
         return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
+    if isinstance(value, bool | float):
+        return str(value).lower() if isinstance(value, bool) else f"{value:g}"
     if isinstance(value, tuple):
         return ", ".join(_value(element) for element in value)
     if isinstance(value, Phase):

@@ -167,7 +167,7 @@ def _lines(recipe: str, config: Any) -> list[str]:
 
 
 def _scores(result: Mapping[str, Any]) -> str:
-    """The metrics of a run in one line, the one that sums it up first."""
+    """Returns the metrics of a run in one line, the one that sums it up first."""
     metrics: Mapping[str, float] = result.get("metrics") or {}
     primary = result.get("primary_metric")
     names = sorted(metrics, key=lambda name: name != primary)[:4]

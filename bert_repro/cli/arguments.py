@@ -112,7 +112,7 @@ def read_yaml_mapping(path: Path, flag: str) -> dict[str, Any]:
 
 
 def settings_from(document: dict[str, Any], config_class: type[configs.Config], where: str) -> dict[str, Any]:
-    """Settings of a configuration from a YAML mapping.
+    """Reads settings of a configuration from a YAML mapping.
 
     Args:
         document: the mapping.
@@ -164,7 +164,7 @@ class _TupleAction(argparse.Action):
 
 
 def _value_type(hint: Any) -> tuple[type, bool]:
-    """The type of one value, and whether the setting takes several (`tuple[str, ...]` does)."""
+    """Returns the type of one value, and whether the setting takes several (`tuple[str, ...]` does)."""
     if isinstance(hint, types.UnionType):
         hint = next(arm for arm in typing.get_args(hint) if arm is not type(None))
     if typing.get_origin(hint) is tuple:

@@ -106,7 +106,7 @@ class Range:
     below: float | None = None
 
     def __str__(self) -> str:
-        """The range as it reads after "it must"; empty where everything is allowed."""
+        """Returns the range as it reads after "it must"; empty where everything is allowed."""
         low, high = self._low, self._high
         if low is not None and high is not None and high <= 1:
             left, right = "[" if self.above is None else "(", "]" if self.below is None else ")"

@@ -163,7 +163,7 @@ class CorpusConfig(TextConfig):
     )
 
     def validate(self) -> None:
-        """A shard is written as number/count and excludes the join."""
+        """Checks that a shard is written as number/count and excludes the join."""
         super().validate()
         if self.shard is not None:
             number, _, count = self.shard.partition("/")

@@ -197,7 +197,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
                 object.__setattr__(self, doing, True)
 
     def validate(self) -> None:
-        """Something to do; what needs training; a sweep whose settings do not exclude each other."""
+        """Checks that there is something to do, what needs training, and that a sweep's settings agree."""
         super().validate()
         require(
             self.do_train or self.do_eval or self.do_predict,
@@ -290,7 +290,7 @@ class CustomDataConfig(FinetuningConfig):
         return {split: Path(name) for split, name in named.items() if name is not None}
 
     def validate(self) -> None:
-        """Custom data replaces published data, and every part of the run has a file."""
+        """Checks that custom data excludes published data, and that every part of the run has a file."""
         super().validate()
         divides = self.validation_fraction is not None
         require(not divides or self.train_file is not None, "--validation_fraction needs --train_file")

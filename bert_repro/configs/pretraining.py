@@ -144,7 +144,7 @@ class ExampleConfig(Config):
     )
 
     def validate(self) -> None:
-        """What the left-to-right model excludes; fractions that add up to one at most."""
+        """Checks what the left-to-right model excludes, and that fractions add up to one at most."""
         super().validate()
         require(
             not (self.left_to_right and self.next_sentence_prediction),
@@ -273,7 +273,7 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
     )
 
     def validate(self) -> None:
-        """Shape of the model and of the phases."""
+        """Checks the shape of the model and of the phases."""
         super().validate()
         require(
             self.hidden_size % self.num_attention_heads == 0,
@@ -328,7 +328,7 @@ class AuditConfig(ExampleConfig):
     )
 
     def validate(self) -> None:
-        """Only masked examples are audited."""
+        """Refuses examples that are not masked."""
         super().validate()
         require(not self.left_to_right, "--left_to_right has no masks to audit; leave it out")
 

@@ -67,7 +67,7 @@ class ExtractionConfig(Config):
     )
 
     def validate(self) -> None:
-        """At least one layer."""
+        """Refuses an empty list of layers."""
         super().validate()
         require(len(self.layers) > 0, "--layers is empty; name at least one, for example last")
 
@@ -257,7 +257,7 @@ class OnnxConfig(Config):
     )
 
     def validate(self) -> None:
-        """Known types, each once; a single file has a single type; data in one place."""
+        """Checks that types are known and named once, that one file has one type, and data one place."""
         super().validate()
         known = ", ".join(ONNX_FILES)
         require(len(self.dtypes) > 0, f"--dtypes is empty; name at least one of: {known}")
@@ -335,7 +335,7 @@ class ConversionConfig(Config):
     )
 
     def validate(self) -> None:
-        """What says how to read TensorFlow's files is not for writing them."""
+        """Refuses settings for reading TensorFlow's files where they are written."""
         super().validate()
         for name in ("gelu", "do_lower_case"):
             require(

@@ -66,7 +66,7 @@ class StudyConfig(DryRunConfig):
         return not self.dry_run and self.emit is None
 
     def validate(self) -> None:
-        """Known tables; a corpus unless nothing is run."""
+        """Checks that tables are known, and that there is a corpus unless nothing is run."""
         super().validate()
         known = ("1", "2", "3", "4", "5", "6", "7", "8", "figure5")
         for name in self.table:

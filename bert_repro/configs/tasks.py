@@ -54,7 +54,7 @@ class GlueConfig(CustomDataConfig):
     )
 
     def validate(self) -> None:
-        """Either a task of GLUE or custom data."""
+        """Checks that a task of GLUE or custom data is named, not both."""
         super().validate()
         if self.data_files:
             require(
@@ -180,7 +180,7 @@ class NerConfig(CustomDataConfig):
     )
 
     def validate(self) -> None:
-        """A frozen encoder is read packed, and has something to train above it."""
+        """Checks that a frozen encoder is read packed and has something to train above it."""
         super().validate()
         if self.feature_based is not None:
             require(
@@ -340,7 +340,7 @@ class SquadConfig(CustomDataConfig):
         """Custom and official files may be mixed here: TriviaQA to train on, SQuAD's dev set to score."""
 
     def validate(self) -> None:
-        """Room for a passage; a layout that has padding where padding is asked for."""
+        """Checks that there is room for a passage, and padding where padding is asked for."""
         super().validate()
         require(
             self.max_seq_length >= self.max_query_length + 8,

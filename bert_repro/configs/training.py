@@ -104,7 +104,7 @@ class DryRunConfig(Config):
     )
 
     def validate(self) -> None:
-        """A speed or a device, of an estimate."""
+        """Refuses a speed or a device without an estimate."""
         super().validate()
         for name in ("tflops", "device_name"):
             require(getattr(self, name) is None or self.dry_run, f"--{name} needs --dry_run")
@@ -144,7 +144,7 @@ class AdapterConfig(Config):
     )
 
     def validate(self) -> None:
-        """Settings of an adapter need an adapter."""
+        """Refuses settings of an adapter without an adapter."""
         super().validate()
         require(
             self.peft is not None or not self.peft_target_modules,
@@ -357,7 +357,7 @@ class RunConfig(AdapterConfig):
     )
 
     def validate(self) -> None:
-        """Adapters are not sharded."""
+        """Refuses to shard adapters."""
         super().validate()
         require(
             not (self.fsdp and self.peft),

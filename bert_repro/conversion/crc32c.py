@@ -28,7 +28,7 @@ def _byte_table() -> UInt32Array:
 
 
 def _half_word_tables() -> tuple[UInt32Array, UInt32Array]:
-    """What the low and the high half of a little-endian word add to the checksum after its four bytes."""
+    """Returns what the low and the high half of a little-endian word add to the checksum after its four bytes."""
     tables = [_byte_table()]
     for _ in range(3):
         last = tables[-1]

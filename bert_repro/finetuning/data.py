@@ -323,7 +323,7 @@ class FinetuningSource:
         return self._count(ids)
 
     def _ids(self, places: Ids) -> Ids:
-        """Feature rows at places of the endless order, in which every epoch is a permutation of its own."""
+        """Returns feature rows at places of the endless order, in which every epoch is a permutation of its own."""
         size = len(self.features)
         ids = np.empty_like(places)
         for epoch in np.unique(places // size):
@@ -332,7 +332,7 @@ class FinetuningSource:
         return ids
 
     def _order(self, epoch: int) -> Ids:
-        """The permutation of an epoch; computed once and kept while steps of that epoch are read."""
+        """Returns the permutation of an epoch; computed once and kept while steps of that epoch are read."""
         if epoch not in self._orders:
             order = np.argsort(draw(self.config.seed, ORDER, epoch, np.arange(len(self.features))), kind="stable")
             self._orders = {number: kept for number, kept in self._orders.items() if number == epoch - 1} | {

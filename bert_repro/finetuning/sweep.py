@@ -257,7 +257,7 @@ def _begin(config: FinetuningConfig) -> run.Run:
 
 
 def _test_set_is_labelled(config: FinetuningConfig, task: Task, accelerator: Accelerator) -> bool:
-    """Tells whether the test set has labels (CoNLL-2003), so that every run is scored on it, not only the best.
+    """Returns whether the test set has labels (CoNLL-2003), so that every run is scored on it, not only the best.
 
     Raises:
         UserError: the tokenizer, the training set or, if asked for, the test set is missing; found here, before an

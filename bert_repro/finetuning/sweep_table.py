@@ -158,7 +158,7 @@ def _summary_line(found: SweepResults) -> str:
 
 
 def _summaries(runs: Sequence[Outcome]) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Mean, deviation and best of each metric on each split that all runs have."""
+    """Returns mean, deviation and best of each metric on each split that all runs have."""
     scores = [run.scores for run in runs if run.scores is not None]
     if not scores:
         return {}

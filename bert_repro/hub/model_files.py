@@ -217,7 +217,7 @@ def _encoder_shapes(config: BertReproConfig) -> Iterator[tuple[str, tuple[int, .
 
 
 def _bilstm_shapes(config: BertReproConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Only what decides how much is built: of each layer the recurrent weights, four gates of the size squared."""
+    """Yields what decides how much is built: of each layer the recurrent weights, four gates of the size squared."""
     for layer in range(config.bilstm_layers if config.bilstm_size is not None else 0):
         size = int(config.bilstm_size or 0)
         yield f"bilstm.lstm.weight_hh_l{layer}", (4 * size, size)

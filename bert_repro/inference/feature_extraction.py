@@ -96,7 +96,7 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
 
 
 def resolve_layers(names: Sequence[str], num_layers: int) -> tuple[int, ...]:
-    """Layers as indices of `hidden_states`: 0 is the output of the embeddings, L that of the last layer.
+    """Returns layers as indices of `hidden_states`: 0 is the output of the embeddings, L that of the last layer.
 
     Args:
         names: `embeddings`, `last`, `second_to_last`, `last_four`, `all` (1 to L), or indices, negative ones from
@@ -154,7 +154,7 @@ def _load_model(config: ExtractionConfig) -> BertReproModel:
 
 
 def _batches(config: ExtractionConfig, tokenizer: "PreTrainedTokenizerBase") -> Iterator[list[dict[str, Any]]]:
-    """Tokenised texts of the input, a batch at a time."""
+    """Yields tokenized texts of the input, a batch at a time."""
     cls, sep = special_ids(tokenizer)
     room = config.max_seq_length - 2
     texts = read_texts(Path(config.input_file), config.text_column)
@@ -167,7 +167,7 @@ def _batches(config: ExtractionConfig, tokenizer: "PreTrainedTokenizerBase") -> 
 
 
 def read_texts(path: Path, column: str) -> Iterator[str]:
-    """The texts of a file: of .jsonl and .json a field of each JSON line, else each line, where an empty one is a text.
+    """Yields the texts of a file: of .jsonl and .json a field of each JSON line, else each line, even an empty one.
 
     Raises:
         UserError: a line is not UTF-8, or not JSON with that field.

@@ -123,7 +123,7 @@ def score_minimal_pairs(
 
 
 def accuracies(margins: Sequence[tuple[MinimalPair, float]]) -> dict[str, Any]:
-    """Accuracy per paradigm, phenomenon and field, and in all.
+    """Computes the accuracy per paradigm, phenomenon and field, and over all pairs.
 
     Args:
         margins: each pair with the score of its good sentence less that of its bad one; equal scores count as wrong.
@@ -158,7 +158,7 @@ def accuracies(margins: Sequence[tuple[MinimalPair, float]]) -> dict[str, Any]:
 
 
 def accuracy_table(results: dict[str, Any]) -> str:
-    """The accuracies as text: in all, per phenomenon, per paradigm."""
+    """Returns the accuracies as text: over all pairs, per phenomenon, per paradigm."""
     rows = [("all pairs", results["metrics"]["accuracy"], results["rows_scored"])]
     for level in ("phenomenon", "paradigm"):
         rows.append((f"by {level}", None, None))

@@ -55,7 +55,7 @@ class NextSentencePipeline(Pipeline):  # type: ignore[misc]
         return {}, {}, {}
 
     def preprocess(self, input_: Any, **_: Any) -> dict[str, Any]:
-        """Tokenises a pair: `text` and `text_pair`."""
+        """Tokenizes a pair: `text` and `text_pair`."""
         if not isinstance(input_, dict) or not {"text", "text_pair"} <= input_.keys():
             raise UserError(f"next-sentence-prediction takes {{'text': ..., 'text_pair': ...}}, got {shown(input_)}")
         positions = self.model.config.max_position_embeddings
@@ -68,7 +68,7 @@ class NextSentencePipeline(Pipeline):  # type: ignore[misc]
         return {"logits": self.model(**input_tensors).logits}
 
     def postprocess(self, model_outputs: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """The likelier label, `IsNext` or `NotNext`, and its probability."""
+        """Returns the likelier label, `IsNext` or `NotNext`, and its probability."""
         probabilities = model_outputs["logits"][0].float().softmax(-1).tolist()
         best = probabilities.index(max(probabilities))
         return {"label": LABELS[best], "score": probabilities[best]}
@@ -144,7 +144,7 @@ class ExtractiveQuestionAnsweringPipeline(ChunkPipeline):  # type: ignore[misc]
         return windows, {}, given | decoding
 
     def preprocess(self, input_: Any, **windows: Any) -> Iterator[dict[str, Any]]:
-        """Tokenises a question and its passage into the windows that slide over it."""
+        """Tokenizes a question and its passage into the windows that slide over it."""
         question, context = _texts(input_)
         length = windows.get("max_seq_length", min(_LONGEST_WINDOW, self.model.config.max_position_embeddings))
         if length > self.model.config.max_position_embeddings:
@@ -183,7 +183,7 @@ class ExtractiveQuestionAnsweringPipeline(ChunkPipeline):  # type: ignore[misc]
         null_score_diff_threshold: float | None = None,
         **decoding: Any,
     ) -> Any:
-        """The best answers over all windows of a question."""
+        """Returns the best answers over all windows of a question."""
         stored = getattr(self.model.config, "null_score_diff_threshold", None)
         threshold = stored if null_score_diff_threshold is None else null_score_diff_threshold
         nullable = threshold is not None if handle_impossible_answer is None else handle_impossible_answer
@@ -222,7 +222,7 @@ class ExtractiveQuestionAnsweringPipeline(ChunkPipeline):  # type: ignore[misc]
 
 
 def _texts(input_: Any) -> tuple[str, str]:
-    """Question and passage of one input."""
+    """Returns question and passage of one input."""
     if not isinstance(input_, dict) or not {"question", "context"} <= input_.keys():
         raise UserError(f"extractive-question-answering takes {{'question': ..., 'context': ...}}, got {shown(input_)}")
     for name in ("question", "context"):
@@ -232,7 +232,7 @@ def _texts(input_: Any) -> tuple[str, str]:
 
 
 def _pairs(questions: Any, contexts: Any) -> Any:
-    """The inputs that question= and context= give."""
+    """Returns the inputs that question= and context= give."""
     if isinstance(questions, str):
         return {"question": questions, "context": contexts}
     questions = list(questions or [])

@@ -129,7 +129,7 @@ def score_sentences(
 def _encode(
     tokenizer: "PreTrainedTokenizerBase", sentences: Sequence[str], names: Sequence[str], most_tokens: int
 ) -> list[tuple[list[int], list[int]]]:
-    """Token ids of each sentence, without special tokens, and the number of the word that each token belongs to."""
+    """Returns token ids of each sentence, without special tokens, and the number of the word that each belongs to."""
     if tokenizer.mask_token_id is None:
         raise UserError(f"tokenizer {tokenizer.name_or_path}: no [MASK] token; use that of a masked language model")
     if not sentences:
@@ -155,7 +155,7 @@ def _most_tokens(model: Any) -> int:
 def _masked_copies(
     sentence: int, ids: list[int], words: list[int], tokenizer: "PreTrainedTokenizerBase", whole_rest: bool
 ) -> Iterator[_MaskedCopy]:
-    """One copy for each token, in order.
+    """Yields one copy for each token, in order.
 
     Args:
         sentence: index of the sentence.
@@ -175,7 +175,7 @@ def _masked_copies(
 
 
 def _batches(copies: Iterator[_MaskedCopy], batch_tokens: int) -> Iterator[list[_MaskedCopy]]:
-    """Batches of at most `batch_tokens` tokens; copies come longest first."""
+    """Yields batches of at most `batch_tokens` tokens; copies come longest first."""
     batch: list[_MaskedCopy] = []
     for copy in copies:
         if batch and (len(batch) + 1) * len(batch[0].input_ids) > batch_tokens:
@@ -188,7 +188,7 @@ def _batches(copies: Iterator[_MaskedCopy], batch_tokens: int) -> Iterator[list[
 
 @torch.no_grad()
 def _log_probabilities(model: Any, batch: Sequence[_MaskedCopy], pad_token_id: int) -> list[float]:
-    """Log-probability of each copy's token, [P]; packed for our own model, padded for others."""
+    """Returns the log-probability of each copy's token, [P]; packed for our own model, padded for others."""
     packing = isinstance(model, BertReproForMaskedLM)
     features = [{"input_ids": copy.input_ids} for copy in batch]
     inputs = send_to_device(collate_features(features, pad_token_id=pad_token_id, packing=packing), model.device)
@@ -247,7 +247,7 @@ def run_sentence_scoring(config: SentenceScoringConfig) -> dict[str, Any]:
 
 
 def score_record(text: str, score: SentenceScore) -> dict[str, Any]:
-    """One line of scores.jsonl: the text, its score, and token by token."""
+    """Returns one line of scores.jsonl: the text, its score, and that of each token."""
     pairs = zip(score.tokens, score.log_probabilities, strict=True)
     return {
         "text": text,

@@ -112,7 +112,7 @@ def keep(states: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
 
 
 def dropout_scale(probability: float) -> float:
-    """What kept values are multiplied with, so that the expectation stays the same."""
+    """Returns what kept values are multiplied with, so that the expectation stays the same."""
     return DROPOUT_STEPS / (DROPOUT_STEPS - round(probability * DROPOUT_STEPS))
 
 
@@ -128,7 +128,7 @@ class ScaledKeep(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """The same of the gradient."""
+        """Scales the gradient of what was kept."""
         return ScaledKeep.apply(grad, *ctx.saved_tensors, ctx.scale), None, None
 
 
@@ -155,7 +155,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scaled dot-product attention written out: the one path that returns its probabilities.
+    """Computes scaled dot-product attention, written out: the one path that returns its probabilities.
 
     Args:
         module: the calling attention layer.
@@ -277,7 +277,7 @@ def packed_attention_forward(
     max_length_k: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of packed sequences, each within its own bounds, dropout included.
+    """Computes attention of packed sequences, each within its own bounds, dropout included.
 
     On CUDA it is one call of PyTorch's own kernels for sequences of any lengths: flash in half precision, the
     memory-efficient one in 32 bits and on devices older than Ampere. On the CPU it is `PackedAttention`, elsewhere a
@@ -569,7 +569,7 @@ class BertReproPredictionHead(nn.Module):
 
 
 def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = IGNORED_LABEL) -> torch.Tensor:
-    """Mean cross-entropy over the labels that count, in at least 32 bits.
+    """Computes the mean cross-entropy over the labels that count, in at least 32 bits.
 
     Args:
         logits: (..., number of classes).
@@ -690,7 +690,7 @@ class BertReproModel(BertReproPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """The word embeddings."""
+        """Returns the word embeddings."""
         return self.embeddings.word_embeddings
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
@@ -762,7 +762,7 @@ class BertReproModel(BertReproPreTrainedModel):
             )
 
     def _attention_implementation(self, packed: bool, output_attentions: bool | None) -> str:
-        """The attention function of this call: the configured one where it can do what is asked."""
+        """Returns the attention function of this call: the configured one where it can do what is asked."""
         configured = self.config._attn_implementation
         if output_attentions if output_attentions is not None else self.config.output_attentions:
             if packed:
@@ -786,7 +786,7 @@ class BertReproModel(BertReproPreTrainedModel):
 
 
 def input_shape(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Size:
-    """Shape of the tokens of a call.
+    """Returns the shape of the tokens of a call.
 
     Args:
         input_ids: token ids, of any shape.
@@ -852,7 +852,7 @@ class BertReproTokenPredictor(BertReproPreTrainedModel):
     }
 
     def get_output_embeddings(self) -> nn.Linear:
-        """The decoder of the prediction head."""
+        """Returns the decoder of the prediction head."""
         return self.cls.predictions.decoder
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
@@ -1111,7 +1111,7 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
 
 
 def next_token_labels(labels: torch.Tensor, cu_seq_lens: torch.Tensor | None = None) -> torch.Tensor:
-    """What a left-to-right model predicts at every position.
+    """Returns what a left-to-right model predicts at every position.
 
     Args:
         labels: (B, S) or (1, T) token ids, -100 on padding.
@@ -1130,7 +1130,7 @@ def next_token_labels(labels: torch.Tensor, cu_seq_lens: torch.Tensor | None = N
 
 
 def classifier_dropout(config: BertReproConfig) -> BertReproDropout:
-    """Dropout in front of a classification layer."""
+    """Returns the dropout in front of a classification layer."""
     probability = config.classifier_dropout
     return BertReproDropout(config.hidden_dropout_prob if probability is None else probability)
 
@@ -1244,7 +1244,7 @@ class BertReproClassifier(BertReproPreTrainedModel):
     def pooled_logits(
         self, outputs: BaseModelOutputWithPooling, attention_mask: torch.Tensor | None, packing: dict[str, Any]
     ) -> torch.Tensor:
-        """Scores of each sequence, (B, C) or (N, C), from the encoder's outputs."""
+        """Computes the scores of each sequence, (B, C) or (N, C), from the encoder's outputs."""
         pooled = outputs.pooler_output
         if self.bilstm is not None:
             pooled = self.bilstm(outputs.last_hidden_state, attention_mask, packing.get("cu_seq_lens_q"))[1]
@@ -1253,7 +1253,7 @@ class BertReproClassifier(BertReproPreTrainedModel):
     def token_logits(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, packing: dict[str, Any]
     ) -> torch.Tensor:
-        """Scores of each token, (B, S, C) or (1, T, C), from what the head reads of it."""
+        """Computes the scores of each token, (B, S, C) or (1, T, C), from what the head reads of it."""
         if self.bilstm is not None:
             hidden_states = self.bilstm(hidden_states, attention_mask, packing.get("cu_seq_lens_q"))[0]
         return self.classifier(self.dropout(hidden_states))

@@ -57,7 +57,7 @@ class CurveComparison:
     lag: int
 
     def sentence(self) -> str:
-        """The comparison in words."""
+        """Returns the comparison in words."""
         name = self.metric.removeprefix("eval_").replace("_", " ")
         where = (
             f"{'held-out ' if self.metric.startswith('eval_') else ''}{name} {self.value:.3f} after {self.tokens:,} "
@@ -160,7 +160,7 @@ def _common_metric(run: list[dict[str, Any]], reference: list[dict[str, Any]]) -
 
 
 def _curve(rows: list[dict[str, Any]], metric: str, name: str) -> Curve:
-    """The metric's curve; rows of an evaluation have the tokens of the training row before them."""
+    """Returns the metric's curve; rows of an evaluation have the tokens of the training row before them."""
     tokens, points = 0.0, []
     for row in rows:
         tokens = max(tokens, row.get("tokens", 0.0))

@@ -332,7 +332,7 @@ def cost_estimate(
 
 
 def _disk(config: PretrainingConfig, model_config: Any) -> str:
-    """The space for the model and the checkpoints that are kept: weights, and the optimizer state, twice as large."""
+    """Estimates the space for the model and the kept checkpoints: weights, and optimizer state twice as large."""
     hidden, length = model_config.hidden_size, model_config.max_position_embeddings
     layer = 4 * hidden**2 + 2 * hidden * model_config.intermediate_size
     weights = 4 * (model_config.num_hidden_layers * layer + (model_config.vocab_size + length) * hidden)

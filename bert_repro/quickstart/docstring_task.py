@@ -120,7 +120,7 @@ def gather(packages: Sequence[str] = PACKAGES, *, max_words: int) -> list[Module
 
 
 def find_package(name: str) -> Path:
-    """The folder of an installed package, found without importing it.
+    """Returns the folder of an installed package, found without importing it.
 
     Raises:
         UserError: it is not installed.
@@ -134,7 +134,7 @@ def find_package(name: str) -> Path:
 
 
 def read_module(package: str, folder: Path, path: Path) -> Module:
-    """The prose of a source file; a file that is not valid Python gives none."""
+    """Returns the prose of a source file; a file that is not valid Python gives none."""
     name = path.relative_to(folder).as_posix()
     try:
         with warnings.catch_warnings():
@@ -147,7 +147,7 @@ def read_module(package: str, folder: Path, path: Path) -> Module:
 
 
 def paragraphs(docstring: str) -> list[str]:
-    """The prose paragraphs of a docstring, without markup, each on one line.
+    """Yields the prose paragraphs of a docstring, without markup, each on one line.
 
     Args:
         docstring: with its indentation removed, as `ast.get_docstring` gives it.
@@ -291,23 +291,23 @@ def write_examples(folder: Path, split: str, rows: Sequence[Row]) -> None:
 
 
 def read_examples(folder: Path, split: str) -> list[Row]:
-    """The rows of a split: `idx`, `text`, `label`."""
+    """Returns the rows of a split: `idx`, `text`, `label`."""
     lines = (folder / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
 def without_names(text: str) -> str:
-    """A text on one line without words that name a package."""
+    """Returns a text on one line without words that name a package."""
     return " ".join(_NAMES.sub(" ", text).split())
 
 
 def majority_accuracy(labels: Sequence[int]) -> float:
-    """Accuracy of always answering the most frequent label."""
+    """Computes the accuracy of always answering the most frequent label."""
     return float(np.bincount(np.asarray(labels)).max() / len(labels))
 
 
 def bag_of_words_accuracy(train: Sequence[Row], validation: Sequence[Row]) -> float:
-    """Accuracy of TF-IDF weights of words and word pairs with logistic regression."""
+    """Computes the accuracy of logistic regression on TF-IDF weights of words and word pairs."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline

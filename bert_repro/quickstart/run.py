@@ -182,7 +182,7 @@ class Quickstart:
             )
 
     def _show_example(self, batch: dict[str, Any]) -> None:
-        """One held-out example as the network sees it, and what it should say."""
+        """Prints one held-out example as the network sees it, and what it should say."""
         labels = batch["labels"][0]
         shown = batch["input_ids"][0][batch["attention_mask"][0].bool()]
         hidden = self.tokenizer.convert_ids_to_tokens(labels[labels >= 0].tolist())
@@ -325,13 +325,13 @@ class Screen:
         return time.perf_counter() - self._began
 
     def clock(self) -> str:
-        """The same as minutes and seconds, 3:07."""
+        """Returns seconds as minutes and seconds, 3:07."""
         seconds = int(self.total_seconds)
         return f"{seconds // 60}:{seconds % 60:02d}"
 
     @contextmanager
     def stage(self, title: str, explanation: str) -> Iterator[None]:
-        """A heading, what BERT does here in plain words, and the time that the stage takes."""
+        """Prints a heading, what BERT does here in plain words, and the time that the stage takes."""
         began = time.perf_counter()
         heading(f"{len(self.seconds) + 1}. {title}", self.clock())
         say(explanation)
@@ -383,5 +383,5 @@ def show(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
 
 
 def percent(value: float) -> str:
-    """A fraction as a percentage with one decimal."""
+    """Returns a fraction as a percentage with one decimal."""
     return f"{100 * value:.1f}%"

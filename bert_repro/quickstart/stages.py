@@ -80,7 +80,7 @@ class Folders:
         return self.root / "untrained"
 
     def classifier(self, start: Path) -> Path:
-        """The classifier fine-tuned from a model."""
+        """Returns the classifier fine-tuned from a model."""
         return self.root / f"classifier-{start.name}"
 
 
@@ -163,7 +163,7 @@ def new_model(folders: Folders, seed: int) -> None:
 
 
 def pretraining_config(folders: Folders, seed: int) -> PretrainingConfig:
-    """Masked LM and next sentence prediction as in the paper, in miniature."""
+    """Returns the settings of masked LM and next sentence prediction as in the paper, in miniature."""
     return PretrainingConfig(
         corpus=str(folders.corpus),
         model_name_or_path=str(folders.untrained),
@@ -185,7 +185,7 @@ def pretraining_config(folders: Folders, seed: int) -> PretrainingConfig:
 
 
 def finetuning_config(folders: Folders, start: Path, seed: int) -> FinetuningConfig:
-    """Fine-tuning of a model, the same whatever the model."""
+    """Returns the settings of fine-tuning, the same for every model."""
     return FinetuningConfig(
         model_name_or_path=str(start),
         task_name=PackageTask.name,
@@ -204,7 +204,7 @@ def finetuning_config(folders: Folders, start: Path, seed: int) -> FinetuningCon
 
 @cache
 def quickest_precision() -> str:
-    """`bf16` where this processor multiplies it natively, which halves the minutes; `no` where it would emulate it."""
+    """Returns `bf16` where this processor multiplies it natively, in half the time; `no` where it would emulate it."""
     import torch
 
     def seconds(dtype: torch.dtype) -> float:
@@ -239,7 +239,7 @@ def heldout_examples(config: PretrainingConfig) -> dict[str, Any]:
 
 
 def best_constant_guess(labels: np.ndarray[Any, Any]) -> tuple[int, float]:
-    """The token that is right most often when it is the answer everywhere.
+    """Returns the token that is right most often when it is the answer everywhere.
 
     Args:
         labels: token ids where a token is predicted, -100 elsewhere.
@@ -260,7 +260,7 @@ def finetune_from(folders: Folders, start: Path, seed: int) -> float:
 
 
 def fill_masks(folder: Path) -> list[tuple[str, list[tuple[str, float]]]]:
-    """The five likeliest tokens for each of `FILL_MASK_TEXTS`, by transformers' own fill-mask pipeline."""
+    """Returns the five likeliest tokens for each of `FILL_MASK_TEXTS`, by transformers' own fill-mask pipeline."""
     from transformers import pipeline
 
     fill = pipeline("fill-mask", model=str(folder), top_k=5)

@@ -114,18 +114,18 @@ def _row_facts(runs: Sequence[FinishedRun], all_runs: Mapping[str, FinishedRun])
 
 
 def _starts(runs: Sequence[FinishedRun]) -> list[str]:
-    """Names of the pre-training runs behind a row."""
+    """Returns the names of the pre-training runs behind a row."""
     return sorted({name for run in runs if (name := run.name if run.is_pretraining else run.pretraining)})
 
 
 def _elsewhere(runs: Sequence[FinishedRun]) -> str:
-    """What is known of a pre-training that left no results here."""
+    """Returns what is known of a pre-training that left no results here."""
     models = [run.settings.get("model_name_or_path") for run in runs]
     return ": ".join(filter(None, ("not in this report", _join(value_text(model) for model in models if model))))
 
 
 def _united(lists: Iterable[list[str]]) -> list[str]:
-    """All parts, each once."""
+    """Returns all parts, each once."""
     return list(dict.fromkeys(part for parts in lists for part in parts))
 
 
@@ -139,7 +139,7 @@ def _checkpoint(run: FinishedRun) -> int | None:
 
 
 def _task(run: FinishedRun) -> str:
-    """Its task, and the features it takes where the encoder is frozen."""
+    """Returns its task, and the features it takes where the encoder is frozen."""
     features = run.settings.get("feature_based")
     return f"{run.results['task']}, features" if features else str(run.results["task"])
 
@@ -256,7 +256,7 @@ def value_text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON gives it back."""
+    """Returns a value as JSON gives it back."""
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -90,7 +90,7 @@ class Ordering:
 
 
 def orderings(results: AllResults) -> list[Ordering]:
-    """All orderings of the paper that differ at all, at every size preset, in the order of the tables.
+    """Returns all orderings of the paper that differ at all, at every size preset, in the order of the tables.
 
     A row that is the same computation as another at our size has none of its own.
     """
@@ -116,9 +116,10 @@ def _of_table(results: AllResults, table: ResultsTable) -> Iterator[Ordering]:
 
 
 def _of_sizes(results: AllResults, table: ResultsTable) -> Iterator[Ordering]:
-    """Table 6: more is better in every column. Sizes of ours that the paper lacks are held against that too."""
-    tried = [row for row in table.rows if row.ours] if len([row for row in table.rows if row.ours]) > 1 else []
-    for second, first in pairwise(_by_size(tried) or [row for row in table.rows if row.paper]):
+    """Yields those of Table 6: more is better in every column, for sizes of ours that the paper lacks too."""
+    tried = [row for row in table.rows if row.ours]
+    rows = _by_size(tried) if len(tried) > 1 else [row for row in table.rows if row.paper]
+    for second, first in pairwise(rows):
         for column in table.columns:
             sign = -1 if "perplexity" in column.metric else 1
             numbers = (first.paper.get(column.name), second.paper.get(column.name))
@@ -152,7 +153,7 @@ def _ordering(
 def _compared(
     results: AllResults, ours: OurNumber | None, other: OurNumber | None
 ) -> tuple[Comparison | None, float | None, bool]:
-    """The difference with its test, or without where it cannot be tested, and whether a side is degenerate."""
+    """Returns the difference with its test, or without where it cannot be tested, and whether a side is degenerate."""
     if ours is None or other is None:
         return None, None, False
     degenerate = ours.is_degenerate or other.is_degenerate
@@ -161,7 +162,7 @@ def _compared(
 
 
 def _of_figure(results: AllResults, figure: ResultsTable) -> Iterator[Ordering]:
-    """The masked model above the left-to-right one at the end, and the last checkpoint above the first."""
+    """Yields the masked model above the left-to-right one at the end, and the last checkpoint above the first."""
     masked, other = figure.rows
     steps = [column.name for column in figure.columns]
     for name in dict.fromkeys((steps[0], steps[-1])):

@@ -271,7 +271,7 @@ class AllResults:
         return BASELINES[key] if BASELINES[key] in run else None
 
     def _by_seed(self, ours: OurNumber) -> dict[int, tuple[float, Float64Array]] | None:
-        """Seed -> score and its resamples; None where a run has no scores of examples, or they differ in number."""
+        """Returns seed -> score and its resamples; None where runs have no scores of examples, or not as many each."""
         found = {}
         for run in ours.runs:
             examples = run.example_scores(ours.column)
@@ -301,7 +301,7 @@ def _is_bert(key: str, row: str) -> bool:
 
 
 def _coinciding(found: Mapping[str, Mapping[str, OurNumber]]) -> dict[str, str]:
-    """Row -> an earlier one that is the same computation: Table 7's rows where the model has few layers."""
+    """Returns row -> an earlier one that is the same computation: Table 7's rows where the model has few layers."""
     earlier: dict[Any, str] = {}
     same = {}
     for name, (combine, layers) in FEATURE_ROWS.items():
@@ -322,8 +322,8 @@ def _coinciding(found: Mapping[str, Mapping[str, OurNumber]]) -> dict[str, str]:
 def _average(
     columns: Sequence[Column], ours: Mapping[str, OurNumber], paper: Mapping[str, float]
 ) -> tuple[float | None, float | None, str | None]:
-    """Table 1's average, the mean of its other nine columns, if all are there; its difference to the paper's, or why
-    there is none: what keeps one of the nine apart keeps their mean apart."""
+    """Computes Table 1's average, the mean of its other nine columns, if all are there, and its difference to the
+    paper's, or why there is none: what keeps one of the nine apart keeps their mean apart."""
     averages = [column for column in columns if column.task == AVERAGED]
     others = [ours.get(column.name) for column in columns if column.task != AVERAGED]
     there = [number for number in others if number is not None]

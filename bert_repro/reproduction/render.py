@@ -279,7 +279,7 @@ def _anchor(key: str, size_preset: str | None) -> str:
 
 
 def _differences(item: Ordering) -> str:
-    """A column with the paper's difference and ours."""
+    """Returns a column with the paper's difference and ours."""
     if item.difference is None:
         return item.column
     digits = 2 if "perplexity" in item.column else 1

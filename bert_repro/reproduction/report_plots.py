@@ -72,7 +72,7 @@ def labelled(runs: Sequence[FinishedRun]) -> dict[str, FinishedRun]:
 
 
 def _shape(run: FinishedRun) -> str:
-    """Layers/hidden/heads."""
+    """Returns layers/hidden/heads."""
     model = run.results.get("model", {})
     return "/".join(str(model.get(name, "?")) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
 
@@ -111,7 +111,7 @@ def _figure_plots(figures: Sequence[ResultsTable]) -> Iterator[Plot]:
 
 
 def _styles(runs: Mapping[str, FinishedRun]) -> dict[str, dict[str, str]]:
-    """Color and marker of each run, the same in every plot."""
+    """Returns color and marker of each run, the same in every plot."""
     return {
         label: {"color": f"C{number}", "marker": _MARKERS[number % len(_MARKERS)]} for number, label in enumerate(runs)
     }

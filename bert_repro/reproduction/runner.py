@@ -177,7 +177,7 @@ def start_run(config: PretrainingConfig | FinetuningConfig) -> None:
 
 
 def _is_over(run: PlannedRun, runs: Sequence[PlannedRun], store: RunStore) -> bool:
-    """Done and complete, failed, or without hope because what it starts from failed."""
+    """Whether a run is done and complete, has failed, or cannot start because what it starts from has failed."""
     if store.is_done(run):
         return not _is_missed(run, runs, store)
     return any(store.has_failed(needed) for needed in (run, *run.ancestors))

@@ -46,7 +46,7 @@ class Comparison:
 
 
 def resampled_scores(examples: Float64Array) -> Float64Array:
-    """A run's score on each resampled dev set; the same sets for every run with as many examples.
+    """Computes a run's score on each resampled dev set; the same sets for every run with as many examples.
 
     Args:
         examples: (N,) numbers to be averaged, or (N, 3) counts of right, predicted and true entities.
@@ -65,7 +65,7 @@ def resampled_scores(examples: Float64Array) -> Float64Array:
 
 
 def total_score(scores: Float64Array) -> Float64Array:
-    """The score of each run from those of its examples.
+    """Computes the score of each run from those of its examples.
 
     Args:
         scores: (n, N) numbers to be averaged, or (n, N, 3) counts of right, predicted and true entities.
@@ -86,7 +86,7 @@ def _entity_f1(counts: Float64Array) -> Float64Array:
 
 
 def interval(scores: Sequence[float], resampled: Sequence[Float64Array]) -> tuple[float, float]:
-    """The interval around the mean over seeds.
+    """Computes the interval around the mean over seeds.
 
     Args:
         scores: of each run, n of them.
@@ -136,7 +136,7 @@ def _mean_resampled(row: dict[int, tuple[float, Float64Array]]) -> Float64Array:
 
 
 def _seed_part(scores: Float64Array, draws: npt.NDArray[np.int64]) -> Float64Array:
-    """How far the mean of drawn seeds is from the mean of all, widened for their small number; (R,)."""
+    """Computes how far the mean of drawn seeds is from the mean of all, widened for their small number; (R,)."""
     from scipy.stats import norm, t
 
     if len(scores) == 1:
@@ -155,7 +155,7 @@ def _ends(resampled: Float64Array) -> tuple[float, float]:
 
 @lru_cache(maxsize=4)
 def _draws_of_examples(count: int) -> npt.NDArray[np.uint8]:
-    """How often each example is drawn in each resample, (R, N). No count comes near 256."""
+    """Counts how often each example is drawn in each resample, (R, N). No count comes near 256."""
     generator = np.random.default_rng([SEED, count])
     draws = np.empty((RESAMPLES, count), dtype=np.uint8)
     for row in draws:
@@ -165,5 +165,5 @@ def _draws_of_examples(count: int) -> npt.NDArray[np.uint8]:
 
 @lru_cache(maxsize=16)
 def _draws_of_seeds(count: int, group: int) -> npt.NDArray[np.int64]:
-    """The seeds drawn in each resample, (R, n); another group is drawn by itself."""
+    """Returns the seeds drawn in each resample, (R, n); another group is drawn by itself."""
     return np.random.default_rng([SEED, count, group, 1]).integers(count, size=(RESAMPLES, count))

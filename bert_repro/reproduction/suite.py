@@ -185,7 +185,7 @@ class _Suite:
             yield from self._ensemble("BERT-large ensemble + TriviaQA", start, triviaqa=True)
 
     def _ensemble(self, row: str, start: PlannedRun, *, triviaqa: bool) -> Iterator[PlannedRun]:
-        """Seven models that answer SQuAD, and the run that scores the mean of their logits."""
+        """Yields seven models that answer SQuAD, and the run that scores the mean of their logits."""
         last = self.preset.checkpoints[-2:]
         steps = [None if step == self.preset.pretraining_steps else step for step in reversed(last)]
         members = [
@@ -200,7 +200,7 @@ class _Suite:
         yield PlannedRun("squad-ensemble", "run_squad", settings, data, first, members=tuple(others), entries=entries)
 
     def _answering(self, start: PlannedRun, step: int | None, seed: int, *, triviaqa: bool) -> PlannedRun:
-        """A run on SQuAD, after one on TriviaQA where asked."""
+        """Returns a run on SQuAD, after one on TriviaQA where asked."""
         settings = {**self._answering_settings(), "do_train": True, "seed": seed}
         if triviaqa:
             assert self.triviaqa is not None, "asked for with the questions alone"
@@ -225,13 +225,13 @@ class _Suite:
         return self._on_dev("4")
 
     def _on_dev(self, table: str) -> Iterator[PlannedRun]:
-        """A table of one task, its columns on dev."""
+        """Yields the runs of a table of one task, its columns on dev."""
         columns = [column for column in TABLES[int(table)].columns if column.split == "validation"]
         for row, start in self._models():
             yield from self._finetuning(start, columns[0].task, _entries(table, row, columns))
 
     def _models(self) -> Iterator[tuple[str, PlannedRun]]:
-        """The rows that are models of the paper's two sizes, with their pre-training."""
+        """Yields the rows that are models of the paper's two sizes, with their pre-training."""
         for row, size in (("BERT-base", self.preset.base), ("BERT-large", self.preset.large)):
             if size is not None:
                 yield row, self._pretraining({}, size)
@@ -276,7 +276,7 @@ class _Suite:
                 yield from self._finetuning(start, "mnli", [TableEntry(FIGURE_5_KEY, row, str(step))], reached)
 
     def _pretraining(self, changes: Mapping[str, Any], size: str | None = None) -> PlannedRun:
-        """A pre-training run; a change to what is the default anyway makes no other run."""
+        """Returns a pre-training run; a change to what is the default anyway makes no other run."""
         defaults = {item.name: item.default for item in fields(PretrainingConfig)}
         changes = {name: value for name, value in changes.items() if value != defaults[name]}
         shape = self.preset.sizes[size or self.preset.base]
@@ -291,7 +291,7 @@ class _Suite:
     def _finetuning(
         self, start: PlannedRun, task: str, entries: list[TableEntry], step: int | None = None, **changes: Any
     ) -> Iterator[PlannedRun]:
-        """A fine-tuning run for each seed, with the runs that it needs."""
+        """Yields a fine-tuning run for each seed, with the runs that it needs."""
         yield start
         if task not in self.preset.tasks:
             where = " and ".join(dict.fromkeys(f"--table {entry.table}" for entry in entries))

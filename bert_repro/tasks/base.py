@@ -313,7 +313,7 @@ class Task(ABC):
         return None
 
     def model_settings(self) -> dict[str, Any]:
-        """Settings of the model's configuration that the task decides, for `from_pretrained`."""
+        """Returns the settings of the model's configuration that the task decides, for `from_pretrained`."""
         if not self.label_names:
             return {}
         names = self.label_names

@@ -89,7 +89,7 @@ def exact_match(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
 
 
 def matthews_correlation(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
-    """Matthews correlation (GLUE's CoLA), for three classes and more its R_K form (the AX diagnostic's R3).
+    """Computes Matthews correlation (GLUE's CoLA), for three classes and more its R_K form (the AX diagnostic's R3).
 
     0 when predictions or references are constant.
 

@@ -199,7 +199,7 @@ def _peft_config(model: Any, config: Any, new_weights: Iterable[str]) -> Any:
 
 
 def _trained_modules(model: Any, new_weights: Iterable[str]) -> list[str]:
-    """The task's head, and the modules that hold weights of their own that the checkpoint lacked.
+    """Returns the task's head, and the modules that hold weights of their own that the checkpoint lacked.
 
     The heads of pre-training (`cls`) stay frozen where the checkpoint has them.
     """
@@ -213,7 +213,7 @@ def _trained_modules(model: Any, new_weights: Iterable[str]) -> list[str]:
 
 
 def _base_class(model: Any) -> Mapping[str, str]:
-    """What a plain `AutoPeftModel` builds; of other libraries than transformers it builds nothing."""
+    """Returns what a plain `AutoPeftModel` builds; of other libraries than transformers it builds nothing."""
     upstream = _upstream_class(model)
     if upstream:
         return {"base_model_class": upstream, "parent_library": "transformers"}
@@ -221,6 +221,6 @@ def _base_class(model: Any) -> Mapping[str, str]:
 
 
 def _upstream_class(model: Any) -> str | None:
-    """The class of transformers with equal outputs, if there is one."""
+    """Returns the class of transformers with equal outputs, if there is one."""
     head = next(head for head in HEADS.values() if head.ours == type(model).__name__)
     return head.upstream if model.config.has_upstream_counterpart([head]) else None

@@ -43,7 +43,7 @@ CountRight = Callable[[Any, dict[str, Any]], dict[str, torch.Tensor]]
 
 
 def count_nothing(output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """A `CountRight` for losses without an accuracy."""
+    """Counts nothing: the `CountRight` of losses without an accuracy."""
     return {}
 
 

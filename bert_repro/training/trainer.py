@@ -276,7 +276,7 @@ class Trainer:
         logger.info("resuming from %s", folder)
 
     def _step(self, step: Step, micro_batches: list[MicroBatch], *, stop: bool) -> None:
-        """Forward, backward and update of one global batch; `_read` gives its metrics."""
+        """Computes forward, backward and update of one global batch; `_read` gives its metrics."""
         sums: dict[str, Any] = {}
         for number, micro_batch in enumerate(micro_batches):
             self._seed_dropout(number)

@@ -80,12 +80,12 @@ class TakenStep:
         return self.numbers[-2] > 0
 
     def losses(self) -> dict[str, float]:
-        """Each loss term of the global batch."""
+        """Returns each loss term of the global batch."""
         named = dict(zip(self.names, self.numbers, strict=False))
         return {term: named[term] for term in self.step.totals}
 
     def metrics(self) -> dict[str, float]:
-        """Losses, accuracies, gradient norm, learning rate, tokens, FLOPs."""
+        """Returns losses, accuracies, gradient norm, learning rate, tokens, FLOPs."""
         tokens = int(self.numbers[-3])
         metrics = dict(zip(self.names, self.numbers, strict=False)) | {"grad_norm": self.norm}
         metrics |= {"loss": sum(self.losses().values()), "learning_rate": self.learning_rate}

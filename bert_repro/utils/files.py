@@ -318,7 +318,7 @@ def _error_number(error: BaseException) -> int:
 
 
 def _temporary(path: Path) -> Path:
-    """A name beside a file that no other process uses; names of processes that are gone are removed with their files.
+    """Returns a name beside a file that no other process uses; what ended processes left under theirs is removed.
 
     The process comes before the file's name, whose suffix some libraries read.
     """

@@ -10,7 +10,7 @@ Int64Array = npt.NDArray[np.int64]
 
 
 def row_starts(lengths: npt.NDArray[np.integer]) -> Int64Array:
-    """Where each row starts in the flat array.
+    """Returns where each row starts in the flat array.
 
     Args:
         lengths: elements of each row, int64 [B].
@@ -24,7 +24,7 @@ def row_starts(lengths: npt.NDArray[np.integer]) -> Int64Array:
 
 
 def places_in_row(lengths: Int64Array) -> Int64Array:
-    """The place of each element inside its own row, counted from 0.
+    """Returns the place of each element inside its own row, counted from 0.
 
     Args:
         lengths: elements of each row, int64 [B].

@@ -49,7 +49,7 @@ def fraction(draws: UInt64Array) -> npt.NDArray[np.float64]:
 
 
 def torch_seed(*names: int) -> int:
-    """A seed for `torch.manual_seed`: a draw that fits a signed 64-bit integer."""
+    """Returns a seed for `torch.manual_seed`: a draw that fits a signed 64-bit integer."""
     return int(draw(*names) >> np.uint64(1))
 
 

@@ -94,7 +94,7 @@ FILES = (
 
 @dataclass(frozen=True)
 class GlueRun:
-    """A run of a GLUE task, as its results.json tells it."""
+    """A run of a GLUE task, as its results.json describes it."""
 
     folder: Path
     results: Mapping[str, Any]
