@@ -272,7 +272,7 @@ def recipe_script(name: str) -> str:
     """Returns the text of recipes/NAME.py: what `uv run` installs for it (PEP 723), its help text and one call."""
     return (
         '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["bert-repro"]\n# ///\n'
-        f'r"""{help_text(name, as_script=True)}"""\n\n'
+        f'r"""{help_text(name, None)}"""\n\n'
         f'from bert_repro.cli import main\n\nif __name__ == "__main__":\n    main("{name}")\n'
     )
 

@@ -6,16 +6,20 @@ r"""Converts a checkpoint of the original TensorFlow implementation to a publish
 folder that everybody loads, without TensorFlow; or back; or an old
 pytorch_model.bin, which no other recipe opens.
 
-    python recipes/convert_checkpoint.py --checkpoint uncased_L-12_H-768_A-12.zip \
+    python recipes/convert_checkpoint.py \
+      --checkpoint uncased_L-12_H-768_A-12.zip \
       --gelu erf --output_dir runs/bert-base-uncased
 
-    python recipes/convert_checkpoint.py --checkpoint biobert_v1.1_pubmed.tar.gz \
+    python recipes/convert_checkpoint.py \
+      --checkpoint biobert_v1.1_pubmed.tar.gz \
       --gelu erf --do_lower_case false --output_dir runs/biobert
 
-    python recipes/convert_checkpoint.py --checkpoint old-model/pytorch_model.bin \
+    python recipes/convert_checkpoint.py \
+      --checkpoint old-model/pytorch_model.bin \
       --output_dir runs/old-model
 
-    python recipes/convert_checkpoint.py --to_tensorflow --checkpoint runs/bert \
+    python recipes/convert_checkpoint.py \
+      --to_tensorflow --checkpoint runs/bert \
       --output_dir runs/bert-tensorflow
 
 Pre-trained models, encoders, classifiers, taggers (--head tagging) and SQuAD

@@ -5,7 +5,8 @@
 r"""Writes the hidden states of a frozen BERT for every text of a file (the
 feature-based approach of paper 5.3, Table 7).
 
-    python recipes/extract_features.py --input_file texts.txt --layers last_four \
+    python recipes/extract_features.py \
+      --input_file texts.txt --layers last_four \
       --model_name_or_path google-bert/bert-base-cased \
       --output_file features.parquet
 

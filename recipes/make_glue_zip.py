@@ -11,7 +11,8 @@ runs.
 one for each of cola sst2 mrpc stsb qqp mnli qnli rte, made with --do_predict,
 and one for ax, predicted by the MNLI model:
 
-    python recipes/run_glue.py --task_name ax --model_name_or_path runs/glue/mnli \
+    python recipes/run_glue.py \
+      --task_name ax --model_name_or_path runs/glue/mnli \
       --do_predict --output_dir runs/glue/ax
 
 WNLI is the majority class, as in the paper. A zip is written only if it is

@@ -6,9 +6,11 @@ r"""Uploads a prepared corpus to the Hugging Face Hub as a dataset, with a card
 and its manifest. A pre-training pulls it by its id, on any machine.
 
     hf auth login
-    python recipes/push_corpus.py --corpus runs/corpus --hub_dataset_id org/wiki \
+    python recipes/push_corpus.py \
+      --corpus runs/corpus --hub_dataset_id org/wiki \
       --license cc-by-sa-4.0 --language en --dry_run
-    python recipes/push_corpus.py --corpus runs/corpus --hub_dataset_id org/wiki \
+    python recipes/push_corpus.py \
+      --corpus runs/corpus --hub_dataset_id org/wiki \
       --license cc-by-sa-4.0 --language en --hub_private_repo
 
     python recipes/run_pretraining.py --corpus org/wiki --output_dir runs/bert

@@ -6,12 +6,15 @@ r"""Uploads a finished model to the Hugging Face Hub: weights, code, card and
 results, in one commit.
 
     hf auth login
-    python recipes/push_to_hub.py --folder runs/mrpc --hub_model_id org/bert-mrpc \
+    python recipes/push_to_hub.py \
+      --folder runs/mrpc --hub_model_id org/bert-mrpc \
       --dry_run
-    python recipes/push_to_hub.py --folder runs/mrpc --hub_model_id org/bert-mrpc \
+    python recipes/push_to_hub.py \
+      --folder runs/mrpc --hub_model_id org/bert-mrpc \
       --hub_private_repo
 
-    python recipes/push_to_hub.py --folder runs/base --hub_model_id org/bert-base \
+    python recipes/push_to_hub.py \
+      --folder runs/base --hub_model_id org/bert-base \
       --checkpoints
 
 --dry_run lists what would be sent and checks the card's metadata, without

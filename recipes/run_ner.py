@@ -5,7 +5,8 @@
 r"""Fine-tunes a tagger of words: your own tagged text, or CoNLL-2003 (paper 5.3,
 Table 7).
 
-    python recipes/run_ner.py --model_name_or_path google-bert/bert-base-cased \
+    python recipes/run_ner.py \
+      --model_name_or_path google-bert/bert-base-cased \
       --train_file my_train.txt --validation_file my_dev.txt \
       --output_dir runs/my-tagger
 
@@ -25,7 +26,8 @@ BiLSTM on hidden states of the frozen encoder, which are computed once and kept
 in --feature_cache_dir (16 GB with BERT-base) for every row, learning rate and
 restart:
 
-    python recipes/run_ner.py --model_name_or_path google-bert/bert-base-cased \
+    python recipes/run_ner.py \
+      --model_name_or_path google-bert/bert-base-cased \
       --data_dir conll2003 --feature_based last --learning_rate 1e-3 \
       --bias_correction true --do_train --do_eval --output_dir runs/features
 

@@ -3,16 +3,21 @@
 # dependencies = ["bert-repro"]
 # ///
 r"""Fine-tunes a model that answers questions about passages: SQuAD v1.1 and v2.0
-(paper 4.2 and 4.3, Tables 2 and 3), or your own questions in their format.
+(paper 4.2 and 4.3, Tables 2 and 3), or your own questions.
+
+    python recipes/run_squad.py \
+      --model_name_or_path google-bert/bert-base-uncased \
+      --train_file train.csv --validation_file dev.csv --output_dir runs/faq
 
     accelerate launch recipes/run_squad.py \
       --model_name_or_path google-bert/bert-base-uncased --task_name squad \
       --do_train --do_eval --output_dir runs/squad
 
-    python recipes/run_squad.py --model_name_or_path runs/squad --task_name squad \
-      --do_predict --test_file questions.json --output_dir runs/answers
+    python recipes/run_squad.py --model_name_or_path runs/squad \
+      --test_file questions.json --output_dir runs/answers
 
-    python recipes/run_squad.py --model_name_or_path runs/seed1 --task_name squad \
+    python recipes/run_squad.py \
+      --model_name_or_path runs/seed1 --task_name squad \
       --ensemble_with runs/seed2 runs/seed3 --do_eval \
       --output_dir runs/ensemble
 

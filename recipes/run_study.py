@@ -5,7 +5,8 @@
 r"""Makes the runs behind the paper's tables: Tables 1 to 8 and Figure 5, at any
 size.
 
-    python recipes/run_study.py --table 5 --size_preset trial --corpus runs/corpus \
+    python recipes/run_study.py \
+      --table 5 --size_preset trial --corpus runs/corpus \
       --glue_dir glue --squad_dir squad --output_dir runs/study
 
     python recipes/run_study.py --table 5 6 7 8 figure5 --size_preset gpu \
@@ -16,7 +17,8 @@ once; the same command, repeated, resumes, and in several shells it shares the
 work. --emit slurm writes job arrays instead, and --engine ray uses a Ray
 cluster. Afterwards
 
-    python recipes/report.py --runs_dir runs/study/records --report_dir runs/report
+    python recipes/report.py \
+      --runs_dir runs/study/records --report_dir runs/report
 
 shows our numbers beside the paper's.
 

@@ -8,7 +8,8 @@ do.
     python recipes/score_squad.py --data_file dev-v1.1.json \
       --predictions_file predictions.json
 
-    python recipes/score_squad.py --task_name squad_v2 --data_file dev-v2.0.json \
+    python recipes/score_squad.py \
+      --task_name squad_v2 --data_file dev-v2.0.json \
       --predictions_file predictions.json --null_odds_file null_odds.json
 
 Scores are fractions; the official scripts print them times 100. The texts are

@@ -5,7 +5,8 @@
 r"""Trains a WordPiece vocabulary (paper 3: "WordPiece embeddings with a 30,000
 token vocabulary").
 
-    python recipes/train_tokenizer.py --input_files corpus/ --vocab_size 30522 \
+    python recipes/train_tokenizer.py \
+      --input_files corpus/ --vocab_size 30522 \
       --output_dir runs/tokenizer
 
 Input: .txt with a blank line between documents, .jsonl (also .gz, .xz),

@@ -162,7 +162,7 @@ def test_every_recipe_can_be_run_and_explains_itself(name: str, capsys: pytest.C
     module, function = RECIPES[name].function.split(":")
     tree = ast.parse(Path(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
     assert function in {item.name for item in tree.body if isinstance(item, ast.FunctionDef)}
-    assert max(map(len, help_text(name).splitlines())) <= 79
+    assert max(len(line) for typed in (name, None) for line in help_text(name, typed).splitlines()) <= 79
     assert len(RECIPES[name].summary) <= 54, "bert-repro --help is 80 columns wide"
 
 
@@ -197,13 +197,30 @@ def test_files_alone_say_what_to_do_and_short_names_reach_the_recipe(monkeypatch
     ]
 
 
+@pytest.mark.parametrize(
+    ("typed", "advice"),
+    [
+        ("run-gleu", "did you mean run_glue?"),
+        ("ner", "did you mean tag?"),
+        ("card", "did you mean make_card?"),
+        ("fine-tune", "did you mean classify, tag, answer or choose?"),
+        ("nonsense", "bert-repro --help lists them"),
+    ],
+)
+def test_a_recipe_that_is_none_gets_a_suggestion(monkeypatch, capsys, typed, advice):
+    assert console(monkeypatch, typed) == 2
+    assert capsys.readouterr().err == f"error: there is no recipe {typed!r}; {advice}\n"
+
+
 def test_examples_of_help_are_calls_as_the_user_makes_them(monkeypatch, capsys):
     assert console(monkeypatch, "run_squad", "--help") == 0
     installed = capsys.readouterr().out
+    assert console(monkeypatch, "answer", "--help") == 0
+    assert capsys.readouterr().out.startswith("usage: bert-repro answer [flags]")
     with pytest.raises(SystemExit):
         cli.main("run_squad", ["--help"])
     script = capsys.readouterr().out
-    assert "\n    bert-repro run_squad --model_name_or_path runs/squad --task_name squad \\\n" in installed
+    assert "\n    bert-repro run_squad --model_name_or_path runs/squad \\\n" in installed
     assert "\n    python recipes/run_squad.py --model_name_or_path runs/squad" in script
     assert "accelerate launch -m bert_repro run_squad" in installed
     assert "accelerate launch recipes/run_squad.py" in script
@@ -214,7 +231,7 @@ def test_help_begins_with_everyday_groups_and_fits_the_terminal(monkeypatch, cap
     for name, recipe in RECIPES.items():
         assert console(monkeypatch, name, "--help") == 0
         text = capsys.readouterr().out
-        headings = re.findall(r"^([a-z][^\n]*):$", text.split(help_text(name))[1], re.MULTILINE)
+        headings = re.findall(r"^([a-z][^\n]*):$", text.split(help_text(name, name))[1], re.MULTILINE)
         used = {item.metadata["group"] for item in dataclasses.fields(recipe.config)}
         assert headings == [
             *(title.lower() for group, title in configs.GROUPS.items() if group in used),
@@ -253,7 +270,7 @@ def test_the_end_of_a_run_says_where_everything_is_and_what_to_type_next(monkeyp
 
 def commands(name: str) -> list[list[str]]:
     """The calls of recipes in a help text, as lists of words."""
-    text = re.sub(r"\\\n\s*", " ", help_text(name))
+    text = re.sub(r"\\\n\s*", " ", help_text(name, name))
     calls = re.findall(r"^    (?:accelerate launch -m bert_repro|bert-repro) (.+)$", text, re.MULTILINE)
     return [shlex.split(call, comments=True) for call in calls if " ... " not in call]
 

@@ -4,7 +4,6 @@
 same code.
 """
 
-import difflib
 import importlib.metadata
 import logging
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bert_repro.cli.arguments import parse
+from bert_repro.cli.suggestions import meant_recipe
 from bert_repro.configs import FinetuningConfig
 from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested, UserError, outcome
 from bert_repro.recipes import RECIPES, SHORT_NAMES, help_text
@@ -24,21 +24,23 @@ __all__ = ["console", "main", "parse"]
 logger = logging.getLogger("bert_repro")
 
 
-def main(name: str | None = None, argv: Sequence[str] | None = None, *, script: bool = True) -> NoReturn:
+def main(name: str | None = None, argv: Sequence[str] | None = None, *, typed: str | None = None) -> NoReturn:
     """Runs a recipe and ends the process with the exit code of the contract.
 
     Args:
         name: a key of `RECIPES`; default: the name of the script, for `accelerate launch --tpu recipes/NAME.py`, which
             calls this function of the script in each process.
         argv: arguments; default: those of the process.
-        script: whether a script of `recipes/` was called; the examples of `--help` are then written as such calls.
+        typed: what `bert-repro` was asked for, the recipe's name or a short one, which `--help` then writes; default:
+            a script of `recipes/` was called, and help and closing lines are written as such calls.
     """
-    name = name or Path(sys.argv[0]).stem
+    name, script = name or Path(sys.argv[0]).stem, typed is None
+    prog = f"recipes/{name}.py" if typed is None else f"bert-repro {typed}"
     with stop_on_signals():
         _log_on_main_process()
         try:
             recipe, arguments = RECIPES[name], sys.argv[1:] if argv is None else argv
-            config = parse(recipe.config, arguments, prog=name, description=help_text(name, as_script=script))
+            config = parse(recipe.config, arguments, prog=prog, description=help_text(name, typed))
             result = recipe.run(config)
             for line in closing_lines(name, config, result, as_script=script):
                 logger.info("%s", line)
@@ -52,18 +54,18 @@ def main(name: str | None = None, argv: Sequence[str] | None = None, *, script: 
 def console() -> NoReturn:
     """Runs `bert-repro RECIPE [flags]`."""
     asked, *arguments = sys.argv[1:] or ["--help"]
-    asked = SHORT_NAMES.get(asked.replace("-", "_"), asked.replace("-", "_") if asked[:1] != "-" else asked)
-    if asked in RECIPES:
-        main(asked, arguments, script=False)
-    if asked in ("-h", "--help"):
+    typed = asked if asked.startswith("-") else asked.replace("-", "_")
+    if typed in SHORT_NAMES or typed in RECIPES:
+        main(SHORT_NAMES.get(typed, typed), arguments, typed=typed)
+    if typed in ("-h", "--help", "help"):
         sys.stdout.write(_list_of_recipes())
         sys.exit(0)
-    if asked == "--version":
+    if typed in ("-V", "--version", "version"):
         sys.stdout.write(f"bert-repro {importlib.metadata.version('bert-repro')}\n")
         sys.exit(0)
-    close = difflib.get_close_matches(asked, [*RECIPES, *SHORT_NAMES], n=1, cutoff=0.4)
-    meant = f"did you mean {close[0]}?" if close else "bert-repro --help lists them"
-    sys.stderr.write(f"error: there is no recipe {sys.argv[1][:60]!r}; {meant}\n")
+    meant = meant_recipe(typed, [*RECIPES, *SHORT_NAMES])
+    advice = f"did you mean {meant}?" if meant else "bert-repro --help lists them"
+    sys.stderr.write(f"error: there is no recipe {asked[:60]!r}; {advice}\n")
     sys.exit(2)
 
 

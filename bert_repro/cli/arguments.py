@@ -58,7 +58,7 @@ def _parser(config_class: type[configs.Config], prog: str, description: str | No
         add_help=False,
     )
     hints = typing.get_type_hints(config_class)
-    items = _own_settings_first(config_class)
+    items = _in_help_order(config_class)
     for group in (name for name in configs.GROUPS if any(item.metadata["group"] == name for item in items)):
         section = parser.add_argument_group(heading(group))
         for item in items:
@@ -74,10 +74,10 @@ def _parser(config_class: type[configs.Config], prog: str, description: str | No
     return parser
 
 
-def _own_settings_first(config_class: type[configs.Config]) -> list["dataclasses.Field[Any]"]:
-    """Returns the settings of a configuration, those of its own class before those that all runs share."""
+def _in_help_order(config_class: type[configs.Config]) -> list["dataclasses.Field[Any]"]:
+    """Returns the settings of a configuration: what is required, its own class's, those that all runs share."""
     places = {name: place for place, base in reversed([*enumerate(config_class.__mro__)]) for name in vars(base)}
-    return sorted(dataclasses.fields(config_class), key=lambda item: places[item.name])
+    return sorted(dataclasses.fields(config_class), key=lambda item: (not item.metadata["required"], places[item.name]))
 
 
 def read_yaml(path: Path, config_class: type[configs.Config]) -> dict[str, Any]:

@@ -219,7 +219,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         for name in ("early_stopping_patience", "load_best_model_at_end"):
             require(
                 not getattr(self, name) or (self.do_train and self.do_eval and self.eval_steps is not None),
-                f"--{name} needs --do_train, --do_eval and --eval_steps: evaluations on dev decide",
+                f"--{name} needs {self._missing_for_best()}: evaluations on dev decide",
             )
         require(
             self.freeze_layers is None or (self.do_train and self.peft is None),
@@ -231,6 +231,11 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         )
         if self.sweeps:
             self._validate_sweep()
+
+    def _missing_for_best(self) -> str:
+        """What an evaluation on dev during training lacks, as flags."""
+        flags = ("do_train", "do_eval", "eval_steps")
+        return " and ".join(f"--{name}" for name in flags if not getattr(self, name))
 
     def _validate_sweep(self) -> None:
         require(self.do_train and self.do_eval, "a sweep and restarts need --do_train and --do_eval: dev chooses")
@@ -275,8 +280,8 @@ class CustomDataConfig(FinetuningConfig):
     test_file: str | None = setting(None, "File to predict; may lack labels.", source="transformers", group="data")
     validation_fraction: float | None = setting(
         None,
-        "Hold out this share of train_file as the dev set, in place of validation_file: drawn with the seed, of each "
-        "label in proportion.",
+        "Hold out this share of train_file as the dev set, in place of validation_file: drawn with the seed; of texts, "
+        "each label in proportion; of questions, complete passages.",
         unit="fraction",
         group="data",
         above=0,

@@ -173,7 +173,7 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
 
     corpus: str = setting(
         "",
-        "Prepared corpus: a folder (recipes/prepare_corpus.py), or a dataset of the Hub (recipes/push_corpus.py).",
+        "Prepared corpus: a folder that prepare_corpus made, or a dataset of the Hub (push_corpus).",
         group="data",
     )
     model_name_or_path: str | None = setting(
@@ -301,7 +301,7 @@ class AuditConfig(ExampleConfig):
 
     corpus: str = setting(
         "",
-        "Prepared corpus: a folder (recipes/prepare_corpus.py), or a dataset of the Hub (recipes/push_corpus.py).",
+        "Prepared corpus: a folder that prepare_corpus made, or a dataset of the Hub (push_corpus).",
         group="data",
         required="name a prepared corpus",
     )

@@ -201,7 +201,7 @@ class CorpusPushConfig(Config):
     """Uploads a prepared corpus to the Hub as a dataset (recipes/push_corpus.py)."""
 
     corpus: str = setting(
-        "", "Prepared corpus (recipes/prepare_corpus.py).", group="data", required="name a prepared corpus"
+        "", "Prepared corpus: a folder that prepare_corpus made.", group="data", required="name a prepared corpus"
     )
     hub_dataset_id: str = setting(
         "",

@@ -25,14 +25,14 @@ class StudyConfig(DryRunConfig):
     )
     corpus: str = setting(
         "",
-        "Prepared corpus for all pre-training runs: a folder (recipes/prepare_corpus.py), or a dataset of the Hub.",
+        "Prepared corpus for all pre-training runs: a folder that prepare_corpus made, or a dataset of the Hub.",
         group="data",
     )
     glue_dir: str | None = setting(None, "Folder of GLUE's official files; default: the Hub.", group="data")
     squad_dir: str | None = setting(None, "Folder of SQuAD's official files; default: the Hub.", group="data")
     triviaqa_file: str | None = setting(
         None,
-        "Questions of TriviaQA as recipes/convert_triviaqa.py writes them; without: no such rows in Table 2.",
+        "Questions of TriviaQA as convert_triviaqa writes them; without: no such rows in Table 2.",
         group="data",
     )
     swag_dir: str | None = setting(None, "Folder of SWAG's official files; default: the Hub.", group="data")

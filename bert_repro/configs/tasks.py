@@ -73,7 +73,7 @@ class GlueConfig(CustomDataConfig):
 
 @dataclass(frozen=True)
 class SwagConfig(CustomDataConfig):
-    """SWAG, or custom four-choice rows in .csv, .tsv or .jsonl files (recipes/run_swag.py); batch 16 by default.
+    """SWAG, or custom rows of two or more endings in .csv, .tsv, .jsonl (recipes/run_swag.py); batch 16 by default.
 
         import bert_repro
 
@@ -87,7 +87,7 @@ class SwagConfig(CustomDataConfig):
     learning_rate: float = setting(2e-5, "Peak learning rate.", source="paper", group="training", at_least=0)
     max_seq_length: int = setting(
         128,
-        "Tokens per sequence, of which an example has four; longer ones are truncated.",
+        "Tokens per sequence, of which an example has one for each ending; longer ones are truncated.",
         unit="tokens",
         deviation="SWAG: the paper states no length, and the code was not published. Ours is GLUE's; how many "
         "examples it cuts is in results.json (`truncated`).",

@@ -59,7 +59,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / MANIFEST
     if not path.is_file():
-        raise UserError(f"{folder}: not a prepared corpus ({MANIFEST} is missing); run recipes/prepare_corpus.py first")
+        raise UserError(f"{folder}: not a prepared corpus ({MANIFEST} is missing); run prepare_corpus first")
     manifest = read_json(path)
     if not isinstance(manifest, dict) or not {"format_version", "files", "parts", "counts"} <= set(manifest):
         raise UserError(f"{path}: is damaged or not the manifest of a corpus; prepare the corpus again")

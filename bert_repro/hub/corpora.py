@@ -47,7 +47,7 @@ def corpus_folder(name: str | Path) -> Path:
         reason = " ".join(str(error).split()[:40])
         raise UserError(
             f"--corpus {name}: no such folder, and no dataset of the Hub within reach ({reason}); run "
-            "recipes/prepare_corpus.py first, or name a dataset that push_corpus made"
+            "prepare_corpus first, or name a dataset that push_corpus made"
         ) from error
 
 

@@ -246,13 +246,13 @@ class HealthChecks:
                 "pairs",
                 f"{not_next_share:.1%} of the pairs are NotNext, {low:.0%} to {high:.0%} are expected with "
                 f"nsp_sampling={self.config.nsp_sampling}: documents may be very short; run "
-                "recipes/audit_pretraining_data.py",
+                "audit_pretraining_data",
             )
         if unknown_share > _UNKNOWN_SHARE:
             self._warn(
                 "unknown",
                 f"{unknown_share:.1%} of the tokens are [UNK]: the vocabulary does not fit the text (language, case, "
-                "alphabet); train one on it with recipes/train_tokenizer.py",
+                "alphabet); train one on it with train_tokenizer",
             )
 
     def check_row(self, row: Mapping[str, float]) -> None:

@@ -56,18 +56,20 @@ class Recipe:
         return getattr(importlib.import_module(module), function)
 
 
-def help_text(name: str, *, as_script: bool = False) -> str:
+def help_text(name: str, typed: str | None) -> str:
     """Returns the help text of a recipe: a summary, examples, what to expect, costs.
 
     Args:
         name: a key of `RECIPES`.
-        as_script: write the examples as calls of the scripts in `recipes/` instead of `bert-repro`.
+        typed: the name under which `bert-repro` was asked for it, which the examples then use; None: they are written
+            as calls of the scripts in `recipes/`.
     """
     text = (resources.files(__name__) / f"{name}.txt").read_text(encoding="utf-8")
-    if as_script:
+    if typed is None:
         text = re.sub(r"(?<=accelerate launch )-m bert_repro (\w+)", r"recipes/\1.py", text)
         text = re.sub(r"^( +)bert-repro (\w+)", r"\1python recipes/\2.py", text, flags=re.MULTILINE)
-    return text
+        return re.sub(r"^(?=.{80})( +)(.+?) (--.+)", r"\1\2 \\\n\1  \3", text, flags=re.MULTILINE)
+    return re.sub(rf"^( +)bert-repro {name}\b", rf"\1bert-repro {typed}", text, flags=re.MULTILINE)
 
 
 RECIPES = {

@@ -217,7 +217,7 @@ def _commands(chosen: Mapping[LeaderboardFile, GlueRun | None]) -> dict[str, str
         if run is None:
             model = mnli if file.task is glue_tasks.AX else f"{file.task.name.upper()}_RUN"
             commands[file.name] = (
-                f"recipes/run_glue.py --task_name {file.task.name} --model_name_or_path {model} --do_predict"
+                f"bert-repro run_glue --task_name {file.task.name} --model_name_or_path {model} --do_predict"
             )
     return commands
 
