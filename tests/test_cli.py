@@ -200,7 +200,6 @@ def test_files_alone_say_what_to_do_and_short_names_reach_the_recipe(monkeypatch
 @pytest.mark.parametrize(
     ("typed", "advice"),
     [
-        ("run-gleu", "did you mean run_glue?"),
         ("ner", "did you mean tag?"),
         ("card", "did you mean make_card?"),
         ("fine-tune", "did you mean classify, tag, answer or choose?"),

@@ -133,7 +133,10 @@ def closing_lines(recipe: str, config: Any, result: Any, *, as_script: bool) -> 
     scores = _scores(result) if isinstance(result, Mapping) else ""
     folder = getattr(config, "output_dir", "")
     names = ("prepare_corpus", "audit_pretraining_data", "run_pretraining", "run_glue", "predict", "push_to_hub")
-    calls = {name: f"python recipes/{name}.py" if as_script else f"bert-repro {name}" for name in names}
+    friendly = {name: short for short, name in SHORT_NAMES.items()}
+    calls = {
+        name: f"python recipes/{name}.py" if as_script else f"bert-repro {friendly.get(name, name)}" for name in names
+    }
     filled = [line.format(folder=folder, name=Path(folder).name, **calls) for line in lines]
     return [scores, *filled] if scores and filled else filled
 

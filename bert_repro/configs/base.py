@@ -192,7 +192,7 @@ def require_checkpoints(config: Config) -> None:
         for name in value if isinstance(value, tuple) else (value,):
             if not name or Path(name).is_file():
                 continue
-            if not Path(name).is_dir() and _looks_like_a_folder(name):
+            if not Path(name).is_dir() and looks_like_a_folder(name):
                 raise UserError(
                     f"--{item.name} {name}: no such folder; name the output folder of a finished run, or an id of the "
                     "Hub such as google-bert/bert-base-uncased"
@@ -228,7 +228,8 @@ def require_places(config: Config) -> None:
             break
 
 
-def _looks_like_a_folder(name: str) -> bool:
+def looks_like_a_folder(name: str) -> bool:
+    """Returns whether a name is meant as a place on the disk, not as an id of the Hub."""
     first, *rest = Path(name).parts
     return (
         name.startswith((".", "~"))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from bert_repro.configs import TextConfig
+from bert_repro.configs import TextConfig, looks_like_a_folder
 from bert_repro.errors import UserError
 from bert_repro.utils.digests import known_digests
 from bert_repro.utils.readers import decode_line, half_surrogate, listed, parse_json
@@ -189,7 +189,7 @@ def _resolve(name: str) -> list[Source]:
         if not files:
             raise UserError(f"no file matches the pattern {name!r}")
         return [_file_source(file) for file in files]
-    if name.endswith(SUFFIXES) or not HUB_ID.fullmatch(name):
+    if name.endswith(SUFFIXES) or looks_like_a_folder(name) or not HUB_ID.fullmatch(name):
         raise UserError(f"input file {name} does not exist; check the path")
     return [_hub_source(name)]
 

@@ -49,6 +49,7 @@ _NAMES = {
     "nsp_accuracy": "NSP accuracy",
 }
 """Field of the results -> what the card calls it, where that is not the name with spaces."""
+_ERRORS_OF_NUMBERS = ("mean_absolute_error", "root_mean_squared_error")
 _UNREMARKABLE = {"sequences_per_example": 1, "compiled_graphs": 0, "dropped": 0, "processes": 1}
 """Fields that the card leaves out at this value."""
 _MOST_LABELS, _MOST_CELLS, _MOST_CONFUSIONS = 30, 10, 5
@@ -90,7 +91,7 @@ def score_details(results: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         `split`; `kind`, `columns`, `rows` and `left_out` of the scores of each label (or entity, or question word), the
         most frequent first; `labels` and `matrix` where a confusion matrix fits a page, else the most frequent
-        `confusions`; `calibration_error`.
+        `confusions`; `calibration_error`; `errors`: of numbers, by name.
     """
     split, found = scored_details(results)
     details: dict[str, Any] = {"split": split, "calibration_error": found.get("calibration_error")} if found else {}
@@ -98,7 +99,10 @@ def score_details(results: Mapping[str, Any]) -> dict[str, Any]:
         columns = list(next(iter(found[kind].values())))
         rows = sorted(found[kind].items(), key=lambda item: -item[1][columns[-1]])
         shown = [(name, [scores[column] for column in columns]) for name, scores in rows[:_MOST_LABELS]]
-        details |= {"kind": SCORES_OF[kind], "columns": columns, "rows": shown, "left_out": len(rows) - len(shown)}
+        names = [{"rows": "rows of it", "f1": "F1"}.get(column, column.replace("_", " ")) for column in columns]
+        details |= {"kind": SCORES_OF[kind], "columns": names, "rows": shown, "left_out": len(rows) - len(shown)}
+    if "numbers" in found:
+        details["errors"] = {name.replace("_", " "): found[name] for name in _ERRORS_OF_NUMBERS}
     if (matrix := found.get("confusion_matrix")) and "per_label" in found:
         names = list(found["per_label"])
         if len(names) <= _MOST_CELLS:

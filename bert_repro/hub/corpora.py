@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from bert_repro.configs import CorpusPushConfig
+from bert_repro.configs import CorpusPushConfig, looks_like_a_folder
 from bert_repro.corpus.prepared_corpus import MANIFEST, PreparedCorpus, manifest_digest
 from bert_repro.errors import UserError
 from bert_repro.hub.metadata import license_error
@@ -36,7 +36,7 @@ def corpus_folder(name: str | Path) -> Path:
     Raises:
         UserError: there is neither.
     """
-    if Path(name).exists() or not _HUB_ID.fullmatch(str(name)):
+    if Path(name).exists() or not _HUB_ID.fullmatch(str(name)) or looks_like_a_folder(str(name)):
         return Path(name)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HTTPError

@@ -74,7 +74,10 @@ def _panels(rows: Sequence[LogRow], results: Mapping[str, Any]) -> list[tuple[st
             (f"{title} loss (nats)", [(f"{name}_loss", "training", False), (f"eval_{name}_loss", "held out", True)])
             for name, title in terms
         ]
-    panels: list[tuple[str, Curves]] = [("loss (nats)", [("loss", "training", False), ("eval_loss", "held out", True)])]
+    unit = "squared error" if results.get("primary_metric") == "pearson" else "nats"
+    panels: list[tuple[str, Curves]] = [
+        (f"loss ({unit})", [("loss", "training", False), ("eval_loss", "held out", True)])
+    ]
     if metrics := _dev_metrics(fields, results):
         panels.append(("score on dev", [(f"eval_{name}", _metric(name), True) for name in metrics]))
     return panels
@@ -90,7 +93,8 @@ def _last_score(rows: Sequence[LogRow], results: Mapping[str, Any]) -> list[LogR
 
 
 def _metric(name: str) -> str:
-    return name.replace("_", " ").replace("f1", "F1")
+    words = {"pearson": "Pearson correlation", "spearmanr": "Spearman correlation"}
+    return words.get(name, name.replace("_", " ").replace("f1", "F1"))
 
 
 def _dev_metrics(fields: set[str], results: Mapping[str, Any]) -> list[str]:
@@ -169,7 +173,7 @@ def _mark_published(axes: Sequence["Axes"], results: Mapping[str, Any]) -> None:
 
 
 def plot_scores(path: Path, results: Mapping[str, Any]) -> bool:
-    """Draws scores of each label, confusions and calibration of the first scored split that has such details.
+    """Draws scores of each label, confusions and calibration, or numbers against labels, of the first scored split.
 
     Returns:
         Whether there was something to draw; if not, there is no picture.
@@ -207,6 +211,8 @@ def _drawings(details: Mapping[str, Any]) -> list[tuple[Any, float]]:
         drawings.append((_draw_confusions, 2.0 + 0.3 * min(len(matrix), _MOST_NAMED_CELLS)))
     if details.get("calibration_bins"):
         drawings.append((_draw_calibration, 4.0))
+    if details.get("numbers"):
+        drawings += [(_draw_numbers, 5.0), (_draw_distances, 5.0)]
     return drawings
 
 
@@ -268,6 +274,28 @@ def _draw_calibration(axis: "Axes", details: Mapping[str, Any]) -> None:
     axis.set_title(f"calibration error {details['calibration_error']:.3f}", fontsize=10)
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8, loc="upper left")
+
+
+def _draw_numbers(axis: "Axes", details: Mapping[str, Any]) -> None:
+    labels, predictions = zip(*details["numbers"], strict=True)
+    ends = [min(*labels, *predictions), max(*labels, *predictions)]
+    axis.plot(ends, ends, color="tab:gray", linestyle="--", linewidth=1, label="equal")
+    axis.scatter(labels, predictions, s=14, color="tab:blue", alpha=0.4, linewidths=0, label="rows")
+    axis.set_xlabel("label")
+    axis.set_ylabel("prediction")
+    axis.set_title(f"mean absolute error {details['mean_absolute_error']:.3g}", fontsize=10)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8, loc="upper left")
+
+
+def _draw_distances(axis: "Axes", details: Mapping[str, Any]) -> None:
+    distances = [prediction - label for label, prediction in details["numbers"]]
+    axis.hist(distances, bins=30, color="tab:blue", alpha=0.6)
+    axis.axvline(0, color="tab:gray", linestyle="--", linewidth=1)
+    axis.set_xlabel("prediction less label")
+    axis.set_ylabel("rows")
+    axis.set_title(f"root mean squared error {details['root_mean_squared_error']:.3g}", fontsize=10)
+    axis.grid(alpha=0.3)
 
 
 def _short(name: str) -> str:

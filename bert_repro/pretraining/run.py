@@ -1,5 +1,6 @@
 """Pre-trains a BERT with its MLM and NSP heads on a prepared corpus and publishes it (paper 3.1, A.2)."""
 
+import itertools
 import logging
 import shutil
 import sys
@@ -37,6 +38,8 @@ from bert_repro.utils.randomness import torch_seed
 logger = logging.getLogger("bert_repro")
 
 PAPER_BATCH, PAPER_LENGTH = 256, 512
+_DOCUMENTS_LOOKED_AT = 20
+_EXAMPLE_TOKENS = (8, 24)
 
 
 def run_pretraining(config: PretrainingConfig) -> RunResults:
@@ -78,7 +81,7 @@ def _pretrain(
     source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
     on_xla = accelerator.device.type == "xla"
     evaluation = HeldOutEvaluation(config, phases[-1], corpus, heldout, tokenizer, static_shapes=on_xla)
-    data = _data_description(corpus, len(training), len(heldout))
+    data = _data_description(corpus, training, len(heldout), tokenizer)
     uploads = _uploads(config, begun, model, data)
     trainer = _trainer(config, accelerator, model, source, evaluation, tokenizer, uploads)
     trainer.train()
@@ -238,8 +241,12 @@ def _dry_run(
     return {}
 
 
-def _data_description(corpus: PreparedCorpus, documents: int, heldout: int) -> dict[str, Any]:
-    manifest = corpus.manifest
+def _data_description(
+    corpus: PreparedCorpus, training: npt.NDArray[np.int64], heldout: int, tokenizer: Any
+) -> dict[str, Any]:
+    manifest, example = corpus.manifest, _masked_example(corpus, training, tokenizer)
+    if example:
+        logger.info("the card shows a sentence of the training text; make_card --example writes it with another")
     return {
         "sources": [Path(source[0]).name for source in manifest["settings"]["sources"]],
         "counts": manifest["counts"],
@@ -247,9 +254,29 @@ def _data_description(corpus: PreparedCorpus, documents: int, heldout: int) -> d
         "tokenizer_fingerprint": manifest["tokenizer_fingerprint"],
         "sentence_splitter": f"{manifest['settings']['sentence_splitter']} "
         f"{manifest['settings']['sentence_splitter_version']}",
-        "training_documents": documents,
+        "training_documents": len(training),
         "heldout_documents": heldout,
+        **({"example": example} if example else {}),
     }
+
+
+def _masked_example(corpus: PreparedCorpus, training: npt.NDArray[np.int64], tokenizer: Any) -> dict[str, str] | None:
+    """Returns a short sentence of the training documents with its last long word masked, for the model's card."""
+    for document in training[:_DOCUMENTS_LOOKED_AT].tolist():
+        first, last = corpus.document_sentences[document : document + 2].tolist()
+        bounds = corpus.sentence_starts[first : last + 1].tolist()
+        for start, end in itertools.pairwise(bounds):
+            if not _EXAMPLE_TOKENS[0] <= end - start <= _EXAMPLE_TOKENS[1]:
+                continue
+            ids = corpus.gather([start], [end - start]).tolist()
+            pieces = [*tokenizer.convert_ids_to_tokens(ids), ""]
+            if not all(piece.isalnum() or piece in ".,;:!?'" for piece in pieces[:-2]):
+                continue
+            words = [place for place in range(3, len(ids)) if len(pieces[place]) > 3 and pieces[place].isalpha()]
+            if words:
+                ids[words[-1]] = tokenizer.mask_token_id
+                return {"text": tokenizer.decode(ids, clean_up_tokenization_spaces=True)}
+    return None
 
 
 def _measure(evaluation: HeldOutEvaluation, model: Any, accelerator: Any, breakdown: MlmBreakdown) -> dict[str, Any]:

@@ -17,7 +17,9 @@ from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Pre
 from bert_repro.tasks.encoding import encoded_texts
 from bert_repro.tasks.predictions import (
     calibration_details,
+    furthest_off,
     label_details,
+    number_details,
     read_prediction_rows,
     require_first_rows,
     surest_errors,
@@ -111,10 +113,10 @@ class ClassificationTask(Task):
         return {"accuracy": [int(row["prediction"] == name) for row, name in zip(rows, expected, strict=True)]}
 
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
-        """See `Task.score_details`; of labels, not of numbers."""
-        if self.number_range is not None:
-            return {}
+        """See `Task.score_details`."""
         predicted, expected = predictions["prediction"], np.asarray(dataset["label"][:])
+        if self.number_range is not None:
+            return number_details(predicted, expected)
         details = label_details(predicted, expected, self.label_names)
         sure = predictions["probabilities"].max(axis=1)
         return details | calibration_details(sure, predicted == expected)
@@ -125,7 +127,8 @@ class ClassificationTask(Task):
         """Writes `predictions.SPLIT.tsv` and, of a labelled split, `predictions.SPLIT.errors.jsonl`.
 
         The first has the columns index, prediction (a label's name, or a number), label (where known), the probability
-        of each label, and the texts; the second the hundred errors that the model was surest of.
+        of each label, and the texts; the second the hundred errors that the model was surest of, or of numbers the
+        hundred that are furthest off.
         """
         path = Path(directory) / f"predictions.{split}.tsv"
         columns: dict[str, Sequence[object]] = {
@@ -138,10 +141,11 @@ class ClassificationTask(Task):
             columns[f"probability_{name}"] = [f"{share:.6f}" for share in predictions["probabilities"][:, number]]
         columns |= {name: dataset[name][:] for name in self.text_columns}
         write_prediction_rows(path, columns)
-        if not self.is_labelled(dataset) or self.number_range is not None:
+        if not self.is_labelled(dataset):
             return [path]
-        errors = path.with_suffix(".errors.jsonl")
-        write_json_lines(errors, surest_errors(self.records(dataset, predictions)))
+        errors, records = path.with_suffix(".errors.jsonl"), self.records(dataset, predictions)
+        worst = surest_errors(records) if self.number_range is None else furthest_off(records)
+        write_json_lines(errors, worst)
         return [path, errors]
 
     def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:

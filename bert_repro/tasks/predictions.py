@@ -22,6 +22,8 @@ from bert_repro.utils.tables import read_table
 MOST_LABELS = 50
 """A confusion matrix of more labels is left out."""
 ERRORS = 100
+MOST_NUMBERS = 500
+"""Pairs of label and predicted number that results.json keeps for the plot."""
 CALIBRATION_BINS = 15
 
 Float64Array = npt.NDArray[np.float64]
@@ -168,6 +170,32 @@ def surest_errors(
 ) -> list[Mapping[str, Any]]:
     """Returns the records that are wrong, at most `ERRORS`, the highest `probability` first."""
     return heapq.nlargest(ERRORS, filter(is_wrong, records), key=lambda record: float(record["probability"]))
+
+
+def furthest_off(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns the records whose predicted number is furthest from the label, at most `ERRORS`, the furthest first."""
+    return heapq.nlargest(ERRORS, records, key=lambda record: abs(float(record["prediction"]) - float(record["label"])))
+
+
+def number_details(predictions: npt.NDArray[Any], references: npt.NDArray[Any]) -> dict[str, Any]:
+    """Computes how far predicted numbers are from the labels.
+
+    Args:
+        predictions: numbers, (N,).
+        references: numbers, (N,).
+
+    Returns:
+        `mean_absolute_error` and `root_mean_squared_error`, in the unit of the labels, and `numbers`: pairs of label
+        and prediction to draw, evenly spaced over the rows where there are more than `MOST_NUMBERS`.
+    """
+    distances = np.abs(predictions - references)
+    rows = np.linspace(0, len(references) - 1, min(len(references), MOST_NUMBERS)).astype(np.int64)
+    pairs = np.stack([references[rows], predictions[rows]], axis=1)
+    return {
+        "mean_absolute_error": float(distances.mean()),
+        "root_mean_squared_error": float(np.sqrt(np.square(distances).mean())),
+        "numbers": [[float(f"{number:.5g}") for number in pair] for pair in pairs.tolist()],
+    }
 
 
 def entity_details(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, Any]:

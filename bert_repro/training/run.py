@@ -8,7 +8,7 @@ import shutil
 import time
 import typing
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 
 from bert_repro.configs import RunConfig
-from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpoint, remove
 from bert_repro.hub.plots import plot_scores, plot_training
 from bert_repro.hub.push import prepare_repository, push_folder
@@ -81,8 +81,14 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        end_trackers(self.accelerator)
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            if isinstance(error, StopRequested) and is_main_process():
+                with suppress(UserError):  # it was stopped before there was one
+                    found = checkpoint.find(self.output_dir, "latest")
+                    logger.info("checkpoint: %s; resume: the same command with --resume_from_checkpoint latest", found)
+        finally:
+            end_trackers(self.accelerator)
 
     def clear(self) -> None:
         """Makes the folder this run's: the products of an earlier run are removed, where they may be. Starts trackers.

@@ -161,7 +161,7 @@ class Trainer:
                 self.save(upload=not stop)
             if stop:
                 self.writer.finish()
-                logger.info("stopped after step %d; resume with --resume_from_checkpoint latest", self.state.step)
+                logger.info("stopped after step %d", self.state.step)
                 raise StopRequested(received[0] if received else signal.SIGTERM)
             if self.best and self.best.should_stop:
                 logger.info("stopped early at step %d: no better %s", self.state.step, self.best.metric)

@@ -41,7 +41,9 @@ def test_pretraining_learns_and_leaves_everything_the_contract_names(pretrained:
     assert steps == {"step-20", "step-40", "step-60"}
     assert list(pretrained.rglob("events.out.tfevents*"))
     assert not list(pretrained.rglob("*.pkl")) + list(pretrained.rglob("*.pt")) + list(pretrained.rglob("*.bin"))
-    assert results(pretrained)["data"]["sources"] == ["text.txt"]
+    data = results(pretrained)["data"]
+    assert data["sources"] == ["text.txt"] and data["example"]["text"].count("[MASK]") == 1
+    assert data["example"]["text"] in (pretrained / "README.md").read_text(encoding="utf-8")
     model, info = AutoModelForPreTraining.from_pretrained(pretrained, output_loading_info=True)
     assert type(model).__module__.startswith("transformers.")
     assert not info["missing_keys"] and not info["unexpected_keys"]
