@@ -349,26 +349,30 @@ def cost_estimate(
     )
     lines += [
         f"tokens    {seen:,} with padding ({as_in_paper:,} with every sequence as {PAPER_LENGTH}, as in the paper)",
-        f"passes    about {seen / training_tokens:.1f} over the {training_tokens:,} tokens of the training documents",
+        f"passes    about {seen / training_tokens:,.1f} over the {training_tokens:,} tokens of the training documents",
         f"compute   {flops:.2e} FLOPs",
         f"time      {_hours(flops, peak, devices, 0.6)} to {_hours(flops, peak, devices, 0.3)}, "
         f"at 60% to 30% of {origin}",
-        _disk(config, model_config),
+        _disk(config, model_config, training_tokens / min(phase.max_seq_length for phase in phases)),
     ]
     return "\n".join(lines)
 
 
-def _disk(config: PretrainingConfig, model_config: Any) -> str:
-    """Estimates the space for the model and the kept checkpoints: weights, and optimizer state twice as large."""
+def _disk(config: PretrainingConfig, model_config: Any, examples: float) -> str:
+    """Estimates the space for the model, two sample indexes and all checkpoints kept at a time.
+
+    A checkpoint holds the weights and the optimizer state, which is twice as large.
+    """
     hidden, length = model_config.hidden_size, model_config.max_position_embeddings
     layer = 4 * hidden**2 + 2 * hidden * model_config.intermediate_size
     weights = 4 * (model_config.num_hidden_layers * layer + (model_config.vocab_size + length) * hidden)
-    kept = config.save_total_limit if config.save_steps else 0
-    return f"disk      about {weights * (1 + 3 * kept) / 1e9:.1f} GB: the model and {kept} checkpoint(s)"
+    kept = 1 + (config.save_total_limit if config.save_steps else 0)
+    size = weights * (1 + 3 * kept) + 2 * 28 * examples
+    return f"disk      about {size / 1e9:.1f} GB: the model, {kept} checkpoint(s) and the sample index"
 
 
 def _hours(flops: float, peak: float, devices: int, share: float) -> str:
     hours = flops / (peak * devices * share) / 3600
-    return (
-        f"{hours * 60:.0f} minutes" if hours < 2 else f"{hours:.0f} hours" if hours < 72 else f"{hours / 24:.0f} days"
-    )
+    if hours < 2:
+        return f"{hours * 60:.0f} minutes"
+    return f"{hours:,.0f} hours" + (f" ({hours / 24:,.0f} days)" if hours >= 72 else "")

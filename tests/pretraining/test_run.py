@@ -188,7 +188,7 @@ def test_the_cost_estimate_of_the_papers_phases() -> None:
     text = cost_estimate(PretrainingConfig(), BertReproConfig(), PAPER_PHASES, 3_300_000_000, 790e12, 1, "a device")
     assert "42,598,400,000" in text and "131,072,000,000" in text
     assert "14 hours to 28 hours, at 60% to 30% of a device" in text
-    assert "disk      about 0.4 GB: the model and 0 checkpoint(s)" in text
+    assert "disk      about 3.2 GB: the model, 1 checkpoint(s) and the sample index" in text
     assert "2.38e+19" in text  # 29.5e9 tokens of 545 MFLOP and 13.1e9 of 588
 
 
