@@ -99,8 +99,7 @@ def score_details(results: Mapping[str, Any]) -> dict[str, Any]:
         columns = list(next(iter(found[kind].values())))
         rows = sorted(found[kind].items(), key=lambda item: -item[1][columns[-1]])
         shown = [(name, [scores[column] for column in columns]) for name, scores in rows[:_MOST_LABELS]]
-        names = [{"rows": "rows of it", "f1": "F1"}.get(column, column.replace("_", " ")) for column in columns]
-        details |= {"kind": SCORES_OF[kind], "columns": names, "rows": shown, "left_out": len(rows) - len(shown)}
+        details |= {"kind": SCORES_OF[kind], "columns": columns, "rows": shown, "left_out": len(rows) - len(shown)}
     if "numbers" in found:
         details["errors"] = {name.replace("_", " "): found[name] for name in _ERRORS_OF_NUMBERS}
     if (matrix := found.get("confusion_matrix")) and "per_label" in found:
