@@ -66,7 +66,9 @@ def test_term_ends_in_a_complete_checkpoint(world: Any, tmp_path: Path, launcher
     """All stages of a run, and other ways to end it, are in test_stopped_runs.py."""
     process = start(world, tmp_path, launcher, "--max_steps 100000 --save_steps 100000")
     errors = stop_after(process, tmp_path, step=3)
-    assert int(checkpoint.find(tmp_path, "latest").name.removeprefix("step-")) >= 3
+    written = checkpoint.find(tmp_path, "latest")
+    assert int(written.name.removeprefix("step-")) >= 3
+    assert f"checkpoint: {written}; resume: the same command with --resume_from_checkpoint latest\n" in errors
     assert launcher or (process.returncode == 143 and "Traceback" not in errors)
 
 
