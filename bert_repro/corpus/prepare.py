@@ -74,12 +74,7 @@ def prepare_corpus(config: CorpusConfig) -> dict[str, Any]:
     with writer.held(folder, config.shard):
         if not writer.is_joined(folder, settings):
             if not config.join:
-                num_parts = _write_parts(config, sources, tokenizer, folder)
-                if source_identities(sources) != settings["sources"]:
-                    raise UserError(
-                        "an input file has changed while it was prepared, so parts of two versions would be mixed; "
-                        "prepare it again with --overwrite_output_dir"
-                    )
+                num_parts = _write_parts(config, sources, tokenizer, folder, settings)
                 if config.shard:
                     return _finish_shard(folder, Shard.parse(config.shard), num_parts, settings)
             writer.join_parts(folder, tokenizer, settings)
@@ -125,9 +120,17 @@ def _finished(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> di
 
 
 def _write_parts(
-    config: CorpusConfig, sources: list[Source], tokenizer: "PreTrainedTokenizerFast", folder: Path
+    config: CorpusConfig,
+    sources: list[Source],
+    tokenizer: "PreTrainedTokenizerFast",
+    folder: Path,
+    settings: dict[str, Any],
 ) -> int:
-    """Writes the unfinished parts, or those of a shard; returns how many parts the complete input has."""
+    """Writes the unfinished parts, or those of a shard; returns how many parts the complete input has.
+
+    Raises:
+        UserError: a file of the input has changed meanwhile.
+    """
     done = writer.finished_parts(folder)
     if done:
         logger.info("Continuing %s: %d parts are finished.", folder, len(done))
@@ -142,8 +145,13 @@ def _write_parts(
                 yield part, block
 
     json = tokenizer.backend_tokenizer.to_str()
-    settings = TokenizeSettings(json, config.text_passages_only, config.sentence_splitter)
-    writer.write_parts(folder, tokenize_blocks(wanted(), settings, config.num_proc))
+    tokenizing = TokenizeSettings(json, config.text_passages_only, config.sentence_splitter)
+    writer.write_parts(folder, tokenize_blocks(wanted(), tokenizing, config.num_proc))
+    if source_identities(sources) != settings["sources"]:
+        raise UserError(
+            "an input file has changed while it was prepared, so parts of two versions would be mixed; prepare it "
+            "again with --overwrite_output_dir"
+        )
     return num_parts
 
 
