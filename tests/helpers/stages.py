@@ -174,12 +174,18 @@ def _become(output: int, environment: Mapping[str, str]) -> None:
     tqdm.std.tqdm.set_lock(threading.RLock())
 
 
-def _wait_before(stage: str, call: int, reached: int, go: int) -> None:
-    """Has the process wait before a call: for a signal, whose handler may raise, and then for the word to continue."""
+def resolved(stage: str) -> tuple[Any, str, Any]:
+    """Returns what holds a function named `module:attribute`, the last part of its name, and the function."""
     module, _, name = stage.partition(":")
     *owners, attribute = name.split(".")
     owner = functools.reduce(getattr, owners, importlib.import_module(module))
-    original, calls = getattr(owner, attribute), 0
+    return owner, attribute, getattr(owner, attribute)
+
+
+def _wait_before(stage: str, call: int, reached: int, go: int) -> None:
+    """Has the process wait before a call: for a signal, whose handler may raise, and then for the word to continue."""
+    owner, attribute, original = resolved(stage)
+    calls = 0
     is_static = isinstance(vars(owner).get(attribute), staticmethod | classmethod)
 
     @functools.wraps(original)

@@ -54,7 +54,7 @@ STAGES: dict[str, tuple[tuple[str, ...], int]] = {
         1,
     ),
     "prediction": (
-        ("bert_repro.training.training_log:plot_training", *[f"{FINETUNED}FinetuningRun._write"] * 2),
+        ("bert_repro.training.run:plot_training", *[f"{FINETUNED}FinetuningRun._write"] * 2),
         1,
     ),
     "writing the card": (("bert_repro.hub.export:make_card",), 1),
@@ -170,6 +170,12 @@ def assert_same_end(folder: Path, complete: Path) -> None:
 def resume_flags(folder: Path) -> str:
     has_checkpoint = any(step_of(path) is not None for path in (folder / "checkpoints").glob("*"))
     return "--resume_from_checkpoint latest" if has_checkpoint else "--overwrite_output_dir"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_is_a_function_that_is_there(stage: str) -> None:
+    for function in STAGES[stage][0]:
+        assert callable(stages.resolved(function)[-1]), function
 
 
 @pytest.mark.parametrize(("name", "stage", "kind"), table(("TERM", "INT", "PIPE", "KILL")))
