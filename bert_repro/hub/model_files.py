@@ -28,6 +28,8 @@ _DTYPES = ("F16", "BF16", "F32", "F64")
 _TRAINED = ("weight", "bias", "gamma", "beta")
 _MOST_LABELS = 1_000_000
 _WORDS = "embeddings.word_embeddings.weight"
+_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+"""What older versions of transformers wrote beside the weights."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -120,6 +122,8 @@ def read_model_config(folder: Path) -> BertReproConfig:
         raise UserError(f"{CONFIG} says model_type {shown(model_type)}; name a model of type bert")
     if "quantization_config" in content:
         raise UserError(f"{CONFIG} has a quantization_config; name the model before it was quantized")
+    if (places := content.get("position_embedding_type", "absolute")) != "absolute":
+        raise UserError(f"{CONFIG} says position_embedding_type {shown(places)}; only absolute positions are BERT's")
     labels = content.get("num_labels", 0)
     if not isinstance(labels, int) or labels > _MOST_LABELS:  # the library would name every one of them
         raise UserError(f"{CONFIG} says num_labels {shown(labels)}; no head has so many: {_GET_AGAIN}")
@@ -163,7 +167,12 @@ def check_shapes(config: BertReproConfig, shapes: Shapes) -> None:
             f"{CONFIG} says num_hidden_layers {shown(config.num_hidden_layers)}, and the weights hold {len(layers)}; "
             f"{_GET_AGAIN}"
         )
-    for name, wanted in (*_encoder_shapes(config), *_bilstm_shapes(config)):
+    encoder = dict(_encoder_shapes(config))
+    for name in shapes:
+        own = _now_called(name.removeprefix(prefix))
+        if name.startswith((f"{prefix}encoder.", f"{prefix}embeddings.")) and own not in {*encoder, *_BUFFERS}:
+            raise UserError(f"its weights hold {shown(name)}, which no BERT has; name a model of type bert")
+    for name, wanted in (*encoder.items(), *_bilstm_shapes(config)):
         full = name if name.startswith("bilstm.") else prefix + name
         saved = shapes.get(full, shapes.get(_first_name(full)))
         if saved is None:
@@ -226,6 +235,10 @@ def _bilstm_shapes(config: BertReproConfig) -> Iterator[tuple[str, tuple[int, ..
 def _first_name(name: str) -> str:
     """Returns what the first checkpoints call the weights of a LayerNorm."""
     return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+
+def _now_called(name: str) -> str:
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def _weight_files(folder: Path) -> list[Path]:

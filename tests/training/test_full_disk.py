@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,19 +23,51 @@ from running import TINY, recipe
 
 from bert_repro.configs import Config
 from bert_repro.recipes import RECIPES
+from bert_repro.tasks.glue.leaderboard_zip import FILES, HEADER
 from bert_repro.utils.files import UNFINISHED
 
 TRAIN = "--do_train --do_eval --train_batch_size 8 --bias_correction true --max_steps 2 --save_steps 1"
 FILE_SIZES = (30, 300, 3_000, 10_000, 30_000, 100_000, 300_000)
 DISK_PAGES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 DEFAULT = {("train_tokenizer", 3_000), ("prepare_corpus", 10_000), ("run_squad", 30_000), ("report", 3_000)}
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "tensorflow"
+PRESET = """
+description: tiny
+base: tiny
+sizes: {tiny: {num_hidden_layers: 4, hidden_size: 16, num_attention_heads: 2}}
+pretraining: {max_steps: 2, train_batch_size: 8, max_seq_length: 64, max_eval_sequences: 16, learning_rate: 1e-3}
+checkpoints: [1, 2]
+tasks:
+  {mnli: {}, qnli: {}, mrpc: {}, sst2: {}, squad: {}, conll2003: {max_steps: 1, max_seq_length: 64},
+   features: {max_steps: 1, max_seq_length: 64, bilstm_size: 8}}
+seeds: [1]
+bilstm_size: 8
+"""
 Commands = dict[str, Callable[[Path], list[object]]]
 WRITERS = (
     "train_tokenizer", "prepare_corpus", "audit_pretraining_data", "run_pretraining", "compare_curve", "run_glue",
     "run_ner", "run_squad", "run_swag", "extract_features", "score_sentences", "make_card", "report",
-    "convert_triviaqa",
+    "convert_triviaqa", "predict", "export_onnx", "convert_checkpoint", "make_glue_zip", "run_study", "quickstart",
 )  # fmt: skip
-"""Those that write, but for export_onnx, make_glue_zip, quickstart and run_study, which call the same functions."""
+
+
+def glue_runs(folder: Path) -> Path:
+    """Writes finished runs of all tasks of GLUE, with their predictions."""
+    for task in {file.task.name: file.task for file in FILES}.values():
+        if (folder / task.name).exists():
+            continue
+        (folder / task.name).mkdir(parents=True)
+        label, splits = (*task.label_names, "2.5")[0], {}
+        for file in (file for file in FILES if file.task is task):
+            name = f"predictions.{file.split}.tsv"
+            rows = "".join(f"{number}\t{label}\n" for number in range(file.rows))
+            (folder / task.name / name).write_text(f"{HEADER}\n{rows}")
+            splits[file.split] = {"rows": file.rows, "files": [name]}
+        start = str(folder / "mnli") if task.name == "ax" else "start"
+        results = {"task": task.name, "settings": {"model_name_or_path": start}, "splits": splits}
+        results |= {} if task.name == "ax" else {"train": {"steps": 1}}
+        (folder / task.name / "results.json").write_text(json.dumps(results))
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +88,11 @@ def commands(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Commands:
     asked = {"Answer": answer, "EntityPages": [{"Filename": "a.txt"}], "Question": "Which?", "QuestionId": "a"}
     (root / "qa.json").write_text(json.dumps({"Data": [asked], "Domain": "Wikipedia", "Version": 1.0}))
 
+    preset = root / "tiny.yaml"
+    preset.write_text(PRESET)
+    conll = Path(str(tasks["run_ner"].flags[-1]))
+    shutil.copy(conll / "eng.testa", conll / "eng.testb")
+
     def train(name: str) -> Callable[[Path], list[object]]:
         return lambda out: [*tasks[name].flags, TRAIN, "--model_name_or_path", start, "--output_dir", out / "run"]
 
@@ -65,7 +103,28 @@ def commands(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Commands:
             (root / "card" / "run").rename(finished)
         return ["--folder", finished, "--output_file", out / "card.md"]
 
+    def predict(out: Path) -> list[object]:
+        card(out)
+        return [
+            "--model_name_or_path",
+            root / "finished",
+            "--input_file",
+            world.text,
+            "--output_file",
+            out / "answers.csv",
+        ]
+
     return {
+        "predict": predict,
+        "export_onnx": lambda out: ["--folder", start, "--output_file", out / "model.onnx"],
+        "convert_checkpoint": lambda out: [
+            "--checkpoint", GOLDEN, "--gelu erf --do_lower_case true --output_dir", out / "run"
+        ],
+        "make_glue_zip": lambda out: ["--runs", glue_runs(root / "glue"), "--output_file", out / "glue.zip"],
+        "run_study": lambda out: [
+            "--table 7 --corpus", world.corpus, "--conll_dir", conll, "--size_preset", preset, "--output_dir", out / "run"
+        ],
+        "quickstart": lambda out: ["--output_dir", out / "run"],
         "train_tokenizer": lambda out: ["--input_files", world.text, "--vocab_size 150 --output_dir", out / "run"],
         "prepare_corpus": lambda out: [
             "--input_files", world.text, "--tokenizer", world.tokenizer, "--output_dir", out / "run"
