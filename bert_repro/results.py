@@ -4,7 +4,7 @@ The classes below are the format; docs/results.schema.json is made from them (`m
 there are kept as they are, so that a newer version's results still read.
 """
 
-import math
+import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -271,7 +271,7 @@ def _renamed(value: Any, hint: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     if not typing.is_typeddict(hint):
-        return {name: _renamed(item, arguments[1] if arguments else Any) for name, item in value.items()}
+        return {name: _renamed(item, arguments[-1] if arguments else Any) for name, item in value.items()}
     fields = typing.get_type_hints(hint, include_extras=True)
     names = {name: _RENAMED[name] if _RENAMED.get(name) in fields else name for name in value}
     current = {names[name]: item for name, item in value.items() if names[name] == name or names[name] not in value}
@@ -304,9 +304,11 @@ def _faults(value: Any, hint: Any, name: str) -> Iterator[str]:
 
 
 def _is_a(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+    return isinstance(value, kind) and (kind is not int or abs(value) < 1 << 63)
 
 
 def _fault(name: str, value: Any, wanted: str) -> str:

@@ -35,7 +35,7 @@ from bert_repro.hub.metadata import (
 )
 from bert_repro.hub.plots import plot_scores
 from bert_repro.results import read_results, with_current_names
-from bert_repro.utils.files import CARD, SCORES_PLOT, write_text
+from bert_repro.utils.files import CARD, RESULTS, SCORES_PLOT, write_text
 from bert_repro.utils.readers import shown
 from bert_repro.utils.redaction import redacted, without_machine_paths
 
@@ -194,7 +194,14 @@ def write_card(config: CardConfig) -> Path:
     if beside_run:
         plot_scores(folder / SCORES_PLOT, results)
     pictures = {picture.name for picture in folder.glob("*.png")} if beside_run else set()
-    card = make_card(results, name, pictures=pictures)
+    try:
+        card = make_card(results, name, pictures=pictures)
+    except UserError:
+        raise
+    except Exception as error:  # fields that no run writes, which fail wherever they are used
+        raise UserError(
+            f"{folder / RESULTS}: its fields make no card ({type(error).__name__}: {error}); copy the file again"
+        ) from error
     if errors := find_card_errors(card):
         raise UserError(f"the card would not be right: {errors[0]}")
     write_text(path, card)

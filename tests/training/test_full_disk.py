@@ -122,7 +122,8 @@ def commands(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Commands:
         ],
         "make_glue_zip": lambda out: ["--runs", glue_runs(root / "glue"), "--output_file", out / "glue.zip"],
         "run_study": lambda out: [
-            "--table 7 --corpus", world.corpus, "--conll_dir", conll, "--size_preset", preset, "--output_dir", out / "run"
+            "--table 7 --corpus", world.corpus, "--conll_dir", conll, "--size_preset", preset,
+            "--output_dir", out / "run",
         ],
         "quickstart": lambda out: ["--output_dir", out / "run"],
         "train_tokenizer": lambda out: ["--input_files", world.text, "--vocab_size 150 --output_dir", out / "run"],
