@@ -107,10 +107,8 @@ DAMAGE = {
     ),
     "relative positions": (config(position_embedding_type="relative_key"), "only absolute positions are BERT's"),
     "weights of another encoder": (
-        weights(
-            lambda found: {**found, "bert.encoder.layer.0.attention.self.distance_embedding.weight": torch.ones(3, 4)}
-        ),
-        "distance_embedding.weight', which no BERT has",
+        weights(lambda found: {**found, "bert.encoder.adapters.weight": torch.ones(3, 4)}),
+        "'bert.encoder.adapters.weight', which no BERT has",
     ),
     "integers as weights": (as_integers("query.weight"), "is of type 'I32', and weights are floating-point numbers"),
     "a missing LayerNorm": (without("layer.0.output.LayerNorm"), "its weights lack bert.encoder.layer.0.output.Layer"),
