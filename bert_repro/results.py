@@ -308,7 +308,7 @@ def _is_a(value: Any, kind: type) -> bool:
         return kind is bool
     if kind is float:
         return isinstance(value, int | float) and abs(value) <= sys.float_info.max
-    return isinstance(value, kind) and (kind is not int or abs(value) < 1 << 63)
+    return isinstance(value, kind) and (not isinstance(value, int) or abs(value) < 1 << 63)
 
 
 def _fault(name: str, value: Any, wanted: str) -> str:

@@ -251,8 +251,9 @@ def _weight_files(folder: Path) -> list[Path]:
                 raise UserError(f"its weights are {name}, and only safetensors are read; {fix}")
         raise UserError(f"there is no {WEIGHTS}, and only safetensors are read; name a finished model")
     names = _shards(folder)
+    present = {path.name for path in folder.iterdir() if path.is_file()}  # a name may be no possible one
     for name in names:
-        if not (folder / name).is_file():
+        if name not in present:
             raise UserError(f"{WEIGHTS_INDEX} names {shown(name)}, which is missing; {_GET_AGAIN}")
     return [folder / name for name in names]
 
