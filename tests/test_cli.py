@@ -101,6 +101,7 @@ def test_what_is_missing_or_not_finite_is_named() -> None:
         ("seed: !!python/object:os.system x", "is not valid YAML"),
         ("a: " + "[" * 5000, "is not valid YAML"),
         ("a: [", "is not valid YAML"),
+        ('output_dir: "a\\0b"', "must not hold a null character"),
         ("a line of a corpus\n" * 60_000, "is larger than 1,000,000 bytes"),
     ],
 )
@@ -112,7 +113,7 @@ def test_wrong_yaml_is_named(tmp_path: Path, text: str, message: str) -> None:
     assert message in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["runs/mrpc", "./mrpc", "/nowhere/mrpc", "a/b/c", "mrpc/"])
+@pytest.mark.parametrize("name", ["runs/mrpc", "./mrpc", "/nowhere/mrpc", "a/b/c", "mrpc/", f"./{'n' * 300}"])
 def test_a_model_that_looks_like_a_folder_and_is_none_is_refused_at_once(name: str, tmp_path: Path) -> None:
     config = GlueConfig(model_name_or_path=name, do_eval=True, output_dir=str(tmp_path / "run"))
     with pytest.raises(UserError, match=f"^--model_name_or_path {name}: no such folder; name the output folder of a "):

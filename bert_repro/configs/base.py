@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import stat
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -162,6 +163,8 @@ class Config:
         for one in values if allowed["choices"] and value not in (None, item.default) else ():
             if one not in allowed["choices"]:
                 raise UserError(f"--{name} is {shown(one)}; it must be one of: {', '.join(allowed['choices'])}")
+        if any(isinstance(one, str) and "\0" in one for one in values):
+            raise UserError(f"--{name} is {shown(value)}; it must not hold a null character")
         for number in values:
             if not isinstance(number, int | float) or isinstance(number, bool):
                 continue
@@ -190,9 +193,9 @@ def require_checkpoints(config: Config) -> None:
     for item in fields(config):
         value = getattr(config, item.name) if item.metadata["checkpoint"] else None
         for name in value if isinstance(value, tuple) else (value,):
-            if not name or Path(name).is_file():
+            if not name or os.path.isfile(name):  # unlike Path's, false for a name that is too long
                 continue
-            if not Path(name).is_dir() and looks_like_a_folder(name):
+            if not os.path.isdir(name) and looks_like_a_folder(name):
                 raise UserError(
                     f"--{item.name} {name}: no such folder; name the output folder of a finished run, or an id of the "
                     "Hub such as google-bert/bert-base-uncased"
