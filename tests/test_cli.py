@@ -146,14 +146,12 @@ def test_exit_codes_and_status(monkeypatch, tmp_path, error, code):
     assert json.loads((tmp_path / "run" / "status.json").read_text())["code"] == code
 
 
-def test_a_refused_run_leaves_the_record_of_an_earlier_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_refused_run_is_one_line_and_leaves_the_record_of_an_earlier_one(monkeypatch, tmp_path, capsys):
     (tmp_path / "results.json").write_text("{}")
     (tmp_path / "status.json").write_text('{"code": 0}')
     assert run_main(monkeypatch, tmp_path, UserError("not empty")) == 2
     assert json.loads((tmp_path / "status.json").read_text()) == {"code": 0}
-
-
-def test_user_errors_are_one_line_without_traceback(monkeypatch, tmp_path, capsys):
+    capsys.readouterr()
     run_main(monkeypatch, tmp_path / "run", UserError("the file is\nwrong"))
     assert capsys.readouterr().err == "error: the file is wrong\n"
 

@@ -91,6 +91,7 @@ def test_recipes_are_short_and_say_what_they_do():
 
 
 def test_no_path_of_one_machine_no_package_index_and_no_large_file():
+    # Put together here, so that this file does not find itself.
     machine_path = re.compile(r"(?<![\w.~])/(?:" + "|".join(("work", "root", "home")) + r")/\w")
     found, large = [], []
     for path in tracked_files():
@@ -149,13 +150,10 @@ def test_pins_name_no_local_build():
     assert list(pins()) == sorted(pins(), key=str.lower), "sort constraints.txt by name"
 
 
-def test_the_version_stands_everywhere_alike():
+def test_the_version_and_the_public_names_are_those_on_record():
     version = configuration()["project"]["version"]
     assert bert_repro.__version__ == version
     assert re.search(rf"^version: {re.escape(version)}$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
-
-
-def test_public_names_are_those_on_record():
     # A changed name breaks users' code: change the record on purpose, with a line in CHANGELOG.md.
     assert sorted(bert_repro.__all__) == PUBLIC_API.read_text("utf-8").split()
     assert all(hasattr(bert_repro, name) for name in bert_repro.__all__)

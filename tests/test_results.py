@@ -19,12 +19,9 @@ RESULTS = {
 }
 
 
-def test_what_is_written_is_what_is_read(tmp_path):
+def test_what_is_written_is_what_is_read_under_older_names_too(tmp_path):
     write_results(tmp_path, RESULTS)
     assert read_results(tmp_path) == read_results(tmp_path / "results.json") == RESULTS
-
-
-def test_names_of_older_versions_are_read_as_todays(tmp_path):
     text = json.dumps(RESULTS).replace("degenerate", "collapsed").replace('"sweep"', '"search"')
     (tmp_path / "results.json").write_text(text.replace('"configurations"', '"cells"'), "utf-8")
     assert read_results(tmp_path) == RESULTS

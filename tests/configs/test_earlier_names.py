@@ -40,12 +40,9 @@ def test_an_earlier_yaml_key_is_accepted_once(tmp_path: Path, caplog: pytest.Log
         cli.parse(PretrainingConfig, ["--config", str(file)])
 
 
-def test_stored_settings_compare_under_the_names_of_today() -> None:
+def test_stored_settings_and_runs_of_before_the_renaming_are_found_under_the_names_of_today() -> None:
     stored = {"fixed_shapes": True, "answer_text": "released", "note": "released", "seed": 1}
     assert current_names(stored) == {"static_shapes": True, "answer_text": "original", "note": "released", "seed": 1}
     assert current_names(current_names(stored)) == current_names(stored)
-
-
-def test_runs_of_a_study_made_before_the_renaming_are_found() -> None:
     runs = {run.id for run in plan_runs(["8"], SIZE_PRESETS["trial"], "corpus", str)}
     assert "pretraining-4-96-2-masks-0-0-100-981bc088" in runs

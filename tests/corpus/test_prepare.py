@@ -340,7 +340,7 @@ def test_an_empty_corpus_is_a_user_error(make_config, tmp_path):
     assert not Path(make_config().output_dir).exists()
 
 
-def test_split_follows_the_text_alone(make_config, tmp_path):
+def test_split_follows_the_text_alone_and_needs_both_sides(make_config, tmp_path):
     corpus = prepared(make_config())
     train, heldout = corpus.split(0.2)
     assert sorted([*train, *heldout]) == list(range(40)) and 2 <= len(heldout) <= 16
@@ -352,10 +352,7 @@ def test_split_follows_the_text_alone(make_config, tmp_path):
     assert set(other.document_keys[other.split(0.2)[1]].tolist()) == held_keys
     assert len(other.split(0.2)[1]) == 2 * len(heldout)
     assert len(corpus.split(1e-9)[1]) == 1
-
-
-def test_split_needs_both_sides(make_config):
-    corpus = prepared(make_config(max_documents=1))
+    corpus = prepared(make_config(max_documents=1, output_dir=str(tmp_path / "one")))
     with pytest.raises(UserError, match=r"1 document\(s\), too few to hold some out"):
         corpus.split(0.5)
     with pytest.raises(UserError, match=r"heldout_fraction=1\.5 is out of range"):

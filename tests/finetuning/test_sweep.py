@@ -127,7 +127,7 @@ def test_killed_in_the_middle_the_same_command_resumes(command, swept, tmp_path,
     assert scores(folder) == {name: complete[name] for name in scores(folder)} and len(scores(folder)) == 4
 
 
-def test_a_run_that_is_not_finite_is_counted_and_the_others_go_on(command: Any, tmp_path: Path) -> None:
+def test_a_run_that_is_not_finite_is_counted_and_without_any_other_the_sweep_says_so(command, tmp_path, capsys):
     typed = command(tmp_path, "--max_steps 4 --sweep_learning_rates 1e30 1e-2")
     assert recipe(*typed) == 0
     found = results(tmp_path)["sweep"]
@@ -140,10 +140,8 @@ def test_a_run_that_is_not_finite_is_counted_and_the_others_go_on(command: Any, 
     }  # fmt: skip
     assert json.loads((tmp_path / "sweep/lr1e+30-batch8-steps4/seed42/status.json").read_text())["code"] == 3
     assert "| 1e+30 | 8 | 4 | 1 | - | - | - | 0 | 1 |" in (tmp_path / "README.md").read_text()
-
-
-def test_without_any_finite_run_the_sweep_says_so(command, tmp_path, capsys):
-    assert recipe(*command(tmp_path, "--max_steps 4 --learning_rate 1e30 --num_restarts 2")) == 3
+    none = command(tmp_path / "none", "--max_steps 4 --learning_rate 1e30 --num_restarts 2")
+    assert recipe(*none) == 3
     assert "none of the 2 runs kept a finite loss" in capsys.readouterr().err
 
 
@@ -210,7 +208,7 @@ def outcome(seed: int, degenerate: bool = False, **scores: float) -> Outcome:
     return Outcome(varied, seed, f"{varied.name}/seed{seed}", splits or None, degenerate)
 
 
-def test_degenerate_runs_stay_in_mean_and_deviation() -> None:
+def test_degenerate_runs_stay_in_mean_and_deviation_and_splits_only_scored_are_summed_up() -> None:
     outcomes = [outcome(0, dev=0.8), outcome(1, dev=0.5, degenerate=True), outcome(2, dev=0.9), outcome(3)]
     record = sweep_results(outcomes, split="dev", metric="f1")
     (found,) = record["configurations"]
@@ -223,9 +221,6 @@ def test_degenerate_runs_stay_in_mean_and_deviation() -> None:
     assert title == "f1 on dev, 4 runs; best 0.9000: learning rate 2e-05, batch 32, 3 epochs, seed 2"
     assert row.split() == "2e-05 32 3 4 0.7333 0.2082 0.9000 2 1 0.8500 0.0707 1".split()
     assert "mean without degenerate" in head and len(head) == len(row)
-
-
-def test_a_split_that_was_only_scored_is_summed_up_too() -> None:
     record = sweep_results([outcome(0, dev=0.8, test=0.6), outcome(1, dev=0.6, test=0.8)], split="dev", metric="f1")
     assert record["best"]["seed"] == 0
     assert record["configurations"][0]["splits"]["test"]["f1"]["mean"] == pytest.approx(0.7)

@@ -80,7 +80,8 @@ class ToyTokenizer:
         return {"a": 0}
 
     def save_pretrained(self, folder: Path) -> None:
-        (folder / "vocab.txt").write_text("a\n")
+        for name, content in (("vocab.txt", "a\n"), ("tokenizer_config.json", "{}")):
+            (folder / name).write_text(content)
 
 
 class ToySource:

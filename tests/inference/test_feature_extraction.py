@@ -109,13 +109,17 @@ def test_layers_that_are_not_there(name: str) -> None:
         resolve_layers(["last_four"], 3)
 
 
-def test_texts_are_read_one_at_a_time(tmp_path: Path) -> None:
+def test_texts_are_read_one_at_a_time_and_empty_lines_between_json_lines_are_none(tmp_path: Path) -> None:
     path = tmp_path / "texts.txt"
     path.write_bytes(b"fine\nbroken \xff\n")
     texts = read_texts(path, "text")
     assert next(texts) == "fine"
     with pytest.raises(UserError, match="line 2: byte 0xff at position 7 is not UTF-8"):
         next(texts)
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n\n{"text": ""}\n  \n')
+    assert list(read_texts(tmp_path / "x.jsonl", "text")) == ["a", ""]
+    (tmp_path / "x.txt").write_text("a\n\nb\n")
+    assert list(read_texts(tmp_path / "x.txt", "text")) == ["a", "", "b"]
 
 
 def test_nothing_half_written_is_left(model: Path, tmp_path: Path, refused: Any) -> None:
@@ -141,13 +145,6 @@ def test_bad_input(model: Path, texts: Path, tmp_path: Path, refused: Any) -> No
         (half, tmp_path / "f.parquet", "line 1: field 'text' has half a surrogate pair at character 3; repair it"),
     ):
         assert message in refused(*command(model, source, target))
-
-
-def test_empty_lines_between_json_lines_are_no_texts(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n\n{"text": ""}\n  \n')
-    assert list(read_texts(tmp_path / "x.jsonl", "text")) == ["a", ""]
-    (tmp_path / "x.txt").write_text("a\n\nb\n")
-    assert list(read_texts(tmp_path / "x.txt", "text")) == ["a", "", "b"]
 
 
 def test_a_tokenizer_of_more_words_than_the_model_is_refused(world, texts, tmp_path, refused):

@@ -91,7 +91,7 @@ def test_neither_padding_nor_a_neighbour_is_read(tiny, make, name):
     assert not torch.equal(after[first], before[first])
 
 
-def test_a_sequence_is_read_forward_to_its_last_token_and_backward_to_its_first(tiny, make):
+def test_sequences_and_tokens_are_read_in_both_directions_to_their_ends(tiny, make):
     model = make("BertReproForSequenceClassification")
     batch = tiny.batch()
     states = model.bert(**batch).last_hidden_state
@@ -100,9 +100,6 @@ def test_a_sequence_is_read_forward_to_its_last_token_and_backward_to_its_first(
         read, _ = model.bilstm.lstm(row[None, :length])
         expected.append(torch.cat([read[0, -1, :SIZE], read[0, 0, SIZE:]]))
     tiny.assert_close(model(**batch).logits, model.classifier(torch.stack(expected)))
-
-
-def test_every_token_is_read_in_both_directions(tiny, make):
     model = make("BertReproForTokenClassification")
     batch = tiny.batch()
     states = model.bert(**batch).last_hidden_state

@@ -25,12 +25,17 @@ def model(tiny):
     return BertReproModel(tiny.config()).eval()
 
 
-def test_packed_positions_without_offsets_are_refused(tiny, model, packed):
+def test_packed_positions_without_offsets_and_what_this_bert_cannot_do_are_refused(tiny, model, packed):
     with pytest.raises(ValueError, match=r"position_ids restart.*give cu_seq_lens_q"):
         model(packed["input_ids"], position_ids=packed["position_ids"])
     with pytest.raises(ValueError, match="position_ids restart"):
         mask = torch.ones_like(packed["input_ids"])
         model(packed["input_ids"], attention_mask=mask, position_ids=packed["position_ids"])
+    ids = torch.ones((1, 3), dtype=torch.long)
+    with pytest.raises(ValueError, match="past_key_values is not supported"):
+        model(ids, past_key_values=transformers.DynamicCache())
+    with pytest.raises(ValueError, match="encoder_hidden_states is not supported"):
+        model(ids, encoder_hidden_states=torch.zeros((1, 3, 32)))
 
 
 def test_one_left_padded_sequence_is_not_taken_for_a_packed_one(model):
@@ -68,14 +73,6 @@ def test_packed_attention_refuses_padded_input(tiny):
     model = BertReproModel(tiny.config(attn_implementation="packed_sdpa"))
     with pytest.raises(ValueError, match="packed_sdpa attends to packed input only"):
         model(**tiny.batch())
-
-
-def test_what_this_bert_cannot_do_is_refused(model):
-    ids = torch.ones((1, 3), dtype=torch.long)
-    with pytest.raises(ValueError, match="past_key_values is not supported"):
-        model(ids, past_key_values=transformers.DynamicCache())
-    with pytest.raises(ValueError, match="encoder_hidden_states is not supported"):
-        model(ids, encoder_hidden_states=torch.zeros((1, 3, 32)))
 
 
 def test_sequences_do_not_see_each_other(model, packed):

@@ -177,7 +177,7 @@ def test_a_chunk_of_documents_makes_the_examples_that_it_makes_alone():
     assert np.array_equal(chunked, np.concatenate(alone))
 
 
-def test_paper_sampling_is_half_and_b_never_comes_from_the_document_of_a():
+def test_paper_sampling_is_half_from_other_documents_drawn_uniformly():
     rows = generate(random_documents(4000, 10, 22), PairRules("paper", 125, 0.1))
     not_next = (rows["flags"] & NOT_NEXT).astype(bool)
     low, high = stats.binom.interval(0.999, len(rows), 0.5)
@@ -185,9 +185,6 @@ def test_paper_sampling_is_half_and_b_never_comes_from_the_document_of_a():
     assert (rows["document_a"][not_next] != rows["document_b"][not_next]).all()
     assert (rows["document_a"][~not_next] == rows["document_b"][~not_next]).all()
     assert not (rows["flags"] & FORCED).any()
-
-
-def test_paper_sampling_draws_the_other_document_uniformly():
     rows = generate([[20] * 400] + [[5]] * 5, PairRules("paper", 125, 0.0), ids=range(6))
     others = rows["document_b"][(rows["document_a"] == 0) & (rows["flags"] == NOT_NEXT)]
     two_documents = generate([[20] * 40, [5]], PairRules("paper", 125, 0.0))

@@ -14,16 +14,13 @@ def log(folder, rows):
     (folder / "train_log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_a_curve_is_thinned_by_means(tmp_path):
+def test_a_curve_is_thinned_by_means_of_its_own_loss(tmp_path):
     rows = [{"step": step, "loss": 9.0, "mlm_loss": float(step), "learning_rate": 0.1} for step in range(1, 1001)]
     log(tmp_path, [*rows, {"step": 500, "eval_mlm_loss": 2.0, "eval_nsp_loss": 0.5}])
     curve = loss_curve(tmp_path)
     assert len(curve["training"]["step"]) == CURVE_POINTS and curve["training"]["step"][-1] == 1000
     assert curve["training"]["mlm_loss"][0] == 3.0  # the mean of steps 1 to 5
     assert curve["heldout"] == {"step": [500], "mlm_loss": [2.0], "nsp_loss": [0.5]}
-
-
-def test_a_left_to_right_curve_is_of_its_own_loss(tmp_path):
     log(tmp_path, [{"step": 1, "loss": 4.0, "learning_rate": 0.1}, {"step": 1, "eval_lm_loss": 3.0}])
     curve = loss_curve(tmp_path)
     assert curve == {"training": {"step": [1], "lm_loss": [4.0]}, "heldout": {"step": [1], "lm_loss": [3.0]}}

@@ -172,7 +172,7 @@ bilstm_size: 8
 """
 
 
-def test_a_custom_size_preset(tmp_path: Any) -> None:
+def test_a_custom_size_preset_is_read_and_an_unknown_one_refused(tmp_path: Any) -> None:
     path = tmp_path / "preset.yaml"
     path.write_text(GOOD)
     preset = find_size_preset(str(path))
@@ -181,6 +181,8 @@ def test_a_custom_size_preset(tmp_path: Any) -> None:
         4,
         {"num_train_epochs": 1.0},
     )
+    with pytest.raises(UserError, match="--size_preset is 'huge'; choose one of: paper, gpu, trial"):
+        find_size_preset("huge")
 
 
 @pytest.mark.parametrize(
@@ -203,8 +205,3 @@ def test_a_wrong_size_preset_is_refused_in_one_line(tmp_path: Any, old: str, new
         find_size_preset(str(path))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_an_unknown_size_preset_is_refused() -> None:
-    with pytest.raises(UserError, match="--size_preset is 'huge'; choose one of: paper, gpu, trial"):
-        find_size_preset("huge")

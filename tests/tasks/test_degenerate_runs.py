@@ -36,19 +36,13 @@ def test_numbers_that_hardly_differ(spread, degenerate):
     assert get_task("stsb").is_degenerate({"prediction": 2.6 + noise}, split(label=labels)) is degenerate
 
 
-def test_one_ending_for_all():
+def test_one_ending_tag_or_answer_for_all():
     swag = get_task("swag")
     assert swag.is_degenerate({"prediction": np.array([3, 3, 3])}, split(label=[0, 1, 2]))
     assert not swag.is_degenerate({"prediction": np.array([3, 3, 2])}, split(label=[0, 1, 2]))
-
-
-def test_one_tag_for_all_words():
     task, data = get_task("conll2003"), split(words=[["a", "b"], ["c"]], tags=[[0, 1], [0]])
     assert task.is_degenerate({"prediction": [["O", "O"], ["O"]]}, data)
     assert not task.is_degenerate({"prediction": [["O", "B-PER"], ["O"]]}, data)
-
-
-def test_one_answer_or_none_for_all_questions():
     data = split(id=["a", "b"])
     same, odds = {"prediction": ["it", "it"], "null_odds": [-1.0, 3.0]}, {"prediction": ["it", "he"]}
     assert get_task("squad").is_degenerate(same, data)

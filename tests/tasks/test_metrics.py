@@ -15,6 +15,7 @@ from bert_repro.tasks.metrics import Scores
 
 def test_accuracy_and_f1_of_class_one_by_hand():
     assert metrics.accuracy([1, 0, 2, 2], [1, 1, 2, 2]) == 0.75
+    # TP 2, FP 1, FN 2, TN 1: 4 / (4 + 1 + 2); class 0 would give 2 / 5, the macro mean something between.
     assert metrics.f1([1, 1, 1, 0, 0, 0], [1, 1, 0, 1, 1, 0]) == pytest.approx(4 / 7, abs=1e-15)
     assert metrics.f1([0, 0], [0, 0]) == 0.0
     with pytest.raises(ValueError, match="0 or 1"):
@@ -38,7 +39,9 @@ def test_matthews_is_the_formula_of_two_classes_and_the_correlation_of_indicator
 
 
 def test_pearson_follows_the_formula_and_spearman_shares_tied_ranks():
+    # x - mean = -1.5 -0.5 0.5 1.5, y - mean = -2 0 -1 3: 7 / sqrt(5 * 14)
     assert metrics.pearson([1, 2, 3, 4], [1, 3, 2, 6]) == pytest.approx(7 / math.sqrt(70), abs=1e-15)
+    # Deviations of the ranks: -1.5 0 0 1.5 against -1.5 -0.5 0.5 1.5.
     assert metrics.spearman([0.1, 7, 7, 900], [1, 2, 3, 4]) == pytest.approx(4.5 / math.sqrt(4.5 * 5), abs=1e-15)
 
 
@@ -174,11 +177,13 @@ class TestLoadMetric:
         scores = metric.compute(predictions=predictions, references=references, no_answer_threshold=0.5)
         assert (scores["exact_match"], scores["no_answer_accuracy"], scores["best_f1"]) == (1.0, 1.0, 1.0)
 
-    def test_several_can_be_combined(self):
+    def test_several_can_be_combined_but_not_scores_of_different_values(self):
         both = evaluate.combine([metrics.load_metric("accuracy"), metrics.load_metric("matthews_correlation")])
         predictions, references = [1, 0, 1, 1], [1, 1, 1, 0]
         scores = both.compute(predictions=predictions, references=references)
         assert scores == metrics.compute(["accuracy", "matthews_correlation"], predictions, references)
+        with pytest.raises(ValueError, match="one kind"):
+            Scores(["accuracy", "pearson"])
 
     def test_several_processes_add_to_one_score(self, tmp_path):
         context = multiprocessing.get_context("fork")
@@ -190,7 +195,3 @@ class TestLoadMetric:
         for process in processes:
             process.join()
         assert found == {0: metrics.compute(["accuracy", "f1"], [1, 0, 1, 0], [1, 1, 1, 0]), 1: None}
-
-    def test_scores_of_different_values_are_refused(self):
-        with pytest.raises(ValueError, match="one kind"):
-            Scores(["accuracy", "pearson"])

@@ -60,15 +60,12 @@ def test_bad_rows_are_refused_with_their_number(tmp_path, row, message):
     assert message in str(raised.value)
 
 
-def test_rows_are_counted_in_lines_of_the_file(tmp_path):
+def test_rows_are_counted_in_lines_and_missing_columns_and_files_named(tmp_path):
     write(tmp_path, '0,v,1,x,"a\nb\nc",He,gold,a,b,c,d,1', '1,v,1,x,"One\nmore.",He,gold,a,b,c,d,9')
     with pytest.raises(UserError, match="line 5"):
         SWAG.load(tmp_path, ["train"])
-
-
-def test_missing_columns_and_files(tmp_path):
     with pytest.raises(UserError, match=r"train\.csv: no such file; --data_dir"):
-        SWAG.load(tmp_path, ["train"])
+        SWAG.load(tmp_path / "none", ["train"])
     with pytest.raises(UserError, match="no column 'ending3'"):
         SWAG.load(write(tmp_path, header=HEADER.replace("ending3", "other") + ",label"), ["train"])
     with pytest.raises(UserError, match="no rows; name a file with at least one"):

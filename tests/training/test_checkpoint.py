@@ -39,7 +39,7 @@ FILES = ["model.safetensors", "trainer_state/optimizer.safetensors", "trainer_st
 
 def test_layout_has_no_pickle_and_an_empty_folder_no_checkpoint(run: Path, tmp_path: Path) -> None:
     files = {str(path.relative_to(run / "checkpoints/step-4")) for path in (run / "checkpoints/step-4").rglob("*.*")}
-    assert files == {*FILES, "vocab.txt"}
+    assert files == {*FILES, "vocab.txt", "tokenizer_config.json"}
     with pytest.raises(UserError, match="no valid checkpoint"):
         checkpoint.find(tmp_path, "latest")
 

@@ -48,7 +48,7 @@ def test_five_steps_equal_the_original_update(decay: float) -> None:
     np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=0, atol=1e-8)
 
 
-def test_bias_correction_is_plain_adamw() -> None:
+def test_bias_correction_is_plain_adamw_and_makes_a_larger_first_step() -> None:
     ours, upstream = (nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2))
     options = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
     optimizers = BertAdam([ours], bias_correction=True, **options), torch.optim.AdamW([upstream], **options)
@@ -58,9 +58,6 @@ def test_bias_correction_is_plain_adamw() -> None:
             optimizer.step()
     torch.testing.assert_close(ours, upstream)
     assert (ours - torch.tensor([1.0, -2.0])).abs().max() > 5e-3
-
-
-def test_first_step_without_bias_correction_is_smaller() -> None:
     moved = {}
     for correction in (True, False):
         parameter = nn.Parameter(torch.zeros(1))
@@ -72,16 +69,13 @@ def test_first_step_without_bias_correction_is_smaller() -> None:
     assert moved[False] == pytest.approx(0.1 / np.sqrt(0.001), rel=1e-4)
 
 
-def test_groups_exempt_biases_and_layer_norms_only() -> None:
+def test_groups_exempt_biases_and_layer_norms_and_frozen_parameters() -> None:
     model = nn.ModuleDict({"embedding": nn.Embedding(4, 3), "dense": nn.Linear(3, 3), "LayerNorm": nn.LayerNorm(3)})
     model["dense"].weight.requires_grad_(True)
     decayed, kept = parameter_groups(model, 0.01)
     assert {id(p) for p in decayed["params"]} == {id(model["embedding"].weight), id(model["dense"].weight)}
     assert {id(p) for p in kept["params"]} == {id(model["dense"].bias), *map(id, model["LayerNorm"].parameters())}
     assert (decayed["weight_decay"], kept["weight_decay"]) == (0.01, 0.0)
-
-
-def test_frozen_parameters_are_left_out() -> None:
     model = nn.Linear(2, 2).requires_grad_(False)
     model.bias.requires_grad_(True)
     optimizer = build_optimizer(model, OptimizerConfig())

@@ -111,9 +111,6 @@ def test_the_zip_has_the_official_names_counts_order_and_spellings(contents: dic
     assert contents["CoLA.tsv"].decode().splitlines()[1:3] == ["0\t0", "1\t1"]
     assert contents["QNLI.tsv"].decode().splitlines()[1:3] == ["0\tentailment", "1\tnot_entailment"]
     assert contents["AX.tsv"].decode().splitlines()[1:4] == ["0\tentailment", "1\tneutral", "2\tcontradiction"]
-
-
-def test_wnli_is_its_majority_class() -> None:
     wnli = next(file for file in FILES if file.name == "WNLI.tsv")
     assert (wnli.task.label_names[0], wnli.spelt(WNLI_MAJORITY)) == (WNLI_MAJORITY, "0")
 

@@ -152,6 +152,7 @@ def test_a_passage_knows_its_pieces_characters_and_words(tokenizer):
     cut = [passage.context[a:b] for a, b in zip(passage.starts, passage.ends, strict=True)]
     assert cut == ["The", "north", "ern", "mill", "(", "1895", ")", "."]
     assert passage.words_between(2, 4) == ["northern", "mill", "(1895)."]
+    # The original code splits words at ASCII whitespace and U+202F only; its tokenizer splits here all the same.
     passage = passage_of(tokenizer, "the\u00a0mill river")
     assert list(passage.pieces) == ["the", "mill", "river"]
     assert passage.word_of.tolist() == [0, 0, 1]

@@ -253,7 +253,7 @@ def score(tmp_path, predictions, odds=None, data=None):
     return scoring.score_squad(SquadScoringConfig(task_name="squad_v2", **paths))
 
 
-def test_bad_predictions_are_one_line(tmp_path):
+def test_bad_predictions_are_one_line_and_surplus_ones_count_nothing(tmp_path, caplog):
     good = read("predictions-v2.0.json")
     some = next(iter(good))
     lacking = {name: text for name, text in good.items() if name != some}
@@ -274,10 +274,6 @@ def test_bad_predictions_are_one_line(tmp_path):
     with pytest.raises(UserError, match="have no answers to score against"):
         bare = {"context": "x", "qas": [{"id": "q", "question": "?"}]}
         score(tmp_path, {"q": "x"}, data={"data": [{"paragraphs": [bare]}]})
-
-
-def test_surplus_predictions_count_nothing(tmp_path, caplog):
-    good = read("predictions-v2.0.json")
     assert score(tmp_path, {**good, "other": "x"}) == score(tmp_path, good)
 
 

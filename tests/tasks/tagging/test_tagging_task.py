@@ -148,16 +148,13 @@ def test_every_word_is_tagged_once_in_a_window_that_fits(context):
                 assert window.end - window.start == min(room, len(document.tokens))
 
 
-def test_tiles_hold_as_many_complete_sentences_as_fit():
+def test_tiles_hold_complete_sentences_and_centred_windows_share_the_room():
     document = TokenizedDocument.of([[[9], [9]], [[9, 9]], [[9]] * 3, [[9]] * 12, [[9]]], 6, UNK)
     found = [(window.first_word, window.last_word) for window in windows(document, "tile", 6)]
     # 2 + 2 tokens, then 3; the sentence of 12 words is cut at the window's size; then the last.
     assert found == [(0, 3), (3, 6), (6, 12), (12, 18), (18, 19)]
     exact = TokenizedDocument.of([[[9]] * 2, [[9]] * 4, [[9]]], 6, UNK)
     assert [(window.first_word, window.last_word) for window in windows(exact, "tile", 6)] == [(0, 6), (6, 7)]
-
-
-def test_centred_windows_share_the_room_between_both_sides():
     document = TokenizedDocument.of([[[9]] * 2 for _ in range(6)], 6, UNK)
     found = [(window.start, window.end) for window in windows(document, "centred", 6)]
     assert found == [(0, 6), (0, 6), (2, 8), (4, 10), (6, 12), (6, 12)]
