@@ -229,10 +229,9 @@ def test_a_run_stops_early_and_publishes_its_best_weights(world, tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--early_stopping_patience 2", "--load_best_model_at_end"])
-def test_it_needs_evaluations(world, tmp_path, capsys, flag):
-    model = save_model(world, tmp_path / "model", "ForPreTraining")
-    assert recipe("run_glue", f"--task_name sst2 --do_train --do_eval --model_name_or_path {model} {flag}") == 2
-    assert "needs --do_train, --do_eval and --eval_steps" in capsys.readouterr().err
+def test_it_needs_evaluations(untrained, refused, flag):
+    run = ["--task_name sst2 --do_train --do_eval --model_name_or_path", untrained, flag]
+    assert f"{flag.split()[0]} needs --eval_steps" in refused("run_glue", *run)
 
 
 def test_frozen_layers_keep_their_weights_and_the_others_move(world, tmp_path):
