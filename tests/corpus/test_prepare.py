@@ -429,8 +429,8 @@ def test_input_written_again_at_equal_size_is_other_input(make_config, small_par
     for config in (make_config(), interrupted):
         with pytest.raises(UserError, match=r"was prepared from other input: .*raw\.jsonl has changed; choose another"):
             prepare_corpus(config)
-    write = prepare._write_parts
-    monkeypatch.setattr(prepare, "_write_parts", lambda *given: (write(*given), raw.write_text(document(1)))[0])
+    write = writer.write_part
+    monkeypatch.setattr(writer, "write_part", lambda *given: (write(*given), raw.write_text(document(1))))
     with pytest.raises(UserError, match="an input file has changed while it was prepared"):
         prepare_corpus(make_config(output_dir=str(tmp_path / "meanwhile")))
 
