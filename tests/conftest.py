@@ -7,7 +7,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # What --deterministic needs on a GPU is read at the first product there, which another test may make.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-# Tokenised splits lie in a folder of these tests' own, also of the processes that they start.
+# Tokenized splits lie in a folder of these tests' own, also of the processes that they start.
 os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="bert_repro-tests-")
 
 import random

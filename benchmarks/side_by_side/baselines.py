@@ -213,7 +213,7 @@ class _UpstreamBatches(Dataset[Any]):
 
 
 def features(examples: ExampleBatch) -> list[dict[str, Any]]:
-    """Examples as rows of a tokenised dataset."""
+    """Examples as rows of a tokenized dataset."""
     rows, start = [], 0
     for number, length in enumerate(examples.lengths.tolist()):
         first = int(examples.first_lengths[number])

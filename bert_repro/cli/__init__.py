@@ -87,7 +87,7 @@ def _list_of_recipes() -> str:
 
 
 def _report(error: BaseException) -> int:
-    """Says on stderr how the run ended and returns the exit code."""
+    """Prints to stderr how the run ended and returns the exit code."""
     code, reason = outcome(error)
     match error:
         case UserError() | NonFiniteError() | ProcessKilledError() | StopRequested():

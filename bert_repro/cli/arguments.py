@@ -60,7 +60,7 @@ def _parser(config_class: type[configs.Config], prog: str, description: str | No
     hints = typing.get_type_hints(config_class)
     items = _in_help_order(config_class)
     for group in (name for name in configs.GROUPS if any(item.metadata["group"] == name for item in items)):
-        section = parser.add_argument_group(heading(group))
+        section = parser.add_argument_group(configs.GROUPS[group].lower())
         for item in items:
             if item.metadata["group"] == group:
                 _add_flag(section, item, hints[item.name])
@@ -227,9 +227,6 @@ def _did_you_mean(name: str, known: typing.Iterable[str]) -> str:
     return f"; did you mean {close}?" if close else " (see --help)"
 
 
-Field = dataclasses.Field
-
-
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Keeps the line breaks of examples and writes yes-or-no flags as they are typed."""
 
@@ -244,7 +241,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return super()._format_action_invocation(action)
 
 
-def metavar(item: "Field[Any]", kind: type) -> str:
+def metavar(item: "dataclasses.Field[Any]", kind: type) -> str:
     """Returns how help names the value of a setting; empty for a flag without a value."""
     choices: tuple[str, ...] | None = item.metadata["choices"]
     if kind is bool:
@@ -259,7 +256,7 @@ def metavar(item: "Field[Any]", kind: type) -> str:
     return "NAME"
 
 
-def help_of(item: "Field[Any]", kind: type) -> str:
+def help_of(item: "dataclasses.Field[Any]", kind: type) -> str:
     """Returns the help text of a setting: what it does, choices, unit, default."""
     choices: tuple[str, ...] | None = item.metadata["choices"]
     text: str = item.metadata["help"]
@@ -284,8 +281,3 @@ def default_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def heading(group: str) -> str:
-    """Returns the heading of a group of settings."""
-    return configs.GROUPS[group].lower()

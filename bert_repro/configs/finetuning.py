@@ -70,7 +70,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
     )
     bilstm_size: int | None = setting(
         None,
-        "Put a randomly initialised BiLSTM of this size per direction between the encoder and the new head (Table 5's "
+        "Put a randomly initialized BiLSTM of this size per direction between the encoder and the new head (Table 5's "
         "+ BiLSTM).",
         source="paper",
         unit="dimensions",

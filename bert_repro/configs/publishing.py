@@ -185,7 +185,7 @@ class PushConfig(Config):
     )
     hub_private_repo: bool | None = setting(
         None,
-        "Make a new repository private; default: public, unless its organisation decides otherwise.",
+        "Make a new repository private; default: public, unless its organization decides otherwise.",
         source="transformers",
         group="hub",
     )
@@ -219,7 +219,7 @@ class CorpusPushConfig(Config):
     description: str | None = setting(None, "A sentence for the card: what the texts are.", group="card")
     hub_private_repo: bool | None = setting(
         None,
-        "Make a new dataset private; default: public, unless its organisation decides otherwise.",
+        "Make a new dataset private; default: public, unless its organization decides otherwise.",
         source="transformers",
         group="hub",
     )

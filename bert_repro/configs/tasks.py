@@ -169,7 +169,7 @@ class NerConfig(CustomDataConfig):
         "softmax",
         "Weights of added layers: softmax (positive, sum 1) or free.",
         choices=("softmax", "free"),
-        deviation="The paper does not say whether the weights of its weighted sums are normalised. Ours pass through "
+        deviation="The paper does not say whether the weights of its weighted sums are normalized. Ours pass through "
         "a softmax and start equal; `free` ones start at 1.",
         group="model",
     )
@@ -266,7 +266,7 @@ class SquadConfig(CustomDataConfig):
         "Mean or sum of the cross-entropies of start and end.",
         source="original implementation",
         choices=("mean", "sum"),
-        deviation="The paper maximises the sum of the two log-likelihoods (4.2); the original implementation and "
+        deviation="The paper maximizes the sum of the two log-likelihoods (4.2); the original implementation and "
         "transformers take their mean (ours).",
         group="task",
     )

@@ -351,7 +351,7 @@ class RunConfig(AdapterConfig):
     )
     hub_private_repo: bool | None = setting(
         None,
-        "Make a new repository private; default: public, unless its organisation decides otherwise.",
+        "Make a new repository private; default: public, unless its organization decides otherwise.",
         source="transformers",
         group="hub",
     )

@@ -123,7 +123,7 @@ def convert_checkpoint(config: ConversionConfig) -> Path:
             _publish(original, tokenizer, folder, output_dir.name, Path(config.checkpoint).name)
             report = {"source": Path(config.checkpoint).name} | _check(original, tokenizer, folder)
             write_json(folder / CONVERSION, report, ensure_ascii=False)
-    _say(report, output_dir)
+    _log_decisions(report, output_dir)
     return output_dir
 
 
@@ -149,7 +149,7 @@ def _read(source: CheckpointFiles, config: ConversionConfig, work_dir: Path) -> 
     except Exception as error:  # the library's own checks raise many kinds
         raise UserError(f"{file}: {' '.join(str(error).split())[:300]}") from error
     original = Original(tensors, model_config, head, left_out, decisions)
-    _account(original)
+    _match_tensors(original)
     return original
 
 
@@ -183,8 +183,8 @@ def _as_float(name: str, array: Array) -> Array:
     return values
 
 
-def _account(original: Original) -> None:
-    """Holds the tensors to what the model needs, by name and shape; what it does not need is left out with a reason.
+def _match_tensors(original: Original) -> None:
+    """Checks the tensors by name and shape against those of the model; leaves out the others, each with a reason.
 
     Raises:
         UserError: one is missing, has another shape, or is not known.
@@ -330,7 +330,7 @@ def _described(pair: Pair, original: Original) -> dict[str, Any]:
     return {**asdict(pair), "shape": list(original.tensors[pair.original].shape)}
 
 
-def _say(report: Mapping[str, Any], folder: Path) -> None:
+def _log_decisions(report: Mapping[str, Any], folder: Path) -> None:
     for subject, decision in report["decisions"].items():
         logger.info("%s: %s", subject, decision)
     parts = [f"{len(report['tensors'])} tensors converted, bit by bit"]

@@ -59,7 +59,7 @@ def convert_to_tensorflow(name: str, output_dir: Path) -> Path:
         )
         report = _check(folder, model, tokenizer, head, pairs)
         write_json(folder / CONVERSION, report | {"source": Path(name).name}, ensure_ascii=False)
-    _say(report, output_dir)
+    _log_decisions(report, output_dir)
     return output_dir
 
 
@@ -122,7 +122,7 @@ def _check(
     }
 
 
-def _say(report: dict[str, Any], folder: Path) -> None:
+def _log_decisions(report: dict[str, Any], folder: Path) -> None:
     for subject, decision in report["decisions"].items():
         logger.info("%s: %s", subject, decision)
     worst = max(report["outputs"]["our class"].values())

@@ -125,7 +125,7 @@ def passages(text: str, title: str | None = None, *, unwrap: bool = True) -> lis
         unwrap: join hard-wrapped lines to paragraphs. Off where each line is a sentence.
 
     Returns:
-        Paragraphs in order, whitespace normalised; empty when nothing of the document is text.
+        Paragraphs in order, whitespace normalized; empty when nothing of the document is text.
     """
     return find_passages(text, title, unwrap=unwrap).kept
 

@@ -56,7 +56,7 @@ def finetune(config: FinetuningConfig, task: Task, *, last: bool = True, cache: 
 
     Args:
         config: settings of the run; those of a sweep play no part.
-        task: what is learnt and scored.
+        task: what is learned and scored.
         last: leave the process group at the end; False where another run follows.
         cache: tokenized splits that the runs of a sweep share.
 

@@ -57,7 +57,7 @@ logger = logging.getLogger("bert_repro")
 _TEST = "test"  # folder of the best run's test predictions
 _ONLY_TRAINING = {"bilstm_size", "feature_based", *(item.name for item in fields(AdapterConfig))}
 # Settings that a resumed sweep may change: those it varies itself, and those that change no result.
-_FREE = {
+_MAY_CHANGE = {
     *SWEPT, *SWEPT.values(), "seed", "num_restarts", "max_steps", "sweep_keep_models", "output_dir",
     "overwrite_output_dir", "resume_from_checkpoint", "do_predict", "push_to_hub", "hub_model_id", "report_to",
     "run_name", "project", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "dataloader_num_workers",
@@ -130,10 +130,10 @@ class _Sweep:
             planned: the run.
             with_model: make it again if its model was removed, as after a wider sweep with a better one.
         """
-        state = self._agreed(self._state(planned))
+        state = broadcast(self._state(planned))
         if state == "not finite":
             return
-        if state == "done" and not (with_model and self._agreed(not _models(planned.path))):
+        if state == "done" and not (with_model and broadcast(not _models(planned.path))):
             self._close(planned, 0, "done")
             return
         resume = "latest" if state == "begun" else None
@@ -154,7 +154,7 @@ class _Sweep:
         Raises:
             NonFiniteError: no run has a score.
         """
-        best = self._agreed(best_run(self._outcomes(), self._split(), self.task.primary_metric))
+        best = broadcast(best_run(self._outcomes(), self._split(), self.task.primary_metric))
         if best is None:
             raise NonFiniteError(
                 f"{self.config.output_dir}: none of the {len(self.runs)} runs kept a finite loss; lower the learning "
@@ -167,7 +167,7 @@ class _Sweep:
     def predict(self, best: _PlannedRun) -> None:
         """Predicts the test set with the best run's model, in a folder of that run."""
         path = best.path / _TEST
-        if self._agreed((path / RESULTS).exists()):
+        if broadcast((path / RESULTS).exists()):
             return
         only: dict[str, Any] = {"do_train": False, "do_eval": False, "do_predict": True, "output_dir": str(path)}
         # A finished model stores these in its configuration; a run that does not train refuses them.
@@ -183,7 +183,7 @@ class _Sweep:
             _publish(self.config, best, found)
             results = read_results(Path(self.config.output_dir))
             logger.info("%s", text_table(found))
-        agreed: RunResults = self._agreed(results)
+        agreed: RunResults = broadcast(results)
         return agreed
 
     def found(self) -> SweepResults:
@@ -236,10 +236,6 @@ class _Sweep:
         except UserError:
             return "new"
         return "begun"
-
-    def _agreed(self, value: Any) -> Any:
-        """Returns the main process's value on every process."""
-        return broadcast(value)
 
 
 def _begin(config: FinetuningConfig) -> run.Run:
@@ -329,7 +325,7 @@ def _require_same_settings(config: FinetuningConfig) -> None:
 
 
 def _settings(config: FinetuningConfig) -> dict[str, Any]:
-    kept = {name: value for name, value in asdict(config).items() if name not in _FREE}
+    kept = {name: value for name, value in asdict(config).items() if name not in _MAY_CHANGE}
     settings: dict[str, Any] = json.loads(json.dumps(redacted(kept)))
     return settings
 

@@ -83,7 +83,7 @@ def make_card(results: Mapping[str, Any], model_id: str, *, pictures: Collection
     template = environment.from_string(resources.files("bert_repro.hub").joinpath(TEMPLATE).read_text("utf-8"))
     text = template.render(
         metadata=card_metadata(clean, model_id),
-        title=_title(model_id),
+        title=line(model_id),
         where=_location(model_id, known.get("revision")),
         class_name=class_name,
         task=hub_task_of(class_name) if class_name else None,
@@ -116,7 +116,7 @@ def renamed(card: str, model_id: str) -> str:
         model_id: the new name.
     """
     title = re.search(r"^# (.+)$", card, re.MULTILINE)
-    if title is None or title[1] == _title(model_id):
+    if title is None or title[1] == line(model_id):
         return card
     old, short = re.sub(r"\\(.)", r"\1", title[1]), model_id.rsplit("/", 1)[-1]
     metadata, body = card[: title.start()], card[title.end() :]
@@ -127,7 +127,7 @@ def renamed(card: str, model_id: str) -> str:
         body,
         flags=re.M | re.S,
     )
-    return f"{metadata}# {_title(model_id)}{body}"
+    return f"{metadata}# {line(model_id)}{body}"
 
 
 def spreads(results: Mapping[str, Any]) -> Iterator[Spread]:
@@ -267,19 +267,15 @@ def _difference(name: str, mine: Any, yours: Any) -> str:
 
 def _code(text: Any) -> str:
     """Returns a text as a Markdown code span."""
-    shown = one_line(text)
-    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
-    return f"{ticks} {shown} {ticks}" if "`" in shown else f"`{shown}`"
+    code = one_line(text)
+    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", code)), default=0))
+    return f"{ticks} {code} {ticks}" if "`" in code else f"`{code}`"
 
 
 def _fenced(text: Any) -> str:
     """Returns a text as a Markdown code block."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", str(text))), default=0))
     return f"{fence}\n{one_line(text)}\n{fence}"
-
-
-def _title(model_id: str) -> str:
-    return line(model_id)
 
 
 def _literal(text: str) -> str:

@@ -1,6 +1,6 @@
 """The metadata block of a model card: made from the results of a run, and checked without asking the Hub.
 
-The check is stricter than the Hub, which shows nothing where it does not understand: it names misspelt fields, pipeline
+The check is stricter than the Hub, which shows nothing where it does not understand: it names unknown fields, pipeline
 tags and widget examples that do not fit the model, ids that can only be folders of one machine, and scores that are not
 numbers. Fields and values: huggingface.co/docs/hub/model-cards and /docs/hub/eval-results.
 """

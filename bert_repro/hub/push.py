@@ -183,7 +183,7 @@ def prepare_repository(
 
     Args:
         repo_id: its id.
-        private: of a new repository; None: public, unless its organisation decides otherwise.
+        private: of a new repository; None: public, unless its organization decides otherwise.
         revision: the branch.
         repo_type: `model` or `dataset`.
         flag: the setting that named it, for messages.

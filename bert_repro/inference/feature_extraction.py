@@ -80,10 +80,9 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
     dimension = model.config.hidden_size * (len(layers) if config.combine == "concat" else 1)
     facts = {"model": config.model_name_or_path, "layers": list(layers), "combine": config.combine}
     counts = {"texts": 0, "tokens": 0, "truncated": 0}
-    batches = _batches(config, tokenizer)
     path = Path(config.output_file)
     with feature_writer(path, dimension, config.pooling, facts) as write, tqdm(unit="text") as progress:
-        for texts in batches:
+        for texts in _batches(config, tokenizer):
             write(_encode(model, texts, layers, config, tokenizer, device))
             counts["texts"] += len(texts)
             counts["tokens"] += sum(len(text["input_ids"]) for text in texts)

@@ -30,7 +30,16 @@ _DECODING = ("n_best_size", "max_answer_length", "decoding")
 _WINDOWS = ("max_seq_length", "max_query_length", "doc_stride")
 
 
-class NextSentencePipeline(Pipeline):  # type: ignore[misc]
+class _ReadsText:
+    """Makes a pipeline load a tokenizer and nothing else beside its model."""
+
+    _load_processor = False
+    _load_image_processor = False
+    _load_feature_extractor = False
+    _load_tokenizer = True
+
+
+class NextSentencePipeline(_ReadsText, Pipeline):  # type: ignore[misc]
     """Scores whether `text_pair` is the continuation of `text`.
 
         import bert_repro
@@ -43,11 +52,6 @@ class NextSentencePipeline(Pipeline):  # type: ignore[misc]
     A list of such mappings gives a list; `batch_size` computes several at once. What is longer than the model's
     positions is truncated, the longer text first.
     """
-
-    _load_processor = False
-    _load_image_processor = False
-    _load_feature_extractor = False
-    _load_tokenizer = True
 
     def _sanitize_parameters(self, **unknown: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         if unknown:
@@ -74,7 +78,7 @@ class NextSentencePipeline(Pipeline):  # type: ignore[misc]
         return {"label": LABELS[best], "score": probabilities[best]}
 
 
-class ExtractiveQuestionAnsweringPipeline(ChunkPipeline):  # type: ignore[misc]
+class ExtractiveQuestionAnsweringPipeline(_ReadsText, ChunkPipeline):  # type: ignore[misc]
     """Finds the span of a passage, of any length, that answers a question.
 
         import bert_repro
@@ -98,11 +102,6 @@ class ExtractiveQuestionAnsweringPipeline(ChunkPipeline):  # type: ignore[misc]
     passage.
     """
 
-    _load_processor = False
-    _load_image_processor = False
-    _load_feature_extractor = False
-    _load_tokenizer = True
-
     def __call__(self, inputs: Any = None, *, question: Any = None, context: Any = None, **parameters: Any) -> Any:
         """Answers one question or several; see the class.
 
@@ -116,7 +115,7 @@ class ExtractiveQuestionAnsweringPipeline(ChunkPipeline):  # type: ignore[misc]
             UserError: a question or a passage is missing or empty.
         """
         if inputs is None:
-            inputs = _pairs(question, context)
+            inputs = _as_inputs(question, context)
         single = isinstance(inputs, dict)
         # As a list even when there is one, so that its windows are batched.
         answers = super().__call__([inputs] if single else list(inputs), **parameters)
@@ -145,7 +144,7 @@ class ExtractiveQuestionAnsweringPipeline(ChunkPipeline):  # type: ignore[misc]
 
     def preprocess(self, input_: Any, **windows: Any) -> Iterator[dict[str, Any]]:
         """Tokenizes a question and its passage into the windows that slide over it."""
-        question, context = _texts(input_)
+        question, context = _question_and_context(input_)
         length = windows.get("max_seq_length", min(_LONGEST_WINDOW, self.model.config.max_position_embeddings))
         if length > self.model.config.max_position_embeddings:
             raise UserError(
@@ -221,7 +220,7 @@ class ExtractiveQuestionAnsweringPipeline(ChunkPipeline):  # type: ignore[misc]
         return replace(SQUAD, settings=config, tokenizer=self.tokenizer)
 
 
-def _texts(input_: Any) -> tuple[str, str]:
+def _question_and_context(input_: Any) -> tuple[str, str]:
     """Returns question and passage of one input."""
     if not isinstance(input_, dict) or not {"question", "context"} <= input_.keys():
         raise UserError(f"extractive-question-answering takes {{'question': ..., 'context': ...}}, got {shown(input_)}")
@@ -231,7 +230,7 @@ def _texts(input_: Any) -> tuple[str, str]:
     return input_["question"], input_["context"]
 
 
-def _pairs(questions: Any, contexts: Any) -> Any:
+def _as_inputs(questions: Any, contexts: Any) -> Any:
     """Returns the inputs that question= and context= give."""
     if isinstance(questions, str):
         return {"question": questions, "context": contexts}
@@ -242,7 +241,7 @@ def _pairs(questions: Any, contexts: Any) -> Any:
     return [{"question": question, "context": context} for question, context in zip(questions, contexts, strict=True)]
 
 
-class SentenceScoringPipeline(Pipeline):  # type: ignore[misc]
+class SentenceScoringPipeline(_ReadsText, Pipeline):  # type: ignore[misc]
     """Gives the pseudo-log-likelihood of a sentence, in all and token by token (Salazar et al., 2020).
 
         import bert_repro
@@ -258,11 +257,6 @@ class SentenceScoringPipeline(Pipeline):  # type: ignore[misc]
         method: `within_word_l2r` (default) or `original`; see `bert_repro.inference.sentence_scoring.score_sentences`.
         batch_tokens: most tokens of a forward pass.
     """
-
-    _load_processor = False
-    _load_image_processor = False
-    _load_feature_extractor = False
-    _load_tokenizer = True
 
     def _sanitize_parameters(
         self, method: str | None = None, batch_tokens: int | None = None, **unknown: Any

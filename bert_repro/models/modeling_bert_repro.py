@@ -387,7 +387,7 @@ class BertReproSelfAttention(nn.Module):
 
 
 class BertReproEmbeddings(nn.Module):
-    """Sum of word, segment and position embeddings, normalised (paper, Figure 2)."""
+    """Sum of word, segment and position embeddings, normalized (paper, Figure 2)."""
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__()
@@ -620,7 +620,7 @@ def truncated_normal(shape: torch.Size, device: torch.device) -> torch.Tensor:
 
 
 class BertReproPreTrainedModel(PreTrainedModel):
-    """What all nine classes share: initialisation, and what transformers needs to know about them.
+    """What all nine classes share: initialization, and what transformers needs to know about them.
 
     `save_pretrained` writes a folder that transformers' BERT loads without this code, that loads with
     `trust_remote_code=True`, and that our classes load: see `BertReproConfig.save_pretrained`.

@@ -2,7 +2,7 @@
 
 Held-out accuracy is broken down by masking action and token frequency, and NSP into a confusion matrix.
 Accuracy over all predicted tokens hides what the masking is for (A.1): a token left as it is can be copied, one
-replaced at random must be doubted, and [MASK] says nothing. Frequent tokens are learnt first.
+replaced at random must be doubted, and [MASK] says nothing. Frequent tokens are learned first.
 
 Shape legend: `P` predicted tokens of a batch, `B` sequences.
 """

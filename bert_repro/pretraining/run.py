@@ -196,7 +196,7 @@ def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:
         model = model_loading.load_model(model_class, config, may_add_weights=True)
         _check_vocabulary(config.model_name_or_path, model, tokenizer)
     else:
-        torch.manual_seed(torch_seed(config.seed, model_loading.INITIALISATION))
+        torch.manual_seed(torch_seed(config.seed, model_loading.INITIALIZATION))
         try:
             model = model_class(new_model_config(config, len(tokenizer), tokenizer.pad_token_id))
         except (ImportError, ValueError) as error:  # the other settings are checked before

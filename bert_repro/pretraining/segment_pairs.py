@@ -1,7 +1,7 @@
 """Draws segment pairs A, B from documents (paper 3.1, A.2; create_pretraining_data.py of the original implementation).
 
 The documents of a block are processed together: an iteration makes one example of every document that has text left,
-by a few vectorised operations. Every choice is a hash of (seed, phase, epoch, document, example, what is chosen), so
+by a few vectorized operations. Every choice is a hash of (seed, phase, epoch, document, example, what is chosen), so
 the examples do not depend on the blocks.
 
 Shape legend: `D` documents of the corpus, `N` sentences of the corpus, `E` documents that make an example now.
@@ -222,11 +222,15 @@ class PairGenerator:
         removed_a, removed_b = removed_tokens(length_a, length_b, self.rules.max_tokens)
         row = np.empty(len(documents), ROW)
         row["document_a"], row["document_b"] = documents, document_b
-        row["start_a"] = chunk.start - self._document_starts[documents] + heads(removed_a, draws[_PairDraw.FRONT_A])
-        row["start_b"] = start_b - self._document_starts[document_b] + heads(removed_b, draws[_PairDraw.FRONT_B])
+        row["start_a"] = (
+            chunk.start - self._document_starts[documents] + removed_in_front(removed_a, draws[_PairDraw.FRONT_A])
+        )
+        row["start_b"] = (
+            start_b - self._document_starts[document_b] + removed_in_front(removed_b, draws[_PairDraw.FRONT_B])
+        )
         row["length_a"], row["length_b"] = length_a - removed_a, length_b - removed_b
         row["flags"] = np.where(not_next, NOT_NEXT, 0) | np.where(chunk.forced, FORCED, 0)
-        # Decided without the label, so that the presence of an example does not tell it either.
+        # Does not depend on the label: whether an example exists must say nothing about it.
         complete = (chunk.cut < chunk.end) | (self.rules.sampling != "paper")
         return row, complete, np.where(not_next, chunk.after_a, chunk.after_chunk)
 
@@ -237,16 +241,16 @@ class PairGenerator:
         if self.rules.sampling == "paper":
             after = np.maximum(after, np.minimum(sentence + 2, last))
         end = self._bounds[after]
-        lone = after - sentence == 1
+        is_single = after - sentence == 1
         if self.rules.sampling == "contiguous":
-            return _Chunk(start, end, end, after, after, np.zeros_like(lone))
+            return _Chunk(start, end, end, after, after, np.zeros_like(is_single))
         split = draws[_PairDraw.SPLIT]
         after_a = sentence + 1 + below(np.maximum(after - sentence - 1, 1), split)
         cut = self._bounds[after_a]
         if self.rules.sampling == "original":
-            return _Chunk(start, cut, end, after_a, after, lone)
-        cut = np.where(lone, start + 1 + below(np.maximum(end - start - 1, 0), split), cut)
-        return _Chunk(start, cut, end, after_a, after, np.zeros_like(lone))
+            return _Chunk(start, cut, end, after_a, after, is_single)
+        cut = np.where(is_single, start + 1 + below(np.maximum(end - start - 1, 0), split), cut)
+        return _Chunk(start, cut, end, after_a, after, np.zeros_like(is_single))
 
     def _labels(self, chunk: _Chunk, draws: UInt64Array) -> BoolArray:
         """Returns True for NotNext, [E]."""
@@ -293,29 +297,29 @@ def removed_tokens(length_a: Int64Array, length_b: Int64Array, limit: int) -> tu
     """
     excess = np.maximum(length_a + length_b - limit, 0)
     until_equal = np.minimum(excess, np.abs(length_a - length_b))
-    by_turns = excess - until_equal
-    lost_a = np.where(length_a > length_b, until_equal, 0) + by_turns // 2
+    alternately = excess - until_equal
+    lost_a = np.where(length_a > length_b, until_equal, 0) + alternately // 2
     return lost_a, excess - lost_a
 
 
-def heads(flips: Int64Array, keys: UInt64Array) -> Int64Array:
-    """Counts the heads of fair coin flips: how many tokens are lost in front, the others at the back.
+def removed_in_front(removed: Int64Array, keys: UInt64Array) -> Int64Array:
+    """Draws how many of the removed tokens are lost in front, by a fair coin for each; the others are lost at the back.
 
     Args:
-        flips: number of flips, [E].
-        keys: names the flips, [E]; flip j is bit j % 64 of `draw(key, j // 64)`.
+        removed: how many tokens each segment loses, [E].
+        keys: names the draws, [E]; coin j is bit j % 64 of `draw(key, j // 64)`.
 
     Returns:
         int64 [E].
     """
-    counts = np.zeros(len(flips), dtype=np.int64)
-    some = np.flatnonzero(flips)
+    counts = np.zeros(len(removed), dtype=np.int64)
+    some = np.flatnonzero(removed)
     if not some.size:
         return counts
-    words = (flips[some] + 63) // 64
+    words = (removed[some] + 63) // 64
     place = places_in_row(words)
     bits = draw(np.repeat(keys[some], words), place)
-    unused = np.maximum(64 * (place + 1) - np.repeat(flips[some], words), 0).astype(np.uint64)
+    unused = np.maximum(64 * (place + 1) - np.repeat(removed[some], words), 0).astype(np.uint64)
     ones = np.bitwise_count(bits << unused).astype(np.int64)
     counts[some] = np.add.reduceat(ones, row_starts(words)[:-1])
     return counts

@@ -105,7 +105,7 @@ class Quickstart:
 
     Args:
         folders: where everything is written.
-        seed: of initialisation, order, masks and dropout.
+        seed: of initialization, order, masks and dropout.
     """
 
     def __init__(self, folders: Folders, seed: int) -> None:

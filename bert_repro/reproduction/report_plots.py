@@ -136,7 +136,7 @@ def _curve_plots(runs: Mapping[str, FinishedRun], size_preset: str) -> Iterator[
         yield Plot(
             name,
             f"Loss along pre-training: {title} (size {size_preset})",
-            "Lines: training, averaged over neighbouring steps. Markers: held-out text, with its own masks."
+            "Lines: training, averaged over neighboring steps. Markers: held-out text, with its own masks."
             + (" Losses of different masking mixes are of different problems." if loss == "mlm_loss" else ""),
             _svg(name, draw),
         )

@@ -47,7 +47,7 @@ _MEAN_TOKENS = {
 _SCORED_SPLITS = {"mnli": ("validation_matched",), "conll2003": ("validation", "test")}
 _USUAL_MFU = 0.4
 
-_NO_CORPUS = "without --corpus finished runs cannot be recognised, as a run's name depends on the corpus"
+_NO_CORPUS = "without --corpus finished runs cannot be recognized, as a run's name depends on the corpus"
 
 _ALL = 1_000_000  # checkpoints: a stop writes one more, which must not push out one that Figure 5 starts from
 _POLL_SECONDS = 2.0

@@ -166,20 +166,20 @@ class _Suite:
         return makers.get(table, self._figure_5)()
 
     def _table_1(self) -> Iterator[PlannedRun]:
-        for row, start in self._models():
+        for row, start in self._paper_sizes():
             for task in dict.fromkeys(column.task for column in TABLES[1].columns if column.task != "glue"):
                 columns = (column for column in TABLES[1].columns if column.task == task)
                 yield from self._finetuning(start, task, _entries("1", row, columns), **self.preset.table_1)
 
     def _table_2(self) -> Iterator[PlannedRun]:
-        yield from self._on_dev("2")
+        yield from self._table_on_dev("2")
         if self.preset.large is None:
             return
         start = self._pretraining({}, self.preset.large)
         yield from self._ensemble("BERT-large ensemble", start, triviaqa=False)
         if self.triviaqa is not None:
             for seed in self.preset.seeds:
-                run = self._answering(start, None, seed, triviaqa=True)
+                run = self._squad_run(start, None, seed, triviaqa=True)
                 yield from run.ancestors
                 yield replace(run, entries=tuple(self._table_2_entries("BERT-large + TriviaQA")))
             yield from self._ensemble("BERT-large ensemble + TriviaQA", start, triviaqa=True)
@@ -189,19 +189,19 @@ class _Suite:
         last = self.preset.checkpoints[-2:]
         steps = [None if step == self.preset.pretraining_steps else step for step in reversed(last)]
         members = [
-            self._answering(start, steps[number % len(steps)], number + 1, triviaqa=triviaqa)
+            self._squad_run(start, steps[number % len(steps)], number + 1, triviaqa=triviaqa)
             for number in range(_ENSEMBLE_SIZE)
         ]
         for member in members:
             yield from (*member.ancestors, member)
-        settings = {**self._answering_settings(), "do_train": False, "do_eval": True, "seed": self.preset.seeds[0]}
+        settings = {**self._squad_settings(), "do_train": False, "do_eval": True, "seed": self.preset.seeds[0]}
         data, entries = self.name_data("squad"), tuple(self._table_2_entries(row))
         first, *others = members
         yield PlannedRun("squad-ensemble", "run_squad", settings, data, first, members=tuple(others), entries=entries)
 
-    def _answering(self, start: PlannedRun, step: int | None, seed: int, *, triviaqa: bool) -> PlannedRun:
+    def _squad_run(self, start: PlannedRun, step: int | None, seed: int, *, triviaqa: bool) -> PlannedRun:
         """Returns a run on SQuAD, after one on TriviaQA where asked."""
-        settings = {**self._answering_settings(), "do_train": True, "seed": seed}
+        settings = {**self._squad_settings(), "do_train": True, "seed": seed}
         if triviaqa:
             assert self.triviaqa is not None, "asked for with the questions alone"
             start = PlannedRun(f"{TRIVIAQA}-seed{seed}", "run_squad", settings, self.triviaqa, start, step)
@@ -209,7 +209,7 @@ class _Suite:
         settings = {**settings, "do_eval": True}
         return PlannedRun(f"squad-seed{seed}", "run_squad", settings, self.name_data("squad"), start, step)
 
-    def _answering_settings(self) -> dict[str, Any]:
+    def _squad_settings(self) -> dict[str, Any]:
         if "squad" not in self.preset.tasks:
             raise UserError("the size preset's tasks lack squad, which --table 2 needs; give it an entry, if only {}")
         return {"task_name": "squad", **self.preset.tasks["squad"]}
@@ -219,18 +219,18 @@ class _Suite:
         return _entries("2", row, (column for column in TABLES[2].columns if column.split == "validation"))
 
     def _table_3(self) -> Iterator[PlannedRun]:
-        return self._on_dev("3")
+        return self._table_on_dev("3")
 
     def _table_4(self) -> Iterator[PlannedRun]:
-        return self._on_dev("4")
+        return self._table_on_dev("4")
 
-    def _on_dev(self, table: str) -> Iterator[PlannedRun]:
+    def _table_on_dev(self, table: str) -> Iterator[PlannedRun]:
         """Yields the runs of a table of one task, its columns on dev."""
         columns = [column for column in TABLES[int(table)].columns if column.split == "validation"]
-        for row, start in self._models():
+        for row, start in self._paper_sizes():
             yield from self._finetuning(start, columns[0].task, _entries(table, row, columns))
 
-    def _models(self) -> Iterator[tuple[str, PlannedRun]]:
+    def _paper_sizes(self) -> Iterator[tuple[str, PlannedRun]]:
         """Yields the rows that are models of the paper's two sizes, with their pre-training."""
         for row, size in (("BERT-base", self.preset.base), ("BERT-large", self.preset.large)):
             if size is not None:
@@ -252,7 +252,7 @@ class _Suite:
                 yield from self._finetuning(start, column.task, [TableEntry("6", size, column.name)])
 
     def _table_7(self) -> Iterator[PlannedRun]:
-        for row, start in self._models():
+        for row, start in self._paper_sizes():
             yield from self._finetuning(start, "conll2003", _entries("7", row, TABLES[7].columns))
         start = self._pretraining({})
         for row, features in _FEATURE_ROWS.items():

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from bert_repro.configs import RunConfig
 from bert_repro.errors import ProcessKilledError, UserError
-from bert_repro.utils.process import leave_signals_to_parent, without_child_signals
+from bert_repro.utils.process import keep_child_signal_handler, leave_signals_to_parent
 from bert_repro.utils.ragged import Int64Array, pad, places_in_row, row_starts
 
 IGNORE_INDEX = -100
@@ -38,7 +38,7 @@ def collate_features(
     packing: bool,
     pad_to_multiple_of: int | None = None,
 ) -> Batch:
-    """Puts tokenised texts of different lengths into one batch of model inputs.
+    """Puts tokenized texts of different lengths into one batch of model inputs.
 
     Other fields of the features are left to the caller.
 
@@ -294,7 +294,7 @@ def load_steps(
         # The default draws the base seed of loader processes from the global generator.
         generator=torch.Generator(),
     )
-    with without_child_signals():
+    with keep_child_signal_handler():
         loaded = iter(loader)
     return _steps(loaded, count)
 

@@ -121,9 +121,7 @@ def save(
 
 
 class Writer:
-    """Has checkpoints written, beside training where that is on a device of its own.
-
-    The processor has time there, and what it writes is a copy in any case.
+    """Writes checkpoints; beside a GPU in a thread, as the processor has time there and writes a copy anyway.
 
     Args:
         behind: write in a thread, one checkpoint at a time.

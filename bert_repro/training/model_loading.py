@@ -17,7 +17,7 @@ from bert_repro.utils.randomness import torch_seed
 
 logger = logging.getLogger("bert_repro")
 
-INITIALISATION = 2  # what is drawn, in the names of `randomness.draw`; trainer.DROPOUT is 1
+INITIALIZATION = 2  # what is drawn, in the names of `randomness.draw`; trainer.DROPOUT is 1
 
 
 def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **options: Any) -> Any:
@@ -26,7 +26,7 @@ def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **option
     Args:
         model_class: one of our model classes.
         config: its `model_name_or_path`, `attn_implementation`, `seed` and `gradient_checkpointing`.
-        may_add_weights: whether weights that the checkpoint lacks, or a head of another size, may be initialised.
+        may_add_weights: whether weights that the checkpoint lacks, or a head of another size, may be initialized.
         options: what else `from_pretrained` takes, for example `id2label`.
 
     Raises:
@@ -38,7 +38,7 @@ def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **option
             f"--model_name_or_path {name}: is an adapter alone; name the run's folder above it, which holds the merged "
             "model, or the checkpoint the adapter belongs to"
         )
-    torch.manual_seed(torch_seed(config.seed, INITIALISATION))
+    torch.manual_seed(torch_seed(config.seed, INITIALIZATION))
     options["attn_implementation"] = config.attn_implementation
     model, info = load_pretrained(model_class, name, ignore_mismatched_sizes=True, **options)
     missing, mismatched = set(info["missing_keys"]), sorted(info["mismatched_keys"])
@@ -56,7 +56,7 @@ def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **option
         logger.info("new weights, not in %s: %s", name, ", ".join(modules))
     model = prepare_model(model, config)
     if config.peft:
-        torch.manual_seed(torch_seed(config.seed, INITIALISATION, 1))
+        torch.manual_seed(torch_seed(config.seed, INITIALIZATION, 1))
         model = adapters.add_adapter(model, config, new)
     return model
 

@@ -143,7 +143,7 @@ class ParallelModel:
         return torch.tensor([value], device=self.accelerator.device)[0] if self._on_xla else value
 
     def execute(self) -> None:
-        """Has XLA run what it has recorded; does nothing elsewhere."""
+        """Makes XLA run what it has recorded; does nothing elsewhere."""
         if self._on_xla:
             import torch_xla
 

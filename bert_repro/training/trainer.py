@@ -359,7 +359,7 @@ class Trainer:
         return norm
 
     def _refuse_on_device(self, taken: TakenStep) -> None:
-        """Has the optimizer's kernel refuse this update and all later ones if the step is not finite."""
+        """Makes the optimizer's kernel refuse this update and all later ones if the step is not finite."""
         bad = (~torch.isfinite(taken.values).all()).to(torch.float32)
         self._refused = bad if self._refused is None else torch.maximum(self._refused, bad)
         self.optimizer.optimizer.found_inf = self._refused

@@ -30,22 +30,22 @@ T = TypeVar("T")
 
 def rank() -> int:
     """Returns the number of this process, as its launcher gave it; 0 where there is one process."""
-    return _of_launch("RANK", "global_ordinal", 0)
+    return _from_launcher("RANK", "global_ordinal", 0)
 
 
 def world_size() -> int:
     """Returns how many processes the launcher started."""
-    return _of_launch("WORLD_SIZE", "world_size", 1)
+    return _from_launcher("WORLD_SIZE", "world_size", 1)
 
 
 def is_main_process() -> bool:
-    """Returns whether this is the process that writes files and speaks."""
+    """Returns whether this is the process that writes files and prints."""
     return rank() == 0
 
 
 def is_local_main_process() -> bool:
     """Returns whether this is the process that does what is done once on each machine."""
-    return _of_launch("LOCAL_RANK", "local_ordinal", 0) == 0
+    return _from_launcher("LOCAL_RANK", "local_ordinal", 0) == 0
 
 
 @cache
@@ -55,7 +55,7 @@ def _tpu(name: str) -> int:
     return int(getattr(runtime, name)())
 
 
-def _of_launch(variable: str, on_tpu: str, alone: int) -> int:
+def _from_launcher(variable: str, on_tpu: str, alone: int) -> int:
     """Reads what a launcher says in the environment; on TPUs, where it says nothing, torch_xla knows."""
     if variable not in os.environ and "torch_xla" in sys.modules and os.environ.get("PJRT_DEVICE") == "TPU":
         return _tpu(on_tpu)
@@ -63,7 +63,7 @@ def _of_launch(variable: str, on_tpu: str, alone: int) -> int:
 
 
 def broadcast(value: T) -> T:
-    """Returns what the main process gives; every process must call this together. Values are pickled among them."""
+    """Returns the main process's value; all processes must call this together. Values are pickled between them."""
     from accelerate.utils import broadcast_object_list
 
     agreed: T = broadcast_object_list([value])[0]
@@ -80,9 +80,9 @@ _process = os.getpid()
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Has signals raise `StopRequested`, wherever the process is; a recipe runs inside."""
+    """Makes signals raise `StopRequested`, wherever the process is; a recipe runs inside."""
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _Terminal(sys.stdout), _Terminal(sys.stderr)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = _StandardStream(sys.stdout), _StandardStream(sys.stderr)  # type: ignore[assignment]
     try:
         with _handlers():
             yield
@@ -94,7 +94,7 @@ def stop_on_signals() -> Iterator[None]:
 
 @contextmanager
 def collect_signals() -> Iterator[list[int]]:
-    """Collects signals instead; the list that is yielded holds those that came."""
+    """Collects signals instead of raising; yields the list that they are added to."""
     global _collected
     before, _collected = _collected, []
     try:
@@ -112,14 +112,14 @@ def request_stop(number: int) -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Has a helper process ignore what reaches the complete process group; its parent ends it by TERM."""
+    """Makes a helper process ignore signals to its process group; its parent ends it by TERM."""
     for number in _HANDLED:
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
 
 
 @contextmanager
-def without_child_signals() -> Iterator[None]:
-    """Has a block leave the answer to ended child processes as it was.
+def keep_child_signal_handler() -> Iterator[None]:
+    """Restores the handler of SIGCHLD, the signal that a child process has ended, after a block that replaces it.
 
     torch's data loader would raise, in the middle of whatever runs, as soon as one of its processes is killed: half an
     update could be made, or a checkpoint be lost. Without that the loader finds it when the next batch is asked for.
@@ -155,7 +155,7 @@ def _answer(number: int, _: Any) -> None:
     request_stop(number)
 
 
-class _Terminal:
+class _StandardStream:
     """A stream that asks the run to stop when its reader is gone, and drops what is written from then on."""
 
     def __init__(self, stream: Any) -> None:
@@ -244,7 +244,7 @@ def _read_status(folder: Path) -> dict[str, Any]:
 
 
 def _report_killed_main_process(folder: Path) -> None:
-    """Says it in the place of a main process on this machine that was killed and could not."""
+    """Writes the status of a main process on this machine that was killed and could not."""
     if os.environ.get("GROUP_RANK", "0") != "0":
         return
     deadline = time.monotonic() + _SECONDS_TO_END

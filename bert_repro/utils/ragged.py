@@ -1,4 +1,4 @@
-"""Ragged arrays: rows of different lengths laid end to end in one flat array, and what vectorised code asks of them.
+"""Ragged arrays: rows of different lengths laid end to end in one flat array, and what vectorized code asks of them.
 
 Shape legend: `B` rows, `T` elements of all rows together.
 """

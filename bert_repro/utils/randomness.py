@@ -1,9 +1,9 @@
 """Randomness as a function of what is drawn, never of a state.
 
 A draw is a 64-bit hash of integers that name it, for example (seed, phase, epoch, example, position). So a draw is the
-same in every process, in any order, after any interruption, and an array of draws is a few vectorised operations.
+same in every process, in any order, after any interruption, and an array of draws is a few vectorized operations.
 
-The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), applied once per integer.
+The hash is the finalizer of SplitMix64 (Steele, Lea and Flood, 2014), applied once per integer.
 """
 
 import numpy as np

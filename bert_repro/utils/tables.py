@@ -112,14 +112,14 @@ def _delimiter(path: Path, file: Any) -> str:
     file.seek(0)
     for delimiter, name in _OTHER_DELIMITERS.items():
         if "," not in first and delimiter in first:
-            _say_delimiter(path, name)
+            _log_delimiter(path, name)
             return delimiter
     return ","
 
 
 @lru_cache
-def _say_delimiter(path: Path, name: str) -> None:
-    """Says once how the columns of a file are separated; a run reads some files more than once."""
+def _log_delimiter(path: Path, name: str) -> None:
+    """Logs once how the columns of a file are separated; a run reads some files more than once."""
     logger.info("%s: its columns are separated by %s", path, name)
 
 

@@ -80,7 +80,7 @@ def test_each_row_learns_from_one_reading_of_the_encoder_and_is_scored_alike_aga
         encoder_calls.clear()
         assert recipe(*common, tmp_path / row, *train, f"--feature_based {row}") == 0
         found, reads = results(tmp_path / row), row == rows[0]
-        assert found["metrics"]["entity_f1"] > 0.7  # 0 is what a model that learnt nothing gets
+        assert found["metrics"]["entity_f1"] > 0.7  # 0 is what a model that learned nothing gets
         assert len(encoder_calls) == (2 if reads else 0)  # the training set and the dev set, each in one batch
         assert (found["train"]["encoder_seconds"] > 0, found["train"]["features_from_cache"]) == (reads, not reads)
         assert "flops" not in found["train"], "BERT's are not what was trained"
@@ -101,7 +101,7 @@ def test_the_encoder_stays_as_it_is_and_what_is_published_says_what_it_is(start,
     weights, before = load_file(tmp_path / "run" / "model.safetensors"), load_file(start / "model.safetensors")
     kept = [name for name in weights if name.startswith("bert.")]
     assert len(kept) > 20 and all(torch.equal(weights[name], before[name]) for name in kept)
-    assert not torch.equal(weights["features.weights"], torch.ones(4)), "the weights are learnt, from 1"
+    assert not torch.equal(weights["features.weights"], torch.ones(4)), "the weights are learned, from 1"
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["model_type"] == "bert_repro"
     assert (config["bilstm_size"], config["bilstm_layers"], config["token_features"]) == (32, 2, "weighted_last_four")
@@ -153,7 +153,7 @@ def test_rows_of_four_layers_need_four(untrained, flags, tmp_path, refused):
 # --- The cache ------------------------------------------------------------------------------------------------------
 
 
-def tokenised(seed: int = 0) -> datasets.Dataset:
+def tokenized(seed: int = 0) -> datasets.Dataset:
     generator = np.random.default_rng(seed)
     rows = [generator.integers(5, 150, size=length).tolist() for length in (7, 3, 12, 5, 9)]
     segments = [[0] * len(row) for row in rows]
@@ -188,7 +188,7 @@ def files(tmp_path: Path) -> set[str]:
 
 
 def test_states_are_those_of_the_encoder_without_dropout(make_cache: Callable[..., FeatureCache]) -> None:
-    cache, features = make_cache(row="concat_last_four"), tokenised()
+    cache, features = make_cache(row="concat_last_four"), tokenized()
     batch = cache.batch(features, [3, 0], {"input_ids": None, "cu_seq_lens_q": "kept"})
     assert set(batch) == {"encoder_states", "cu_seq_lens_q"}
     assert cache.encoder.training, "the encoder is given back as it was"
@@ -201,10 +201,10 @@ def test_states_are_those_of_the_encoder_without_dropout(make_cache: Callable[..
 
 
 def test_all_rows_read_the_same_states(make_cache: Callable[..., FeatureCache], tmp_path: Path) -> None:
-    make_cache(row="embeddings").load(tokenised())
+    make_cache(row="embeddings").load(tokenized())
     found = folders(tmp_path)
     cache = make_cache(row="weighted_all")
-    cache.load(tokenised())
+    cache.load(tokenized())
     assert folders(tmp_path) == found and len(found) == 1 and cache.seconds == 0
 
 
@@ -223,24 +223,24 @@ def test_all_rows_read_the_same_states(make_cache: Callable[..., FeatureCache], 
 )
 def test_another_encoder_never_meets_these_states(make_cache, tmp_path, changed, monkeypatch):
     monkeypatch.setitem(SHAPE, "num_attention_heads", changed.pop("num_attention_heads", 2))
-    make_cache(**changed).load(tokenised())
+    make_cache(**changed).load(tokenized())
     before = folders(tmp_path)
     monkeypatch.setitem(SHAPE, "num_attention_heads", 2)
-    make_cache().load(tokenised())
+    make_cache().load(tokenized())
     assert len(before) == 1 and len(folders(tmp_path)) == 2
 
 
 def test_other_tokens_never_meet_these_states(make_cache: Callable[..., FeatureCache], tmp_path: Path) -> None:
     cache = make_cache()
-    cache.load(tokenised())
-    one_segment_differs = tokenised().map(lambda row: {"token_type_ids": [1, *row["token_type_ids"][1:]]})
-    joined = tokenised().to_dict()
+    cache.load(tokenized())
+    one_segment_differs = tokenized().map(lambda row: {"token_type_ids": [1, *row["token_type_ids"][1:]]})
+    joined = tokenized().to_dict()
     joined["input_ids"] = [joined["input_ids"][0] + joined["input_ids"][1], *joined["input_ids"][2:]]
     joined["token_type_ids"] = [[0] * len(row) for row in joined["input_ids"]]
     joined["length"] = [len(row) for row in joined["input_ids"]]
     for features in (
-        tokenised(seed=1),
-        tokenised().select([0, 1]),
+        tokenized(seed=1),
+        tokenized().select([0, 1]),
         one_segment_differs,
         datasets.Dataset.from_dict(joined),
     ):
@@ -250,7 +250,7 @@ def test_other_tokens_never_meet_these_states(make_cache: Callable[..., FeatureC
 
 def test_interrupted_it_leaves_nothing_that_is_taken_for_complete(make_cache, tmp_path, monkeypatch):
     complete = make_cache()
-    expected = complete.load(tokenised()).values.copy()
+    expected = complete.load(tokenized()).values.copy()
     shutil.rmtree(tmp_path / next(iter(folders(tmp_path))))
     cache, encode = make_cache(), FeatureCache._encode
 
@@ -261,21 +261,21 @@ def test_interrupted_it_leaves_nothing_that_is_taken_for_complete(make_cache, tm
 
     monkeypatch.setattr(FeatureCache, "_encode", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        cache.load(tokenised())
+        cache.load(tokenized())
     assert files(tmp_path) == set()
-    folder = tmp_path / complete._digest(tokenised())
+    folder = tmp_path / complete._digest(tokenized())
     temporary = run_files._temporary(folder / feature_based.STATES)
     left = temporary.with_name(temporary.name.replace(f".{os.getpid()}-", ".999999999-"))
     left.write_bytes(b"what a killed process leaves")
     monkeypatch.setattr(FeatureCache, "_encode", encode)
-    assert np.array_equal(make_cache().load(tokenised()).values, expected)
+    assert np.array_equal(make_cache().load(tokenized()).values, expected)
     assert files(tmp_path) == {feature_based.STATES, f"{feature_based.STATES}.sha256"}
 
 
 def test_what_another_process_is_computing_is_waited_for(make_cache, tmp_path, monkeypatch):
     first, second = make_cache(), make_cache()
-    expected = first.load(tokenised()).values.copy()
-    folder = tmp_path / first._digest(tokenised())
+    expected = first.load(tokenized()).values.copy()
+    folder = tmp_path / first._digest(tokenized())
     (folder / feature_based.STATES).rename(tmp_path / "ready.npy")
     other = os.open(folder, os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)
@@ -288,7 +288,7 @@ def test_what_another_process_is_computing_is_waited_for(make_cache, tmp_path, m
             os.close(other)
 
     monkeypatch.setattr(feature_based.time, "sleep", the_other_ends)
-    assert np.array_equal(second.load(tokenised()).values, expected)
+    assert np.array_equal(second.load(tokenized()).values, expected)
     assert len(waits) == 3 and second.seconds == 0
     assert folder.resolve() not in run_files._held, "it is given back"
 
@@ -297,10 +297,10 @@ def test_a_disk_without_room_or_a_folder_that_cannot_be_written_is_named(make_ca
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(feature_based.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(UserError, match=r"states take 0\.0 GB, and 0\.0 GB are free; name a folder on another disk"):
-        make_cache().load(tokenised())
+        make_cache().load(tokenized())
     assert files(tmp_path) == set()
     monkeypatch.undo()
     (tmp_path / "file").write_text("")
     cache = make_cache(settings={"feature_cache_dir": str(tmp_path / "file")})
     with pytest.raises(UserError, match=r"--feature_cache_dir .*file cannot be written \(Not a directory\)"):
-        cache.load(tokenised())
+        cache.load(tokenized())

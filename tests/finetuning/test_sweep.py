@@ -96,7 +96,7 @@ def test_a_wider_sweep_makes_only_what_is_new(command: Any, swept: Path) -> None
 
 
 @pytest.mark.parametrize("more", ["", "--do_predict"])
-def test_each_split_is_tokenised_once_for_all_runs(command, tmp_path, monkeypatch, more):
+def test_each_split_is_tokenized_once_for_all_runs(command, tmp_path, monkeypatch, more):
     sizes, encode = [], data.encode
 
     def counted(task: Any, dataset: Any, *others: Any) -> Any:

@@ -119,7 +119,7 @@ def count_right(output: ToyOutput, inputs: dict[str, Any]) -> dict[str, torch.Te
 
 
 def make_trainer(config: ToyConfig) -> Trainer:
-    """A trainer on a freshly initialised toy model."""
+    """A trainer on a freshly initialized toy model."""
     Path(config.output_dir).mkdir(parents=True, exist_ok=True)
     accelerator = Accelerator(cpu=True)
     torch.manual_seed(config.seed)

@@ -9,7 +9,14 @@ from scipy import stats
 
 from bert_repro.configs import ExampleConfig
 from bert_repro.errors import UserError
-from bert_repro.pretraining.segment_pairs import FORCED, NOT_NEXT, PairGenerator, PairRules, heads, removed_tokens
+from bert_repro.pretraining.segment_pairs import (
+    FORCED,
+    NOT_NEXT,
+    PairGenerator,
+    PairRules,
+    removed_in_front,
+    removed_tokens,
+)
 from bert_repro.utils.randomness import below, draw, fraction
 
 NAMES, EPOCH = (7, 0), 3
@@ -298,7 +305,14 @@ def test_truncation_has_the_distribution_of_the_sequential_rule(length_a, length
     sequential = [sequential_truncation(length_a, length_b, limit, rng) for _ in range(number)]
     lost_a, lost_b = removed_tokens(np.full(number, length_a), np.full(number, length_b), limit)
     keys = np.arange(number)
-    bulk = np.stack([heads(lost_a, draw(1, keys)), length_a - lost_a, heads(lost_b, draw(2, keys)), length_b - lost_b])
+    bulk = np.stack(
+        [
+            removed_in_front(lost_a, draw(1, keys)),
+            length_a - lost_a,
+            removed_in_front(lost_b, draw(2, keys)),
+            length_b - lost_b,
+        ]
+    )
     assert {(s[1], s[3]) for s in sequential} == set(map(tuple, bulk[[1, 3]].T.tolist()))
     for column in (0, 2):
         ours, theirs = (
@@ -311,7 +325,7 @@ def test_truncation_has_the_distribution_of_the_sequential_rule(length_a, length
 
 def test_heads_beyond_64_flips_and_none():
     keys = draw(3, np.arange(5000))
-    assert not heads(np.zeros(5, dtype=np.int64), keys[:5]).any()
-    assert (heads(np.full(5000, 1), keys) <= 1).all()
-    many = heads(np.full(5000, 1000), keys)
+    assert not removed_in_front(np.zeros(5, dtype=np.int64), keys[:5]).any()
+    assert (removed_in_front(np.full(5000, 1), keys) <= 1).all()
+    many = removed_in_front(np.full(5000, 1000), keys)
     assert abs(many.mean() - 500) < 1 and abs(many.var() - 250) < 20

@@ -107,7 +107,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("key", "column"), PUBLISHED)
 def test_every_column_with_published_data_is_held_to_it(tmp_path, key, column):
-    # Ten rows scored and twenty learnt from have no place beside the paper's.
+    # Ten rows scored and twenty learned from have no place beside the paper's.
     shape = {"task": column.task, "split": column.split, "metric": column.metric, "examples": False}
     name = next(
         name for name, values in TABLES[key].rows.items() if name in ("BERT-base", "BERT-large", "base", "80/10/10")

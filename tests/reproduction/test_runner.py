@@ -152,7 +152,7 @@ def test_looking_ahead_leaves_the_status_of_the_study_alone(flag: tuple[str, ...
 def test_a_dry_run_without_a_corpus_says_that_it_cannot_know_what_is_done(capsys, tmp_path):
     assert study("--table", "8", "--dry-run", "--output_dir", tmp_path) == 0
     shown = capsys.readouterr().out
-    assert "without --corpus finished runs cannot be recognised" in shown
+    assert "without --corpus finished runs cannot be recognized" in shown
     assert "to do" not in shown.splitlines()[1]
 
 

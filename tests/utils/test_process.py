@@ -14,7 +14,7 @@ import pytest
 
 from bert_repro.errors import StopRequested, outcome
 from bert_repro.utils import process
-from bert_repro.utils.process import _Terminal, collect_signals, stop_on_signals
+from bert_repro.utils.process import _StandardStream, collect_signals, stop_on_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
@@ -33,7 +33,7 @@ def test_a_reader_that_goes_away_is_a_request_to_stop():
     def unread():
         reader, writer = os.pipe()
         os.close(reader)
-        return _Terminal(os.fdopen(writer, "w", buffering=1))
+        return _StandardStream(os.fdopen(writer, "w", buffering=1))
 
     with collect_signals() as received:
         terminal = unread()

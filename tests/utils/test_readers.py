@@ -70,7 +70,7 @@ def test_incomplete_rows_are_dropped_only_on_demand_and_counted(write, caplog):
 
 class TestCsv:
     @pytest.mark.parametrize(("delimiter", "name"), [(";", "semicolons"), ("\t", "tabs")])
-    def test_another_delimiter_is_recognised_and_logged(self, tmp_path, caplog, delimiter, name):
+    def test_another_delimiter_is_recognized_and_logged(self, tmp_path, caplog, delimiter, name):
         path = tmp_path / "x.csv"
         path.write_text(f'text{delimiter}label\n"gut{delimiter} ja, sehr"{delimiter}1\n', encoding="utf-8")
         with caplog.at_level("INFO", logger="bert_repro"):

@@ -1,7 +1,7 @@
 """The zip that GLUE's leaderboard takes: made of finished runs' test predictions, and held to its form.
 
 It holds eleven files, each with the header `index<tab>prediction` and one row for every row of an official test set, in
-that order, labels spelt as in the official files (https://gluebenchmark.com, "How do I submit?"). WNLI is the majority
+that order, labels as in the official files (https://gluebenchmark.com, "How do I submit?"). WNLI is the majority
 class, as the paper has it (B.1); AX is predicted by the MNLI model.
 """
 
@@ -58,7 +58,7 @@ class LeaderboardFile:
         """The spelling of every label; empty for numbers."""
         return () if self.task.number_range else self.task.file_labels or self.task.label_names
 
-    def spelt(self, prediction: str) -> str:
+    def spelled(self, prediction: str) -> str:
         """Returns a prediction of our files in the zip's spelling: its label's, or a number within the range."""
         if self.task.number_range is None:
             names = self.task.label_names
@@ -131,7 +131,7 @@ def make_glue_zip(config: GlueZipConfig) -> Path:
     chosen = {file: _run_for(file, runs) for file in FILES if file.task is not glue_tasks.WNLI}
     contents = {file.name: _content(file, run) for file, run in chosen.items() if run is not None}
     majority = next(file for file in FILES if file.task is glue_tasks.WNLI)
-    contents[majority.name] = _text([(str(row), majority.spelt(WNLI_MAJORITY)) for row in range(majority.rows)])
+    contents[majority.name] = _text([(str(row), majority.spelled(WNLI_MAJORITY)) for row in range(majority.rows)])
     logger.info("%s: the majority class for every row, as the paper has it", majority.name)
     faults = [*find_faults(contents), *_foreign_diagnostics(chosen)]
     _refuse(faults, f"{target} is not written", hints=_commands(chosen))
@@ -185,7 +185,7 @@ def _content(file: LeaderboardFile, run: GlueRun) -> bytes:
     assert path is not None, "the run was chosen by its predictions"
     columns = read_tsv(path, HEADER.split("\t")).columns
     rows = zip(columns["index"], columns["prediction"], strict=True)
-    return _text((index, file.spelt(prediction)) for index, prediction in rows)
+    return _text((index, file.spelled(prediction)) for index, prediction in rows)
 
 
 def _text(rows: Iterable[tuple[str, str]]) -> bytes:
@@ -193,7 +193,7 @@ def _text(rows: Iterable[tuple[str, str]]) -> bytes:
 
 
 def _foreign_diagnostics(chosen: Mapping[LeaderboardFile, GlueRun | None]) -> list[str]:
-    """Says if AX was predicted by another model than MNLI. What was moved since cannot be seen and is accepted."""
+    """Returns a fault if AX was predicted by another model than MNLI; what was moved since cannot be seen."""
     models = {file.task.name: run.model for file, run in chosen.items() if run is not None}
     ax, mnli = models.get("ax"), models.get("mnli")
     if ax is None or mnli is None or ax == mnli:
@@ -238,7 +238,7 @@ def _write_zip(target: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def check_glue_zip(config: GlueZipCheckConfig) -> None:
-    """Holds any zip to the leaderboard's form.
+    """Checks that a zip has the leaderboard's form.
 
     Raises:
         UserError: it is no zip, or something is missing or wrong in it, all of which is logged line by line.

@@ -37,7 +37,7 @@ def normalize_answer(text: str) -> str:
 def answer_scores(prediction: str, references: Sequence[str], *, empty_is_answer: bool = False) -> tuple[float, float]:
     """Computes exact match and F1 of one answer, each the best over its references, as SQuAD's scripts count them.
 
-    F1 is that of the bags of words of the normalised texts.
+    F1 is that of the bags of words of the normalized texts.
 
     Args:
         prediction: the answer; "" for no answer.

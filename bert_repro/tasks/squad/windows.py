@@ -24,7 +24,7 @@ _WORD = re.compile("[^ \t\r\n\u202f]+")  # what the original implementation take
 
 @dataclass(frozen=True)
 class Passage:
-    """A tokenised context.
+    """A tokenized context.
 
     Args:
         context: the text.
@@ -76,7 +76,7 @@ def tokenize_passages(tokenizer: "PreTrainedTokenizerBase", contexts: Sequence[s
 
 
 def shared_passages(tokenizer: "PreTrainedTokenizerBase", contexts: Sequence[str]) -> list[Passage]:
-    """Returns a passage for each context, tokenised once where several questions share it."""
+    """Returns a passage for each context, tokenized once where several questions share it."""
     different = list(dict.fromkeys(contexts))
     passages = dict(zip(different, tokenize_passages(tokenizer, different), strict=True))
     return [passages[context] for context in contexts]

@@ -112,7 +112,7 @@ def test_the_zip_has_the_official_names_counts_order_and_spellings(contents: dic
     assert contents["QNLI.tsv"].decode().splitlines()[1:3] == ["0\tentailment", "1\tnot_entailment"]
     assert contents["AX.tsv"].decode().splitlines()[1:4] == ["0\tentailment", "1\tneutral", "2\tcontradiction"]
     wnli = next(file for file in FILES if file.name == "WNLI.tsv")
-    assert (wnli.task.label_names[0], wnli.spelt(WNLI_MAJORITY)) == (WNLI_MAJORITY, "0")
+    assert (wnli.task.label_names[0], wnli.spelled(WNLI_MAJORITY)) == (WNLI_MAJORITY, "0")
 
 
 def test_the_same_predictions_make_the_same_bytes(runs: Path, contents: dict[str, bytes], tmp_path: Path) -> None:
