@@ -177,7 +177,7 @@ class _Sweep:
 
     def publish(self, best: _PlannedRun) -> RunResults:
         """Publishes the best run's model in the output folder, with the sweep in its results; returns these."""
-        results = None
+        results: Any = None
         if self.accelerator.is_main_process:
             found = self.found()
             _publish(self.config, best, found)
