@@ -429,8 +429,8 @@ def test_input_written_again_at_equal_size_is_other_input(make_config, small_par
     for config in (make_config(), interrupted):
         with pytest.raises(UserError, match=r"was prepared from other input: .*raw\.jsonl has changed; choose another"):
             prepare_corpus(config)
-    write = writer.write_part
-    monkeypatch.setattr(writer, "write_part", lambda *given: (write(*given), raw.write_text(document(1))))
+    write, other = writer.write_part, raw.read_text().replace("Jones", "James")
+    monkeypatch.setattr(writer, "write_part", lambda *given: (write(*given), raw.write_text(other)))
     with pytest.raises(UserError, match="an input file has changed while it was prepared"):
         prepare_corpus(make_config(output_dir=str(tmp_path / "meanwhile")))
 
