@@ -80,6 +80,7 @@ def test_answers_are_those_of_logits_averaged_by_hand(answering, questions, tmp_
     written = json.loads((tmp_path / "run" / "predictions.json").read_text())
     assert list(written.values()) == predictions["prediction"]
     assert results(tmp_path / "run")["metrics"] == task.score(predictions, dataset)
+    assert results(tmp_path / "run")["settings"]["ensemble_with"] == [str(folder) for folder in answering[1:]]
     nbest = json.loads((tmp_path / "run" / "nbest_predictions.json").read_text())
     for own, by_hand in zip(nbest.values(), predictions["nbest"], strict=True):
         assert own[0]["start_logit"] == pytest.approx(by_hand[0]["start_logit"], abs=1e-4)
@@ -109,15 +110,6 @@ def test_the_order_of_members_decides_nothing(world, questions, tmp_path, refuse
     test_file = ["--do_predict --test_file", tmp_path / "dev-v2.0.json"]
     line = refused("run_squad", *members(folders), *test_file, *common, tmp_path / "test")
     assert "add --do_eval, which finds it on the dev set, or give" in line
-
-
-def test_an_ensemble_is_not_its_first_model(answering: list[Path], questions: Path, tmp_path: Path) -> None:
-    common = ["--task_name squad --do_eval --data_dir", questions, "--output_dir"]
-    for name, folders in (("one", answering[:1]), ("all", answering)):
-        assert recipe("run_squad", *members(folders), *common, tmp_path / name) == 0
-    one, three = (json.loads((tmp_path / name / "predictions.json").read_text()) for name in ("one", "all"))
-    assert one != three
-    assert results(tmp_path / "all")["settings"]["ensemble_with"] == [str(folder) for folder in answering[1:]]
 
 
 def test_members_may_order_their_labels_as_they_like(world: Any, tmp_path: Path) -> None:

@@ -83,17 +83,6 @@ def test_shards(class_name, tmp_path):
     assert_equal(tmp_path / "sharded", class_name, model)
 
 
-def test_bfloat16_comes_back_as_it_was_saved(tmp_path):
-    name = "BertReproForSequenceClassification"
-    model = model_of(name).to(torch.bfloat16)
-    model.save_pretrained(tmp_path / "half")
-    ways = three_ways(tmp_path / "half", name)
-    assert {other.dtype for other in ways.values()} == {torch.bfloat16}
-    inputs = batch(name)
-    for other in three_ways(tmp_path / "half", name, dtype=torch.float32).values():
-        torch.testing.assert_close(other.eval()(**inputs).logits, model.float()(**inputs).logits, rtol=1e-5, atol=1e-5)
-
-
 def test_a_upstream_trainers_save(tmp_path):
     name = "BertReproForSequenceClassification"
     model = model_of(name, id2label={0: "dull", 1: "lively"})

@@ -60,18 +60,6 @@ def test_every_token_has_the_log_probability_of_upstream(folder, method, head, b
         assert score.total == pytest.approx(sum(score.log_probabilities))
 
 
-def test_the_methods_differ_where_a_word_has_several_pieces_only(folder):
-    model = bert_repro.BertReproForMaskedLM.from_pretrained(folder).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    one, other = (
-        score_sentences(model, tokenizer, ["the cat", "unbelievably"], method=method)
-        for method in ("original", "within_word_l2r")
-    )
-    assert one[0].total == pytest.approx(other[0].total)
-    assert one[1].total != pytest.approx(other[1].total)
-    assert one[1].log_probabilities[-1] == pytest.approx(other[1].log_probabilities[-1])  # the last piece has no right
-
-
 def test_the_recipe_writes_a_line_for_each_text(folder, tmp_path):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
