@@ -1,0 +1,148 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from bert_repro.corpus.tokenizer import SPECIAL_TOKENS, load_tokenizer
+from bert_repro.tasks.squad.squad_task import SQUAD
+from bert_repro.tasks.squad.windows import (
+    NO_ANSWER,
+    answer_span,
+    fullest_windows,
+    target,
+    tokenize_passages,
+    window_spans,
+)
+
+WORDS = "the old mill river burned 1895 18 ##9 north ##ern ( - ) . , japan ##ese".split()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL_TOKENS, *WORDS, *"abcdefghijklmnopqrstuvwxyz"]) + "\n")
+    return load_tokenizer(path)
+
+
+def passage_of(tokenizer, context):
+    return next(tokenize_passages(tokenizer, [context]))
+
+
+def test_a_passage_knows_its_pieces_characters_and_words(tokenizer):
+    passage = passage_of(tokenizer, "The\u202fnorthern  mill\n(1895).")
+    assert list(passage.pieces) == ["the", "north", "##ern", "mill", "(", "1895", ")", "."]
+    assert passage.word_of.tolist() == [0, 1, 1, 2, 3, 3, 3, 3]
+    assert [passage.context[a:b] for a, b in passage.words] == ["The", "northern", "mill", "(1895)."]
+    cut = [passage.context[a:b] for a, b in zip(passage.starts, passage.ends, strict=True)]
+    assert cut == ["The", "north", "ern", "mill", "(", "1895", ")", "."]
+    assert passage.words_between(2, 4) == ["northern", "mill", "(1895)."]
+    # The original code splits words at ASCII whitespace and U+202F only; its tokenizer splits here all the same.
+    passage = passage_of(tokenizer, "the\u00a0mill river")
+    assert list(passage.pieces) == ["the", "mill", "river"]
+    assert passage.word_of.tolist() == [0, 0, 1]
+    assert list(tokenize_passages(tokenizer, [])) == []
+    for passage in tokenize_passages(tokenizer, ["", " \n", "\u200b"]):
+        assert len(passage.ids) == len(passage.word_of) == 0
+
+
+@pytest.mark.parametrize(
+    ("length", "room", "stride", "expected"),
+    [
+        (0, 10, 4, [(0, 0)]),
+        (10, 10, 4, [(0, 10)]),
+        (11, 10, 4, [(0, 10), (4, 7)]),
+        (20, 10, 4, [(0, 10), (4, 10), (8, 10), (12, 8)]),
+        (25, 10, 40, [(0, 10), (10, 10), (20, 5)]),
+    ],
+)
+def test_windows_move_by_the_stride_and_leave_no_gap(length, room, stride, expected):
+    assert window_spans(length, room, stride) == expected
+
+
+def test_every_piece_is_in_a_window():
+    for length in range(1, 60):
+        for room, stride in ((7, 3), (7, 7), (7, 9), (1, 1)):
+            spans = window_spans(length, room, stride)
+            assert set().union(*(range(start, start + size) for start, size in spans)) == set(range(length))
+            assert all(size <= room for _, size in spans)
+
+
+def released_choice(spans, piece):
+    """The window of most context, by comparing one after another."""
+    best, best_score = None, None
+    for number, (start, size) in enumerate(spans):
+        end = start + size - 1
+        if start <= piece <= end:
+            score = min(piece - start, end - piece) + 0.01 * size
+            if best_score is None or score > best_score:
+                best, best_score = number, score
+    return best
+
+
+@pytest.mark.parametrize(
+    ("length", "room", "stride"), [(5, 10, 4), (50, 10, 4), (47, 20, 3), (300, 128, 64), (9, 3, 9)]
+)
+def test_each_piece_starts_answers_where_it_has_most_context(length, room, stride):
+    spans = window_spans(length, room, stride)
+    expected = [released_choice(spans, piece) for piece in range(length)]
+    assert fullest_windows(spans, length).tolist() == expected
+
+
+def find(tokenizer, context, answer, start=None):
+    passage = passage_of(tokenizer, context)
+    ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
+    span = answer_span(passage, answer, context.index(answer) if start is None else start, ids)
+    return None if span is None else list(passage.pieces[span[0] : span[1] + 1])
+
+
+def test_answers_are_narrowed_to_their_pieces_where_they_are(tokenizer):
+    assert find(tokenizer, "the mill (1895-189) burned", "1895") == ["1895"]
+    assert find(tokenizer, "the old mill.", "old mill") == ["old", "mill"]
+    assert find(tokenizer, "the japanese mill", "japan") == ["japan"]
+    # The pieces of the answer are not in the word that holds it, so the word stays.
+    assert find(tokenizer, "the (japanq) mill", "japan") == ["(", "[UNK]", ")"]
+    assert find(tokenizer, "the old\n mill", "old\n mill") == ["old", "mill"]
+    assert find(tokenizer, "the old\n mill", "old mill", start=4) == ["old", "mill"]
+    assert find(tokenizer, " the mill ", " the", start=0) == ["the"]
+    assert find(tokenizer, "old mill", "old mill") == ["old", "mill"]
+    assert find(tokenizer, "the old mill", "river", start=4) is None
+    assert find(tokenizer, "\u200b mill", "\u200b", start=0) is None
+
+
+def test_the_first_equal_pieces_inside_the_words_win(tokenizer):
+    passage = passage_of(tokenizer, "the (mill-mill) river")
+    ids = tokenizer("mill", add_special_tokens=False)["input_ids"]
+    assert answer_span(passage, "mill", 10, ids) == (2, 2)
+    # Outside the words of the answer nothing is looked for.
+    passage = passage_of(tokenizer, "mill the mill")
+    assert answer_span(passage, "mill", 9, ids) == (2, 2)
+
+
+def test_targets_are_positions_of_the_input_or_cls():
+    assert target((5, 7), (4, 10), offset=12) == (13, 15)
+    assert target((4, 13), (4, 10), offset=12) == (12, 21)
+    for outside in ((3, 5), (12, 14), None):
+        assert target(outside, (4, 10), offset=12) == NO_ANSWER
+
+
+def test_spans_are_plain_numbers(tokenizer):
+    span = answer_span(passage_of(tokenizer, "the mill"), "mill", 4, [WORDS.index("mill") + len(SPECIAL_TOKENS)])
+    assert span == (1, 1) and all(type(place) is int for place in span)
+    assert isinstance(fullest_windows([(0, 3)], 3), np.ndarray)
+
+
+def test_a_passage_of_a_book_takes_memory_in_proportion_to_its_length():
+    length = 300_000
+    spans = window_spans(length, 320, 128)
+    tracemalloc.start()
+    fullest = fullest_windows(spans, length)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 * length and fullest[0] == 0 and fullest[-1] == len(spans) - 1
+
+
+def test_few_questions_about_books_are_tokenized_at_once():
+    for words, rows in ((100, 1000), (300_000, 3)):
+        dataset = Dataset.from_dict({"context": ["mill " * words]})
+        assert SQUAD.rows_at_once(dataset, 384) == rows
