@@ -233,7 +233,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
             self._validate_sweep()
 
     def _missing_for_best(self) -> str:
-        """What an evaluation on dev during training lacks, as flags."""
+        """Returns what an evaluation on dev during training lacks, as flags."""
         flags = ("do_train", "do_eval", "eval_steps")
         return " and ".join(f"--{name}" for name in flags if not getattr(self, name))
 

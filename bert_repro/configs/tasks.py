@@ -337,7 +337,7 @@ class SquadConfig(CustomDataConfig):
     )
 
     def _validate_files(self) -> None:
-        """Custom and official files may be mixed here: TriviaQA to train on, SQuAD's dev set to score."""
+        """Allows custom and official files side by side: TriviaQA to train on, SQuAD's dev set to score."""
 
     def validate(self) -> None:
         """Checks that there is room for a passage, and padding where padding is asked for."""

@@ -36,7 +36,7 @@ from bert_repro.conversion.original_names import (
     NOT_TRAINED,
     SETTINGS,
     Array,
-    Pair,
+    TensorPair,
     canonical_torch_names,
     check_sizes,
     head_of,
@@ -54,7 +54,7 @@ from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.hub.export import export_checkpoint
 from bert_repro.hub.model_files import read_model_config
-from bert_repro.models.configuration_bert_repro import HEADS, BertReproConfig
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, BertReproConfig
 from bert_repro.training.model_loading import quiet_transformers
 from bert_repro.utils.files import CONVERSION, atomic_folder, write_json
 from bert_repro.utils.process import is_free_folder
@@ -224,7 +224,7 @@ def _head_named_by(config: BertReproConfig | None) -> str | None:
     """Returns the head that a config.json of transformers names."""
     names = (config.architectures or []) if config else []
     for head, auto_class in HEAD_NAMES.items():
-        if names and names[0] in (HEADS[auto_class].ours, HEADS[auto_class].upstream):
+        if names and names[0] in (AUTO_CLASSES[auto_class].ours, AUTO_CLASSES[auto_class].upstream):
             return head
     return None
 
@@ -291,7 +291,7 @@ def _publish(
         )
         for pair in pairs
     }
-    model_class = getattr(modeling_bert_repro, HEADS[auto_class].ours)
+    model_class = getattr(modeling_bert_repro, AUTO_CLASSES[auto_class].ours)
     model: PreTrainedModel = model_class.from_pretrained(None, config=original.config, state_dict=state)
     facts = {"converted_from": converted_from, "license": "unknown"}  # nothing is claimed for others' weights
     export_checkpoint(model, tokenizer, folder, model_id=name, card_facts=facts)
@@ -316,7 +316,7 @@ def _check(original: Original, tokenizer: "PreTrainedTokenizerBase", folder: Pat
     models = parity.load_both_ways(folder, original.head)
     inputs = parity.sample_inputs(tokenizer, original.config)
     return {
-        "class": HEADS[auto_class].upstream,
+        "class": AUTO_CLASSES[auto_class].upstream,
         "decisions": original.decisions,
         "tensors": [_described(pair, original) for pair in pairs],
         "left_out": original.left_out,
@@ -326,7 +326,7 @@ def _check(original: Original, tokenizer: "PreTrainedTokenizerBase", folder: Pat
     }
 
 
-def _described(pair: Pair, original: Original) -> dict[str, Any]:
+def _described(pair: TensorPair, original: Original) -> dict[str, Any]:
     return {**asdict(pair), "shape": list(original.tensors[pair.original].shape)}
 
 

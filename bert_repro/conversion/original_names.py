@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import UserError
-from bert_repro.models.configuration_bert_repro import HEADS, BertReproConfig
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, BertReproConfig
 from bert_repro.utils.readers import listed, shown
 
 Array = npt.NDArray[Any]
@@ -68,7 +68,7 @@ GELU = {"erf": "gelu", "tanh": "gelu_new"}
 
 
 @dataclass(frozen=True)
-class Pair:
+class TensorPair:
     """A tensor under both names.
 
     Args:
@@ -86,23 +86,23 @@ class Pair:
         return array.T if self.transposed else array
 
 
-def pair_of(name: str) -> Pair:
+def pair_of(name: str) -> TensorPair:
     """Returns both names of a weight of one of our models that has a head, or of `BertReproModel` below `bert.`."""
     if name in _SPECIAL:
-        return Pair(name, _SPECIAL[name], False)
+        return TensorPair(name, _SPECIAL[name], False)
     *modules, kind = re.sub(r"\.layer\.(\d+)\.", r".layer_\1.", name).split(".")
     if modules[-1] == "LayerNorm":
-        return Pair(name, "/".join([*modules, {"weight": "gamma", "bias": "beta"}[kind]]), False)
+        return TensorPair(name, "/".join([*modules, {"weight": "gamma", "bias": "beta"}[kind]]), False)
     if modules[-1].endswith("embeddings"):
-        return Pair(name, "/".join(modules), False)
-    return Pair(name, "/".join([*modules, {"weight": "kernel", "bias": "bias"}[kind]]), kind == "weight")
+        return TensorPair(name, "/".join(modules), False)
+    return TensorPair(name, "/".join([*modules, {"weight": "kernel", "bias": "bias"}[kind]]), kind == "weight")
 
 
-def model_pairs(auto_class: str, config: BertReproConfig) -> dict[str, tuple[Pair, tuple[int, ...]]]:
+def model_pairs(auto_class: str, config: BertReproConfig) -> dict[str, tuple[TensorPair, tuple[int, ...]]]:
     """Returns what a model of ours holds: original name -> both names, and our shape.
 
     Args:
-        auto_class: a key of `HEADS`.
+        auto_class: a key of `AUTO_CLASSES`.
         config: the model's; its sizes must have been compared with the checkpoint's before.
     """
     import torch
@@ -110,7 +110,7 @@ def model_pairs(auto_class: str, config: BertReproConfig) -> dict[str, tuple[Pai
     from bert_repro.models import modeling_bert_repro
 
     with torch.device("meta"):
-        model = getattr(modeling_bert_repro, HEADS[auto_class].ours)(config)
+        model = getattr(modeling_bert_repro, AUTO_CLASSES[auto_class].ours)(config)
     prefix = "bert." if auto_class == "AutoModel" else ""
     shapes = {prefix + name: tuple(weight.shape) for name, weight in model.named_parameters() if name not in TIED}
     return {(pair := pair_of(name)).original: (pair, shape) for name, shape in shapes.items()}

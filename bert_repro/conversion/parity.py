@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.conversion.original_forward import original_outputs
-from bert_repro.conversion.original_names import HEAD_NAMES, Pair
-from bert_repro.models.configuration_bert_repro import HEADS, BertReproConfig
+from bert_repro.conversion.original_names import HEAD_NAMES, TensorPair
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, BertReproConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -37,7 +37,7 @@ class DifferenceError(RuntimeError):
     """What was written differs from what was read; nothing was published."""
 
 
-def check_tensors(written: Mapping[str, Array], original: Mapping[str, Array], pairs: Sequence[Pair]) -> None:
+def check_tensors(written: Mapping[str, Array], original: Mapping[str, Array], pairs: Sequence[TensorPair]) -> None:
     """Checks that every tensor was written bit by bit.
 
     Args:
@@ -127,7 +127,7 @@ def load_both_ways(folder: Path, head: str) -> dict[str, "PreTrainedModel"]:
 
     from bert_repro.models import modeling_bert_repro
 
-    names = HEADS[HEAD_NAMES[head]]
+    names = AUTO_CLASSES[HEAD_NAMES[head]]
     options = {"dtype": torch.float32, "trust_remote_code": False, "use_safetensors": True}
     ours = getattr(modeling_bert_repro, names.ours).from_pretrained(folder, **options)
     upstream = getattr(transformers, names.upstream).from_pretrained(folder, **options)

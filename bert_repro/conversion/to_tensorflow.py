@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bert_repro.conversion import parity
-from bert_repro.conversion.original_names import HEAD_NAMES, TIED, Array, Pair, original_settings, pair_of
+from bert_repro.conversion.original_names import HEAD_NAMES, TIED, Array, TensorPair, original_settings, pair_of
 from bert_repro.conversion.tensor_bundle import TensorBundle, write_bundle
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.hub.model_files import load_config
-from bert_repro.models.configuration_bert_repro import HEADS
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 from bert_repro.training.model_loading import load_pretrained
 from bert_repro.utils.files import CONVERSION, atomic_folder, write_json, write_text
 
@@ -66,7 +66,7 @@ def convert_to_tensorflow(name: str, output_dir: Path) -> Path:
 def _head(name: str) -> str:
     names = load_config(name, _FLAG).architectures or ["none"]
     for head, auto_class in HEAD_NAMES.items():
-        if names[0] in (HEADS[auto_class].ours, HEADS[auto_class].upstream) and head not in _NOT_WRITTEN:
+        if names[0] in (AUTO_CLASSES[auto_class].ours, AUTO_CLASSES[auto_class].upstream) and head not in _NOT_WRITTEN:
             return head
     raise UserError(f"{_FLAG} {name}: config.json names the class {names[0]}, which the original implementation lacks")
 
@@ -74,7 +74,7 @@ def _head(name: str) -> str:
 def _model_class(head: str) -> Any:
     from bert_repro.models import modeling_bert_repro
 
-    return getattr(modeling_bert_repro, HEADS[HEAD_NAMES[head]].ours)
+    return getattr(modeling_bert_repro, AUTO_CLASSES[HEAD_NAMES[head]].ours)
 
 
 def _entries(tokenizer: "PreTrainedTokenizerBase", size: int) -> str:
@@ -85,7 +85,7 @@ def _entries(tokenizer: "PreTrainedTokenizerBase", size: int) -> str:
     return "".join(f"{word}\n" for word, _ in words)
 
 
-def _original_tensors(model: "PreTrainedModel", head: str) -> tuple[list[Pair], dict[str, Array]]:
+def _original_tensors(model: "PreTrainedModel", head: str) -> tuple[list[TensorPair], dict[str, Array]]:
     prefix = "bert." if head == "encoder" else ""
     pairs, tensors = [], {}
     for name, weight in model.named_parameters():
@@ -97,7 +97,7 @@ def _original_tensors(model: "PreTrainedModel", head: str) -> tuple[list[Pair], 
 
 
 def _check(
-    folder: Path, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", head: str, pairs: list[Pair]
+    folder: Path, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", head: str, pairs: list[TensorPair]
 ) -> dict[str, Any]:
     """Reads the checkpoint that was written and compares it with the model; returns the report."""
     bundle = TensorBundle(folder / PREFIX)
@@ -111,7 +111,7 @@ def _check(
     normalizer = json.loads(tokenizer.backend_tokenizer.to_str()).get("normalizer") or {}
     lowercase = bool(normalizer.get("lowercase"))
     return {
-        "class": HEADS[HEAD_NAMES[head]].upstream,
+        "class": AUTO_CLASSES[HEAD_NAMES[head]].upstream,
         "decisions": {
             "hidden_act": f"gelu in its {form} form, as {code[form]} computes it" if form else model.config.hidden_act,
             "case": f"--do_lower_case={lowercase} for the original tools",

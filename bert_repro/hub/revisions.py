@@ -14,7 +14,7 @@ from bert_repro.configs import PushConfig
 from bert_repro.errors import UserError
 from bert_repro.hub.card import make_card
 from bert_repro.hub.push import MAIN, check_card, check_repo_id, contents_for_others, published_files, push_folder
-from bert_repro.models.configuration_bert_repro import HEADS
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 from bert_repro.results import read_results
 from bert_repro.utils.digests import STEP, step_of
 from bert_repro.utils.files import CHECKPOINTS, MANIFEST, RESULTS
@@ -107,7 +107,7 @@ def checkpoint_card(checkpoint: Path, results: Mapping[str, Any], repo_id: str) 
     config = read_json_object(checkpoint / "config.json")
     known = {name: value for name, value in results.items() if name not in _ABOUT_THE_END}
     upstream = (config.get("architectures") or ["BertModel"])[0]
-    ours = next((head.ours for head in HEADS.values() if head.upstream == upstream), upstream)
+    ours = next((head.ours for head in AUTO_CLASSES.values() if head.upstream == upstream), upstream)
     known["model"] = {"class": ours, "model_type": config["model_type"], **results.get("model", {})}
     train = {name: value for name, value in results.get("train", {}).items() if name not in _TOTALS}
     known["train"] = {**train, "steps": step_of(checkpoint), "steps_of_the_run": _steps(results)}

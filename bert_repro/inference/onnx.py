@@ -166,12 +166,12 @@ def load_model(folder: Path) -> "PreTrainedModel":
         UserError: there is none, or it has a BiLSTM.
     """
     from bert_repro.models import modeling_bert_repro
-    from bert_repro.models.configuration_bert_repro import HEADS
+    from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 
     if not folder.is_dir():
         raise UserError(f"--folder {folder}: no such folder; name a published folder")
     names = load_config(str(folder), "--folder").architectures or ["none"]
-    ours = [head.ours for head in HEADS.values() if names[0] in (head.ours, head.upstream)]
+    ours = [head.ours for head in AUTO_CLASSES.values() if names[0] in (head.ours, head.upstream)]
     if not ours:
         raise UserError(f"--folder {folder}: config.json names the class {names[0]}, which is no BERT of this family")
     model, _ = load_pretrained(getattr(modeling_bert_repro, ours[0]), str(folder), flag="--folder")

@@ -2,11 +2,11 @@
 
 import transformers
 
-from . import configuration_bert_repro, modeling_bert_repro
-from .configuration_bert_repro import BertReproConfig
+from . import modeling_bert_repro
+from .configuration_bert_repro import AUTO_CLASSES, BertReproConfig
 
 HEADS: dict[str, type[modeling_bert_repro.BertReproPreTrainedModel]] = {
-    auto_class: getattr(modeling_bert_repro, head.ours) for auto_class, head in configuration_bert_repro.HEADS.items()
+    auto_class: getattr(modeling_bert_repro, head.ours) for auto_class, head in AUTO_CLASSES.items()
 }
 """Auto class of transformers -> our class."""
 

@@ -43,7 +43,7 @@ class Head(NamedTuple):
     pooled: bool
 
 
-HEADS: dict[str, Head] = {
+AUTO_CLASSES: dict[str, Head] = {
     "AutoModel": Head("BertReproModel", "BertModel", pooled=False),
     "AutoModelForPreTraining": Head("BertReproForPreTraining", "BertForPreTraining", pooled=True),
     "AutoModelForMaskedLM": Head("BertReproForMaskedLM", "BertForMaskedLM", pooled=False),
@@ -238,7 +238,7 @@ class BertReproConfig(PreTrainedConfig):
         """Returns the fields of a configuration in the words of this class; what `published` adds is left out."""
         if config.get("model_type") == UPSTREAM_MODEL_TYPE:
             config["model_type"] = cls.model_type
-            ours = {head.upstream: head.ours for head in HEADS.values()}
+            ours = {head.upstream: head.ours for head in AUTO_CLASSES.values()}
             config["architectures"] = [ours.get(name, name) for name in config.get("architectures") or []] or None
         if not cls.__module__.startswith("transformers_modules."):  # there transformers finds our models by it
             config.pop("auto_map", None)
@@ -269,7 +269,7 @@ class BertReproConfig(PreTrainedConfig):
         """
         config: dict[str, Any] = json.loads(self.to_json_string(use_diff))
         names = self.architectures or []
-        heads = [head for head in HEADS.values() if head.ours in names or head.upstream in names]
+        heads = [head for head in AUTO_CLASSES.values() if head.ours in names or head.upstream in names]
         if self.has_upstream_counterpart(heads):
             config["model_type"] = UPSTREAM_MODEL_TYPE
             renamed = {head.ours: head.upstream for head in heads}
@@ -281,7 +281,7 @@ class BertReproConfig(PreTrainedConfig):
             config.setdefault("label2id", {name: index for index, name in self.id2label.items()})
         config["auto_map"] = {
             "AutoConfig": f"configuration_bert_repro.{BertReproConfig.__name__}",
-            **{auto_class: f"modeling_bert_repro.{head.ours}" for auto_class, head in HEADS.items()},
+            **{auto_class: f"modeling_bert_repro.{head.ours}" for auto_class, head in AUTO_CLASSES.items()},
         }
         return config
 
@@ -316,4 +316,4 @@ class BertReproConfig(PreTrainedConfig):
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
 
-__all__ = ["HEADS", "BertReproConfig", "Head"]
+__all__ = ["AUTO_CLASSES", "BertReproConfig", "Head"]

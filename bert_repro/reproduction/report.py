@@ -107,7 +107,7 @@ def _context(
 
 
 def _described(size_preset: str) -> str:
-    """The preset's name, and what it is where it is one of ours."""
+    """Returns the preset's name, and what it is where it is one of ours."""
     known = SIZE_PRESETS.get(size_preset)
     return f"{size_preset} ({known.description})" if known else size_preset
 

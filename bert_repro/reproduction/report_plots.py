@@ -44,7 +44,7 @@ def all_plots(figures: Sequence[ResultsTable], runs: Sequence[FinishedRun]) -> l
     """
     plots = list(_figure_plots(figures))
     for size_preset in sorted({run.size_preset for run in runs if run.is_pretraining}):
-        pretraining = labelled([run for run in runs if run.is_pretraining and run.size_preset == size_preset])
+        pretraining = runs_by_label([run for run in runs if run.is_pretraining and run.size_preset == size_preset])
         plots += [*_curve_plots(pretraining, size_preset), *_breakdown_plots(pretraining, size_preset)]
     return plots
 
@@ -57,7 +57,7 @@ def safe_name(size_preset: str) -> str:
     return f"{readable}-{zlib.crc32(size_preset.encode()):08x}"
 
 
-def labelled(runs: Sequence[FinishedRun]) -> dict[str, FinishedRun]:
+def runs_by_label(runs: Sequence[FinishedRun]) -> dict[str, FinishedRun]:
     """Names pre-training runs by what sets them apart: variant, size where it is not the usual one, else the name."""
     shapes = [_shape(run) for run in runs]
     usual = max(shapes, key=shapes.count, default="")

@@ -24,7 +24,7 @@ from transformers.utils import is_peft_available
 from bert_repro.configs import AdapterConfig
 from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
-from bert_repro.models.configuration_bert_repro import HEADS, UPSTREAM_MODEL_TYPE
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, UPSTREAM_MODEL_TYPE
 from bert_repro.results import AdapterResults, TrainResults
 from bert_repro.utils.files import ADAPTER, CARD, atomic_files, atomic_folder, write_json
 
@@ -222,5 +222,5 @@ def _base_class(model: Any) -> Mapping[str, str]:
 
 def _upstream_class(model: Any) -> str | None:
     """Returns the class of transformers with equal outputs, if there is one."""
-    head = next(head for head in HEADS.values() if head.ours == type(model).__name__)
+    head = next(head for head in AUTO_CLASSES.values() if head.ours == type(model).__name__)
     return head.upstream if model.config.has_upstream_counterpart([head]) else None

@@ -19,7 +19,7 @@ from bert_repro.conversion import torch_weights
 from bert_repro.conversion.tensor_bundle import TensorBundle, write_bundle
 from bert_repro.hub import export_checkpoint
 from bert_repro.hub.push import published_files
-from bert_repro.models.configuration_bert_repro import HEADS
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "tensorflow"
 FILES = ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001", "bert_config.json", "vocab.txt")
@@ -240,7 +240,7 @@ def test_hostile_archives_are_one_line(original, run, tmp_path, kind):
 def published(folder: Path, auto_class: str, **fields: object) -> Path:
     torch.manual_seed(0)
     vocab = {entry: place for place, entry in enumerate((GOLDEN / "vocab.txt").read_text().split("\n")[:-1])}
-    model = getattr(bert_repro, HEADS[auto_class].ours)(bert_repro.BertReproConfig(**{**SIZES, **fields}))
+    model = getattr(bert_repro, AUTO_CLASSES[auto_class].ours)(bert_repro.BertReproConfig(**{**SIZES, **fields}))
     return export_checkpoint(model, transformers.BertTokenizer(vocab=vocab), folder)
 
 

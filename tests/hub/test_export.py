@@ -18,6 +18,7 @@ from bert_repro.configs.publishing import ONNX_FILES
 from bert_repro.errors import UserError
 from bert_repro.hub import export
 from bert_repro.hub.export import export_checkpoint, republish
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 from bert_repro.utils import files
 
 RECORD = {"task": "toy", "split": "validation", "metrics": {"accuracy": 0.5}, "rows_scored": 2, "settings": {}}
@@ -54,7 +55,7 @@ def test_folder_is_complete(tmp_path, tokenizer):
     assert not (bare / "results.json").exists() and "Not run." in (bare / "README.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("head", [head.ours for head in bert_repro.models.configuration_bert_repro.HEADS.values()])
+@pytest.mark.parametrize("head", [head.ours for head in AUTO_CLASSES.values()])
 def test_every_snippet_of_a_card_runs(head, tmp_path, tokenizer, monkeypatch, remote_code):
     causal = {"is_decoder": True} if head == "BertReproForCausalLM" else {}
     folder = export_checkpoint(

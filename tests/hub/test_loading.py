@@ -11,11 +11,11 @@ from tiny_models import NARROW, word_model, word_tokenizer
 
 import bert_repro
 from bert_repro.hub.export import export_checkpoint
-from bert_repro.models.configuration_bert_repro import HEADS
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 from bert_repro.tasks import TASKS
 
 TOKENIZER = word_tokenizer("paris is the capital of france . a film that never lets you go")
-AUTO = {head.ours: auto_class for auto_class, head in HEADS.items()}
+AUTO = {head.ours: auto_class for auto_class, head in AUTO_CLASSES.items()}
 
 
 pytestmark = pytest.mark.usefixtures("remote_code")

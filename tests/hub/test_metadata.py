@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard, parse_eval_result_entries
 from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig, SquadConfig
 from bert_repro.hub.card import make_card
 from bert_repro.hub.metadata import HUB_TASKS, eval_result_entries, find_card_errors, hub_task_of
-from bert_repro.models.configuration_bert_repro import HEADS
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 from bert_repro.tasks import TASKS, configured_task
 from bert_repro.tasks.base import Task
 
@@ -76,8 +76,8 @@ def test_ones_own_files_are_not_published_as_the_tasks_data(tmp_path, family):
 
 
 def test_cards_of_all_heads_are_accepted():
-    assert len(HUB_TASKS) == len(HEADS)
-    for auto_class, head in HEADS.items():
+    assert len(HUB_TASKS) == len(AUTO_CLASSES)
+    for auto_class, head in AUTO_CLASSES.items():
         assert hub_task_of(head.ours).auto_class == auto_class
         for name in (head.ours, head.upstream.replace("LMHeadModel", "ForCausalLM")):
             assert find_card_errors(make_card({"model": {"class": name}}, "org/x")) == []

@@ -53,9 +53,9 @@ TOLERANCE = 1e-5
 
 def variants() -> dict[str, tuple[str, dict[str, Any]]]:
     """Name of a folder -> its Auto class, and the fields of its configuration."""
-    from bert_repro.models.configuration_bert_repro import HEADS
+    from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 
-    found = {name: (name, {"id2label": LABELLED[name]} if name in LABELLED else {}) for name in HEADS}
+    found = {name: (name, {"id2label": LABELLED[name]} if name in LABELLED else {}) for name in AUTO_CLASSES}
     found["AutoModelForCausalLM"] = ("AutoModelForCausalLM", {"is_decoder": True})
     found["left_to_right_encoder"] = ("AutoModel", {"is_decoder": True})
     return found | {REFUSED: ("AutoModelForSequenceClassification", {"is_decoder": True})}
@@ -65,12 +65,12 @@ def write(root: Path) -> None:
     """Publishes every head, with inputs, outputs and the answers of its pipeline beside it."""
     import bert_repro
     from bert_repro.hub.export import export_checkpoint
-    from bert_repro.models.configuration_bert_repro import HEADS
+    from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 
     tokenizer = transformers.BertTokenizer(vocab={word: index for index, word in enumerate(VOCABULARY)})
     for number, (name, (auto_class, fields)) in enumerate(variants().items()):
         torch.manual_seed(number)
-        model = getattr(bert_repro, HEADS[auto_class].ours)(bert_repro.BertReproConfig(**SIZES, **fields)).eval()
+        model = getattr(bert_repro, AUTO_CLASSES[auto_class].ours)(bert_repro.BertReproConfig(**SIZES, **fields)).eval()
         folder = export_checkpoint(model, tokenizer, root / name)
         inputs = dict(tokenizer(*TEXTS, padding=True, return_tensors="pt"))
         if auto_class == "AutoModelForMultipleChoice":

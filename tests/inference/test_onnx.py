@@ -167,7 +167,7 @@ def scored_like_the_run(world, tmp_path, family):
 
 def test_every_head_is_compared():
     names = {f"BertRepro{name}" for name in QUICK | OTHERS}
-    assert names == {head.ours for head in bert_repro.models.configuration_bert_repro.HEADS.values()}
+    assert names == {head.ours for head in bert_repro.models.configuration_bert_repro.AUTO_CLASSES.values()}
 
 
 def test_a_folder_of_upstream_transformers_is_exported_too(tmp_path):

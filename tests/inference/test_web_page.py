@@ -9,7 +9,7 @@ import yaml
 
 from bert_repro import cli
 from bert_repro.configs.publishing import ONNX_FILES
-from bert_repro.models.configuration_bert_repro import HEADS
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 from bert_repro.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ def test_the_build_brings_every_file_that_the_page_loads() -> None:
 def test_page_build_and_export_agree_on_files_tasks_and_heads() -> None:
     assert keys(BUILD, "FILES") == ONNX_FILES
     tasks = keys(BUILD, "TASKS")
-    heads = {head.ours.removeprefix("BertRepro") for head in HEADS.values()}
+    heads = {head.ours.removeprefix("BertRepro") for head in AUTO_CLASSES.values()}
     assert set(tasks) <= heads
     assert set(tasks.values()) == set(re.findall(r'^  "([\w-]+)": \{$', PAGE, re.MULTILINE))
 

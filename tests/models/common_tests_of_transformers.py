@@ -74,9 +74,9 @@ from tests_of_transformers.test_configuration_common import ConfigTester
 from tests_of_transformers.test_modeling_common import ModelTesterMixin
 
 import bert_repro
-from bert_repro.models.configuration_bert_repro import HEADS
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 
-for _auto_class, _head in HEADS.items():  # the tests find out what a class is for by its name
+for _auto_class, _head in AUTO_CLASSES.items():  # the tests find out what a class is for by its name
     getattr(transformers, _auto_class)._model_mapping._model_mapping["bert_repro"] = _head.ours
 
 
@@ -106,7 +106,7 @@ class Sizes:
 class BertReproModelTest(ModelTesterMixin, unittest.TestCase):
     """All tests of models, on all nine classes."""
 
-    all_model_classes = tuple(getattr(bert_repro, head.ours) for head in HEADS.values())
+    all_model_classes = tuple(getattr(bert_repro, head.ours) for head in AUTO_CLASSES.values())
 
     # Nothing is cached: every step of `generate` reads the complete sequence. tests/models/test_left_to_right.py.
     all_generative_model_classes = ()

@@ -92,7 +92,7 @@ def test_config_is_written_in_its_published_form_and_comes_back_equal(tmp_path, 
     written = json.loads((tmp_path / "config.json").read_text())
     assert written["model_type"] == "bert"
     assert written["auto_map"]["AutoModelForCausalLM"] == "modeling_bert_repro.BertReproForCausalLM"
-    assert set(written["auto_map"]) == {"AutoConfig", *configuration_bert_repro.HEADS}
+    assert set(written["auto_map"]) == {"AutoConfig", *configuration_bert_repro.AUTO_CLASSES}
     assert (tmp_path / "configuration_bert_repro.py").exists() and (tmp_path / "modeling_bert_repro.py").exists()
     assert BertReproConfig.from_pretrained(tmp_path).num_labels == 3
     model = BertReproForSequenceClassification(tiny.config(id2label={0: "no", 1: "yes", 2: "maybe"}, qa_loss="sum"))

@@ -15,7 +15,7 @@ from transformers import modeling_flash_attention_utils
 from transformers.integrations import hub_kernels
 
 import bert_repro
-from bert_repro.models.configuration_bert_repro import HEADS
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 
 KERNEL = "kernels-community/flash-attn2"
 
@@ -62,7 +62,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> WrittenOut:
 
 def pair(tiny: Any, auto_class: str) -> tuple[torch.nn.Module, torch.nn.Module]:
     """A model under the kernel, and the same model under PyTorch's own attention."""
-    model_class = getattr(bert_repro, HEADS[auto_class].ours)
+    model_class = getattr(bert_repro, AUTO_CLASSES[auto_class].ours)
     fields = {"is_decoder": True} if auto_class == "AutoModelForCausalLM" else {}
     torch.manual_seed(0)
     plain = model_class(tiny.config(**fields, attn_implementation="sdpa")).eval()
@@ -73,7 +73,7 @@ def pair(tiny: Any, auto_class: str) -> tuple[torch.nn.Module, torch.nn.Module]:
     return flash, plain
 
 
-@pytest.mark.parametrize("auto_class", [name for name in HEADS if "MultipleChoice" not in name])
+@pytest.mark.parametrize("auto_class", [name for name in AUTO_CLASSES if "MultipleChoice" not in name])
 def test_packed_sequences_reach_the_kernel_with_their_borders(tiny, kernel, auto_class):
     flash, plain = pair(tiny, auto_class)
     packed = tiny.pack(tiny.batch((11, 7, 2)))

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 import transformers
 
 import bert_repro
-from bert_repro.models.configuration_bert_repro import HEADS
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 
 
 def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -24,7 +24,7 @@ class HeadTests:
     @pytest.fixture(autouse=True)
     def _setup(self, tiny):
         self.tiny = tiny
-        head = HEADS[self.auto_class]
+        head = AUTO_CLASSES[self.auto_class]
         self.model_class = getattr(bert_repro, head.ours)
         self.upstream_class = getattr(transformers, head.upstream)
         torch.manual_seed(0)
@@ -406,4 +406,4 @@ class TestForQuestionAnswering(HeadTests):
 
 def test_every_head_is_tested():
     tested = {test.auto_class for name, test in globals().items() if name.startswith("Test")}
-    assert tested == set(HEADS)
+    assert tested == set(AUTO_CLASSES)

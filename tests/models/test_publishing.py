@@ -17,7 +17,7 @@ from tiny_models import SHAPE
 
 import bert_repro
 from bert_repro.models import modeling_bert_repro
-from bert_repro.models.configuration_bert_repro import HEADS
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 
 WITHOUT_THE_PACKAGE = """
 import importlib.abc
@@ -68,7 +68,7 @@ assert not any(module.split(".")[0] == "bert_repro" for module in sys.modules)
 """
 
 PUBLISHED = {
-    **{head.ours: (auto_class, {}) for auto_class, head in HEADS.items()},
+    **{head.ours: (auto_class, {}) for auto_class, head in AUTO_CLASSES.items()},
     "left-to-right encoder": ("AutoModel", {"is_decoder": True}),
     "left-to-right tokens": ("AutoModelForTokenClassification", {"is_decoder": True}),
     "left-to-right sequences": ("AutoModelForSequenceClassification", {"is_decoder": True}),
@@ -91,7 +91,7 @@ def published(tmp_path_factory):
         dtype = fields.get("dtype", torch.float32)
         fields = {key: value for key, value in fields.items() if key != "dtype"}
         torch.manual_seed(number)
-        model = getattr(bert_repro, HEADS[auto_class].ours)(config(num_labels=2, **fields)).to(dtype).eval()
+        model = getattr(bert_repro, AUTO_CLASSES[auto_class].ours)(config(num_labels=2, **fields)).to(dtype).eval()
         model.save_pretrained(folder)
         inputs = example(auto_class)
         with torch.no_grad():
@@ -159,7 +159,7 @@ def test_remote_code_loads_it_without_this_package_and_saves_it_again(published,
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_our_classes_load_it_without_a_warning(published, warnings_logged, name):
     folders, _ = published
-    model_class = getattr(bert_repro, HEADS[PUBLISHED[name][0]].ours)
+    model_class = getattr(bert_repro, AUTO_CLASSES[PUBLISHED[name][0]].ours)
     model = model_class.from_pretrained(folders[name])
     assert warnings_logged() == []
     inputs = load_file(folders[name] / "inputs.safetensors")

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 import bert_repro
-from bert_repro.models.configuration_bert_repro import HEADS
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 
 pytestmark = pytest.mark.slow
 
@@ -71,9 +71,9 @@ def loss_of(outputs) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("auto_class", HEADS)
+@pytest.mark.parametrize("auto_class", AUTO_CLASSES)
 def test_outputs_and_gradients_equal_upstream(folder, batch, auto_class, implementation, record_property):
-    head = HEADS[auto_class]
+    head = AUTO_CLASSES[auto_class]
     options = {
         "attn_implementation": implementation,
         "hidden_dropout_prob": 0.0,
