@@ -101,6 +101,7 @@ def test_what_is_missing_or_not_finite_is_named() -> None:
         ("seed: !!python/object:os.system x", "is not valid YAML"),
         ("a: " + "[" * 5000, "is not valid YAML"),
         ("a: [", "is not valid YAML"),
+        ("num_train_epochs: " + "9" * 400, "is not of type float"),
         ('output_dir: "a\\0b"', "must not hold a null character"),
         ("a line of a corpus\n" * 60_000, "is larger than 1,000,000 bytes"),
     ],

@@ -200,7 +200,7 @@ def _single_from_yaml(value: Any, base: type, where: str) -> Any:
     if base is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
             return float(value)  # YAML 1.1 reads 1e-4 as a string
-        except ValueError:
+        except (ValueError, OverflowError):
             pass
     elif isinstance(value, base) and not (base is int and isinstance(value, bool)):
         return value

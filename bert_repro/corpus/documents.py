@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 from bert_repro.configs import TextConfig, looks_like_a_folder
 from bert_repro.errors import UserError
 from bert_repro.utils.digests import known_digests
-from bert_repro.utils.readers import decode_line, half_surrogate, listed, parse_json
+from bert_repro.utils.readers import decode_line, half_surrogate, listed, parse_json, shown
 
 logger = logging.getLogger("bert_repro")
 
@@ -250,6 +250,8 @@ def _read_parquet(path: Path, text_column: str, title_column: str, max_bytes: in
         if text_column not in schema.names:
             raise UserError(f"{path}: no column {text_column!r}; it has {listed(schema.names)}. Set text_column")
         columns = [name for name in (text_column, title_column) if name in schema.names]
+        for name in (name for name in columns if pa.types.is_nested(schema.field(name).type)):
+            raise UserError(f"{path}: column {name!r} holds {shown(str(schema.field(name).type))}; it must hold texts")
         # A text that is stored once and named often stays so: unpacked, a few bytes a row can be gigabytes.
         texts = [name for name in columns if schema.field(name).type in (pa.string(), pa.large_string())]
         with pq.ParquetFile(path, read_dictionary=texts) as file:

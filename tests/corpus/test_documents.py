@@ -215,6 +215,13 @@ def test_a_parquet_file_with_fewer_rows_than_it_says_or_far_more_bytes_is_refuse
         read(tmp_path / "a.parquet")
 
 
+def test_a_parquet_column_of_lists_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "lists.parquet"  # a few kB, and gigabytes in memory
+    pq.write_table(pa.table({"text": pa.array([["x" * 1000] * 10_000])}), path)
+    with pytest.raises(UserError, match=r"column 'text' holds 'list<.*'; it must hold texts"):
+        read(path)
+
+
 def test_a_parquet_text_that_is_named_often_is_in_memory_once(tmp_path):
     rows = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array(["ab c. " * 100_000]))
     options = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 28}

@@ -714,6 +714,8 @@ def plain_yaml(content: bytes) -> Any:
         elif "float" in str(item.type):
             value = None if value is None else float(value)
         values[item.name] = value
+    if not any(values[name] for name in ("do_train", "do_eval", "do_predict")):  # the files then say what is done
+        values["do_train"] = values["train_file"] is not None
     return {**values, **given, "model_name_or_path": "m", "output_dir": "o"}
 
 
