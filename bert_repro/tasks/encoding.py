@@ -7,10 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import UserError
+from bert_repro.utils.readers import shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+LONGEST_TEXT = 5_000_000
+"""Characters of a text; its tokens take about 200 bytes each until they are cut."""
 MIN_SEQ_LENGTH = 8
 """Shortest allowed `max_seq_length`: the special tokens and a little of both texts."""
 
@@ -55,7 +58,11 @@ def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> lis
 
     Returns:
         N lists of token ids; an empty text gives an empty list.
+
+    Raises:
+        UserError: a text is longer than `LONGEST_TEXT`.
     """
+    require_texts(texts)
     encoded = tokenizer(
         list(texts),
         add_special_tokens=False,
@@ -67,6 +74,15 @@ def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> lis
         verbose=False,
     )
     return cast(list[list[int]], encoded["input_ids"])
+
+
+def require_texts(texts: Sequence[str]) -> None:
+    """Raises `UserError` for a text longer than any book, whose tokens would fill the memory."""
+    for text in texts:
+        if len(text) > LONGEST_TEXT:
+            raise UserError(
+                f"the text {shown(text)} has {len(text):,} characters, more than {LONGEST_TEXT:,}; cut or divide it"
+            )
 
 
 def special_ids(tokenizer: "PreTrainedTokenizerBase") -> tuple[int, int]:

@@ -27,6 +27,12 @@ def test_join_marks_segments_through_the_first_separator():
     assert join(101, 102, [5], [])[0].tolist() == [101, 5, 102, 102]
 
 
+def test_a_text_longer_than_any_book_is_refused_before_it_is_tokenized():
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({})))
+    with pytest.raises(UserError, match=r"the text 'a a.*\.\.\. has 6,000,000 characters, more than 5,000,000; cut"):
+        token_ids(tokenizer, ["a river", "a " * 3_000_000])
+
+
 def test_too_short_a_length_is_refused():
     with pytest.raises(UserError, match="--max_seq_length is 4; it must be at least 8"):
         require_length(4)

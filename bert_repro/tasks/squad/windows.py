@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_repro.tasks.encoding import token_ids
+from bert_repro.tasks.encoding import require_texts, token_ids
 from bert_repro.utils.ragged import Int64Array
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def tokenize_passages(tokenizer: "PreTrainedTokenizerBase", contexts: Sequence[s
     """
     if not contexts:
         return
+    require_texts(contexts)
     encoded = tokenizer(
         list(contexts),
         add_special_tokens=False,
