@@ -187,13 +187,13 @@ def require_same_data(folder: Path, state: "TrainerState", source: "BatchSource"
     Raises:
         UserError: names what differs.
     """
-    may_differ = (state.settings or {}) if getattr(config, "allow_changed_settings", False) else {}
     for name, before in (state.data_fingerprint or {}).items():
-        now = source.data_fingerprint.get(name)
-        if now != before and name not in may_differ:
+        now, is_setting = source.data_fingerprint.get(name), name in (state.settings or {})
+        if now != before and not (is_setting and getattr(config, "allow_changed_settings", False)):
+            accepted = "accept another result with --allow_changed_settings"
             raise UserError(
                 f"{folder}: its run had the {name} {before}, not {now}; resume with the data and settings that it "
-                "had, or start again with --overwrite_output_dir"
+                f"had, or {accepted if is_setting else 'start again with --overwrite_output_dir'}"
             )
     if state.step > source.total_steps:
         raise UserError(
