@@ -7,7 +7,7 @@ The recipes run the same code; the settings are those of docs/CONFIGURATION.md. 
 import logging
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -150,7 +150,8 @@ def predict(model: str | Path, data: Data | Sequence[str], **settings: Any) -> l
 
     Args:
         model: folder or Hub id of the model.
-        data: texts; or what `finetune` takes, with the columns that the model was trained on.
+        data: texts, or pairs of texts as tuples; or what `finetune` takes, with the columns that the model was trained
+            on.
         settings: of `bert_repro.configs.PredictConfig`, by name.
 
     Returns:
@@ -162,8 +163,10 @@ def predict(model: str | Path, data: Data | Sequence[str], **settings: Any) -> l
     """
     from bert_repro.finetuning.predict import predictions_of
 
-    if not isinstance(data, str | Path | Mapping) and all(isinstance(text, str) for text in data):
+    if isinstance(data, list | tuple) and all(isinstance(text, str) for text in data):
         data = [{"text": text} for text in data]
+    elif isinstance(data, list | tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in data):
+        data = [{"text_a": first, "text_b": second} for first, second in data]
     with tempfile.TemporaryDirectory(prefix="bert-repro-") as folder:
         path = write_split(data, "texts", Path(folder), "data")
         config = PredictConfig(model_name_or_path=str(model), input_file=str(path), **settings)

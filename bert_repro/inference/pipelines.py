@@ -49,9 +49,13 @@ class NextSentencePipeline(_ReadsText, Pipeline):  # type: ignore[misc]
         print(follows({"text": "She opened the window.", "text_pair": "Fresh air came in."}))
         # {"label": "IsNext", "score": 0.98}
 
-    A list of such mappings gives a list; `batch_size` computes several at once. What is longer than the model's
-    positions is truncated, the longer text first.
+    Also takes the two texts one after the other, or a tuple of them. A list of mappings or tuples gives a list;
+    `batch_size` computes several at once. What is longer than the model's positions is truncated, the longer text first.
     """
+
+    def __call__(self, inputs: Any, text_pair: str | None = None, **parameters: Any) -> Any:
+        """Scores one pair or several; see the class."""
+        return super().__call__(inputs if text_pair is None else (inputs, text_pair), **parameters)
 
     def _sanitize_parameters(self, **unknown: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         if unknown:
@@ -60,6 +64,8 @@ class NextSentencePipeline(_ReadsText, Pipeline):  # type: ignore[misc]
 
     def preprocess(self, input_: Any, **_: Any) -> dict[str, Any]:
         """Tokenizes a pair: `text` and `text_pair`."""
+        if isinstance(input_, tuple) and len(input_) == 2:
+            input_ = dict(zip(("text", "text_pair"), input_, strict=True))
         if not isinstance(input_, dict) or not {"text", "text_pair"} <= input_.keys():
             raise UserError(f"next-sentence-prediction takes {{'text': ..., 'text_pair': ...}}, got {shown(input_)}")
         positions = self.model.config.max_position_embeddings
@@ -102,20 +108,20 @@ class ExtractiveQuestionAnsweringPipeline(_ReadsText, ChunkPipeline):  # type: i
     passage.
     """
 
-    def __call__(self, inputs: Any = None, *, question: Any = None, context: Any = None, **parameters: Any) -> Any:
+    def __call__(self, inputs: Any = None, context: Any = None, *, question: Any = None, **parameters: Any) -> Any:
         """Answers one question or several; see the class.
 
         Args:
-            inputs: a mapping with `question` and `context`, or a list of them.
-            question: in place of `inputs`: a question, or a list of them.
+            inputs: a mapping with `question` and `context`, or a list of them; or, before `context`, the question.
             context: the passage, or a list of as many as there are questions.
+            question: in place of `inputs`: a question, or a list of them.
             parameters: see the class.
 
         Raises:
             UserError: a question or a passage is missing or empty.
         """
-        if inputs is None:
-            inputs = _as_inputs(question, context)
+        if inputs is None or context is not None:
+            inputs = _as_inputs(question if inputs is None else inputs, context)
         single = isinstance(inputs, dict)
         # As a list even when there is one, so that its windows are batched.
         answers = super().__call__([inputs] if single else list(inputs), **parameters)

@@ -65,6 +65,8 @@ def test_next_sentence_prediction(published, head):
             assert found["label"] == ("IsNext", "NotNext")[int(logits.argmax())]
             assert found["score"] == pytest.approx(logits.softmax(0).max().item(), abs=1e-5)
     assert follows({"text": "paris " * 60, "text_pair": "is"})["label"] in ("IsNext", "NotNext")
+    assert follows("a film", "never") == follows(("a film", "never")) == follows(pairs[1])
+    assert follows([tuple(pair.values()) for pair in pairs]) == follows(pairs)
     with pytest.raises(UserError, match="text_pair"):
         follows("one text")
 

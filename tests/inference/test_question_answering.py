@@ -46,6 +46,7 @@ def answer(folder):
 
 def test_an_answer_is_a_span_of_the_passage(answer):
     found = answer(question=QUESTION, context=SHORT)
+    assert answer(QUESTION, SHORT) == found
     assert set(found) == {"score", "start", "end", "answer"}
     assert found["answer"] == SHORT[found["start"] : found["end"]] != ""
     assert 0 < found["score"] < 1
