@@ -50,7 +50,8 @@ class NextSentencePipeline(_ReadsText, Pipeline):  # type: ignore[misc]
         # {"label": "IsNext", "score": 0.98}
 
     Also takes the two texts one after the other, or a tuple of them. A list of mappings or tuples gives a list;
-    `batch_size` computes several at once. What is longer than the model's positions is truncated, the longer text first.
+    `batch_size` computes several at once. What is longer than the model's positions is truncated, the longer text
+    first.
     """
 
     def __call__(self, inputs: Any, text_pair: str | None = None, **parameters: Any) -> Any:
