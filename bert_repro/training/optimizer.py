@@ -181,7 +181,7 @@ def note_large_updates(config: OptimizerConfig, total_steps: int) -> None:
     if largest >= LARGE_UPDATE and largest >= 2 * config.learning_rate:
         logger.warning(
             "note: as in the original implementation Adam's bias correction is off, which makes the first updates "
-            "%.1f times as large as --learning_rate %s says; --bias_correction true usually scores better here",
+            "%.1f times as large as --learning_rate %s says; where the run learns badly, try --bias_correction true",
             largest / config.learning_rate,
             config.learning_rate,
         )
