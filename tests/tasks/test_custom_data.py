@@ -126,7 +126,8 @@ def test_without_training_the_model_says_that_it_predicts_numbers(tmp_path, sett
         test = task.load(None, ["test"])["test"]
         assert test["label"][:] == [-2.5, 1000.0]
         predictions = task.postprocess(test, test, [np.array([0.25]), np.array([7.0])])
-        (written,) = task.write_predictions(tmp_path, "test", test, predictions)
+        written, errors = task.write_predictions(tmp_path, "test", test, predictions)
+        assert errors.name == "predictions.test.errors.jsonl"
         assert written.read_text() == "index\tprediction\tlabel\ttext\n0\t0.25\t-2.5\ta\n1\t7\t1000\tb\n"
 
 
