@@ -7,13 +7,14 @@ the scripts' docstrings are made from it (`make docs`).
 
 import importlib
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from bert_repro import configs
-from bert_repro.errors import outcome
+from bert_repro.errors import StopRequested, outcome
 from bert_repro.utils import process
 from bert_repro.utils.files import disk_errors
 
@@ -45,10 +46,14 @@ class Recipe:
             with disk_errors(Path(output_dir or "."), "cannot be read or written"):
                 result = self.load()(config)
         except BaseException as error:
-            process.record_outcome(output_dir, *outcome(error))
+            self._record(output_dir, *outcome(error))
             raise
-        process.record_outcome(output_dir, 0, "done")
+        self._record(output_dir, 0, "done")
         return result
+
+    def _record(self, output_dir: str | None, code: int, reason: str) -> None:
+        with suppress(StopRequested):  # which came while the outcome was written, and changes it no more
+            process.record_outcome(output_dir, code, reason)
 
     def load(self) -> Any:
         """Imports the function that runs the recipe."""

@@ -104,6 +104,19 @@ def collect_signals() -> Iterator[list[int]]:
         _collected = before
 
 
+@contextmanager
+def hold_signals() -> Iterator[None]:
+    """Answers signals at the end of a block, so that how a run ended is written even if a launcher stops it meanwhile."""
+    global _collected
+    before, _collected = _collected, []
+    try:
+        yield
+    finally:
+        held, _collected = _collected, before
+    for number in held:
+        request_stop(number)
+
+
 def request_stop(number: int) -> None:
     """Does what a signal of this number would do."""
     if _collected is None:
@@ -206,10 +219,14 @@ def record_outcome(output_dir: str | None, code: int, reason: str) -> None:
     """Records how the run ended. A run that was refused its folder leaves the record of the earlier run alone."""
     if output_dir is None:
         return
-    folder = Path(output_dir)
-    if not is_main_process():
-        _report_killed_main_process(folder)
-        return
+    with hold_signals():
+        if is_main_process():
+            _record_here(Path(output_dir), code, reason)
+        else:
+            _report_killed_main_process(Path(output_dir))
+
+
+def _record_here(folder: Path, code: int, reason: str) -> None:
     try:
         unlock(folder)
         if code == 0 or is_free_folder(folder) or _claimed_here(folder):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,18 @@ def test_a_killed_main_process_is_reported_by_the_others(tmp_path, monkeypatch):
     process.record_outcome(str(tmp_path), 1, "connection closed by peer")
     assert json.loads((tmp_path / "status.json").read_text()) == {"code": 137, "reason": "the main process was killed"}
     process.record_outcome(str(tmp_path), 0, "done")
+    assert process.recorded_exit_code(tmp_path) == 137
+
+
+def test_a_signal_does_not_cut_the_report_of_a_killed_main_process(tmp_path, monkeypatch):
+    """A launcher stops the others while the main process, which it killed, is still closing its connections."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.6)"]) as closing:
+        (tmp_path / "status.json").write_text(json.dumps({"code": None, "reason": "running", "pid": closing.pid}))
+        threading.Thread(target=closing.wait).start()
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        monkeypatch.setenv("RANK", "1")
+        with stop_on_signals(), pytest.raises(StopRequested):
+            process.record_outcome(str(tmp_path), 1, "connection closed by peer")
     assert process.recorded_exit_code(tmp_path) == 137
 
 
