@@ -106,7 +106,7 @@ def collect_signals() -> Iterator[list[int]]:
 
 @contextmanager
 def hold_signals() -> Iterator[None]:
-    """Answers signals at the end of a block, so that how a run ended is written even if a launcher stops it meanwhile."""
+    """Answers signals at the end of a block: how a run ended is written even if a launcher stops it meanwhile."""
     global _collected
     before, _collected = _collected, []
     try:
