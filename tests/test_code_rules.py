@@ -107,6 +107,11 @@ def test_no_path_of_one_machine_no_package_index_and_no_large_file():
         assert not index.search((ROOT / name).read_text("utf-8")), name
 
 
+def test_progress_bars_are_those_that_notebooks_show():
+    imports = [line for path in MODULES for line in path.read_text("utf-8").splitlines() if "import tqdm" in line]
+    assert imports and {line.strip() for line in imports} == {"from tqdm.auto import tqdm"}
+
+
 def test_only_known_markers_and_skips():
     # A test that never runs anywhere looks like one that passes: who may skip is written down above.
     markers = {line.split(":")[0] for line in configuration()["tool"]["pytest"]["ini_options"]["markers"]}

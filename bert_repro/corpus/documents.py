@@ -132,7 +132,7 @@ def read_documents(
 
 def read_all(config: TextConfig, sources: Sequence[Source]) -> Iterator[Document]:
     """Reads the documents of all sources in order, up to `max_documents`, with a progress bar over their bytes."""
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     total = sum(source.size for source in sources)
     number = finished = 0

@@ -91,10 +91,13 @@ def score_details(results: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         `split`; `kind`, `columns`, `rows` and `left_out` of the scores of each label (or entity, or question word), the
         most frequent first; `labels` and `matrix` where a confusion matrix fits a page, else the most frequent
-        `confusions`; `calibration_error`; `errors`: of numbers, by name.
+        `confusions`; `calibration_error`; `errors`: of numbers, by name; `picture`: what scores.png shows.
     """
     split, found = scored_details(results)
-    details: dict[str, Any] = {"split": split, "calibration_error": found.get("calibration_error")} if found else {}
+    if not found:
+        return {}
+    calibration_error = found.get("calibration_error")
+    details: dict[str, Any] = {"split": split, "calibration_error": calibration_error, "picture": _picture(found)}
     if kind := next((name for name in SCORES_OF if found.get(name)), None):
         columns = list(next(iter(found[kind].values())))
         rows = sorted(found[kind].items(), key=lambda item: -item[1][columns[-1]])
@@ -109,6 +112,15 @@ def score_details(results: Mapping[str, Any]) -> dict[str, Any]:
         else:
             details["confusions"] = _confusions(names, matrix)
     return details
+
+
+def _picture(found: Mapping[str, Any]) -> str:
+    """Returns what scores.png shows of the details, in words; see `plot_scores`."""
+    parts = [f"scores of each {kind}" for name, kind in SCORES_OF.items() if found.get(name)][:1]
+    parts += ["confusions"] * bool(found.get("confusion_matrix"))
+    parts += ["calibration"] * bool(found.get("calibration_bins"))
+    parts += ["predictions against labels"] * bool(found.get("numbers"))
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]])).capitalize()
 
 
 def _confusions(names: list[str], matrix: list[list[int]]) -> list[tuple[str, str, int]]:

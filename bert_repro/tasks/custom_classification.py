@@ -95,7 +95,7 @@ class CustomClassificationTask(ClassificationTask):
         )
         columns: dict[str, list[Any]] = {name: table.columns[name] for name in self.text_columns}
         _warn_of_empty_texts(table, self.text_columns)
-        if self.label_column in table.columns:
+        if not unlabelled or table.is_filled(self.label_column):
             columns["label"] = table.parsed(self.label_column, self.parse_label)
         return datasets.Dataset.from_dict({**columns, "idx": list(range(len(table.lines)))})
 

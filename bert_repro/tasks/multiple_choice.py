@@ -243,7 +243,7 @@ class SwagTask(Task):
                 if not text.strip():
                     raise table.error(row, f"column {name!r} is empty; every row needs {len(self.endings)} endings")
         columns: dict[str, list[Any]] = {name: table.columns[name] for name in texts}
-        if "label" in table.columns:
+        if "label" in required or table.is_filled("label"):
             columns["label"] = table.parsed("label", self._parse_label)
         return datasets.Dataset.from_dict({**columns, "idx": list(range(len(table.lines)))})
 

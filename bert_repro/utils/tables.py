@@ -42,6 +42,10 @@ class Table:
         """Makes an error about a row of the table, with its place in the file."""
         return UserError(f"{self.path}, line {self.lines[row]}: {message}")
 
+    def is_filled(self, column: str) -> bool:
+        """Returns whether a column is there and has text; that of the labels may be empty in a file to predict."""
+        return any(text.strip() for text in self.columns.get(column, ()))
+
     def parsed(self, column: str, parse: Callable[[str], Any]) -> list[Any]:
         """Returns the values of a column, each made of its text.
 
@@ -98,13 +102,11 @@ def read_csv(path: Path, required: Sequence[str], *, optional: Sequence[str] = (
         with path.open(encoding="utf-8-sig", newline="") as file:
             delimiter = _delimiter(path, file)
             rows = csv.reader(file, strict=True, delimiter=delimiter)
-            return _selected(path, _csv_rows(rows), None, required, optional, "quote texts that hold commas")
+            return _selected(path, _csv_rows(path, rows), None, required, optional, "quote texts that hold commas")
     except UnicodeDecodeError:
         for _ in numbered_lines(path):
             pass  # finds the line and says so
         raise
-    except csv.Error as error:
-        raise UserError(f"{path}, line {rows.line_num}: {error}; quote texts as CSV does") from None
 
 
 def _delimiter(path: Path, file: Any) -> str:
@@ -123,13 +125,17 @@ def _log_delimiter(path: Path, name: str) -> None:
     logger.info("%s: its columns are separated by %s", path, name)
 
 
-def _csv_rows(rows: Any) -> Iterator[tuple[int, list[str]]]:
-    end = 0
-    for fields in rows:
-        # A row begins on the line after the one before it; its own texts may hold line breaks.
-        start, end = end + 1, rows.line_num
-        if fields:
-            yield start, fields
+def _csv_rows(path: Path, rows: Any) -> Iterator[tuple[int, list[str]]]:
+    # A row begins on the line after the one before it; its own texts may hold line breaks. A quote that is never closed
+    # takes all further lines into its row, whose first line is the one to repair.
+    start = 1
+    try:
+        for fields in rows:
+            if fields:
+                yield start, fields
+            start = rows.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{path}, line {start}: {error}; quote texts as CSV does") from None
 
 
 def read_tsv(

@@ -96,7 +96,7 @@ def test_a_card_says_what_the_pictures_show():
         "| $warm$ | 1.0000 | 0.7500 | 0.8571 | 8 |\n| cold | 0.5000 | 1.0000 | 0.6667 | 2 |",
         "| $warm$ | 2 | 6 |",
         "Calibration error 0.100",
-        "](scores.png)",
+        "![Scores of each label, confusions and calibration](scores.png)",
         "](training.png)",
         "Custom data, not published: `moods.csv` (train).",
         r'classify("A \x60warm\x60 \"day\".")',
@@ -104,6 +104,9 @@ def test_a_card_says_what_the_pictures_show():
     ):
         assert part in card, part
     assert ".png" not in make_card(RESULTS, "org/moods")
+    entities = {"per_entity": {"LOC": {"precision": 0.5, "recall": 1.0, "f1": 0.6667, "entities": 2}}}
+    tags = RESULTS | {"splits": {"validation": {"metrics": {"entity_f1": 0.6667}, "details": entities}}}
+    assert "![Scores of each entity](scores.png)" in make_card(tags, "org/moods", pictures={"scores.png"})
 
 
 def test_many_labels_are_cut_and_their_confusions_named():

@@ -96,9 +96,10 @@ def test_numbers_are_predicted_where_asked(tmp_path):
 
 def test_a_file_to_predict_may_lack_labels(tmp_path, csv_file):
     path = tmp_path / "test.csv"
-    path.write_text("text\nwhat\n")
-    task = configured_task(config(train_file=csv_file, test_file=path))
-    assert not task.is_labelled(task.load(None, ["test"])["test"])
+    for without in ("text\nwhat\n", "text,label\nwhat,\n"):
+        path.write_text(without)
+        task = configured_task(config(train_file=csv_file, test_file=path))
+        assert not task.is_labelled(task.load(None, ["test"])["test"])
     assert task.is_labelled(loaded(config(train_file=csv_file, test_file=csv_file), "test"))
 
 

@@ -41,6 +41,8 @@ def test_official_files_are_read_with_quotes_and_line_breaks_and_without_labels(
     assert SWAG.is_labelled(train)
     test = SWAG.load(write(tmp_path, "0,v,1,x,One.,He,gold,a,b,c,d", name="test.csv", header=HEADER), ["test"])["test"]
     assert not SWAG.is_labelled(test) and len(test) == 1
+    empty = SWAG.load(write(tmp_path, "0,v,1,x,One.,He,gold,a,b,c,d,", name="test.csv"), ["test"])["test"]
+    assert not SWAG.is_labelled(empty), "a column of labels that is empty"
 
 
 @pytest.mark.parametrize(

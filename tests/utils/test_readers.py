@@ -86,6 +86,12 @@ class TestCsv:
         path.write_text("text,label,,\na,1,,\n")
         assert read_csv(path, ["label"]).columns == {"label": ["1"]}
 
+    def test_a_quote_that_is_never_closed_is_named_by_the_line_of_its_row(self, tmp_path):
+        path = tmp_path / "x.csv"
+        path.write_text('text,label\n\n"one\ntwo",a\n"open,b\n' + "more,c\n" * 100)
+        with pytest.raises(UserError, match=r"x\.csv, line 5: unexpected end of data; quote texts as CSV does"):
+            read_csv(path, ["text"])
+
 
 class TestJson:
     @pytest.mark.parametrize(
