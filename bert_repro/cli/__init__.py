@@ -17,7 +17,7 @@ from bert_repro.cli.suggestions import meant_recipe
 from bert_repro.configs import FinetuningConfig
 from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested, UserError, outcome
 from bert_repro.recipes import RECIPES, SHORT_NAMES, help_text
-from bert_repro.utils.process import is_main_process, stop_on_signals
+from bert_repro.utils.process import hold_signals, is_main_process, stop_on_signals
 
 __all__ = ["console", "main", "parse"]
 
@@ -46,8 +46,10 @@ def main(name: str | None = None, argv: Sequence[str] | None = None, *, typed: s
                 logger.info("%s", line)
             code = 0
         except BaseException as error:
-            code = _report(error)
-        _leave_process_group()
+            with hold_signals():
+                code = _report(error)
+        with hold_signals():
+            _leave_process_group()
     sys.exit(code)
 
 

@@ -7,14 +7,13 @@ the scripts' docstrings are made from it (`make docs`).
 
 import importlib
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from bert_repro import configs
-from bert_repro.errors import StopRequested, outcome
+from bert_repro.errors import outcome
 from bert_repro.utils import process
 from bert_repro.utils.files import disk_errors
 
@@ -52,7 +51,7 @@ class Recipe:
         return result
 
     def _record(self, output_dir: str | None, code: int, reason: str) -> None:
-        with suppress(StopRequested):  # which came while the outcome was written, and changes it no more
+        with process.hold_signals():  # what comes while the outcome is written changes it no more
             process.record_outcome(output_dir, code, reason)
 
     def load(self) -> Any:

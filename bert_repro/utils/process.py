@@ -93,28 +93,21 @@ def stop_on_signals() -> Iterator[None]:
 
 
 @contextmanager
-def collect_signals() -> Iterator[list[int]]:
-    """Collects signals instead of raising; yields the list that they are added to."""
+def hold_signals() -> Iterator[list[int]]:
+    """Collects the signals that a handler of ours gets, so that no launcher cuts what a run writes at its end."""
     global _collected
     before, _collected = _collected, []
     try:
-        with _handlers():
-            yield _collected
+        yield _collected
     finally:
         _collected = before
 
 
 @contextmanager
-def hold_signals() -> Iterator[None]:
-    """Answers signals at the end of a block: how a run ended is written even if a launcher stops it meanwhile."""
-    global _collected
-    before, _collected = _collected, []
-    try:
-        yield
-    finally:
-        held, _collected = _collected, before
-    for number in held:
-        request_stop(number)
+def collect_signals() -> Iterator[list[int]]:
+    """Collects signals instead of raising; yields the list that they are added to."""
+    with hold_signals() as received, _handlers():
+        yield received
 
 
 def request_stop(number: int) -> None:
@@ -219,11 +212,13 @@ def record_outcome(output_dir: str | None, code: int, reason: str) -> None:
     """Records how the run ended. A run that was refused its folder leaves the record of the earlier run alone."""
     if output_dir is None:
         return
-    with hold_signals():
+    with hold_signals() as received:
         if is_main_process():
             _record_here(Path(output_dir), code, reason)
         else:
             _report_killed_main_process(Path(output_dir))
+    for number in received:  # a sweep stops after a run whose end is written
+        request_stop(number)
 
 
 def _record_here(folder: Path, code: int, reason: str) -> None:
