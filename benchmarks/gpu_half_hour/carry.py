@@ -19,7 +19,7 @@ from typing import Any
 from bert_repro.corpus.prepared_corpus import read_manifest
 from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.corpus.writer import join_parts
-from bert_repro.utils.digests import file_digest
+from bert_repro.utils.digests import file_digest, write_record
 from bert_repro.utils.files import write_json
 
 MEBIBYTE = 1 << 20
@@ -70,7 +70,7 @@ def pack_corpus(corpus: Path, folder: Path, pieces: int = PIECES) -> list[int]:
             compressed = lzma.compress(path.read_bytes(), lzma.FORMAT_XZ, filters=FILTERS)
             (piece / f"{path.name}.xz").write_bytes(compressed)
             # Corpora of earlier versions have no digests of their parts.
-            write_json(piece / f"part-{place:05d}.json", {"sha256": file_digest(path)} | part)
+            write_record(piece / f"part-{place:05d}.json", {"sha256": file_digest(path)} | part)
         sizes.append(sum(path.stat().st_size for path in piece.rglob("*") if path.is_file()))
     return sizes
 

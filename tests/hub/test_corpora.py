@@ -104,6 +104,7 @@ def test_a_damaged_corpus_is_not_sent(hub, world, refused, tmp_path):
 
 def test_a_name_that_is_neither_folder_nor_dataset_says_so(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="--corpus runs/corpus: no such folder, and no dataset of the Hub within reach"):
-        corpus_folder("runs/corpus")
-    assert corpus_folder(tmp_path / "no") == tmp_path / "no", "a path is never asked for"
+    with pytest.raises(UserError, match="--corpus org/corpus: no such folder, and no dataset of the Hub within reach"):
+        corpus_folder("org/corpus")
+    for path in (tmp_path / "no", Path("runs/corpus")):
+        assert corpus_folder(str(path)) == path, "a path is never asked for"
