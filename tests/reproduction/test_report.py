@@ -134,6 +134,7 @@ def test_plots_are_drawn_of_what_was_run(written):
     assert all(f"](plots/{name}.svg)" in (written / "report.md").read_text() for name in names)
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(trial, written, tmp_path):
     command = [sys.executable, "recipes/report.py", "--runs_dir", str(trial), "--report_dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, text=True)
