@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["bert-repro"]
+# dependencies = ["bert-repro[onnx]"]
 # ///
 r"""Writes a finished model as ONNX, so that it runs without PyTorch.
 

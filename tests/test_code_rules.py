@@ -90,6 +90,19 @@ def test_recipes_are_short_and_say_what_they_do():
         assert ast.get_docstring(ast.parse(source)), path
 
 
+def test_recipes_declare_what_uv_installs_for_them():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for path in RECIPES:
+        block = re.match(r"# /// script\n((?:#.*\n)+?)# ///\n", path.read_text("utf-8"))
+        assert block, f"{path}: no PEP 723 block"
+        script = tomllib.loads(re.sub(r"^# ?", "", block[1], flags=re.MULTILINE))
+        extra = "[onnx]" if path.stem == "export_onnx" else ""
+        assert not extra or extra.strip("[]") in project["optional-dependencies"]
+        assert script == {
+            "requires-python": project["requires-python"], "dependencies": [project["name"] + extra],
+        }, path  # fmt: skip
+
+
 def test_no_path_of_one_machine_no_package_index_and_no_large_file():
     # Put together here, so that this file does not find itself.
     machine_path = re.compile(r"(?<![\w.~])/(?:" + "|".join(("work", "root", "home")) + r")/\w")

@@ -1,4 +1,4 @@
-"""Fine-tuned heads, adapters, shards, bfloat16 and a upstream Trainer's save load three ways with equal outputs."""
+"""Fine-tuned heads, adapters, shards, bfloat16 and an upstream Trainer's save load three ways with equal outputs."""
 
 import dataclasses
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from peft import IA3Config, LoraConfig, PeftModel, TaskType, get_peft_model
+from peft import IA3Config, LoraConfig, PeftModel, PrefixTuningConfig, TaskType, get_peft_model
 from tiny_models import NARROW, word_model, word_tokenizer
 
 import bert_repro
@@ -83,7 +83,7 @@ def test_shards(class_name, tmp_path):
     assert_equal(tmp_path / "sharded", class_name, model)
 
 
-def test_a_upstream_trainers_save(tmp_path):
+def test_an_upstream_trainers_save(tmp_path):
     name = "BertReproForSequenceClassification"
     model = model_of(name, id2label={0: "dull", 1: "lively"})
     rows = [{"input_ids": [2, 5, 3], "labels": 0}, {"input_ids": [2, 6, 3], "labels": 1}]
@@ -105,6 +105,16 @@ def test_peft_knows_the_layers_it_adapts_by_default(kind):
     )
     ours = get_peft_model(model_of("BertReproModel"), kind())
     assert ours.targeted_module_names == theirs.targeted_module_names != []
+
+
+@pytest.mark.parametrize(
+    ("head", "task"), [("SequenceClassification", TaskType.SEQ_CLS), ("CausalLM", TaskType.CAUSAL_LM)]
+)
+def test_prefix_tuning_is_refused_since_nothing_is_cached(head, task):
+    decoder = {"is_decoder": True} if head == "CausalLM" else {}
+    config = PrefixTuningConfig(num_virtual_tokens=2, task_type=task)
+    with pytest.raises(ValueError, match=r"^.*(not support past key values|past_key_values is not supported).*$"):
+        get_peft_model(model_of(f"BertReproFor{head}", **decoder), config)(torch.ones(1, 3, dtype=torch.long))
 
 
 def test_an_adapter_made_with_peft_fits_all_three(tmp_path):

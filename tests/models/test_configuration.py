@@ -11,6 +11,7 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from bert_repro import BertReproConfig, BertReproForSequenceClassification, BertReproModel
 from bert_repro.models import configuration_bert_repro
 
+ROOT = Path(__file__).resolve().parents[2]
 OURS = {"pool_token", "sparse_prediction", "qa_loss", "null_score_diff_threshold"}
 OURS |= {"class_weights", "label_smoothing", "label_thresholds"}
 OURS |= {"bilstm_size", "bilstm_layers", "token_features", "normalize_feature_weights"}
@@ -68,6 +69,12 @@ def test_the_copied_code_says_which_transformers_it_needs(monkeypatch, version, 
         exec(compile(code, "configuration_bert_repro.py", "exec"), {"__name__": "copied"})
 
 
+def test_readme_page_and_cards_say_which_transformers_the_copied_code_needs():
+    oldest = "{}.{} or later".format(*configuration_bert_repro.OLDEST_TRANSFORMERS)
+    for name in ("README.md", "docs/how-to/what_else_loads_this.md", "bert_repro/hub/card_template.md.jinja"):
+        assert oldest in (ROOT / name).read_text("utf-8"), name
+
+
 def test_a_causal_model_pools_its_last_token(tiny):
     assert BertReproConfig().pool_token == "first"
     assert BertReproConfig(is_decoder=True).pool_token == "last"
@@ -76,7 +83,7 @@ def test_a_causal_model_pools_its_last_token(tiny):
     assert BertReproForSequenceClassification(config).config.pool_token == "last"
 
 
-def test_a_upstream_config_is_read_without_a_warning_and_another_type_with_one(tmp_path, tiny, warnings_logged):
+def test_an_upstream_config_is_read_without_a_warning_and_another_type_with_one(tmp_path, tiny, warnings_logged):
     transformers.BertConfig(**tiny.sizes, id2label={0: "no", 1: "yes", 2: "maybe"}).save_pretrained(tmp_path)
     config = BertReproConfig.from_pretrained(tmp_path)
     assert warnings_logged() == []
