@@ -26,14 +26,15 @@ WORDS = (
     "cafe , ##s ##teria 北 京 ' t don"
 ).split()
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+FURTHER = "[E1]"  # a special token beyond BERT's own, which versions before 5 know under another name
 SIZES = {
-    "vocab_size": len(VOCABULARY), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "vocab_size": len(VOCABULARY) + 1, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "intermediate_size": 64, "max_position_embeddings": 40, "initializer_range": 0.2,
 }  # fmt: skip
 TEXTS = (["paris is the capital of france .", "where did she go ?"], ["marie curie worked in paris .", "a film ."])
 TOKENIZED = [
     "Paris is the capital of France.", "Café, cafes, cafeteria", "She DON'T go\tto\n北京?", "zebra [MASK] the", "",
-    "a\u0301 film",
+    "a\u0301 film", f"{FURTHER} the [E2] film{FURTHER}.",
 ]  # fmt: skip
 LABELLED = {
     "AutoModelForSequenceClassification": {0: "not_equivalent", 1: "equivalent"},
@@ -68,6 +69,7 @@ def write(root: Path) -> None:
     from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 
     tokenizer = transformers.BertTokenizer(vocab={word: index for index, word in enumerate(VOCABULARY)})
+    tokenizer.add_special_tokens({"additional_special_tokens": [FURTHER]})
     for number, (name, (auto_class, fields)) in enumerate(variants().items()):
         torch.manual_seed(number)
         model = getattr(bert_repro, AUTO_CLASSES[auto_class].ours)(bert_repro.BertReproConfig(**SIZES, **fields)).eval()
