@@ -11,6 +11,7 @@ import pytest
 
 import bert_repro
 from bert_repro import cli, configs
+from bert_repro.cli.suggestions import IN_FILES
 from bert_repro.configs import GlueConfig, Phase, PretrainingConfig, SquadConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.recipes import RECIPES, Recipe, help_text
@@ -77,6 +78,23 @@ def test_wrong_arguments_are_named(arguments: list[str], message: str) -> None:
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize("arguments", [["--phases", "32x100x8"], ["--phases=[]"], ["--phase", "128"]])
+def test_settings_without_a_flag_are_answered_with_the_line_of_a_file(tmp_path: Path, arguments: list[str]) -> None:
+    with pytest.raises(UserError, match=r"^unknown flag --phases?; phases are set in a YAML file: --config") as raised:
+        cli.parse(PretrainingConfig, arguments)
+    file = tmp_path / "run.yaml"
+    file.write_text(str(raised.value).partition("such as ")[2])
+    assert cli.parse(PretrainingConfig, ["--config", str(file)]).phases == (Phase(128, 900, 32), Phase(512, 100, 32))
+
+
+def test_every_setting_has_a_flag_or_an_answer_that_says_where_it_is_set(capsys: pytest.CaptureFixture[str]) -> None:
+    for recipe in RECIPES.values():
+        with pytest.raises(SystemExit):
+            cli.parse(recipe.config, ["--help"])
+        flags = set(re.findall(r"--(\w+)", capsys.readouterr().out))
+        assert {item.name for item in dataclasses.fields(recipe.config)} - flags <= set(IN_FILES)
+
+
 def test_what_is_missing_or_not_finite_is_named() -> None:
     for config_class in (configs.PushConfig, configs.TriviaqaConfig, configs.CorpusConfig, GlueConfig):
         first = next(item for item in dataclasses.fields(config_class) if item.metadata["required"])
@@ -111,6 +129,23 @@ def test_wrong_yaml_is_named(tmp_path: Path, text: str, message: str) -> None:
     file.write_text(text)
     with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
         cli.parse(GlueConfig, [*GLUE, "--config", str(file)])
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("phases", "message"),
+    [
+        ("32x100x8", "'32x100x8' does not fit; write a mapping of max_seq_length, steps, batch"),
+        ("[{length: 32, steps: 9, batch: 8}]", "does not fit; write a mapping of max_seq_length, steps, batch"),
+        ("[{max_seq_length: 32, steps: 9}]", "does not fit; write a mapping of max_seq_length, steps, batch"),
+        ("[{max_seq_length: 32, steps: 1e3, batch: 8}]", "phases: steps: '1e3' is not of type int"),
+    ],
+)
+def test_wrong_phases_are_named(tmp_path: Path, phases: str, message: str) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(f"phases: {phases}")
+    with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
+        cli.parse(PretrainingConfig, ["--config", str(file)])
     assert message in str(raised.value)
 
 

@@ -192,9 +192,10 @@ def _from_yaml(value: Any, hint: Any, where: str) -> Any:
 
 def _single_from_yaml(value: Any, base: type, where: str) -> Any:
     if dataclasses.is_dataclass(base):
+        hints = typing.get_type_hints(base)
         try:
-            return base(**value)
-        except TypeError as error:
+            return base(**{key: _from_yaml(field, hints[key], f"{where}: {key}") for key, field in value.items()})
+        except (AttributeError, KeyError, TypeError) as error:
             names = ", ".join(field.name for field in dataclasses.fields(base))
             raise UserError(f"{where}: {shown(value)} does not fit; write a mapping of {names}") from error
     if base is float and isinstance(value, int | float | str) and not isinstance(value, bool):

@@ -152,6 +152,12 @@ _ELSEWHERE = {
 """Flag as users of transformers and other trainers type it, without dashes -> what to do here; of several answers,
 divided by a slash, the first whose flags the recipe has."""
 
+IN_FILES = {
+    "phases": "phases are set in a YAML file: --config FILE with a line such as phases: [{max_seq_length: 128, steps: "
+    "900, batch: 32}, {max_seq_length: 512, steps: 100, batch: 32}]",
+}
+"""Setting that has no flag, as its values are mappings -> how it is written."""
+
 _RECIPES = {
     "train": "pretrain, or classify, tag, answer, choose to fine-tune",
     "finetune": "classify, tag, answer or choose",
@@ -225,6 +231,8 @@ def _answer(name: str, known: Collection[str]) -> str:
         if all(flag in known for flag in re.findall(r"--(?!num_processes)(\w+)", answer)):
             return answer
     close = closest(name, known)
+    if close in IN_FILES:
+        return IN_FILES[close]
     return f"did you mean --{close}?" if close else "see --help"
 
 
