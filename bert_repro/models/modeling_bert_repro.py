@@ -20,6 +20,7 @@ What is notable:
 """
 
 import copy
+import functools
 import itertools
 from dataclasses import dataclass
 from typing import Any
@@ -144,6 +145,9 @@ class BertReproDropout(nn.Dropout):
 
 # --- Attention ------------------------------------------------------------------------------------------------------
 
+GROUP_COST = 1 << 15
+"""What one more product of packed attention costs on a CPU, in scores of all heads: measured on two of them."""
+
 
 def eager_attention_forward(
     module: nn.Module,
@@ -178,12 +182,12 @@ def eager_attention_forward(
 
 
 class PackedAttention(torch.autograd.Function):
-    """Attention of packed sequences on the CPU, with its own backward pass: one product for each run of equal lengths.
+    """Attention of packed sequences on the CPU, with its own backward pass: one product for sequences of like length.
 
-    Most pre-training sequences have the full length, so a run holds many sequences without a mask or padding. PyTorch's
-    CPU attention has a fused kernel without dropout only, whose backward pass is slower than this; with dropout it
-    computes everything in 32 bits and draws one element at a time. As in flash kernels, scores and probabilities are 32
-    bits wide, and halves are what products read.
+    Most pre-training sequences have the full length, so a group holds many sequences with little or no padding, and
+    batches of fine-tuning make few groups (`attention_groups`). PyTorch's CPU attention has a fused kernel without
+    dropout only, whose backward pass is slower than this; with dropout it computes everything in 32 bits and draws one
+    element at a time. As in flash kernels, scores and probabilities are 32 bits wide, and products read halves.
     """
 
     @staticmethod
@@ -212,15 +216,19 @@ class PackedAttention(torch.autograd.Function):
         Returns:
             The attended values (1, T, A, D).
         """
-        ctx.runs, ctx.scaling, ctx.scale = equal_runs(lengths), scaling, dropout_scale(dropout)
+        ctx.groups = groups = attention_groups(tuple(lengths), query.shape[1])
+        ctx.scaling, ctx.scale = scaling, dropout_scale(dropout)
         precise = torch.promote_types(query.dtype, torch.float32)
-        attended = query.new_empty(1, query.shape[2], query.shape[1], query.shape[3])
-        runs = zip(*(by_run(states, ctx.runs) for states in (query, key, value, attended.transpose(1, 2))), strict=True)
+        states = [groups.gather(packed[0].transpose(0, 1)) for packed in (query, key, value)]
+        attended = states[0].new_empty(states[0].shape)
         saved = []
         with torch.autocast("cpu", enabled=False):
-            for q, k, v, output in runs:
-                q, k, v = (states.flatten(0, 1) for states in (q, k, v))
+            split = zip(*(groups.split(each) for each in (*states, attended)), strict=True)
+            for padding, (q, k, v, output) in zip(groups.padding, split, strict=True):
+                q, k, v = (each.flatten(0, 1) for each in (q, k, v))
                 scores = torch.bmm(q.to(precise) * scaling, k.to(precise).transpose(1, 2))
+                if padding is not None:
+                    scores.unflatten(0, output.shape[:2]).masked_fill_(padding, -torch.inf)
                 if causal:
                     scores.masked_fill_(torch.ones(scores.shape[1:], dtype=torch.bool).triu_(1), -torch.inf)
                 probabilities = scores.softmax(-1)
@@ -229,18 +237,22 @@ class PackedAttention(torch.autograd.Function):
                 output.copy_(torch.bmm(dropped.to(v.dtype), v).mul_(ctx.scale).view(output.shape))
                 saved += [q, k, v, probabilities, kept]
         ctx.save_for_backward(*saved)
-        return attended
+        return groups.scatter(attended).unsqueeze(0)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Maps the gradient (1, T, A, D) to those of query, key and value, (1, A, T, D)."""
-        gradients = [grad.new_empty(grad.shape).transpose(1, 2) for _ in range(3)]
-        runs = zip(*(by_run(states, ctx.runs) for states in (*gradients, grad.transpose(1, 2))), strict=True)
+        groups = ctx.groups
+        grad = groups.gather(grad[0]) * ctx.scale
+        if groups.real is not None:
+            grad.mul_(groups.real)  # what padding attended to is in no output
+        gradients = [grad.new_empty(grad.shape) for _ in range(3)]
         saved = zip(*[iter(ctx.saved_tensors)] * 5, strict=True)
         with torch.autocast("cpu", enabled=False):
-            for (q, k, v, probabilities, kept), (dq, dk, dv, g) in zip(saved, runs, strict=True):
-                g = g.flatten(0, 1) * ctx.scale
+            split = zip(*(groups.split(each) for each in (*gradients, grad)), strict=True)
+            for (q, k, v, probabilities, kept), (dq, dk, dv, g) in zip(saved, split, strict=True):
+                g = g.flatten(0, 1)
                 dropped = probabilities if kept is None else keep(probabilities, kept)
                 dv.copy_(torch.bmm(dropped.to(v.dtype).transpose(1, 2), g).view(dv.shape))
                 dp = torch.bmm(g.to(dropped.dtype), v.to(dropped.dtype).transpose(1, 2))
@@ -249,18 +261,99 @@ class PackedAttention(torch.autograd.Function):
                 ds = ds.mul_(ctx.scaling).to(q.dtype)
                 dq.copy_(torch.bmm(ds, k).view(dq.shape))
                 dk.copy_(torch.bmm(ds.transpose(1, 2), q).view(dk.shape))
-        return *gradients, None, None, None, None
+        return *(groups.scatter(each).transpose(0, 1).unsqueeze(0) for each in gradients), None, None, None, None
 
 
-def equal_runs(lengths: list[int]) -> list[tuple[int, int]]:
-    """Groups neighbors of equal length: (sequences, tokens of each), in order."""
-    return [(len(list(group)), length) for length, group in itertools.groupby(lengths)]
+@dataclass(frozen=True)
+class AttentionGroups:
+    """Packed sequences as groups of like length, each padded to its longest.
+
+    Args:
+        sizes: sequences and tokens of each, for every group.
+        padding: (sequences, 1, 1, tokens) of every group, true behind the end of a sequence; None without padding.
+        tokens: (T',) the token that lies at each place of the groups, a sequence's last one again where it is padded;
+            None where all lie as they come.
+        places: (T,) the place of each token; None likewise.
+        real: (T', 1, 1) false at padding; None without any.
+    """
+
+    sizes: list[tuple[int, int]]
+    padding: list[torch.Tensor | None]
+    tokens: torch.Tensor | None
+    places: torch.Tensor | None
+    real: torch.Tensor | None
+
+    def gather(self, states: torch.Tensor) -> torch.Tensor:
+        """Maps (T, A, D) to (T', A, D), the groups one after the other."""
+        return states if self.tokens is None else states.index_select(0, self.tokens)
+
+    def scatter(self, states: torch.Tensor) -> torch.Tensor:
+        """Maps (T', A, D) to (T, A, D), the sequences in their own order."""
+        return states if self.places is None else states.index_select(0, self.places)
+
+    def split(self, states: torch.Tensor) -> list[torch.Tensor]:
+        """Views (T', A, D) as one (sequences, A, tokens, D) for each group."""
+        parts = states.split([sequences * tokens for sequences, tokens in self.sizes])
+        return [part.unflatten(0, size).transpose(1, 2) for part, size in zip(parts, self.sizes, strict=True)]
 
 
-def by_run(states: torch.Tensor, runs: list[tuple[int, int]]) -> list[torch.Tensor]:
-    """Views (1, A, T, D) as one (sequences, A, tokens, D) for each run of `equal_runs`."""
-    split = states[0].split([count * length for count, length in runs], dim=1)
-    return [part.unflatten(1, run).transpose(0, 1) for part, run in zip(split, runs, strict=True)]
+@functools.lru_cache(maxsize=4)  # the layers of a model ask for the same
+def attention_groups(lengths: tuple[int, ...], heads: int) -> AttentionGroups:
+    """Groups sequences of like length.
+
+    Args:
+        lengths: tokens of each sequence; 0 where offsets are padded to a fixed count.
+        heads: attention heads, which share the costs of a group.
+
+    Returns:
+        The groups, the longest sequences first.
+    """
+    ends = list(itertools.accumulate(lengths))
+    order = sorted((number for number, length in enumerate(lengths) if length), key=lambda number: -lengths[number])
+    sizes = group_sizes([lengths[number] for number in order], heads)
+    padding, tokens = [], []
+    for sequences, longest in sizes:
+        group, order = order[:sequences], order[sequences:]
+        last = torch.tensor([ends[number] - 1 for number in group], device="cpu").unsqueeze(1)
+        first = torch.tensor([ends[number] - lengths[number] for number in group], device="cpu").unsqueeze(1)
+        laid = first + torch.arange(longest, device="cpu")
+        padding.append((laid > last)[:, None, None])
+        tokens.append(laid.minimum(last).flatten())
+    at_places = torch.cat(tokens)
+    real = ~torch.cat([each.flatten() for each in padding])
+    places = torch.empty(ends[-1], dtype=torch.long, device="cpu")
+    places[at_places[real]] = real.nonzero().squeeze(1)
+    if torch.equal(places, at_places):
+        return AttentionGroups(sizes, [None] * len(sizes), None, None, None)
+    seen = [each if each.any() else None for each in padding]
+    return AttentionGroups(sizes, seen, at_places, places, None if real.all() else real[:, None, None])
+
+
+def group_sizes(lengths: list[int], heads: int) -> list[tuple[int, int]]:
+    """Splits sequences into groups so that padding and the number of groups together cost least.
+
+    Args:
+        lengths: tokens of each sequence, falling.
+        heads: attention heads.
+
+    Returns:
+        The number of sequences and the longest of every group.
+    """
+    runs = [(len(list(run)), length) for length, run in itertools.groupby(lengths)]
+    best: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # of the first runs: cost, runs before the last group, its size
+    for end in range(1, len(runs) + 1):
+        choices, sequences = [], 0
+        for start in range(end - 1, -1, -1):
+            sequences += runs[start][0]
+            cost = best[start][0] + GROUP_COST / heads + sequences * runs[start][1] ** 2
+            choices.append((cost, start, sequences))
+        best.append(min(choices))
+    sizes, end = [], len(runs)
+    while end:
+        _, start, sequences = best[end]
+        sizes.append((sequences, runs[start][1]))
+        end = start
+    return sizes[::-1]
 
 
 def packed_attention_forward(

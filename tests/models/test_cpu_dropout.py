@@ -11,20 +11,24 @@ from bert_repro import BertReproForPreTraining
 from bert_repro.models.modeling_bert_repro import (
     BertReproDropout,
     PackedAttention,
+    attention_groups,
+    group_sizes,
     packed_attention_forward,
     use_cpu_kernels,
 )
 
 LENGTHS = [5, 1, 7]
+LIKE = [3, 0, 7, 5, 5, 6, 1]  # one group, with padding
+UNLIKE = [5, 1, 400, 5, 390, 0]  # two groups
 
 
-def draws(seed=0, dtype=torch.float64):
+def draws(seed=0, dtype=torch.float64, lengths=LENGTHS):
     torch.manual_seed(seed)
-    return [torch.randn(1, 2, sum(LENGTHS), 4, dtype=dtype, requires_grad=True) for _ in range(3)]
+    return [torch.randn(1, 2, sum(lengths), 4, dtype=dtype, requires_grad=True) for _ in range(3)]
 
 
-def loop_over_sequences(query, key, value, causal=False):
-    sequences = zip(*(states.split(LENGTHS, dim=2) for states in (query, key, value)), strict=True)
+def loop_over_sequences(query, key, value, causal=False, lengths=LENGTHS):
+    sequences = zip(*(states.split(lengths, dim=2) for states in (query, key, value)), strict=True)
     attended = [F.scaled_dot_product_attention(*states, is_causal=causal, scale=0.5) for states in sequences]
     return torch.cat(attended, dim=2).transpose(1, 2)
 
@@ -97,6 +101,49 @@ def test_packed_attention_has_the_gradients_of_its_forward_pass(causal, dropout)
         return PackedAttention.apply(query, key, value, LENGTHS, 0.5, dropout, causal)
 
     assert torch.autograd.gradcheck(attend, draws())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [[4, 4, 4], LENGTHS, LIKE, UNLIKE], ids=["equal", "few", "like", "unlike"])
+def test_groups_of_sequences_attend_as_each_by_itself(lengths, causal):
+    states = draws(dtype=torch.float32, lengths=lengths)
+    grad = torch.randn(1, sum(lengths), 2, 4)
+    results = []
+    for attended in (
+        PackedAttention.apply(*states, lengths, 0.5, 0.0, causal),
+        loop_over_sequences(*states, causal, lengths),
+    ):
+        results.append([attended, *torch.autograd.grad(attended, states, grad)])
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_sequence_with_numbers_that_are_not_finite_leaves_the_others_alone():
+    states = draws(dtype=torch.float32, lengths=LIKE)
+    kept = torch.ones(sum(LIKE), dtype=torch.bool)
+    kept[3:10] = False
+    spoiled = [each.detach().masked_fill(~kept[:, None], math.nan).requires_grad_() for each in states]
+    for ours, expected in zip(
+        *(
+            (attended, *torch.autograd.grad(attended[:, kept].sum(), inputs))
+            for inputs in (spoiled, states)
+            for attended in [PackedAttention.apply(*inputs, LIKE, 0.5, 0.0, False)]
+        ),
+        strict=True,
+    ):
+        ours, expected = (each if each.shape[1] == len(kept) else each.transpose(1, 2) for each in (ours, expected))
+        assert torch.equal(ours[:, kept], expected[:, kept])
+
+
+def test_groups_hold_every_token_once_and_cost_least():
+    assert attention_groups((4, 4, 0, 4), 2).tokens is None
+    groups = attention_groups(tuple(UNLIKE), 2)
+    assert groups.sizes == [(2, 400), (3, 5)]
+    states = torch.arange(sum(UNLIKE))[:, None, None]
+    assert torch.equal(groups.scatter(groups.gather(states)), states)
+    assert groups.gather(states)[~groups.real].unique().tolist() == [5, 800]  # the last token of what is padded
+    assert group_sizes([60, 60, 50, 45], 4) == [(4, 60)]  # padding costs less than one more product
+    assert group_sizes([60] * 4 + [20] * 9, 4) == [(4, 60), (9, 20)]
 
 
 def test_packed_attention_in_half_precision_is_as_exact_as_pytorch():
