@@ -71,7 +71,12 @@ class NextSentencePipeline(_ReadsText, Pipeline):  # type: ignore[misc]
             raise UserError(f"next-sentence-prediction takes {{'text': ..., 'text_pair': ...}}, got {shown(input_)}")
         positions = self.model.config.max_position_embeddings
         encoded = self.tokenizer(
-            input_["text"], input_["text_pair"], truncation=True, max_length=positions, return_tensors="pt"
+            input_["text"],
+            input_["text_pair"],
+            truncation=True,
+            max_length=positions,
+            split_special_tokens=True,  # see `token_ids`
+            return_tensors="pt",
         )
         return dict(encoded)
 

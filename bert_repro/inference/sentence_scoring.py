@@ -134,7 +134,13 @@ def _encode(
         raise UserError(f"tokenizer {tokenizer.name_or_path}: no [MASK] token; use that of a masked language model")
     if not sentences:
         return []
-    encoded = tokenizer(list(sentences), add_special_tokens=False, return_attention_mask=False, verbose=False)
+    encoded = tokenizer(
+        list(sentences),
+        add_special_tokens=False,
+        return_attention_mask=False,
+        split_special_tokens=True,  # see `token_ids`
+        verbose=False,
+    )
     found = []
     for number, ids in enumerate(encoded["input_ids"]):
         if not ids:

@@ -65,13 +65,15 @@ def test_next_sentence_prediction(published, head):
             assert found["label"] == ("IsNext", "NotNext")[int(logits.argmax())]
             assert found["score"] == pytest.approx(logits.softmax(0).max().item(), abs=1e-5)
     assert follows({"text": "paris " * 60, "text_pair": "is"})["label"] in ("IsNext", "NotNext")
+    ids = follows.preprocess({"text": "a [SEP] film", "text_pair": "[MASK] never"})["input_ids"][0].tolist()
+    assert ids.count(tokenizer.sep_token_id) == 2 and tokenizer.mask_token_id not in ids
     assert follows("a film", "never") == follows(("a film", "never")) == follows(pairs[1])
     assert follows([tuple(pair.values()) for pair in pairs]) == follows(pairs)
     with pytest.raises(UserError, match="text_pair"):
         follows("one text")
 
 
-def test_our_class_in_a_upstream_pipeline(published):
+def test_our_class_in_an_upstream_pipeline(published):
     folder = published("BertReproForSequenceClassification", is_decoder=True)
     classify = transformers.pipeline("text-classification", model=folder)
     assert type(classify.model) is bert_repro.BertReproForSequenceClassification

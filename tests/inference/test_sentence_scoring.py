@@ -60,6 +60,12 @@ def test_every_token_has_the_log_probability_of_upstream(folder, method, head, b
         assert score.total == pytest.approx(sum(score.log_probabilities))
 
 
+def test_special_tokens_written_in_a_sentence_are_text(folder):
+    model, tokenizer = bert_repro.BertReproForMaskedLM.from_pretrained(folder), TOKENIZER
+    (score,) = score_sentences(model.eval(), tokenizer, ["the [MASK] sleeps [SEP]"])
+    assert score.tokens[0] == "the" and "sleeps" in score.tokens and not {"[MASK]", "[SEP]"} & set(score.tokens)
+
+
 def test_the_recipe_writes_a_line_for_each_text(folder, tmp_path):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")

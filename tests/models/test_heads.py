@@ -82,7 +82,7 @@ class HeadTests:
         assert type(auto_class.from_config(self.tiny.config(**self.fields))) is self.model_class
         assert self.model_class.accepts_loss_kwargs is False, "losses are not left to the upstream Trainer"
 
-    def test_loads_a_upstream_folder_without_a_warning_and_trains_as_there(self, tmp_path, warnings_logged):
+    def test_loads_an_upstream_folder_without_a_warning_and_trains_as_there(self, tmp_path, warnings_logged):
         upstream = self.upstream_class(self.tiny.upstream_config(**self.fields))
         upstream.save_pretrained(tmp_path)
         ours = self.model_class.from_pretrained(tmp_path)

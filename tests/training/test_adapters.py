@@ -114,7 +114,7 @@ def test_a_bilstm_trains_with_the_adapter_and_makes_it_ours(world: Any, base: Pa
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "ia3"])
-def test_a_upstream_environment_loads_adapter_and_merged_folder_alike(world, base, tuned, tmp_path, kind):
+def test_an_upstream_environment_loads_adapter_and_merged_folder_alike(world, base, tuned, tmp_path, kind):
     folder = tuned
     if kind != "lora":
         folder = tmp_path / kind
