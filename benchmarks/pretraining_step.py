@@ -41,7 +41,7 @@ OPTIMIZATIONS = {
     "predicted_only": "decoding of predicted positions only",
     "packing": "packing",
     "kept_memory": "freed memory kept",
-    "cpu_kernels": "own dropout and packed attention",
+    "cpu_kernels": "own dropout, packed attention and cross-entropy",
     "fused_optimizer": "fused optimizer",
     "fast_float32": "float32 by oneDNN",
     "compile": "compiled graph of one shape",

@@ -234,8 +234,8 @@ class RunConfig(AdapterConfig):
     )
     cpu_kernels: bool = setting(
         True,
-        "On a CPU: this package's kernels for dropout and packed attention, faster than PyTorch's; results differ in "
-        "the random draws of dropout only.",
+        "On a CPU: this package's kernels for dropout, packed attention and cross-entropy, faster than PyTorch's; "
+        "results differ in the random draws of dropout and by the rounding of sums only.",
         group="speed",
     )
     fast_float32: bool = setting(

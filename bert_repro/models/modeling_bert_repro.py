@@ -64,10 +64,10 @@ _cpu_kernels = True  # of the process, as PyTorch's own switches between kernels
 
 
 def use_cpu_kernels(use: bool) -> None:
-    """Switches this file's dropout and packed attention on the CPU on or off; off, PyTorch's own take their place.
+    """Switches this file's dropout, packed attention and cross-entropy on the CPU on or off; off, PyTorch's take over.
 
     Args:
-        use: whether to use them. Either way the distribution is the same, the draws are not.
+        use: whether to use them. Either way the distribution is the same, the draws of dropout are not.
     """
     global _cpu_kernels
     _cpu_kernels = use
@@ -661,6 +661,48 @@ class BertReproPredictionHead(nn.Module):
         return self.decoder(self.transform(hidden_states))
 
 
+MANY_CLASSES = 1024
+
+
+class CrossEntropyByRows(torch.autograd.Function):
+    """Mean cross-entropy over a vocabulary on the CPU, and its gradient in the same pass, some rows at a time.
+
+    PyTorch's writes the logits in 32 bits, their logarithms, a gradient of zeros and two more gradients, each as large
+    as a cache many times over. Here the rows at hand stay in the cache, and the gradient alone is written.
+    """
+
+    ROWS = 32
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, ignore_index: int) -> torch.Tensor:
+        """Maps logits (P, V) and labels (P,) to a scalar in at least 32 bits, zero when no label counts."""
+        counts = (labels != ignore_index).unsqueeze(1)
+        precise = torch.promote_types(logits.dtype, torch.float32)
+        weights = counts.to(precise) / counts.sum().clamp(min=1)
+        right = labels.unsqueeze(1).where(counts, 0)
+        losses, grad = torch.empty_like(weights), torch.empty_like(logits)
+        buffers = torch.empty(2, min(CrossEntropyByRows.ROWS, len(logits)), logits.shape[1], dtype=precise)
+        with torch.autocast("cpu", enabled=False):
+            parts = (each.split(CrossEntropyByRows.ROWS) for each in (logits, right, weights, losses, grad))
+            for rows, label, weight, loss, row_grads in zip(*parts, strict=True):
+                scores, shares = buffers[:, : len(rows)]
+                scores.copy_(rows)
+                torch.softmax(scores, -1, out=shares)
+                # The largest share is 1 / sum(exp(scores - largest)); that of the label may be too small for a number.
+                largest = scores.amax(-1, keepdim=True)
+                torch.sub(largest - scores.gather(1, label), shares.amax(-1, keepdim=True).log(), out=loss)
+                row_grads.copy_(shares.mul_(weight).scatter_add_(1, label, -weight))
+            ctx.save_for_backward(grad)
+            return (losses * weights).where(counts, 0).sum()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """Scales the gradient that is there already."""
+        (made,) = ctx.saved_tensors
+        return made if grad.item() == 1 else made * grad, None, None
+
+
 def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = IGNORED_LABEL) -> torch.Tensor:
     """Computes the mean cross-entropy over the labels that count, in at least 32 bits.
 
@@ -674,6 +716,8 @@ def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ignore_index:
     """
     logits = logits.flatten(0, -2)
     labels = labels.flatten()
+    if logits.shape[-1] >= MANY_CLASSES and logits.requires_grad and has_cpu_kernels(logits):
+        return CrossEntropyByRows.apply(logits, labels, ignore_index)
     total = F.cross_entropy(
         logits.to(torch.promote_types(logits.dtype, torch.float32)),
         labels,

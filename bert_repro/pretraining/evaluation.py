@@ -20,7 +20,7 @@ from accelerate.utils import send_to_device
 
 from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.models.modeling_bert_repro import next_token_labels
+from bert_repro.models.modeling_bert_repro import has_cpu_kernels, next_token_labels
 from bert_repro.pretraining.dataset import Position, collator, example_stream
 from bert_repro.training.batches import IGNORE_INDEX, StaticShape
 
@@ -52,12 +52,27 @@ def count_right(output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
         next_tokens = next_token_labels(inputs["labels"], inputs.get("cu_seq_lens_q"))
         return {"loss": ((output.logits.max(-1).indices == next_tokens) & (next_tokens != IGNORE_INDEX)).sum()}
     labels = inputs["labels"].flatten().index_select(0, inputs["prediction_positions"])
-    # On the CPU, max is six times as fast as argmax in bfloat16.
-    right = (output.prediction_logits.max(-1).indices == labels) & (labels != IGNORE_INDEX)
-    counts = {"mlm_loss": right.sum()}
+    counts = {"mlm_loss": count_predicted(output.prediction_logits, labels)}
     if "next_sentence_label" in inputs:
         counts["nsp_loss"] = (output.seq_relationship_logits.argmax(-1) == inputs["next_sentence_label"]).sum()
     return counts
+
+
+def count_predicted(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Counts the rows whose first largest logit is the label's.
+
+    Args:
+        logits: (P, V).
+        labels: (P,), -100 where nothing is predicted.
+    """
+    counted = labels != IGNORE_INDEX
+    if has_cpu_kernels(logits):
+        # The largest logit is found in a third of the time of its place, which is asked of rows that may be right only.
+        chosen = logits.gather(1, labels.where(counted, 0).unsqueeze(1)).squeeze(1)
+        candidates = ((chosen == logits.amax(-1)) & counted).nonzero().squeeze(1)
+        logits, labels, counted = logits[candidates], labels[candidates], counted[candidates]
+    # On the CPU, max is six times as fast as argmax in bfloat16.
+    return ((logits.max(-1).indices == labels) & counted).sum()
 
 
 class MlmBreakdown:

@@ -1,4 +1,4 @@
-"""Dropout and packed attention on the CPU: the distribution, the gradients, and nothing but speed in difference."""
+"""Kernels of our own on the CPU, dropout, packed attention, cross-entropy: distribution, gradients, the same values."""
 
 import math
 
@@ -9,10 +9,13 @@ from scipy import stats
 
 from bert_repro import BertReproForPreTraining
 from bert_repro.models.modeling_bert_repro import (
+    MANY_CLASSES,
     BertReproDropout,
+    CrossEntropyByRows,
     PackedAttention,
     attention_groups,
     group_sizes,
+    mean_cross_entropy,
     packed_attention_forward,
     use_cpu_kernels,
 )
@@ -163,6 +166,39 @@ def test_packed_attention_in_half_precision_is_as_exact_as_pytorch():
     for right, own, other in zip(expected, ours, theirs, strict=True):
         assert own.dtype == torch.bfloat16
         assert (own - right).norm() <= 1.5 * (other - right).norm() + 1e-3 * right.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_cross_entropy_by_rows_equals_pytorchs(dtype, scale, pytorchs_kernels):
+    torch.manual_seed(6)
+    rows = 2 * CrossEntropyByRows.ROWS + 3
+    logits = (5 * torch.randn(1, rows, MANY_CLASSES, dtype=torch.float64)).to(dtype)
+    labels = torch.randint(0, MANY_CLASSES, (1, rows))
+    labels[0, ::5] = -100
+    logits[0, 1, labels[0, 1]] = -300  # a share too small for a number in 32 bits
+    results = []
+    for own in (True, False):
+        use_cpu_kernels(own)
+        given = logits.clone().requires_grad_()
+        loss = mean_cross_entropy(given, labels)
+        assert ("ByRows" in str(loss.grad_fn)) == own
+        (grad,) = torch.autograd.grad(loss * scale, given)
+        results.append((loss, grad))
+    (loss, grad), (expected, expected_grad) = results
+    precision = 1e-12 if dtype == torch.float64 else 1e-6
+    torch.testing.assert_close(loss, expected, rtol=precision, atol=0)
+    one_digit = 2**-7 if dtype == torch.bfloat16 else precision
+    torch.testing.assert_close(grad, expected_grad, rtol=one_digit, atol=1e-9)
+    assert not grad[0, ::5].any()
+
+
+def test_cross_entropy_by_rows_without_a_label_that_counts():
+    for rows in (0, 3):
+        logits = torch.randn(rows, MANY_CLASSES, requires_grad=True)
+        loss = mean_cross_entropy(logits, torch.full((rows,), -100))
+        loss.backward()
+        assert loss == 0 and not logits.grad.any()
 
 
 def test_recomputed_layers_drop_the_same(tiny):

@@ -12,7 +12,7 @@ from running import TINY, recipe, results
 from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import load_tokenizer
-from bert_repro.pretraining.evaluation import HealthChecks, HeldOutEvaluation, MlmBreakdown
+from bert_repro.pretraining.evaluation import HealthChecks, HeldOutEvaluation, MlmBreakdown, count_predicted
 
 MASK, IGNORE = 4, -100
 
@@ -66,6 +66,15 @@ def test_they_add_up_to_the_held_out_metrics(world: Any, tmp_path: Any, settings
         assert sum(sum(row.values()) for row in confusion.values()) == record["rows_scored"]
         right = confusion["is_next"]["is_next"] + confusion["not_next"]["not_next"]
         assert right / record["rows_scored"] == pytest.approx(metrics["nsp_accuracy"])
+
+
+def test_of_equal_logits_the_first_is_the_prediction() -> None:
+    torch.manual_seed(0)
+    logits = torch.randint(0, 3, (200, 7)).bfloat16()  # most rows have their largest logit several times
+    labels = torch.randint(0, 7, (200,))
+    labels[::3] = -100
+    predicted = logits.max(-1).indices
+    assert 0 < int(count_predicted(logits, labels)) == int((predicted == labels).sum())
 
 
 def test_token_counts_are_those_of_the_corpus(world: Any) -> None:
