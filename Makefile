@@ -20,7 +20,7 @@ export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-space test-versions test-common test-libraries test-python web test-web sbom audit check format docs docs-site bench card report wheel clean
+.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-space test-versions test-common test-libraries test-python web test-web sbom audit check format docs docs-site bench bench-cpu card report wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -189,8 +189,11 @@ docs: $(READY) ## Write docs/CONFIGURATION.md, DEVIATIONS.md and results.schema.
 docs-site: $(READY) ## Build the documentation as a website into site/, offline
 	$(BIN)/mkdocs build --quiet --strict
 
+bench-cpu: $(READY) ## The speeds quoted for a CPU, with nothing else running: some twenty minutes on two cores
+	$(BIN)/python benchmarks/two_cores.py
+
 bench: $(READY) ## The side-by-side measurements, one after another
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+	@for script in $(filter-out benchmarks/two_cores.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
 card: $(READY) ## Write a run's card: make card RUN=runs/mrpc NAME=bert-mrpc ARGS='--base_model org/bert'
 	$(BIN)/python recipes/make_card.py --folder $(RUN) --output_file model_cards/$(NAME).md --hub_model_id $(NAME) $(ARGS)

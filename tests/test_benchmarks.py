@@ -63,6 +63,25 @@ def test_every_optimization_is_switched_off_alone(monkeypatch):
     assert [name for group in step.groups(workloads, 3) for name in group] == list(workloads)
 
 
+def test_the_speeds_quoted_for_two_cores_are_measured_alone(monkeypatch, capfd):
+    script = importlib.import_module("two_cores")
+    monkeypatch.setattr(script.os, "getloadavg", lambda: (3.0, 0.0, 0.0))
+    with pytest.raises(SystemExit, match="other work is running"):
+        script.main([])
+    run = []
+    monkeypatch.setattr(script.subprocess, "run", lambda command, check: run.append(command[1:]))
+    script.main(["--shared", "--", "--repeats", "1"])
+    step, finetuning = importlib.import_module("pretraining_step"), importlib.import_module("finetuning_step")
+    assert [path.name for path, *_ in run] == ["pretraining_step.py", "pretraining_step.py", "finetuning_step.py"]
+    assert all(command[-2:] == ["--repeats", "1"] for command in run)
+    short, long = (step.parse(list(map(str, command[1:]))) for command in run[:2])
+    assert (short.models, short.lengths, short.attribution) == (["4/512", "base"], [128], True)
+    assert (long.models, long.lengths, long.compiled) == (["4/512"], [512], True)
+    spec = step.StepSpec(2, 32, 32, 2, 1)
+    assert {*step.BASELINES[1:], *step.KEPT} == set(step.workloads(long, spec))
+    assert finetuning.PERCENTILES.keys() == {"mrpc", "squad"}
+
+
 @pytest.mark.slow
 def test_finetuning_step(tmp_path):
     results = results_of(

@@ -278,8 +278,8 @@ def upstream_step(
     return loss.detach()
 
 
-def tuned_with_kept_memory(spec: StepSpec, report: Callable[..., None]) -> None:
-    """The tuned loop with our setting of the C library's allocator, which any program could make."""
+def upstream_with_kept_memory(spec: StepSpec, report: Callable[..., None]) -> None:
+    """The same loop with our setting of the C library's allocator, which any program could make."""
     keep_freed_memory()
     upstream(spec, report)
 
