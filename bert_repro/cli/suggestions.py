@@ -125,7 +125,7 @@ _ELSEWHERE = {
     "num_layers": "write --num_hidden_layers",
     "num_heads": "write --num_attention_heads",
     "hidden_dim": "write --hidden_size",
-    "dropout": "write --hidden_dropout_prob and --attention_probs_dropout_prob; fine-tuning takes the checkpoint's",
+    "dropout": "write --hidden_dropout_prob and --attention_probs_dropout_prob",
     "wandb": "write --report_to wandb",
     "use_wandb": "write --report_to wandb",
     "tracker": "write --report_to",

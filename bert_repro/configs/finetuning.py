@@ -81,6 +81,22 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         above=0,
         at_most=65_536,
     )
+    hidden_dropout_prob: float | None = setting(
+        None,
+        "Dropout after every layer; default: the checkpoint's.",
+        unit="fraction",
+        group="model",
+        at_least=0,
+        below=1,
+    )
+    attention_probs_dropout_prob: float | None = setting(
+        None,
+        "Dropout of attention weights; default: the checkpoint's.",
+        unit="fraction",
+        group="model",
+        at_least=0,
+        below=1,
+    )
     freeze_layers: int | None = setting(
         None,
         "Do not train the embeddings and this many of the first layers; as many as the model has leave the head and "

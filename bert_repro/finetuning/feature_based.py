@@ -64,10 +64,12 @@ def model_changes(config: Any) -> dict[str, Any]:
     Args:
         config: any fine-tuning configuration.
     """
+    names = ("hidden_dropout_prob", "attention_probs_dropout_prob", "bilstm_size")
+    asked = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
     row = getattr(config, "feature_based", None)
     if row is None:
-        return {} if config.bilstm_size is None else {"bilstm_size": config.bilstm_size}
-    return {
+        return asked
+    return asked | {
         "token_features": row,
         "bilstm_size": config.bilstm_size or FEATURE_BILSTM_SIZE,
         "bilstm_layers": FEATURE_BILSTM_LAYERS,

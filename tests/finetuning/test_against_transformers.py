@@ -62,6 +62,7 @@ def loop(model: BertForSequenceClassification, inputs: dict, loss_of: Loss, deca
         ("--label_smoothing 0.2", smoothed, (), 1.0),
         ("--freeze_layers 1", torch.nn.functional.cross_entropy, ("embeddings", "layer.0."), 1.0),
         ("--layerwise_lr_decay 0.5", torch.nn.functional.cross_entropy, (), 0.5),
+        ("--hidden_dropout_prob 0 --attention_probs_dropout_prob 0", torch.nn.functional.cross_entropy, (), 1.0),
     ],
     ids=lambda value: value.split()[0].strip("-") if isinstance(value, str) else "",
 )
@@ -76,6 +77,8 @@ def test_losses_equal_those_of_a_transformers_loop(world, tmp_path, flags, loss_
     )  # fmt: skip
     model = BertForSequenceClassification(config)
     torch.nn.init.normal_(model.classifier.weight)  # logits so far apart that the kind of loss matters
+    if "dropout" in flags:
+        model.config.update({"hidden_dropout_prob": 0.5, "attention_probs_dropout_prob": 0.5})  # the flags win
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     names = [[LABELS[label] for label in labels] for labels in SEVERAL] if several else [LABELS[i] for i in OF_TEXT]
