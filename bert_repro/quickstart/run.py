@@ -292,7 +292,7 @@ class Quickstart:
         logger.info(
             "%s\n%s\n%s",
             f"  python recipes/run_pretraining.py --model_name_or_path {folders.pretrained} \\",
-            f"    --corpus {folders.corpus} --max_seq_length 64 --max_steps 20000 --output_dir runs/longer",
+            f"    --corpus {folders.corpus} --max_seq_length 128 --max_steps 20000 --output_dir runs/longer",
             "  python recipes/run_glue.py --help",
         )
 

@@ -66,6 +66,12 @@ def test_a_result_below_what_is_needed_ends_with_code_1_and_a_clear_line(tmp_pat
     assert json.loads((tmp_path / "run" / STATUS).read_text())["code"] == 1
 
 
+def test_the_classifier_reads_as_far_as_positions_were_trained(tmp_path):
+    folders = stages.Folders(tmp_path)
+    trained = stages.pretraining_config(folders, seed=0).phases[-1].max_seq_length
+    assert stages.finetuning_config(folders, folders.pretrained, seed=0).max_seq_length == trained
+
+
 def test_the_upstream_process_never_imports_this_package_and_agrees(tmp_path):
     from transformers import BertTokenizer
 
