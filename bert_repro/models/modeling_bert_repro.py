@@ -61,6 +61,8 @@ DROPOUT_STEPS = 1 << 16
 
 
 _cpu_kernels = True  # of the process, as PyTorch's own switches between kernels are
+_joint_projection = True
+_bf16_residual = False
 
 
 def use_cpu_kernels(use: bool) -> None:
@@ -71,6 +73,23 @@ def use_cpu_kernels(use: bool) -> None:
     """
     global _cpu_kernels
     _cpu_kernels = use
+
+
+def use_joint_projection(use: bool) -> None:
+    """Switches `JointProjection` in compiled graphs of a GPU on or off; gradients are equal up to rounding."""
+    global _joint_projection
+    _joint_projection = use
+
+
+def use_bf16_residual(use: bool) -> None:
+    """Switches 16-bit sums and outputs of sublayers on or off.
+
+    Args:
+        use: under autocast in 16 bits, whether what enters and leaves the LayerNorm of a sublayer is rounded to 16 bits
+            too. Off, both are 32 bits wide, as in upstream transformers.
+    """
+    global _bf16_residual
+    _bf16_residual = use
 
 
 def has_cpu_kernels(states: torch.Tensor) -> bool:
@@ -439,6 +458,62 @@ def has_flash_kernel(query: torch.Tensor) -> bool:
 ALL_ATTENTION_FUNCTIONS.register("packed_sdpa", packed_attention_forward)
 
 
+@torch.library.custom_op("bert_repro::add_product_", mutates_args=("total",))
+def add_product_(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Adds a matrix product to a matrix in place; `torch.addmm` in a compiled graph would copy the matrix first.
+
+    Args:
+        total: (M, N), changed.
+        left: (M, K).
+        right: (K, N).
+    """
+    total.addmm_(left, right)
+
+
+class JointProjection(torch.autograd.Function):
+    """Linear layers of one input whose backward pass adds up the input's gradient in one buffer.
+
+    As three products they leave three buffers, which another kernel adds up; what follows then has so many inputs that
+    PyTorch's compiler splits it into three kernels.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, *parameters: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Maps (B, S, H) by each layer; `parameters` are all weights, then all biases."""
+        weights, biases = parameters[: len(parameters) // 2], parameters[len(parameters) // 2 :]
+        ctx.save_for_backward(states, *weights)
+        return tuple(F.linear(states, weight, bias) for weight, bias in zip(weights, biases, strict=True))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Maps the gradients of the layers' outputs to those of input, weights and biases."""
+        states, *weights = ctx.saved_tensors
+        rows = states.flatten(0, -2)
+        flat = [grad.flatten(0, -2) for grad in grads]
+        total = flat[0] @ weights[0]
+        for grad, weight in zip(flat[1:], weights[1:], strict=True):
+            add_product_(total, grad, weight)
+        return total.view(states.shape), *(grad.t() @ rows for grad in flat), *(grad.sum(0) for grad in flat)
+
+
+def project(layers: tuple[nn.Linear, ...], states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Maps (B, S, H) by each layer; in a compiled training step on a GPU as a `JointProjection`."""
+    if not has_joint_projection(layers, states):
+        return tuple(layer(states) for layer in layers)
+    device = states.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+    parameters = (*(layer.weight for layer in layers), *(layer.bias for layer in layers))
+    return JointProjection.apply(states.to(dtype), *(parameter.to(dtype) for parameter in parameters))
+
+
+def has_joint_projection(layers: tuple[nn.Linear, ...], states: torch.Tensor) -> bool:
+    """Whether a GPU's training step compiles, and layers are plain and trained: no adapter, no quantized weights."""
+    if not (_joint_projection and states.is_cuda and torch.compiler.is_compiling() and torch.is_grad_enabled()):
+        return False
+    plain = all(type(layer) is nn.Linear and layer.weight.requires_grad for layer in layers)
+    return plain and states.requires_grad
+
+
 class BertReproSelfAttention(nn.Module):
     """Multi-head self-attention (paper, section 3; Vaswani et al., 2017, section 3.2)."""
 
@@ -463,11 +538,10 @@ class BertReproSelfAttention(nn.Module):
         """Lets every token of (B, S, H) attend; returns (B, S, H), and the probabilities where they are computed."""
         by_head = (*hidden_states.shape[:-1], -1, self.head_size)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(attn_implementation, eager_attention_forward)
+        projected = project((self.query, self.key, self.value), hidden_states)
         attended, probabilities = attend(
             self,
-            self.query(hidden_states).view(by_head).transpose(1, 2),
-            self.key(hidden_states).view(by_head).transpose(1, 2),
-            self.value(hidden_states).view(by_head).transpose(1, 2),
+            *(states.view(by_head).transpose(1, 2) for states in projected),
             attention_mask,
             dropout=self.dropout.p if self.training else 0.0,
             scaling=self.scaling,
@@ -518,7 +592,12 @@ class BertReproSublayerOutput(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Maps (B, S, input size) and the (B, S, H) input of the sublayer to (B, S, H)."""
-        return self.LayerNorm(self.dropout(self.dense(hidden_states)) + residual)
+        hidden_states = self.dropout(self.dense(hidden_states))
+        if _bf16_residual and hidden_states.dtype != self.LayerNorm.weight.dtype:
+            # Statistics are 32 bits wide all the same.
+            total = hidden_states + residual.to(hidden_states.dtype)
+            return self.LayerNorm(total.to(self.LayerNorm.weight.dtype)).to(hidden_states.dtype)
+        return self.LayerNorm(hidden_states + residual)
 
 
 class BertReproAttention(nn.Module):

@@ -158,9 +158,9 @@ MAY_CHANGE_ON_RESUME = {
     "max_eval_sequences", "ensemble_with", "dry_run", "resume_from_checkpoint", "allow_changed_settings",
     # how the same step is computed: equal up to rounding
     "per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size", "mixed_precision",
-    "attn_implementation", "packing", "static_shapes", "torch_compile", "gradient_checkpointing", "fsdp",
-    "fused_optimizer", "cpu_kernels", "fast_float32", "keep_freed_memory", "deterministic", "decode_predicted_only",
-    "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory",
+    "bf16_residual", "attn_implementation", "packing", "static_shapes", "torch_compile", "gradient_checkpointing",
+    "fsdp", "fused_optimizer", "cpu_kernels", "fast_float32", "keep_freed_memory", "deterministic",
+    "decode_predicted_only", "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory",
     # of the sweep around the run
     "num_restarts", "sweep_learning_rates", "sweep_batch_sizes", "sweep_num_train_epochs", "sweep_keep_models",
 }  # fmt: skip

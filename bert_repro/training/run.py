@@ -22,6 +22,7 @@ from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpoint, remove
 from bert_repro.hub.plots import plot_scores, plot_training
 from bert_repro.hub.push import prepare_repository, push_folder
+from bert_repro.models.modeling_bert_repro import use_bf16_residual
 from bert_repro.results import RunResults, write_results
 from bert_repro.training import adapters, checkpoint, training_log
 from bert_repro.training.environment import run_facts
@@ -198,6 +199,7 @@ def begin(config: RunConfig) -> Run:
     if launched_with_fsdp():
         config = dataclasses.replace(config, fsdp=True)
     accelerator = _accelerator(config)
+    use_bf16_residual(config.bf16_residual)
     if accelerator.device.type == "cpu":
         prepare_cpu(config)
     return Run(config, accelerator, began)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from running import TINY, recipe, results
 
+from bert_repro.models import modeling_bert_repro as modeling
 from bert_repro.models.modeling_bert_repro import use_cpu_kernels
 from bert_repro.pretraining.dataset import PretrainingSource
 from bert_repro.training import training_log
@@ -38,3 +39,13 @@ def test_with_all_optimizations_off_the_losses_are_the_same(world, tmp_path, mon
     assert losses["off"] == pytest.approx(losses["on"], rel=1e-5)
     assert max(decoded[:3]) < 0.5
     assert min(decoded[3:]) == 1.0
+
+
+def test_residuals_of_16_bits_are_asked_of_a_run(world, tmp_path, refused):
+    given = [TINY, NO_DROPOUT, "--corpus", world.corpus, "--output_dir", tmp_path / "run", "--bf16_residual true"]
+    assert "--bf16_residual needs --mixed_precision bf16, not no" in refused("run_pretraining", *given)
+    try:
+        assert recipe("run_pretraining", *given, "--mixed_precision bf16 --max_steps 1") == 0
+        assert modeling._bf16_residual
+    finally:
+        modeling.use_bf16_residual(False)
