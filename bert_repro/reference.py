@@ -268,10 +268,15 @@ def documents() -> dict[Path, str]:
     }
 
 
+EXTRAS = {"export_onnx": "[onnx]"}
+"""What a recipe needs beside the package itself, as an extra of it."""
+
+
 def recipe_script(name: str) -> str:
     """Returns the text of recipes/NAME.py: what `uv run` installs for it (PEP 723), its help text and one call."""
+    package = "bert-repro" + EXTRAS.get(name, "")
     return (
-        '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["bert-repro"]\n# ///\n'
+        f'# /// script\n# requires-python = ">=3.11"\n# dependencies = ["{package}"]\n# ///\n'
         f'r"""{help_text(name, None)}"""\n\n'
         f'from bert_repro.cli import main\n\nif __name__ == "__main__":\n    main("{name}")\n'
     )
