@@ -268,13 +268,9 @@ def documents() -> dict[Path, str]:
     }
 
 
-EXTRAS = {"export_onnx": "[onnx]"}
-"""What a recipe needs beside the package itself, as an extra of it."""
-
-
 def recipe_script(name: str) -> str:
     """Returns the text of recipes/NAME.py: what `uv run` installs for it (PEP 723), its help text and one call."""
-    package = "bert-repro" + EXTRAS.get(name, "")
+    package = "bert-repro[onnx]" if name == "export_onnx" else "bert-repro"
     return (
         f'# /// script\n# requires-python = ">=3.11"\n# dependencies = ["{package}"]\n# ///\n'
         f'r"""{help_text(name, None)}"""\n\n'

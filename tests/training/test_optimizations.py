@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from running import TINY, recipe, results
 
 from bert_repro.models import modeling_bert_repro as modeling
@@ -44,8 +45,10 @@ def test_with_all_optimizations_off_the_losses_are_the_same(world, tmp_path, mon
 def test_residuals_of_16_bits_are_asked_of_a_run(world, tmp_path, refused):
     given = [TINY, NO_DROPOUT, "--corpus", world.corpus, "--output_dir", tmp_path / "run", "--bf16_residual true"]
     assert "--bf16_residual needs --mixed_precision bf16, not no" in refused("run_pretraining", *given)
+    AcceleratorState._reset_state(reset_partial_state=True)  # a process has one precision
     try:
         assert recipe("run_pretraining", *given, "--mixed_precision bf16 --max_steps 1") == 0
         assert modeling._bf16_residual
     finally:
         modeling.use_bf16_residual(False)
+        AcceleratorState._reset_state(reset_partial_state=True)
