@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,16 @@ def test_a_corpus_in_pieces_is_the_corpus(module: Any, world: Any, tmp_path: Pat
     again = PreparedCorpus.load(tmp_path / "corpus")
     assert again.content_digest == corpus.content_digest and again.num_tokens == corpus.num_tokens
     assert (again.sentence_starts == corpus.sentence_starts).all()
+
+
+def test_what_travels_is_the_working_tree_without_ignored_and_deleted_files(module: Any, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    for name, size in {"kept": 10, "gone": 100, "ignored": 1000}.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    (tmp_path / ".gitignore").write_text("ignored\n")
+    subprocess.run(["git", "add", "kept", "gone"], cwd=tmp_path, check=True)
+    (tmp_path / "gone").unlink()
+    assert module("carry").repository_size(tmp_path) == 10 + len("ignored\n")
 
 
 def test_weights_come_back_in_bfloat16(module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
