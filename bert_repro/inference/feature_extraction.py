@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from accelerate.utils import send_to_device
 from tqdm.auto import tqdm
 
 from bert_repro.configs import ExtractionConfig
@@ -23,7 +22,7 @@ from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.models.modeling_bert_repro import BertReproModel
 from bert_repro.tasks.encoding import join, require_length, special_ids, token_ids
-from bert_repro.training.batches import collate_features
+from bert_repro.training.batches import collate_features, on_device
 from bert_repro.training.model_loading import load_pretrained, require_vocabulary
 from bert_repro.utils.files import atomic_path
 from bert_repro.utils.process import world_size
@@ -202,7 +201,7 @@ def _encode(
     """Encodes a batch, packed: nothing is computed on padding."""
     batch = collate_features(texts, pad_token_id=int(tokenizer.pad_token_id), packing=True)
     with torch.autocast(device.type, torch.bfloat16, enabled=config.mixed_precision == "bf16"):
-        states = model(**send_to_device(batch, device), output_hidden_states=True).hidden_states
+        states = model(**on_device(batch, device), output_hidden_states=True).hidden_states
     chosen = [states[layer][0].float() for layer in layers]
     features = torch.cat(chosen, dim=-1) if config.combine == "concat" else torch.stack(chosen).sum(dim=0)
     array = features.cpu().numpy()

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from accelerate.utils import send_to_device
 from tqdm.auto import tqdm
 
 from bert_repro.configs import SentenceScoringConfig
@@ -29,7 +28,7 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.inference.feature_extraction import read_texts
 from bert_repro.models.modeling_bert_repro import BertReproForMaskedLM
 from bert_repro.tasks.encoding import special_ids
-from bert_repro.training.batches import collate_features
+from bert_repro.training.batches import collate_features, on_device
 from bert_repro.training.model_loading import load_pretrained, require_vocabulary
 from bert_repro.utils import process
 from bert_repro.utils.files import atomic_file
@@ -197,7 +196,7 @@ def _log_probabilities(model: Any, batch: Sequence[_MaskedCopy], pad_token_id: i
     """Returns the log-probability of each copy's token, [P]; packed for our own model, padded for others."""
     packing = isinstance(model, BertReproForMaskedLM)
     features = [{"input_ids": copy.input_ids} for copy in batch]
-    inputs = send_to_device(collate_features(features, pad_token_id=pad_token_id, packing=packing), model.device)
+    inputs = on_device(collate_features(features, pad_token_id=pad_token_id, packing=packing), model.device)
     positions = torch.tensor([copy.position for copy in batch], device=model.device)
     if packing:
         places = inputs["cu_seq_lens_q"][:-1].long() + positions

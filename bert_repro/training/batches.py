@@ -69,6 +69,11 @@ def collate_features(
     return padded_batch(fields, lengths, width, {"input_ids": pad_token_id, "token_type_ids": 0})
 
 
+def on_device(batch: Mapping[str, Any], device: torch.device | str) -> Batch:
+    """Returns a batch with its tensors on a device; needs torch alone, as the demo has no Accelerate."""
+    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+
+
 def padded_batch(fields: Mapping[str, IntArray], lengths: Int64Array, width: int, fill: Mapping[str, int]) -> Batch:
     """Lays flat fields out as (B, `width`) with an `attention_mask`; `fill` names each field's padding value."""
     batch: Batch = {name: int64_tensor(pad(flat, lengths, width, fill[name])) for name, flat in fields.items()}
