@@ -165,7 +165,7 @@ SIZE_PRESETS: Mapping[str, SizePreset] = {
         bilstm_size=768,
     ),
     "trial": SizePreset(
-        "models of 4 layers of 128 or smaller, 2 million parameters, 6.6 million tokens, parts of the training sets, "
+        "models of 4 layers of 128 or smaller, 2 million parameters, 10 million tokens, parts of the training sets, "
         "three seeds: about two hours on two CPU cores",
         base="4-128-2",  # Tables 7 and 8 need four layers; Table 7's last four and all layers are then the same
         sizes={
@@ -175,7 +175,7 @@ SIZE_PRESETS: Mapping[str, SizePreset] = {
         pretraining={
             # What ends the plateau of token frequencies soonest in models this small (docs/how-to/small_machine.md):
             # short sequences first, wider first weights, no dropout. The last phase trains the other positions.
-            "phases": (Phase(32, 1_200, 128), Phase(128, 400, 32)),
+            "phases": (Phase(32, 2_000, 128), Phase(128, 500, 32)),
             "initializer_range": 0.06,
             "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0,
@@ -184,7 +184,7 @@ SIZE_PRESETS: Mapping[str, SizePreset] = {
             "bias_correction": True,
             **_FAST,
         },
-        checkpoints=(320, 640, 960, 1_280, 1_600),
+        checkpoints=(500, 1_000, 1_500, 2_000, 2_500),
         tasks=_TRIAL_TASKS,
         seeds=(1, 2, 3),
         bilstm_size=128,

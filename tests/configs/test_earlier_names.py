@@ -1,5 +1,6 @@
 """Names of settings, choices and presets that an earlier version used."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,5 +45,21 @@ def test_stored_settings_and_runs_of_before_the_renaming_are_found_under_the_nam
     stored = {"fixed_shapes": True, "answer_text": "released", "note": "released", "seed": 1}
     assert current_names(stored) == {"static_shapes": True, "answer_text": "original", "note": "released", "seed": 1}
     assert current_names(current_names(stored)) == current_names(stored)
-    runs = {run.id for run in plan_runs(["8"], SIZE_PRESETS["trial"], "corpus", str)}
+    before = {  # the trial size of then
+        "max_seq_length": 128,
+        "train_batch_size": 32,
+        "max_steps": 1_200,
+        "packing": False,
+        "initializer_range": 0.1,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "learning_rate": 1.5e-3,
+        "warmup_ratio": 0.06,
+        "bias_correction": True,
+    }
+    shape = {"num_hidden_layers": 4, "hidden_size": 96, "num_attention_heads": 2}
+    preset = replace(
+        SIZE_PRESETS["trial"], base="4-96-2", sizes={"4-96-2": shape}, pretraining=before, checkpoints=(240, 1_200)
+    )
+    runs = {run.id for run in plan_runs(["8"], preset, "corpus", str)}
     assert "pretraining-4-96-2-masks-0-0-100-981bc088" in runs

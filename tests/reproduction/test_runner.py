@@ -167,7 +167,7 @@ def test_the_report_takes_tables_1_to_4(log: Path, tmp_path: Path) -> None:
 def test_ensembles_wait_for_their_models_and_keep_them(log: Path, tmp_path: Path) -> None:
     preset, questions, where = tmp_path / "large.yaml", tmp_path / "questions.json", tmp_path / "study"
     trial = dataclasses.asdict(SIZE_PRESETS["trial"])
-    preset.write_text(json.dumps({**trial, "large": "4-96-2", "seeds": [1]}))
+    preset.write_text(json.dumps({**trial, "large": "4-128-2", "seeds": [1]}))
     questions.write_text("{}")
     flags = ("--table", "2", "--corpus", "toy", "--size_preset", preset, "--output_dir", where)
     assert study(*flags, "--triviaqa_file", questions) == 0
