@@ -175,7 +175,7 @@ SIZE_PRESETS: Mapping[str, SizePreset] = {
         pretraining={
             # What ends the plateau of token frequencies soonest in models this small (docs/how-to/small_machine.md):
             # short sequences first, wider first weights, no dropout. The last phase trains the other positions.
-            "phases": (Phase(32, 2_000, 128), Phase(128, 500, 32)),
+            "phases": (Phase(32, 1_500, 128), Phase(128, 1_000, 32)),
             "initializer_range": 0.06,
             "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0,
