@@ -14,7 +14,7 @@ runs/quickstart, which a second run replaces.
 
 Expected: masked tokens of unseen modules predicted at least twice as well as
 by the best constant guess; a classifier that names the package of a docstring
-at least 15 points above the majority class and above the same network without
+at least 10 points above the majority class and above the same network without
 pre-training. It ends with a table, and with exit code 1 when one of these is
 not reached.
 Cost: under 5 minutes on two cores.
