@@ -33,7 +33,8 @@ class ToyRun:
             config, score
         )
         pretrains = isinstance(config, PretrainingConfig)
-        steps = range(config.save_steps, config.max_steps + 1, config.save_steps) if pretrains else ()
+        last = (config.max_steps or sum(phase.steps for phase in config.phases)) if pretrains else 0
+        steps = range(config.save_steps, last + 1, config.save_steps) if pretrains else ()
         for place in (folder, *(folder / "checkpoints" / f"step-{step}" for step in steps)):
             place.mkdir(parents=True, exist_ok=True)
             (place / "model.safetensors").write_bytes(b"weights")
