@@ -66,7 +66,7 @@ def packed(world, short_losses, tmp_path_factory) -> tuple[Path, list[float]]:
 )
 def test_layout_of_the_work_does_not_change_the_losses(short_losses, packed, flag):
     model, expected = packed
-    assert len(expected) == 6 and short_losses(model, LTR, flag) == pytest.approx(expected, abs=2e-5)
+    assert len(expected) == 11 and short_losses(model, LTR, flag) == pytest.approx(expected, abs=2e-5)
 
 
 def test_a_classifier_made_of_it_is_causal_and_tells_inputs_apart(world: Any, left_to_right: Path) -> None:

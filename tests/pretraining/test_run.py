@@ -124,7 +124,7 @@ def plain(world, short_losses, tmp_path_factory) -> tuple[Path, list[float]]:
         "--gradient_checkpointing true",
     ],
 )
-def test_layout_of_the_work_does_not_change_the_losses(short_losses, plain, layout):
+def test_layout_of_the_work_changes_neither_losses_nor_tokens_counted(short_losses, plain, layout):
     model, expected = plain
     assert short_losses(model, layout) == pytest.approx(expected, abs=2e-5)
 

@@ -1,5 +1,6 @@
 """How the forward passes of a step are loaded."""
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -45,3 +46,26 @@ def test_wrong_data_is_one_line_whichever_process_finds_it(workers: int) -> None
     options = {"process": 0, "processes": 1, "num_workers": workers, "prefetch_factor": 2, "pin_memory": False}
     with pytest.raises(UserError, match=r"^corpus x is damaged: .* prepare it again$"):
         next(load_steps(DamagedSource(), None, 3, **options))
+
+
+class ProcessIdSource:
+    """Says in which process its rows were read."""
+
+    total_steps, data_fingerprint = 3, {}
+
+    def steps(self, _: object) -> Iterator[Step]:
+        yield from [Step([np.arange(8)], {}, 0, {})] * 3
+
+    def load(self, ids: np.ndarray, group: int) -> MicroBatch:
+        return MicroBatch({}, {}, os.getpid())
+
+    def totals(self, ids: np.ndarray, group: int) -> dict[str, int]:
+        return {"loss": os.getpid()}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_rows_are_read_where_batches_are_loaded(workers: int) -> None:
+    options = {"process": 0, "processes": 1, "num_workers": workers, "prefetch_factor": 2, "pin_memory": False}
+    for step, batches in load_steps(ProcessIdSource(), None, 3, **options):
+        assert step.totals["loss"] == batches[0].tokens
+        assert (batches[0].tokens == os.getpid()) == (workers == 0)

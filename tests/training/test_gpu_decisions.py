@@ -8,17 +8,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from torch import nn
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
-from bert_repro.configs import PretrainingConfig, RunConfig
+from bert_repro.configs import GlueConfig, PretrainingConfig, RunConfig
+from bert_repro.finetuning import data
 from bert_repro.finetuning.run import STEPS_WORTH_COMPILING, FinetuningRun
 from bert_repro.models import modeling_bert_repro as modeling
 from bert_repro.presets import PRESETS
 from bert_repro.pretraining.run import compile_options, resolve_layout, resolve_phases
+from bert_repro.tasks import get_task
 from bert_repro.training import environment, parallelism, performance, run
+from bert_repro.training.batches import BatchSizes
 
 GPU = torch.device("cuda")
 
@@ -45,6 +49,15 @@ def test_long_fine_tuning_of_packed_batches_is_compiled() -> None:
     assert compiles(long) and compiles(1, torch_compile=True)
     assert not any([compiles(long - 1), compiles(long, packing=False), compiles(long, bilstm=8)])
     assert not compiles(long, torch.device("cpu")) and not compiles(long, torch_compile=False)
+
+
+def test_steps_of_fine_tuning_leave_the_reading_of_rows_to_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = datasets.Dataset.from_dict({"input_ids": [[1, 2], [3], [4]], "label": [0, 1, 0]})
+    config = GlueConfig(model_name_or_path="-", task_name="sst2", do_train=True, max_steps=4)
+    source = data.FinetuningSource(config, get_task("sst2"), features, BatchSizes(2, 2), 1, None)
+    monkeypatch.setattr(data, "rows_of", lambda *_: pytest.fail("read while the device may wait"))
+    steps = list(source.steps(None))
+    assert len(steps) == 4 and not any(step.totals for step in steps)
 
 
 def test_the_gpu_preset_makes_one_pass_of_256_sequences() -> None:

@@ -21,3 +21,13 @@ def test_a_gradient_that_is_not_finite_leaves_the_log_json(tmp_path: Path) -> No
     text = (tmp_path / TRAIN_LOG).read_text()
     rows = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
     assert [row["grad_norm"] for row in rows] == [3.0, None]
+
+
+def test_mfu_is_of_real_tokens_and_of_the_peak_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_log, "measured_peak", lambda *_: 2e6)
+    config = ToyConfig(output_dir=str(tmp_path), logging_steps=2)
+    with training_log.TrainingLog(Accelerator(cpu=True), config, 0, 2) as log:
+        for step, tokens in enumerate((5, 9), start=1):
+            log.step(step, {"loss": 1.0, "learning_rate": 0.1, "tokens": tokens, "flops": 100 * tokens})
+    (row,) = training_log.read(tmp_path / TRAIN_LOG)
+    assert row["tokens"] == 14 and row["mfu"] == pytest.approx(row["tokens_per_second"] * 100 / 2e6)
