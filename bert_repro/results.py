@@ -67,6 +67,7 @@ class TrainResults(TypedDict, total=False):
     tokens: Annotated[int, "real tokens seen, padding not counted"]
     seconds: Annotated[float, "of training, without evaluations"]
     flops: Annotated[float, "useful floating-point operations of training, three digits"]
+    mfu: Annotated[float, "model FLOPs utilization: useful FLOPs per second, of those measured for a large product"]
     compiled_graphs: int
     best_step: Annotated[int, "step of the weights that were kept, where the best on dev were asked for"]
     adapter: AdapterResults

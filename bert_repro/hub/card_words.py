@@ -23,6 +23,7 @@ _NAMES = {
     "tokens": "tokens read",
     "seconds": "seconds of training",
     "flops": "FLOPs",
+    "mfu": "MFU",
     "best_step": "step of the published weights",
     "num_hidden_layers": "layers",
     "num_attention_heads": "attention heads",

@@ -25,7 +25,7 @@ logger = logging.getLogger("bert_repro")
 _ABOUT_THE_END = (
     "metrics", "splits", "split", "rows_scored", "wall_time_seconds", "sweep", "primary_metric", "degenerate",
 )  # fmt: skip
-_TOTALS = ("tokens", "seconds", "flops")  # of the complete run
+_TOTALS = ("tokens", "seconds", "flops", "mfu")  # of the complete run
 
 
 def push_to_hub(config: PushConfig) -> list[str]:

@@ -6,6 +6,7 @@ speed is shown as a share of the measured peak (MFU).
 """
 
 import ctypes
+import itertools
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -199,7 +200,7 @@ def training_totals(rows: Sequence[Mapping[str, Any]], results: Mapping[str, Any
     Returns:
         `tokens` (real ones, no padding), `seconds` (of training, without evaluations) and, where BERT's weights and
         no others were trained, `flops` to three digits, with the mean length of a sequence as the number of tokens
-        that each attends to in fine-tuning. Empty without a log.
+        that each attends to in fine-tuning; `mfu`, the mean over the seconds whose log has it. Empty without a log.
     """
     trained = [row for row in rows if row.get("tokens") is not None and row.get("seconds") is not None]
     if not trained:
@@ -208,7 +209,19 @@ def training_totals(rows: Sequence[Mapping[str, Any]], results: Mapping[str, Any
     flops = _run_flops(trained, results)
     if flops:
         totals["flops"] = float(f"{flops:.3g}")
+    mfu = _mean_mfu(trained)
+    if mfu:
+        totals["mfu"] = float(f"{mfu:.3g}")
     return totals
+
+
+def _mean_mfu(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    seconds, shares = 0.0, 0.0
+    for before, row in itertools.pairwise([{"tokens": 0}, *rows]):
+        if row.get("mfu") and row.get("tokens_per_second"):
+            taken = (row["tokens"] - before["tokens"]) / row["tokens_per_second"]
+            seconds, shares = seconds + taken, shares + taken * row["mfu"]
+    return shares / seconds if seconds else None
 
 
 def _run_flops(rows: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> float | None:

@@ -95,7 +95,7 @@ def final_values(results: Mapping[str, Any]) -> dict[str, float]:
     }
     train = results.get("train", {})
     totals = {
-        f"final/train/{name}": train[name] for name in ("tokens", "seconds", "flops", "best_step") if name in train
+        f"final/train/{name}": train[name] for name in ("tokens", "seconds", "flops", "mfu", "best_step") if name in train
     }
     return metrics | totals
 

@@ -308,11 +308,11 @@ def test_checkpoints_become_revisions(hub, folder, monkeypatch):
 def test_a_checkpoints_card_says_what_is_known_of_the_checkpoint(hub, folder):
     shutil.rmtree(folder / "checkpoints")
     checkpoint = add_checkpoint(folder, 20)
-    complete = {"steps": 40, "batch": 8, "tokens": 123_456, "seconds": 9.5, "flops": 7e12}
+    complete = {"steps": 40, "batch": 8, "tokens": 123_456, "seconds": 9.5, "flops": 7e12, "mfu": 0.4}
     card = checkpoint_card(checkpoint, {"train": complete}, REPO)
     for row in ("| optimizer steps | 20 |", "| steps of the run | 40 |", "| examples per step | 8 |"):
         assert row in card
-    assert not any(f"| {name} |" in card for name in ("tokens read", "seconds of training", "FLOPs"))
+    assert not any(f"| {name} |" in card for name in ("tokens read", "seconds of training", "FLOPs", "MFU"))
     assert "from bert_repro import BertReproForSequenceClassification" in card
     (checkpoint / "config.json").rename(checkpoint / "adapter_config.json")
     assert recipe("push_to_hub", "--folder", folder, "--hub_model_id", REPO, "--checkpoints", "--dry_run") == 2

@@ -117,6 +117,15 @@ def test_flops_are_counted_for_each_phase_and_ending_or_not_given():
     assert training_totals([], results("ForSequenceClassification")) == {}
 
 
+def test_the_mfu_of_a_run_is_the_mean_over_its_seconds() -> None:
+    speeds = [(400, 100.0, 0.2), (1000, 600.0, 0.8), (1500, 50.0, None)]  # 4 s, 1 s, and one that was not measured
+    log = [
+        {"step": step, "tokens": tokens, "tokens_per_second": speed, "mfu": mfu, "seconds": 9.0}
+        for step, (tokens, speed, mfu) in enumerate(speeds, start=1)
+    ]
+    assert training_totals(log, results("ForPreTraining"))["mfu"] == pytest.approx((4 * 0.2 + 1 * 0.8) / 5)
+
+
 def test_an_estimate_is_for_the_device_that_is_named() -> None:
     def named(**settings: Any) -> tuple[float, str]:
         return assumed_speed(PretrainingConfig(dry_run=True, **settings), settings.get("mixed_precision", "no"))
