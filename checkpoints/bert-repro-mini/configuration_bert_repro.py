@@ -43,7 +43,7 @@ class Head(NamedTuple):
     pooled: bool
 
 
-HEADS: dict[str, Head] = {
+AUTO_CLASSES: dict[str, Head] = {
     "AutoModel": Head("BertReproModel", "BertModel", pooled=False),
     "AutoModelForPreTraining": Head("BertReproForPreTraining", "BertForPreTraining", pooled=True),
     "AutoModelForMaskedLM": Head("BertReproForMaskedLM", "BertForMaskedLM", pooled=False),
@@ -67,6 +67,8 @@ published `auto_map`."""
 @strict
 class BertReproConfig(PreTrainedConfig):
     """Architecture of a BERT model. The defaults are BERT-BASE uncased (paper, section 3).
+
+        small = BertReproConfig(num_hidden_layers=4, hidden_size=256, num_attention_heads=4, intermediate_size=1024)
 
     Args:
         vocab_size: number of WordPiece tokens, V. 30,522 in the original uncased vocabulary.
@@ -157,6 +159,8 @@ class BertReproConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
+        if self.id2label is not None and self.label2id is None:
+            self.label2id = {name: index for index, name in self.id2label.items()}
         if self.is_decoder:
             self.pool_token = "last"
 
@@ -234,7 +238,7 @@ class BertReproConfig(PreTrainedConfig):
         """Returns the fields of a configuration in the words of this class; what `published` adds is left out."""
         if config.get("model_type") == UPSTREAM_MODEL_TYPE:
             config["model_type"] = cls.model_type
-            ours = {head.upstream: head.ours for head in HEADS.values()}
+            ours = {head.upstream: head.ours for head in AUTO_CLASSES.values()}
             config["architectures"] = [ours.get(name, name) for name in config.get("architectures") or []] or None
         if not cls.__module__.startswith("transformers_modules."):  # there transformers finds our models by it
             config.pop("auto_map", None)
@@ -265,16 +269,19 @@ class BertReproConfig(PreTrainedConfig):
         """
         config: dict[str, Any] = json.loads(self.to_json_string(use_diff))
         names = self.architectures or []
-        heads = [head for head in HEADS.values() if head.ours in names or head.upstream in names]
+        heads = [head for head in AUTO_CLASSES.values() if head.ours in names or head.upstream in names]
         if self.has_upstream_counterpart(heads):
             config["model_type"] = UPSTREAM_MODEL_TYPE
             renamed = {head.ours: head.upstream for head in heads}
         else:
             renamed = {head.upstream: head.ours for head in heads}
         config["architectures"] = [renamed.get(name, name) for name in names] or None
+        if any(name.endswith("Classification") for name in names):  # servers need them, defaults too
+            config.setdefault("id2label", {str(index): name for index, name in self.id2label.items()})
+            config.setdefault("label2id", {name: index for index, name in self.id2label.items()})
         config["auto_map"] = {
             "AutoConfig": f"configuration_bert_repro.{BertReproConfig.__name__}",
-            **{auto_class: f"modeling_bert_repro.{head.ours}" for auto_class, head in HEADS.items()},
+            **{auto_class: f"modeling_bert_repro.{head.ours}" for auto_class, head in AUTO_CLASSES.items()},
         }
         return config
 
@@ -309,4 +316,4 @@ class BertReproConfig(PreTrainedConfig):
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
 
-__all__ = ["HEADS", "BertReproConfig", "Head"]
+__all__ = ["AUTO_CLASSES", "BertReproConfig", "Head"]

@@ -20,6 +20,7 @@ What is notable:
 """
 
 import copy
+import functools
 import itertools
 from dataclasses import dataclass
 from typing import Any
@@ -60,16 +61,35 @@ DROPOUT_STEPS = 1 << 16
 
 
 _cpu_kernels = True  # of the process, as PyTorch's own switches between kernels are
+_joint_projection = True
+_bf16_residual = False
 
 
 def use_cpu_kernels(use: bool) -> None:
-    """Switches this file's dropout and packed attention on the CPU on or off; off, PyTorch's own take their place.
+    """Switches this file's dropout, packed attention and cross-entropy on the CPU on or off; off, PyTorch's take over.
 
     Args:
-        use: whether to use them. Either way the distribution is the same, the draws are not.
+        use: whether to use them. Either way the distribution is the same, the draws of dropout are not.
     """
     global _cpu_kernels
     _cpu_kernels = use
+
+
+def use_joint_projection(use: bool) -> None:
+    """Switches `JointProjection` in compiled graphs of a GPU on or off; gradients are equal up to rounding."""
+    global _joint_projection
+    _joint_projection = use
+
+
+def use_bf16_residual(use: bool) -> None:
+    """Switches 16-bit sums and outputs of sublayers on or off.
+
+    Args:
+        use: under autocast in 16 bits, whether what enters and leaves the LayerNorm of a sublayer is rounded to 16 bits
+            too. Off, both are 32 bits wide, as in upstream transformers.
+    """
+    global _bf16_residual
+    _bf16_residual = use
 
 
 def has_cpu_kernels(states: torch.Tensor) -> bool:
@@ -112,7 +132,7 @@ def keep(states: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
 
 
 def dropout_scale(probability: float) -> float:
-    """What kept values are multiplied with, so that the expectation stays the same."""
+    """Returns what kept values are multiplied with, so that the expectation stays the same."""
     return DROPOUT_STEPS / (DROPOUT_STEPS - round(probability * DROPOUT_STEPS))
 
 
@@ -128,7 +148,7 @@ class ScaledKeep(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """The same of the gradient."""
+        """Scales the gradient of what was kept."""
         return ScaledKeep.apply(grad, *ctx.saved_tensors, ctx.scale), None, None
 
 
@@ -144,6 +164,9 @@ class BertReproDropout(nn.Dropout):
 
 # --- Attention ------------------------------------------------------------------------------------------------------
 
+GROUP_COST = 1 << 15
+"""What one more product of packed attention costs on a CPU, in scores of all heads: measured on two of them."""
+
 
 def eager_attention_forward(
     module: nn.Module,
@@ -155,7 +178,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scaled dot-product attention written out: the one path that returns its probabilities.
+    """Computes scaled dot-product attention, written out: the one path that returns its probabilities.
 
     Args:
         module: the calling attention layer.
@@ -178,12 +201,12 @@ def eager_attention_forward(
 
 
 class PackedAttention(torch.autograd.Function):
-    """Attention of packed sequences on the CPU, with its own backward pass: one product for each run of equal lengths.
+    """Attention of packed sequences on the CPU, with its own backward pass: one product for sequences of like length.
 
-    Most pre-training sequences have the full length, so a run holds many sequences without a mask or padding. PyTorch's
-    CPU attention has a fused kernel without dropout only, whose backward pass is slower than this; with dropout it
-    computes everything in 32 bits and draws one element at a time. As in flash kernels, scores and probabilities are 32
-    bits wide, and halves are what products read.
+    Most pre-training sequences have the full length, so a group holds many sequences with little or no padding, and
+    batches of fine-tuning make few groups (`attention_groups`). PyTorch's CPU attention has a fused kernel without
+    dropout only, whose backward pass is slower than this; with dropout it computes everything in 32 bits and draws one
+    element at a time. As in flash kernels, scores and probabilities are 32 bits wide, and products read halves.
     """
 
     @staticmethod
@@ -212,15 +235,19 @@ class PackedAttention(torch.autograd.Function):
         Returns:
             The attended values (1, T, A, D).
         """
-        ctx.runs, ctx.scaling, ctx.scale = equal_runs(lengths), scaling, dropout_scale(dropout)
+        ctx.groups = groups = attention_groups(tuple(lengths), query.shape[1])
+        ctx.scaling, ctx.scale = scaling, dropout_scale(dropout)
         precise = torch.promote_types(query.dtype, torch.float32)
-        attended = query.new_empty(1, query.shape[2], query.shape[1], query.shape[3])
-        runs = zip(*(by_run(states, ctx.runs) for states in (query, key, value, attended.transpose(1, 2))), strict=True)
+        states = [groups.gather(packed[0].transpose(0, 1)) for packed in (query, key, value)]
+        attended = states[0].new_empty(states[0].shape)
         saved = []
         with torch.autocast("cpu", enabled=False):
-            for q, k, v, output in runs:
-                q, k, v = (states.flatten(0, 1) for states in (q, k, v))
+            split = zip(*(groups.split(each) for each in (*states, attended)), strict=True)
+            for padding, (q, k, v, output) in zip(groups.padding, split, strict=True):
+                q, k, v = (each.flatten(0, 1) for each in (q, k, v))
                 scores = torch.bmm(q.to(precise) * scaling, k.to(precise).transpose(1, 2))
+                if padding is not None:
+                    scores.unflatten(0, output.shape[:2]).masked_fill_(padding, -torch.inf)
                 if causal:
                     scores.masked_fill_(torch.ones(scores.shape[1:], dtype=torch.bool).triu_(1), -torch.inf)
                 probabilities = scores.softmax(-1)
@@ -229,18 +256,22 @@ class PackedAttention(torch.autograd.Function):
                 output.copy_(torch.bmm(dropped.to(v.dtype), v).mul_(ctx.scale).view(output.shape))
                 saved += [q, k, v, probabilities, kept]
         ctx.save_for_backward(*saved)
-        return attended
+        return groups.scatter(attended).unsqueeze(0)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Maps the gradient (1, T, A, D) to those of query, key and value, (1, A, T, D)."""
-        gradients = [grad.new_empty(grad.shape).transpose(1, 2) for _ in range(3)]
-        runs = zip(*(by_run(states, ctx.runs) for states in (*gradients, grad.transpose(1, 2))), strict=True)
+        groups = ctx.groups
+        grad = groups.gather(grad[0]) * ctx.scale
+        if groups.real is not None:
+            grad.mul_(groups.real)  # what padding attended to is in no output
+        gradients = [grad.new_empty(grad.shape) for _ in range(3)]
         saved = zip(*[iter(ctx.saved_tensors)] * 5, strict=True)
         with torch.autocast("cpu", enabled=False):
-            for (q, k, v, probabilities, kept), (dq, dk, dv, g) in zip(saved, runs, strict=True):
-                g = g.flatten(0, 1) * ctx.scale
+            split = zip(*(groups.split(each) for each in (*gradients, grad)), strict=True)
+            for (q, k, v, probabilities, kept), (dq, dk, dv, g) in zip(saved, split, strict=True):
+                g = g.flatten(0, 1)
                 dropped = probabilities if kept is None else keep(probabilities, kept)
                 dv.copy_(torch.bmm(dropped.to(v.dtype).transpose(1, 2), g).view(dv.shape))
                 dp = torch.bmm(g.to(dropped.dtype), v.to(dropped.dtype).transpose(1, 2))
@@ -249,18 +280,99 @@ class PackedAttention(torch.autograd.Function):
                 ds = ds.mul_(ctx.scaling).to(q.dtype)
                 dq.copy_(torch.bmm(ds, k).view(dq.shape))
                 dk.copy_(torch.bmm(ds.transpose(1, 2), q).view(dk.shape))
-        return *gradients, None, None, None, None
+        return *(groups.scatter(each).transpose(0, 1).unsqueeze(0) for each in gradients), None, None, None, None
 
 
-def equal_runs(lengths: list[int]) -> list[tuple[int, int]]:
-    """Groups neighbors of equal length: (sequences, tokens of each), in order."""
-    return [(len(list(group)), length) for length, group in itertools.groupby(lengths)]
+@dataclass(frozen=True)
+class AttentionGroups:
+    """Packed sequences as groups of like length, each padded to its longest.
+
+    Args:
+        sizes: sequences and tokens of each, for every group.
+        padding: (sequences, 1, 1, tokens) of every group, true behind the end of a sequence; None without padding.
+        tokens: (T',) the token that lies at each place of the groups, a sequence's last one again where it is padded;
+            None where all lie as they come.
+        places: (T,) the place of each token; None likewise.
+        real: (T', 1, 1) false at padding; None without any.
+    """
+
+    sizes: list[tuple[int, int]]
+    padding: list[torch.Tensor | None]
+    tokens: torch.Tensor | None
+    places: torch.Tensor | None
+    real: torch.Tensor | None
+
+    def gather(self, states: torch.Tensor) -> torch.Tensor:
+        """Maps (T, A, D) to (T', A, D), the groups one after the other."""
+        return states if self.tokens is None else states.index_select(0, self.tokens)
+
+    def scatter(self, states: torch.Tensor) -> torch.Tensor:
+        """Maps (T', A, D) to (T, A, D), the sequences in their own order."""
+        return states if self.places is None else states.index_select(0, self.places)
+
+    def split(self, states: torch.Tensor) -> list[torch.Tensor]:
+        """Views (T', A, D) as one (sequences, A, tokens, D) for each group."""
+        parts = states.split([sequences * tokens for sequences, tokens in self.sizes])
+        return [part.unflatten(0, size).transpose(1, 2) for part, size in zip(parts, self.sizes, strict=True)]
 
 
-def by_run(states: torch.Tensor, runs: list[tuple[int, int]]) -> list[torch.Tensor]:
-    """Views (1, A, T, D) as one (sequences, A, tokens, D) for each run of `equal_runs`."""
-    split = states[0].split([count * length for count, length in runs], dim=1)
-    return [part.unflatten(1, run).transpose(0, 1) for part, run in zip(split, runs, strict=True)]
+@functools.lru_cache(maxsize=4)  # the layers of a model ask for the same
+def attention_groups(lengths: tuple[int, ...], heads: int) -> AttentionGroups:
+    """Groups sequences of like length.
+
+    Args:
+        lengths: tokens of each sequence; 0 where offsets are padded to a fixed count.
+        heads: attention heads, which share the costs of a group.
+
+    Returns:
+        The groups, the longest sequences first.
+    """
+    ends = list(itertools.accumulate(lengths))
+    order = sorted((number for number, length in enumerate(lengths) if length), key=lambda number: -lengths[number])
+    sizes = group_sizes([lengths[number] for number in order], heads)
+    padding, tokens = [], []
+    for sequences, longest in sizes:
+        group, order = order[:sequences], order[sequences:]
+        last = torch.tensor([ends[number] - 1 for number in group], device="cpu").unsqueeze(1)
+        first = torch.tensor([ends[number] - lengths[number] for number in group], device="cpu").unsqueeze(1)
+        laid = first + torch.arange(longest, device="cpu")
+        padding.append((laid > last)[:, None, None])
+        tokens.append(laid.minimum(last).flatten())
+    at_places = torch.cat(tokens)
+    real = ~torch.cat([each.flatten() for each in padding])
+    places = torch.empty(ends[-1], dtype=torch.long, device="cpu")
+    places[at_places[real]] = real.nonzero().squeeze(1)
+    if torch.equal(places, at_places):
+        return AttentionGroups(sizes, [None] * len(sizes), None, None, None)
+    seen = [each if each.any() else None for each in padding]
+    return AttentionGroups(sizes, seen, at_places, places, None if real.all() else real[:, None, None])
+
+
+def group_sizes(lengths: list[int], heads: int) -> list[tuple[int, int]]:
+    """Splits sequences into groups so that padding and the number of groups together cost least.
+
+    Args:
+        lengths: tokens of each sequence, falling.
+        heads: attention heads.
+
+    Returns:
+        The number of sequences and the longest of every group.
+    """
+    runs = [(len(list(run)), length) for length, run in itertools.groupby(lengths)]
+    best: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # of the first runs: cost, runs before the last group, its size
+    for end in range(1, len(runs) + 1):
+        choices, sequences = [], 0
+        for start in range(end - 1, -1, -1):
+            sequences += runs[start][0]
+            cost = best[start][0] + GROUP_COST / heads + sequences * runs[start][1] ** 2
+            choices.append((cost, start, sequences))
+        best.append(min(choices))
+    sizes, end = [], len(runs)
+    while end:
+        _, start, sequences = best[end]
+        sizes.append((sequences, runs[start][1]))
+        end = start
+    return sizes[::-1]
 
 
 def packed_attention_forward(
@@ -277,7 +389,7 @@ def packed_attention_forward(
     max_length_k: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of packed sequences, each within its own bounds, dropout included.
+    """Computes attention of packed sequences, each within its own bounds, dropout included.
 
     On CUDA it is one call of PyTorch's own kernels for sequences of any lengths: flash in half precision, the
     memory-efficient one in 32 bits and on devices older than Ampere. On the CPU it is `PackedAttention`, elsewhere a
@@ -346,6 +458,62 @@ def has_flash_kernel(query: torch.Tensor) -> bool:
 ALL_ATTENTION_FUNCTIONS.register("packed_sdpa", packed_attention_forward)
 
 
+@torch.library.custom_op("bert_repro::add_product_", mutates_args=("total",))
+def add_product_(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Adds a matrix product to a matrix in place; `torch.addmm` in a compiled graph would copy the matrix first.
+
+    Args:
+        total: (M, N), changed.
+        left: (M, K).
+        right: (K, N).
+    """
+    total.addmm_(left, right)
+
+
+class JointProjection(torch.autograd.Function):
+    """Linear layers of one input whose backward pass adds up the input's gradient in one buffer.
+
+    As three products they leave three buffers, which another kernel adds up; what follows then has so many inputs that
+    PyTorch's compiler splits it into three kernels.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, *parameters: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Maps (B, S, H) by each layer; `parameters` are all weights, then all biases."""
+        weights, biases = parameters[: len(parameters) // 2], parameters[len(parameters) // 2 :]
+        ctx.save_for_backward(states, *weights)
+        return tuple(F.linear(states, weight, bias) for weight, bias in zip(weights, biases, strict=True))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Maps the gradients of the layers' outputs to those of input, weights and biases."""
+        states, *weights = ctx.saved_tensors
+        rows = states.flatten(0, -2)
+        flat = [grad.flatten(0, -2) for grad in grads]
+        total = flat[0] @ weights[0]
+        for grad, weight in zip(flat[1:], weights[1:], strict=True):
+            add_product_(total, grad, weight)
+        return total.view(states.shape), *(grad.t() @ rows for grad in flat), *(grad.sum(0) for grad in flat)
+
+
+def project(layers: tuple[nn.Linear, ...], states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Maps (B, S, H) by each layer; in a compiled training step on a GPU as a `JointProjection`."""
+    if not has_joint_projection(layers, states):
+        return tuple(layer(states) for layer in layers)
+    device = states.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+    parameters = (*(layer.weight for layer in layers), *(layer.bias for layer in layers))
+    return JointProjection.apply(states.to(dtype), *(parameter.to(dtype) for parameter in parameters))
+
+
+def has_joint_projection(layers: tuple[nn.Linear, ...], states: torch.Tensor) -> bool:
+    """Whether a GPU's training step compiles, and layers are plain and trained: no adapter, no quantized weights."""
+    if not (_joint_projection and states.is_cuda and torch.compiler.is_compiling() and torch.is_grad_enabled()):
+        return False
+    plain = all(type(layer) is nn.Linear and layer.weight.requires_grad for layer in layers)
+    return plain and states.requires_grad
+
+
 class BertReproSelfAttention(nn.Module):
     """Multi-head self-attention (paper, section 3; Vaswani et al., 2017, section 3.2)."""
 
@@ -370,11 +538,10 @@ class BertReproSelfAttention(nn.Module):
         """Lets every token of (B, S, H) attend; returns (B, S, H), and the probabilities where they are computed."""
         by_head = (*hidden_states.shape[:-1], -1, self.head_size)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(attn_implementation, eager_attention_forward)
+        projected = project((self.query, self.key, self.value), hidden_states)
         attended, probabilities = attend(
             self,
-            self.query(hidden_states).view(by_head).transpose(1, 2),
-            self.key(hidden_states).view(by_head).transpose(1, 2),
-            self.value(hidden_states).view(by_head).transpose(1, 2),
+            *(states.view(by_head).transpose(1, 2) for states in projected),
             attention_mask,
             dropout=self.dropout.p if self.training else 0.0,
             scaling=self.scaling,
@@ -387,7 +554,7 @@ class BertReproSelfAttention(nn.Module):
 
 
 class BertReproEmbeddings(nn.Module):
-    """Sum of word, segment and position embeddings, normalised (paper, Figure 2)."""
+    """Sum of word, segment and position embeddings, normalized (paper, Figure 2)."""
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__()
@@ -425,7 +592,12 @@ class BertReproSublayerOutput(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Maps (B, S, input size) and the (B, S, H) input of the sublayer to (B, S, H)."""
-        return self.LayerNorm(self.dropout(self.dense(hidden_states)) + residual)
+        hidden_states = self.dropout(self.dense(hidden_states))
+        if _bf16_residual and hidden_states.dtype != self.LayerNorm.weight.dtype:
+            # Statistics are 32 bits wide all the same.
+            total = hidden_states + residual.to(hidden_states.dtype)
+            return self.LayerNorm(total.to(self.LayerNorm.weight.dtype)).to(hidden_states.dtype)
+        return self.LayerNorm(hidden_states + residual)
 
 
 class BertReproAttention(nn.Module):
@@ -568,8 +740,50 @@ class BertReproPredictionHead(nn.Module):
         return self.decoder(self.transform(hidden_states))
 
 
+MANY_CLASSES = 1024
+
+
+class CrossEntropyByRows(torch.autograd.Function):
+    """Mean cross-entropy over a vocabulary on the CPU, and its gradient in the same pass, some rows at a time.
+
+    PyTorch's writes the logits in 32 bits, their logarithms, a gradient of zeros and two more gradients, each as large
+    as a cache many times over. Here the rows at hand stay in the cache, and the gradient alone is written.
+    """
+
+    ROWS = 32
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, ignore_index: int) -> torch.Tensor:
+        """Maps logits (P, V) and labels (P,) to a scalar in at least 32 bits, zero when no label counts."""
+        counts = (labels != ignore_index).unsqueeze(1)
+        precise = torch.promote_types(logits.dtype, torch.float32)
+        weights = counts.to(precise) / counts.sum().clamp(min=1)
+        right = labels.unsqueeze(1).where(counts, 0)
+        losses, grad = torch.empty_like(weights), torch.empty_like(logits)
+        buffers = torch.empty(2, min(CrossEntropyByRows.ROWS, len(logits)), logits.shape[1], dtype=precise)
+        with torch.autocast("cpu", enabled=False):
+            parts = (each.split(CrossEntropyByRows.ROWS) for each in (logits, right, weights, losses, grad))
+            for rows, label, weight, loss, row_grads in zip(*parts, strict=True):
+                scores, shares = buffers[:, : len(rows)]
+                scores.copy_(rows)
+                torch.softmax(scores, -1, out=shares)
+                # The largest share is 1 / sum(exp(scores - largest)); that of the label may be too small for a number.
+                largest = scores.amax(-1, keepdim=True)
+                torch.sub(largest - scores.gather(1, label), shares.amax(-1, keepdim=True).log(), out=loss)
+                row_grads.copy_(shares.mul_(weight).scatter_add_(1, label, -weight))
+            ctx.save_for_backward(grad)
+            return (losses * weights).where(counts, 0).sum()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """Scales the gradient that is there already."""
+        (made,) = ctx.saved_tensors
+        return made if grad.item() == 1 else made * grad, None, None
+
+
 def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = IGNORED_LABEL) -> torch.Tensor:
-    """Mean cross-entropy over the labels that count, in at least 32 bits.
+    """Computes the mean cross-entropy over the labels that count, in at least 32 bits.
 
     Args:
         logits: (..., number of classes).
@@ -581,6 +795,8 @@ def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ignore_index:
     """
     logits = logits.flatten(0, -2)
     labels = labels.flatten()
+    if logits.shape[-1] >= MANY_CLASSES and logits.requires_grad and has_cpu_kernels(logits):
+        return CrossEntropyByRows.apply(logits, labels, ignore_index)
     total = F.cross_entropy(
         logits.to(torch.promote_types(logits.dtype, torch.float32)),
         labels,
@@ -620,7 +836,7 @@ def truncated_normal(shape: torch.Size, device: torch.device) -> torch.Tensor:
 
 
 class BertReproPreTrainedModel(PreTrainedModel):
-    """What all nine classes share: initialisation, and what transformers needs to know about them.
+    """What all nine classes share: initialization, and what transformers needs to know about them.
 
     `save_pretrained` writes a folder that transformers' BERT loads without this code, that loads with
     `trust_remote_code=True`, and that our classes load: see `BertReproConfig.save_pretrained`.
@@ -672,6 +888,11 @@ class BertReproPreTrainedModel(PreTrainedModel):
 class BertReproModel(BertReproPreTrainedModel):
     """The encoder, with the pooler unless `add_pooling_layer=False`.
 
+        tokenizer = AutoTokenizer.from_pretrained("org/bert")
+        model = BertReproModel.from_pretrained("org/bert")
+        outputs = model(**tokenizer("She opened the window.", return_tensors="pt"))
+        print(outputs.last_hidden_state.shape)  # (1, S, H)
+
     Args:
         config: the architecture.
         add_pooling_layer: whether there is a pooler.
@@ -685,7 +906,7 @@ class BertReproModel(BertReproPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """The word embeddings."""
+        """Returns the word embeddings."""
         return self.embeddings.word_embeddings
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
@@ -757,7 +978,7 @@ class BertReproModel(BertReproPreTrainedModel):
             )
 
     def _attention_implementation(self, packed: bool, output_attentions: bool | None) -> str:
-        """The attention function of this call: the configured one where it can do what is asked."""
+        """Returns the attention function of this call: the configured one where it can do what is asked."""
         configured = self.config._attn_implementation
         if output_attentions if output_attentions is not None else self.config.output_attentions:
             if packed:
@@ -781,7 +1002,7 @@ class BertReproModel(BertReproPreTrainedModel):
 
 
 def input_shape(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Size:
-    """Shape of the tokens of a call.
+    """Returns the shape of the tokens of a call.
 
     Args:
         input_ids: token ids, of any shape.
@@ -847,7 +1068,7 @@ class BertReproTokenPredictor(BertReproPreTrainedModel):
     }
 
     def get_output_embeddings(self) -> nn.Linear:
-        """The decoder of the prediction head."""
+        """Returns the decoder of the prediction head."""
         return self.cls.predictions.decoder
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
@@ -914,7 +1135,15 @@ class BertReproForPreTrainingOutput(ModelOutput):
 
 
 class BertReproForPreTraining(BertReproTokenPredictor):
-    """Masked language model and next sentence prediction (paper, section 3.1)."""
+    """Masked language model and next sentence prediction (paper, section 3.1).
+
+        tokenizer = AutoTokenizer.from_pretrained("org/bert")
+        model = BertReproForPreTraining.from_pretrained("org/bert")
+        outputs = model(**tokenizer("She [MASK] the window.", "Fresh air came in.", return_tensors="pt"))
+        print(outputs.prediction_logits.shape, outputs.seq_relationship_logits.shape)  # (1, S, V), (1, 2)
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config)
@@ -975,7 +1204,16 @@ class BertReproForPreTraining(BertReproTokenPredictor):
 
 
 class BertReproForMaskedLM(BertReproTokenPredictor):
-    """Masked language model without next sentence prediction (paper, section 5.1, "No NSP")."""
+    """Masked language model without next sentence prediction (paper, section 5.1, "No NSP").
+
+        tokenizer = AutoTokenizer.from_pretrained("org/bert")
+        model = BertReproForMaskedLM.from_pretrained("org/bert")
+        inputs = tokenizer("She [MASK] the window.", return_tensors="pt")
+        masked = inputs["input_ids"] == tokenizer.mask_token_id
+        print(tokenizer.decode(model(**inputs).logits[masked].argmax(-1)))
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config)
@@ -1011,7 +1249,15 @@ class BertReproForMaskedLM(BertReproTokenPredictor):
 
 
 class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
-    """Left-to-right language model (paper, section 5.1, "LTR"). It is causal whatever `config.is_decoder` says."""
+    """Left-to-right language model (paper, section 5.1, "LTR"). It is causal whatever `config.is_decoder` says.
+
+        tokenizer = AutoTokenizer.from_pretrained("org/bert-left-to-right")
+        model = BertReproForCausalLM.from_pretrained("org/bert-left-to-right")
+        inputs = tokenizer("She opened the window.", return_tensors="pt")
+        print(model(**inputs, labels=inputs["input_ids"]).loss)  # nats per token
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         if not config.is_decoder:
@@ -1081,7 +1327,7 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
 
 
 def next_token_labels(labels: torch.Tensor, cu_seq_lens: torch.Tensor | None = None) -> torch.Tensor:
-    """What a left-to-right model predicts at every position.
+    """Returns what a left-to-right model predicts at every position.
 
     Args:
         labels: (B, S) or (1, T) token ids, -100 on padding.
@@ -1100,7 +1346,7 @@ def next_token_labels(labels: torch.Tensor, cu_seq_lens: torch.Tensor | None = N
 
 
 def classifier_dropout(config: BertReproConfig) -> BertReproDropout:
-    """Dropout in front of a classification layer."""
+    """Returns the dropout in front of a classification layer."""
     probability = config.classifier_dropout
     return BertReproDropout(config.hidden_dropout_prob if probability is None else probability)
 
@@ -1214,7 +1460,7 @@ class BertReproClassifier(BertReproPreTrainedModel):
     def pooled_logits(
         self, outputs: BaseModelOutputWithPooling, attention_mask: torch.Tensor | None, packing: dict[str, Any]
     ) -> torch.Tensor:
-        """Scores of each sequence, (B, C) or (N, C), from the encoder's outputs."""
+        """Computes the scores of each sequence, (B, C) or (N, C), from the encoder's outputs."""
         pooled = outputs.pooler_output
         if self.bilstm is not None:
             pooled = self.bilstm(outputs.last_hidden_state, attention_mask, packing.get("cu_seq_lens_q"))[1]
@@ -1223,7 +1469,7 @@ class BertReproClassifier(BertReproPreTrainedModel):
     def token_logits(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, packing: dict[str, Any]
     ) -> torch.Tensor:
-        """Scores of each token, (B, S, C) or (1, T, C), from what the head reads of it."""
+        """Computes the scores of each token, (B, S, C) or (1, T, C), from what the head reads of it."""
         if self.bilstm is not None:
             hidden_states = self.bilstm(hidden_states, attention_mask, packing.get("cu_seq_lens_q"))[0]
         return self.classifier(self.dropout(hidden_states))
@@ -1233,7 +1479,15 @@ class BertReproClassifier(BertReproPreTrainedModel):
 
 
 class BertReproForNextSentencePrediction(BertReproPreTrainedModel):
-    """Next sentence prediction alone (paper, section 3.1, Task 2)."""
+    """Next sentence prediction alone (paper, section 3.1, Task 2).
+
+        tokenizer = AutoTokenizer.from_pretrained("org/bert")
+        model = BertReproForNextSentencePrediction.from_pretrained("org/bert")
+        logits = model(**tokenizer("She opened the window.", "Fresh air came in.", return_tensors="pt")).logits
+        print(logits.softmax(-1)[0, 0])  # probability of IsNext
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config)
@@ -1276,7 +1530,15 @@ class BertReproForNextSentencePrediction(BertReproPreTrainedModel):
 
 
 class BertReproForSequenceClassification(BertReproClassifier):
-    """Classification or regression of sequences and sequence pairs: the GLUE head (paper, section 4.1)."""
+    """Classification or regression of sequences and sequence pairs: the GLUE head (paper, section 4.1).
+
+        tokenizer = AutoTokenizer.from_pretrained("runs/moods")
+        model = BertReproForSequenceClassification.from_pretrained("runs/moods")
+        logits = model(**tokenizer("A warm evening.", return_tensors="pt")).logits
+        print(model.config.id2label[logits.argmax(-1).item()])
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config, config.num_labels, pooled=True)
@@ -1339,7 +1601,17 @@ class BertReproForSequenceClassification(BertReproClassifier):
 
 
 class BertReproForMultipleChoice(BertReproClassifier):
-    """Choice among sequences: one vector scored against each pooled sequence (paper, section 4.4, SWAG)."""
+    """Choice among sequences: one vector scored against each pooled sequence (paper, section 4.4, SWAG).
+
+        tokenizer = AutoTokenizer.from_pretrained("org/bert-swag")
+        model = BertReproForMultipleChoice.from_pretrained("org/bert-swag")
+        endings = ["Fresh air came in.", "The piano is of wood."]
+        inputs = tokenizer(["She opened the window."] * 2, endings, padding=True, return_tensors="pt")
+        logits = model(**{name: values[None] for name, values in inputs.items()}).logits  # (1, 2)
+        print(endings[logits.argmax(-1).item()])
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config, 1, pooled=True)
@@ -1392,7 +1664,15 @@ class BertReproForMultipleChoice(BertReproClassifier):
 
 
 class BertReproForTokenClassification(BertReproClassifier):
-    """Classification of tokens: the CoNLL-2003 head (paper, section 5.3), fine-tuned or feature-based."""
+    """Classification of tokens: the CoNLL-2003 head (paper, section 5.3), fine-tuned or feature-based.
+
+        tokenizer = AutoTokenizer.from_pretrained("org/bert-ner")
+        model = BertReproForTokenClassification.from_pretrained("org/bert-ner")
+        logits = model(**tokenizer("Ada was born in London.", return_tensors="pt")).logits  # (1, S, labels)
+        print([model.config.id2label[index] for index in logits[0].argmax(-1).tolist()])
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config, config.num_labels, pooled=False)
@@ -1447,7 +1727,15 @@ class BertReproForTokenClassification(BertReproClassifier):
 
 
 class BertReproForQuestionAnswering(BertReproPreTrainedModel):
-    """Extractive question answering: a start and an end vector (paper, section 4.2)."""
+    """Extractive question answering: a start and an end vector (paper, section 4.2).
+
+        tokenizer = AutoTokenizer.from_pretrained("org/bert-squad")
+        model = BertReproForQuestionAnswering.from_pretrained("org/bert-squad")
+        outputs = model(**tokenizer("Where was Ada born?", "Ada was born in London.", return_tensors="pt"))
+        print(outputs.start_logits.shape, outputs.end_logits.shape)  # (1, S) each
+
+    Inputs and outputs are at `forward`.
+    """
 
     def __init__(self, config: BertReproConfig) -> None:
         super().__init__(config)
