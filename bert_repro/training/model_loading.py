@@ -101,7 +101,9 @@ def require_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
 def prepare_model(model: Any, config: RunConfig) -> Any:
     """Applies the settings that every model takes, new or loaded."""
     if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
+        # The first name is the later one; transformers 5.17 has the second alone.
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable()
     return model
 
 
