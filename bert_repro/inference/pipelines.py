@@ -75,7 +75,7 @@ class NextSentencePipeline(_ReadsText, Pipeline):  # type: ignore[misc]
             input_["text_pair"],
             truncation=True,
             max_length=positions,
-            split_special_tokens=True,  # see `token_ids`
+            split_special_tokens=True,  # see `tokenized`
             return_tensors="pt",
         )
         return dict(encoded)

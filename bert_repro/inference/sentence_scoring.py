@@ -27,7 +27,7 @@ from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.inference.feature_extraction import read_texts
 from bert_repro.models.modeling_bert_repro import BertReproForMaskedLM
-from bert_repro.tasks.encoding import special_ids
+from bert_repro.tasks.encoding import special_ids, tokenized
 from bert_repro.training.batches import collate_features, on_device
 from bert_repro.training.model_loading import load_pretrained, require_vocabulary
 from bert_repro.utils import process
@@ -133,13 +133,7 @@ def _encode(
         raise UserError(f"tokenizer {tokenizer.name_or_path}: no [MASK] token; use that of a masked language model")
     if not sentences:
         return []
-    encoded = tokenizer(
-        list(sentences),
-        add_special_tokens=False,
-        return_attention_mask=False,
-        split_special_tokens=True,  # see `token_ids`
-        verbose=False,
-    )
+    encoded = tokenized(tokenizer, sentences)
     found = []
     for number, ids in enumerate(encoded["input_ids"]):
         if not ids:

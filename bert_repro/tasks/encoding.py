@@ -10,7 +10,7 @@ from bert_repro.errors import UserError
 from bert_repro.utils.readers import shown
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 LONGEST_TEXT = 5_000_000
 """Characters of a text; its tokens take about 200 bytes each until they are cut."""
@@ -48,6 +48,11 @@ def encoded_texts(
 
 
 def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[list[int]]:
+    """Returns the token ids of N texts, see `tokenized`; an empty text gives an empty list."""
+    return cast(list[list[int]], tokenized(tokenizer, texts)["input_ids"])
+
+
+def tokenized(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> "BatchEncoding":
     """Tokenizes texts in full, without special tokens.
 
     "[SEP]" or "[MASK]" written in a text is text, as in the corpus and in the original implementation.
@@ -57,13 +62,13 @@ def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> lis
         texts: N texts.
 
     Returns:
-        N lists of token ids; an empty text gives an empty list.
+        `input_ids`, and by number of a text its `encoding`, with offsets, and its `word_ids`.
 
     Raises:
         UserError: a text is longer than `LONGEST_TEXT`.
     """
     require_texts(texts)
-    encoded = tokenizer(
+    return tokenizer(
         list(texts),
         add_special_tokens=False,
         padding=False,
@@ -73,7 +78,6 @@ def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> lis
         split_special_tokens=True,
         verbose=False,
     )
-    return cast(list[list[int]], encoded["input_ids"])
 
 
 def require_texts(texts: Sequence[str]) -> None:

@@ -94,9 +94,8 @@ def final_values(results: Mapping[str, Any]) -> dict[str, float]:
         for name, value in content.get("metrics", {}).items()
     }
     train = results.get("train", {})
-    totals = {
-        f"final/train/{name}": train[name] for name in ("tokens", "seconds", "flops", "mfu", "best_step") if name in train
-    }
+    names = ("tokens", "seconds", "flops", "mfu", "best_step")
+    totals = {f"final/train/{name}": train[name] for name in names if name in train}
     return metrics | totals
 
 

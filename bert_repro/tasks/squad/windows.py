@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_repro.tasks.encoding import require_texts, token_ids
+from bert_repro.tasks.encoding import token_ids, tokenized
 from bert_repro.utils.ragged import Int64Array
 
 if TYPE_CHECKING:
@@ -59,14 +59,7 @@ def tokenize_passages(tokenizer: "PreTrainedTokenizerBase", contexts: Sequence[s
     """
     if not contexts:
         return
-    require_texts(contexts)
-    encoded = tokenizer(
-        list(contexts),
-        add_special_tokens=False,
-        return_attention_mask=False,
-        split_special_tokens=True,  # see `token_ids`
-        verbose=False,
-    )
+    encoded = tokenized(tokenizer, contexts)
     for number, context in enumerate(contexts):
         encoding = encoded[number]
         offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
