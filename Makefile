@@ -25,12 +25,22 @@ export TOKENIZERS_PARALLELISM ?= false
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# An installation that was interrupted may leave packages that pip can neither use nor replace, so it begins afresh.
+define begin
+	@test -n "$(PYTHON)" \
+	  || { echo "Python 3.11 or later is needed; name one with: make PYTHON=/path/to/python" >&2; exit 2; }
+	@test ! -e $(@D)/.installing || rm -rf $(@D)
+	@rm -f $@
+	@mkdir -p $(@D) && touch $(@D)/.installing
+endef
+define end
+	@touch $@ && rm $(@D)/.installing
+endef
+
 # torch is installed first and through pip even where uv does the rest: pip knows the machine's own wheels and indexes
 # (pip config), where a CPU build may lie; uv reads none of that and would bring gigabytes of CUDA packages.
 $(READY): constraints.txt pyproject.toml
-	@test -n "$(PYTHON)" \
-	  || { echo "Python 3.11 or later is needed; name one with: make PYTHON=/path/to/python" >&2; exit 2; }
-	@rm -f $@
+	$(begin)
 ifneq ($(UV),)
 	uv venv --quiet --seed --allow-existing --python $(PYTHON) $(VENV)
 	$(BIN)/python -m pip install --quiet torch -c constraints.txt
@@ -40,7 +50,7 @@ else
 	$(BIN)/python -m pip install --quiet torch -c constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 endif
-	@touch $@
+	$(end)
 
 quickstart: $(READY) ## The whole product in miniature: corpus, vocabulary, pre-training, fine-tuning, publishing
 	$(BIN)/python recipes/quickstart.py
@@ -67,10 +77,10 @@ TENSORFLOW := .venv-tensorflow
 ORIGINAL   ?= $(TENSORFLOW)/original
 
 $(TENSORFLOW)/.installed:
-	@rm -f $@
+	$(begin)
 	$(PYTHON) -m venv $(TENSORFLOW)
 	PIP_CONSTRAINT= $(TENSORFLOW)/bin/python -m pip install --quiet tensorflow-cpu==2.21.0
-	@touch $@
+	$(end)
 
 $(TENSORFLOW)/original:
 	git clone --quiet https://github.com/google-research/bert $@
@@ -91,11 +101,11 @@ LIBRARIES := sentence-transformers setfit 'model2vec[distill]' peft
 
 # Their newest versions with torch as it is here; transformers is the newest that all of them accept.
 .venv-libraries/.installed: tests/hub/other_libraries.py
-	@rm -f $@
+	$(begin)
 	$(PYTHON) -m venv .venv-libraries
 	.venv-libraries/bin/python -m pip install --quiet torch -c constraints.txt
 	PIP_CONSTRAINT= .venv-libraries/bin/python -m pip install --quiet $(LIBRARIES) accelerate datasets
-	@touch $@
+	$(end)
 
 test-libraries: $(READY) .venv-libraries/.installed ## What the documentation promises of sentence-transformers, SetFit, model2vec, peft
 	rm -rf .venv-libraries/published
@@ -128,21 +138,21 @@ endif
 
 # The lists below are complete, so pip takes them alone; the package is installed without checking its bounds.
 .venv-lowest/.installed: constraints-lowest.txt
-	@rm -f $@
+	$(begin)
 	$(PYTHON) -m venv .venv-lowest
 	PIP_CONSTRAINT= .venv-lowest/bin/python -m pip install --quiet -r constraints-lowest.txt
 	PIP_CONSTRAINT= .venv-lowest/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
-	@touch $@
+	$(end)
 
 test-lowest: .venv-lowest/.installed ## The default tests at the lowest versions that pyproject.toml declares (6 GB)
 	.venv-lowest/bin/python -m pytest
 
 .venv-space/.installed: recipes/space/requirements.txt
-	@rm -f $@
+	$(begin)
 	$(PYTHON) -m venv .venv-space
 	.venv-space/bin/python -m pip install --quiet torch -c constraints.txt
 	PIP_CONSTRAINT= .venv-space/bin/python -m pip install --quiet -r recipes/space/requirements.txt playwright
-	@touch $@
+	$(end)
 
 SPACE_HEADS := PreTraining SequenceClassification TokenClassification QuestionAnswering
 
@@ -168,13 +178,11 @@ test-web: $(READY) $(WEB)/node_modules/.package-lock.json ## The page in headles
 
 # torch_xla belongs to an older torch, so the package is installed without checking its bounds, and pip takes this list alone.
 $(XLA)/.installed: constraints-xla.txt pyproject.toml
-	@test -n "$(PYTHON)" \
-	  || { echo "Python 3.11 or later is needed; name one with: make PYTHON=/path/to/python" >&2; exit 2; }
-	@rm -f $@
+	$(begin)
 	$(PYTHON) -m venv $(XLA)
 	PIP_CONSTRAINT= $(XLA)/bin/python -m pip install --quiet -r constraints-xla.txt
 	PIP_CONSTRAINT= $(XLA)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
-	@touch $@
+	$(end)
 
 test-xla: $(XLA)/.installed ## The XLA path on the CPU, in an environment of its own (8 GB, minutes)
 	$(XLA)/bin/python -m pytest -m xla tests/training/test_xla.py
@@ -202,10 +210,10 @@ report: $(READY) ## Write docs/report from the results of finished runs: ours be
 	$(BIN)/python recipes/report.py --runs_dir docs/report/runs --report_dir docs/report
 
 .venv-supply-chain/.installed:
-	@rm -f $@
+	$(begin)
 	$(PYTHON) -m venv .venv-supply-chain
 	PIP_CONSTRAINT= .venv-supply-chain/bin/python -m pip install --quiet cyclonedx-bom==7.5.0 pip-audit==2.10.1
-	@touch $@
+	$(end)
 
 sbom: $(READY) .venv-supply-chain/.installed ## List every installed package as CycloneDX: dist/sbom.json
 	@mkdir -p dist

@@ -1,6 +1,7 @@
 """Rules of the code that a machine can check."""
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -184,6 +185,29 @@ def test_make_help_lists_every_target():
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert targets == {line.split()[1] for line in listed.splitlines() if line.strip()}
     assert targets >= {"quickstart", "test", "check", "bench", "docs", "wheel", "clean", "help"}
+
+
+def test_an_interrupted_installation_begins_afresh_and_a_complete_one_is_updated(tmp_path):
+    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    python, left = tmp_path / "python", tmp_path / ".venv" / "left"
+    python.write_text(
+        '#!/bin/sh\nif [ "$2" = venv ]; then mkdir -p $3/bin && cp "$0" $3/bin/python; else exit $CODE; fi\n'
+    )
+    python.chmod(0o755)
+
+    def make(code: int) -> int:
+        command = ["make", "--silent", "PYTHON=./python", "UV=", ".venv/.installed"]
+        return subprocess.run(
+            command, cwd=tmp_path, env=os.environ | {"CODE": str(code)}, capture_output=True
+        ).returncode
+
+    assert make(1) and not (left.parent / ".installed").exists()
+    left.touch()
+    assert make(0) == 0 and (left.parent / ".installed").exists() and not left.exists()
+    left.touch()
+    os.utime(tmp_path / "constraints.txt", (2e9, 2e9))
+    assert make(0) == 0 and left.exists()
 
 
 def test_continuous_integration_runs_the_tests_last():
