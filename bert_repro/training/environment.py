@@ -176,7 +176,8 @@ def stored_settings(config: Any) -> dict[str, Any]:
 def require_same_data(folder: Path, state: "TrainerState", source: "BatchSource", config: Any) -> None:
     """Refuses to resume a run on other data, or with fewer steps than it has taken.
 
-    What a batch source makes of settings alone counts as data too, unless `allow_changed_settings` lets those differ.
+    What a batch source makes of settings alone (the steps of each phase come from `max_steps` or `phases`) counts as
+    data too, unless `allow_changed_settings` lets those differ.
 
     Args:
         folder: the checkpoint, for messages.
@@ -188,7 +189,7 @@ def require_same_data(folder: Path, state: "TrainerState", source: "BatchSource"
         UserError: names what differs.
     """
     for name, before in (state.data_fingerprint or {}).items():
-        now, is_setting = source.data_fingerprint.get(name), name in (state.settings or {})
+        now, is_setting = source.data_fingerprint.get(name), name in {"steps", *(state.settings or {})}
         if now != before and not (is_setting and getattr(config, "allow_changed_settings", False)):
             accepted = "accept another result with --allow_changed_settings"
             raise UserError(

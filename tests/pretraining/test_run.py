@@ -69,7 +69,18 @@ def test_resuming_with_settings_that_change_the_result_is_refused(
     world, pretrained, tmp_path, refused, change, message
 ):
     begin = ["--corpus", world.corpus, "--output_dir", tmp_path, "--max_steps 60", change, "--resume_from_checkpoint"]
-    assert message in refused("run_pretraining", TINY, *begin, pretrained / "checkpoints" / "step-40")
+    refusal = refused("run_pretraining", TINY, *begin, pretrained / "checkpoints" / "step-40")
+    assert message in refusal and "accept another result with --allow_changed_settings" in refusal
+
+
+def test_a_finished_run_trains_longer_with_its_learning_rate_for_the_new_length(world, pretrained, tmp_path):
+    arguments = ["--corpus", world.corpus, "--output_dir", tmp_path, "--max_steps 70 --logging_steps 1"]
+    resume = ["--resume_from_checkpoint", pretrained / "checkpoints" / "step-60", "--allow_changed_settings"]
+    assert recipe("run_pretraining", TINY, *arguments, *resume) == 0
+    rows = [row for row in training_log.read(tmp_path / "train_log.jsonl") if "loss" in row]
+    assert [row["step"] for row in rows] == list(range(61, 71))
+    assert rows[0]["learning_rate"] == pytest.approx(2e-3 * 10 / 70)
+    assert results(tmp_path)["train"]["steps"] == 70
 
 
 @pytest.mark.parametrize(
