@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import typing
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,12 +216,14 @@ def require_same_settings(folder: Path, before: dict[str, Any] | None, config: A
         UserError: a setting that decides the result differs, and `allow_changed_settings` is not set.
     """
     now = stored_settings(config)
-    changed = {
-        name: (value, now[name]) for name, value in current_names(before or {}).items() if now.get(name, value) != value
-    }
+    changed = [
+        (name, difference)
+        for name, value in current_names(before or {}).items()
+        for difference in _differences(name, value, now.get(name, value))
+    ]
     deciding = [
-        f"--{name} {_shown(old)}, now {_shown(new)}"
-        for name, (old, new) in changed.items()
+        f"--{path} {_shown(old)}, now {_shown(new)}"
+        for name, (path, old, new) in changed
         if name not in MAY_CHANGE_ON_RESUME
     ]
     if deciding and not getattr(config, "allow_changed_settings", False):
@@ -228,10 +231,22 @@ def require_same_settings(folder: Path, before: dict[str, Any] | None, config: A
             f"{folder}: its run had {'; '.join(deciding)}; resume with the settings that it had, or accept another "
             "result with --allow_changed_settings"
         )
-    unremarkable = {"resume_from_checkpoint", "output_dir", "overwrite_output_dir"}
-    for name in changed.keys() - unremarkable:
-        old, new = changed[name]
-        logger.info("resuming with --%s %s, was %s", name, _shown(new), _shown(old))
+    for name, (path, old, new) in changed:
+        if name not in {"resume_from_checkpoint", "output_dir", "overwrite_output_dir"}:
+            logger.info("resuming with --%s %s, was %s", path, _shown(new), _shown(old))
+
+
+def _differences(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yields what differs with its old and new value; of phases only the entries that do: `phases[1].steps`."""
+    if old == new:
+        return
+    lists = isinstance(old, list) and isinstance(new, list) and len(old) == len(new)
+    if not lists or not all(isinstance(entry, dict) for entry in old + new):
+        yield name, old, new
+        return
+    for number, (before, now) in enumerate(zip(old, new, strict=True)):
+        for entry in before.keys() | now.keys():
+            yield from _differences(f"{name}[{number}].{entry}", before.get(entry), now.get(entry))
 
 
 def _shown(value: Any) -> str:

@@ -119,6 +119,7 @@ class TrainingLog:
         self.start, self.total = start, total
         self.active = accelerator.is_main_process
         self._window: list[dict[str, float]] = []
+        self._peak: float | None = None
 
     def __enter__(self) -> Self:
         if self.active:
@@ -126,7 +127,6 @@ class TrainingLog:
             write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
             self._seconds_before = kept[-1]["seconds"] if kept else 0.0
             self._tokens = max((row["tokens"] for row in kept if "tokens" in row), default=0)
-            self._peak: float | None = None
         self._bar = tqdm(total=self.total, initial=self.start, unit="step", disable=not self.active, dynamic_ncols=True)
         self._redirect = logging_redirect_tqdm([logger])
         self._redirect.__enter__()
@@ -145,9 +145,17 @@ class TrainingLog:
         """
         self._bar.update(1)
         self._window.append(metrics)
-        if not self.active or (step % self.every and step != self.total):
+        if step % self.every and step != self.total:
             return
-        row = self._summary(metrics)
+        seconds = time.perf_counter() - self._window_began
+        # A product on XLA would be one more graph, and its time that of compiling it.
+        if self._peak is None and metrics["flops"] and self.accelerator.device.type != "xla":
+            self._peak = self._peak_of_all_processes()
+        if self.active:
+            self._report(step, self._summary(metrics, seconds))
+        self._window, self._window_began = [], time.perf_counter()
+
+    def _report(self, step: int, row: dict[str, float]) -> None:
         self._write(step, row)
         if self.on_row:
             self.on_row(row)
@@ -156,25 +164,25 @@ class TrainingLog:
         if "mfu" in row:
             speed["MFU"] = f"{row['mfu']:.0%}"
         self._bar.set_postfix({**shown, **speed})
-        self._window, self._window_began = [], time.perf_counter()
 
-    def _summary(self, last: dict[str, float]) -> dict[str, float]:
+    def _summary(self, last: dict[str, float], seconds: float) -> dict[str, float]:
         """Returns means over the window, the last step's learning rate, tokens so far, and the window's speed."""
-        window, seconds = self._window, time.perf_counter() - self._window_began
+        window = self._window
         sums = {name: sum(entry[name] for entry in window) for name in ("tokens", "flops")}
         row = {name: _mean([entry[name] for entry in window]) for name in window[0] if name != "flops"}
         self._tokens += int(sums["tokens"])
         row |= {"learning_rate": last["learning_rate"], "tokens": self._tokens}
         row["tokens_per_second"] = sums["tokens"] / seconds
-        # A product on XLA would be one more graph, and its time that of compiling it.
-        if sums["flops"] and self.accelerator.device.type != "xla":
-            row["mfu"] = sums["flops"] / seconds / self._measured_peak()
+        if sums["flops"] and self._peak:
+            row["mfu"] = sums["flops"] / seconds / self._peak
         return row
 
-    def _measured_peak(self) -> float:
-        if self._peak is None:
-            self._peak = measured_peak(self.accelerator.device, self.precision) * self.accelerator.num_processes
-        return self._peak
+    def _peak_of_all_processes(self) -> float:
+        """Returns the sum of what each process reaches while all measure, as those of one chip slow each other down."""
+        accelerator = self.accelerator
+        accelerator.wait_for_everyone()
+        peak = torch.tensor(measured_peak(accelerator.device, self.precision), device=accelerator.device)
+        return float(accelerator.reduce(peak, "sum"))
 
     def evaluation(self, step: int, metrics: dict[str, Any]) -> None:
         """Writes the metrics of an evaluation, each named `eval_...`; its time does not count as training time."""

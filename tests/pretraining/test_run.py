@@ -152,7 +152,7 @@ def test_without_nsp_the_pooler_stays_as_it_was(world: Any, tmp_path: Path) -> N
     assert "nsp_loss" not in results(tmp_path / "3")["metrics"]
 
 
-def test_two_phases_are_one_run_and_resume_across_the_border(world: Any, tmp_path: Path) -> None:
+def test_two_phases_are_one_run_and_resume_across_the_border(world: Any, tmp_path: Path, caplog: Any) -> None:
     phases = tmp_path / "phases.yaml"
     phases.write_text(
         "phases:\n- {max_seq_length: 32, steps: 6, batch: 8}\n- {max_seq_length: 64, steps: 4, batch: 4}\n"
@@ -167,6 +167,10 @@ def test_two_phases_are_one_run_and_resume_across_the_border(world: Any, tmp_pat
     assert recipe("run_pretraining", *common, *again) == 0
     before, after = (safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("complete", "cut"))
     assert all(torch.equal(before[name], after[name]) for name in before)
+    phases.write_text(phases.read_text().replace("steps: 4", "steps: 5"))
+    with caplog.at_level("INFO", logger="bert_repro"):
+        assert recipe("run_pretraining", *common, *again, "--overwrite_output_dir", "--allow_changed_settings") == 0
+    assert "resuming with --phases[1].steps 5, was 4\n" in caplog.text
 
 
 def test_finetuning_learns_scores_and_predicts(finetuned: Path) -> None:
