@@ -174,21 +174,24 @@ def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
     words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     with atomic_files(folder) as unfinished:
         tokenizer.save_pretrained(unfinished)
-        _name_special_tokens_as_before_5(unfinished / "tokenizer_config.json")
+        _make_portable(unfinished / "tokenizer_config.json")
         if [index for _, index in words] == list(range(len(words))):  # the line is the id
             write_text(unfinished / "vocab.txt", "".join(f"{word}\n" for word, _ in words))
 
 
-def _name_special_tokens_as_before_5(path: Path) -> None:
-    """Renames the list of further special tokens in tokenizer_config.json; transformers 5 reads both names.
+def _make_portable(path: Path) -> None:
+    """Leaves nothing in tokenizer_config.json that only this machine or only transformers 5 understands.
 
-    From 4.46 on, transformers 4 fails at a list under the new name ("'list' object has no attribute 'keys'"), and
+    transformers writes down whether it found the tokenizer in a folder. It reads further special tokens under two
+    names: from 4.46 on, transformers 4 fails at a list under the new one ("'list' object has no attribute 'keys'"), and
     older ones do not see it.
     """
     config = read_json_object(path)
+    for name in ("is_local", "local_files_only"):
+        config.pop(name, None)
     if isinstance(config.get("extra_special_tokens"), list):
         config["additional_special_tokens"] = config.pop("extra_special_tokens")
-        write_json(path, config, ensure_ascii=False)
+    write_json(path, config, ensure_ascii=False)
 
 
 def check_tokenizer_files(folder: Path) -> None:

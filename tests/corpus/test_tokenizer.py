@@ -155,8 +155,10 @@ def test_further_special_tokens_have_the_name_that_transformers_4_reads(tmp_path
     save_tokenizer(tokenizer, tmp_path)
     written = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))
     assert written["additional_special_tokens"] == ["[E1]"] and "extra_special_tokens" not in written
-    again = AutoTokenizer.from_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
     assert again("a [E1]")["input_ids"] == tokenizer("a [E1]")["input_ids"] and "[E1]" in again.all_special_tokens
+    save_tokenizer(again, tmp_path / "again")  # where and how it was found is not published
+    assert (tmp_path / "again/tokenizer_config.json").read_text("utf-8") == json.dumps(written, indent=2) + "\n"
 
 
 def test_fingerprint_ignores_truncation_but_not_case(uncased):
