@@ -16,6 +16,9 @@ from bert_repro.utils.files import TRAIN_LOG, atomic_path
 Verdict = Literal["on track", "behind", "diverged"]
 EXIT_CODES: dict[Verdict, int] = {"on track": 0, "behind": 4, "diverged": 5}
 
+Rows = list[dict[str, Any]]
+
+_LENGTH = "eval_max_seq_length"
 _PREFERRED = ("eval_mlm_loss", "mlm_loss")
 _WINDOW = 5  # rows of a training metric that one point averages; held-out metrics are taken as they are
 _NOISE = 0.02  # relative difference of values that says nothing
@@ -79,6 +82,7 @@ def compare_curve(config: CurveComparisonConfig) -> CurveComparison:
         SystemExit: the run is behind (code 4) or has diverged (code 5).
     """
     run, reference = _rows(config.run, "--run"), _rows(config.reference, "--reference")
+    run, reference = _of_equal_length(run, reference)
     metric = config.metric or _common_metric(run, reference)
     curves = _curve(run, metric, config.run), _curve(reference, metric, config.reference)
     found = compare(*curves, metric, tolerance=config.tolerance)
@@ -140,7 +144,7 @@ def _log_file(name: str) -> Path:
     return path / TRAIN_LOG if path.is_dir() else path
 
 
-def _rows(name: str, flag: str) -> list[dict[str, Any]]:
+def _rows(name: str, flag: str) -> Rows:
     path = _log_file(name)
     if not path.is_file():
         raise UserError(f"{flag} {path}: no such file; name a run's folder, or a file like its train_log.jsonl")
@@ -150,7 +154,19 @@ def _rows(name: str, flag: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _common_metric(run: list[dict[str, Any]], reference: list[dict[str, Any]]) -> str:
+def _of_equal_length(run: Rows, reference: Rows) -> tuple[Rows, Rows]:
+    """Leaves out evaluations of sequences of another length than those that the run evaluated last.
+
+    Rows of earlier versions do not say their length, which was that of the last phase; they are kept.
+    """
+    length = next((row[_LENGTH] for row in reversed(run) if _LENGTH in row), None)
+    if length is None:
+        return run, reference
+    kept = tuple([row for row in rows if row.get(_LENGTH, length) == length] for rows in (run, reference))
+    return kept[0], kept[1]
+
+
+def _common_metric(run: Rows, reference: Rows) -> str:
     for name in _PREFERRED:
         if all(any(name in row for row in rows) for rows in (run, reference)):
             return name
@@ -159,7 +175,7 @@ def _common_metric(run: list[dict[str, Any]], reference: list[dict[str, Any]]) -
     )
 
 
-def _curve(rows: list[dict[str, Any]], metric: str, name: str) -> Curve:
+def _curve(rows: Rows, metric: str, name: str) -> Curve:
     """Returns the metric's curve; rows of an evaluation have the tokens of the training row before them."""
     tokens, points = 0.0, []
     for row in rows:

@@ -9,7 +9,7 @@ Shape legend: `P` predicted tokens of a batch, `B` sequences.
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -169,19 +169,12 @@ class HeldOutEvaluation:
         static_shapes: bool = False,
     ) -> None:
         self.batch, self.left_to_right = config.per_device_eval_batch_size, config.left_to_right
+        self.max_seq_length = phase.max_seq_length
         self.stream = example_stream(config, phase, corpus, documents, tokenizer, seed=_SEED, number=_PHASE)
         shape = StaticShape(self.batch, phase.max_seq_length) if static_shapes else None
         self.collate = collator(config, phase, tokenizer, shape)
         self.rows = min(config.max_eval_sequences, len(self.stream.indexes.get(0)))
         self.ids, _ = self.stream.take(Position(0, 0), self.rows)
-        if self.rows < min(_FEW_ROWS, config.max_eval_sequences):
-            logger.warning(
-                "warning: only %d held-out sequences: their metrics are uncertain, NSP accuracy by about %.0f points; "
-                "raise --heldout_fraction (%g) or prepare more text",
-                self.rows,
-                100 / self.rows**0.5,
-                config.heldout_fraction,
-            )
 
     def measure(self, model: Any, accelerator: Accelerator, breakdown: MlmBreakdown | None = None) -> dict[str, float]:
         """Measures loss and accuracy of each task, and the perplexity (Table 6's "LM ppl" is the masked one).
@@ -217,6 +210,43 @@ class HeldOutEvaluation:
         if sequences:
             metrics |= {"nsp_loss": nsp_loss / sequences, "nsp_accuracy": nsp_right / sequences}
         return metrics
+
+
+def heldout_evaluations(
+    config: PretrainingConfig,
+    phases: Sequence[Phase],
+    corpus: PreparedCorpus,
+    documents: npt.NDArray[np.int64],
+    tokenizer: Any,
+    *,
+    static_shapes: bool = False,
+) -> list[HeldOutEvaluation]:
+    """Returns an evaluation for each phase, of sequences as long as the phase's.
+
+    Positions beyond that are untrained until a later phase: a model of 96 million tokens of length 128 predicted 41% of
+    masked tokens in sequences of 128 and 21% in sequences of 512.
+
+    Args:
+        config: how examples are made; the number of sequences.
+        phases: of the run.
+        corpus: the prepared corpus.
+        documents: ids of the held-out documents.
+        tokenizer: special tokens and vocabulary.
+        static_shapes: pad every batch to the same shape.
+    """
+    evaluations = [
+        HeldOutEvaluation(config, phase, corpus, documents, tokenizer, static_shapes=static_shapes) for phase in phases
+    ]
+    rows = evaluations[-1].rows
+    if rows < min(_FEW_ROWS, config.max_eval_sequences):
+        logger.warning(
+            "warning: only %d held-out sequences: their metrics are uncertain, NSP accuracy by about %.0f points; "
+            "raise --heldout_fraction (%g) or prepare more text",
+            rows,
+            100 / rows**0.5,
+            config.heldout_fraction,
+        )
+    return evaluations
 
 
 @torch.no_grad()

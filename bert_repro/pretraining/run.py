@@ -25,7 +25,13 @@ from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.models.modeling_bert_repro import BertReproForCausalLM, BertReproForPreTraining
 from bert_repro.presets import tokens_including_padding
 from bert_repro.pretraining.dataset import PretrainingSource
-from bert_repro.pretraining.evaluation import HealthChecks, HeldOutEvaluation, MlmBreakdown, count_right
+from bert_repro.pretraining.evaluation import (
+    HealthChecks,
+    HeldOutEvaluation,
+    MlmBreakdown,
+    count_right,
+    heldout_evaluations,
+)
 from bert_repro.results import RunResults
 from bert_repro.training import adapters, environment, model_loading, run
 from bert_repro.training.batches import batch_sizes
@@ -80,15 +86,16 @@ def _pretrain(
     begun.clear()  # before the sample indexes, which are in the folder
     source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
     on_xla = accelerator.device.type == "xla"
-    evaluation = HeldOutEvaluation(config, phases[-1], corpus, heldout, tokenizer, static_shapes=on_xla)
+    evaluations = heldout_evaluations(config, phases, corpus, heldout, tokenizer, static_shapes=on_xla)
     data = _data_description(corpus, training, len(heldout), tokenizer)
     uploads = _uploads(config, begun, model, data)
-    trainer = _trainer(config, accelerator, model, source, evaluation, tokenizer, uploads)
+    trainer = _trainer(config, accelerator, model, source, evaluations, tokenizer, uploads)
     trainer.train()
     writes = accelerator.is_main_process
     model, adapter = adapters.merge_and_save(trainer.model, tokenizer, begun.output_dir, write=writes)
     train = {"steps": trainer.state.step, "compiled_graphs": trainer.compiled_graphs}
-    measured = _measure(evaluation, model, accelerator, MlmBreakdown(corpus.token_counts(), tokenizer.mask_token_id))
+    breakdown = MlmBreakdown(corpus.token_counts(), tokenizer.mask_token_id)
+    measured = _measure(evaluations[-1], model, accelerator, breakdown)
     if accelerator.is_local_main_process:  # every process has read its last example
         shutil.rmtree(begun.output_dir / SAMPLE_INDEX, ignore_errors=True)
     return begun.finish(
@@ -109,25 +116,32 @@ def _trainer(
     accelerator: Accelerator,
     model: Any,
     source: PretrainingSource,
-    evaluation: HeldOutEvaluation,
+    evaluations: list[HeldOutEvaluation],
     tokenizer: Any,
     uploads: RevisionUploads | None,
 ) -> Trainer:
     """Returns the trainer of the run; the data are checked first, and while it trains its log."""
     health = HealthChecks(config)
     health.check_data(*source.sample_shares())
-    return Trainer(
+
+    def evaluate() -> dict[str, float]:
+        assert trainer.state.position, "a step was taken"
+        evaluation = evaluations[trainer.state.position["phase"]]
+        return {"max_seq_length": evaluation.max_seq_length, **evaluation.measure(model, accelerator)}
+
+    trainer = Trainer(
         accelerator,
         model,
         source,
         config,
         tokenizer=tokenizer,
         count_right=count_right,
-        evaluate=lambda: evaluation.measure(model, accelerator),
+        evaluate=evaluate,
         on_row=health.check_row,
         compile_options=compile_options(config),
         uploads=uploads,
     )
+    return trainer
 
 
 def resolve_phases(config: PretrainingConfig, processes: int) -> tuple[Phase, ...]:

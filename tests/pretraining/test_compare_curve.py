@@ -83,6 +83,24 @@ def test_accuracies_are_better_when_higher(tmp_path, capfd):
     assert verdict(reference, run, capfd, "--metric eval_nsp_accuracy")[0] == 0
 
 
+def test_only_evaluations_of_equally_long_sequences_are_compared(tmp_path, capfd):
+    def log(name: str, lengths: tuple[int, int, int]) -> Path:
+        path = write_log(tmp_path / name, [(n * MILLION, 9.0 - n if lengths[n - 1] == 128 else 3.0) for n in (1, 2, 3)])
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows:
+            row["mlm_loss" if "loss" in row else "eval_max_seq_length"] = (
+                7.5 if "loss" in row else lengths[row["step"] - 1]
+            )
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    reference = log("reference.jsonl", (128, 128, 512))
+    code, out = verdict(log("run.jsonl", (32, 128, 128)), reference, capfd)
+    assert code == 0 and "held-out mlm loss 7.000 after 2,000,000 tokens, reference 7.000" in out
+    code, out = verdict(log("early.jsonl", (32, 32, 32)), reference, capfd)  # the reference has none of 32 tokens
+    assert code == 0 and out.startswith("on track: mlm loss 7.500 after 3,000,000 tokens")
+
+
 def test_what_cannot_be_compared_is_one_line_and_code_2(tmp_path, reference, capfd):
     (tmp_path / "other.jsonl").write_text('{"step": 1}\n')
     late = write_log(tmp_path / "late.jsonl", [(100 * MILLION, 4.0)])

@@ -12,7 +12,7 @@ from running import TINY, recipe, results
 from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import load_tokenizer
-from bert_repro.pretraining.evaluation import HealthChecks, HeldOutEvaluation, MlmBreakdown, count_predicted
+from bert_repro.pretraining.evaluation import HealthChecks, MlmBreakdown, count_predicted, heldout_evaluations
 
 MASK, IGNORE = 4, -100
 
@@ -121,5 +121,5 @@ def test_warnings_about_the_data(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_small_held_out_set_is_warned_of(world, tmp_path, caplog, most, warns):
     config = PretrainingConfig(corpus=str(world.corpus), output_dir=str(tmp_path), max_steps=1, max_eval_sequences=most)
     corpus, tokenizer = PreparedCorpus.load(world.corpus), load_tokenizer(world.tokenizer)
-    HeldOutEvaluation(config, Phase(64, 1, 8, per_device_batch=8), corpus, np.arange(4), tokenizer)
+    heldout_evaluations(config, [Phase(64, 1, 8, per_device_batch=8)], corpus, np.arange(4), tokenizer)
     assert ("held-out sequences: their metrics are uncertain" in caplog.text) == warns

@@ -159,9 +159,13 @@ def test_two_phases_are_one_run_and_resume_across_the_border(world: Any, tmp_pat
     )
     shape = "--num_hidden_layers 2 --hidden_size 32 --num_attention_heads 2 --logging_steps 1"
     common = ["--config", phases, "--corpus", world.corpus, shape]
-    assert recipe("run_pretraining", *common, "--output_dir", tmp_path / "complete", "--save_steps 5") == 0
+    every = "--save_steps 5 --eval_steps 2"
+    assert recipe("run_pretraining", *common, "--output_dir", tmp_path / "complete", every) == 0
     rows = training_log.read(tmp_path / "complete" / "train_log.jsonl")
     assert len([row for row in rows if "loss" in row]) == 10
+    lengths = [(row["step"], row["eval_max_seq_length"]) for row in rows if "eval_mlm_loss" in row]
+    assert lengths == [(2, 32), (4, 32), (6, 32), (8, 64), (10, 64)]
+    assert results(tmp_path / "complete")["metrics"]["mlm_loss"] == pytest.approx(rows[-1]["eval_mlm_loss"], abs=1e-6)
     checkpoint = tmp_path / "complete" / "checkpoints" / "step-5"
     again = ["--output_dir", tmp_path / "cut", "--resume_from_checkpoint", checkpoint]
     assert recipe("run_pretraining", *common, *again) == 0
