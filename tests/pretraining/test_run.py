@@ -13,8 +13,9 @@ from tiny_models import NO_DROPOUT, save_model
 from transformers import AutoModelForPreTraining, AutoModelForSequenceClassification, AutoTokenizer
 
 from bert_repro import BertReproConfig
-from bert_repro.configs import PretrainingConfig
+from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
+from bert_repro.errors import UserError
 from bert_repro.presets import PAPER_PHASES
 from bert_repro.pretraining.dataset import PretrainingSource
 from bert_repro.pretraining.run import cost_estimate, resolve_phases
@@ -175,6 +176,16 @@ def test_two_phases_are_one_run_and_resume_across_the_border(world: Any, tmp_pat
     with caplog.at_level("INFO", logger="bert_repro"):
         assert recipe("run_pretraining", *common, *again, "--overwrite_output_dir", "--allow_changed_settings") == 0
     assert "resuming with --phases[1].steps 5, was 4\n" in caplog.text
+
+
+@pytest.mark.parametrize("phases", [[(32, 30, 8)], [(32, 6, 8), (64, 1, 4)]], ids=["no such phase", "a shorter phase"])
+def test_a_checkpoint_of_a_phase_that_the_run_does_not_have_is_refused(world, tmp_path, phases):
+    corpus, tokenizer = PreparedCorpus.load(world.corpus), AutoTokenizer.from_pretrained(world.tokenizer)
+    config = PretrainingConfig(corpus=str(world.corpus), output_dir=str(tmp_path))
+    given = tuple(Phase(*numbers, per_device_batch=4) for numbers in phases)
+    source = PretrainingSource(config, given, corpus, np.arange(60), tokenizer, BertReproConfig(vocab_size=150))
+    with pytest.raises(UserError, match=r"is 2 steps into phases\[1\]; keep the phases and steps"):
+        next(source.steps({"phase": 1, "phase_step": 2, "epoch": 0, "row": 8}))
 
 
 def test_finetuning_learns_scores_and_predicts(finetuned: Path) -> None:
