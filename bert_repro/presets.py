@@ -176,7 +176,7 @@ PRESETS: Mapping[str, Preset] = {
         },
     ),
     "cpu-trial": Preset(
-        "a 4-layer model on a CPU: 20 million tokens in three phases, with what lets a small model learn from so few",
+        "a 4-layer model on a CPU: 20 million tokens in two phases, with what lets a small model learn from so few",
         "ours",
         PretrainingConfig,
         {
@@ -185,7 +185,7 @@ PRESETS: Mapping[str, Preset] = {
             "initializer_range": 0.04,
             "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0,
-            "phases": (Phase(32, 2_000, 128), Phase(128, 2_400, 32, 20), Phase(512, 200, 16, 77)),
+            "phases": (Phase(32, 2_000, 128), Phase(128, 2_900, 32, 20)),
             "learning_rate": 1e-3,
             "warmup_steps": 300,
             "bias_correction": True,
