@@ -162,8 +162,11 @@ def _of_equal_length(run: Rows, reference: Rows) -> tuple[Rows, Rows]:
     length = next((row[_LENGTH] for row in reversed(run) if _LENGTH in row), None)
     if length is None:
         return run, reference
-    kept = tuple([row for row in rows if row.get(_LENGTH, length) == length] for rows in (run, reference))
-    return kept[0], kept[1]
+
+    def kept(rows: Rows) -> Rows:
+        return [row for row in rows if row.get(_LENGTH, length) == length]
+
+    return kept(run), kept(reference)
 
 
 def _common_metric(run: Rows, reference: Rows) -> str:

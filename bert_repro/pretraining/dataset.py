@@ -246,10 +246,12 @@ class PretrainingSource:
         processes: int = 1,
     ) -> None:
         self.config, self.phases, self.processes = config, phases, processes
-        self.unk_token_id, self.total_steps = tokenizer.unk_token_id, sum(phase.steps for phase in phases)
+        self.unk_token_id = tokenizer.unk_token_id
+        self.total_steps = sum(phase.steps for phase in phases)
         self.data_fingerprint = _deciding_settings(config, phases, corpus, documents)
-        lengths = [phase.max_seq_length for phase in phases]
-        self.flops_per_token = [pretraining_flops_per_token(model_config, config, length) for length in lengths]
+        self.flops_per_token = [
+            pretraining_flops_per_token(model_config, config, phase.max_seq_length) for phase in phases
+        ]
         self.streams = [
             example_stream(config, phase, corpus, documents, tokenizer, seed=config.seed, number=number)
             for number, phase in enumerate(phases)
@@ -258,19 +260,16 @@ class PretrainingSource:
             static_shape(config, phase, stream, processes) if config.static_shapes else None
             for phase, stream in zip(phases, self.streams, strict=True)
         ]
-        shaped = zip(phases, self.shapes, strict=True)
-        self.collators = [collator(config, phase, tokenizer, shape) for phase, shape in shaped]
+        self.collators = [
+            collator(config, phase, tokenizer, shape) for phase, shape in zip(phases, self.shapes, strict=True)
+        ]
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         """Yields steps; see `BatchSource.steps`. A position is the phase, its steps taken, the epoch and the row."""
         start = position or {"phase": 0, "phase_step": 0, "epoch": 0, "row": 0}
-        first, taken = start["phase"], start["phase_step"]
-        if taken > sum(phase.steps for phase in self.phases[first : first + 1]):  # none where there is no such phase
-            raise UserError(
-                f"the checkpoint is {taken:,} steps into phases[{first}]; keep the phases and steps that were trained"
-            )
-        for number in range(first, len(self.phases)):
-            done, begin = (taken, Position(start["epoch"], start["row"])) if number == first else (0, Position())
+        for number in range(start["phase"], len(self.phases)):
+            here = number == start["phase"]
+            done, begin = (start["phase_step"], Position(start["epoch"], start["row"])) if here else (0, Position())
             for ids, phase_step, at in self._phase_steps(number, done, begin):
                 place = {"phase": number, "phase_step": phase_step + 1, "epoch": at.epoch, "row": at.row}
                 yield self._step(ids, number, place)

@@ -197,11 +197,25 @@ def require_same_data(folder: Path, state: "TrainerState", source: "BatchSource"
                 f"{folder}: its run had the {name} {before}, not {now}; resume with the data and settings that it "
                 f"had, or {accepted if is_setting else 'start again with --overwrite_output_dir'}"
             )
+    _require_same_beginning(folder, state.step, state.data_fingerprint or {}, source.data_fingerprint)
     if state.step > source.total_steps:
         raise UserError(
             f"{folder}: its run has taken {state.step} steps, and this one is to take {source.total_steps} in "
             "all; ask for more, or resume from an earlier checkpoint"
         )
+
+
+def _require_same_beginning(folder: Path, step: int, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Refuses phases in which the steps of a checkpoint were not taken: only the last one it is in may be longer."""
+    begin, phases_now = 0, [*now.get("steps", ()), *[0] * len(before.get("steps", ()))]
+    for number, (steps, steps_now) in enumerate(zip(before.get("steps", ()), phases_now, strict=False)):
+        taken = min(steps, step - begin)
+        begin += steps
+        if steps_now < taken or (step > begin and steps_now != steps):
+            raise UserError(
+                f"{folder}: it has taken {taken:,} steps of phases[{number}], which has {steps_now:,} now; keep the "
+                "phases and steps that were trained, or resume from an earlier checkpoint"
+            )
 
 
 def require_same_settings(folder: Path, before: dict[str, Any] | None, config: Any) -> None:
@@ -245,7 +259,7 @@ def _differences(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]
         yield name, old, new
         return
     for number, (before, now) in enumerate(zip(old, new, strict=True)):
-        for entry in before.keys() | now.keys():
+        for entry in {**before, **now}:  # in the order of the configuration
             yield from _differences(f"{name}[{number}].{entry}", before.get(entry), now.get(entry))
 
 

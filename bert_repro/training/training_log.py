@@ -93,7 +93,7 @@ class TakenStep:
 
 
 class TrainingLog:
-    """Writes what training and evaluation report; does nothing on other processes than the main one.
+    """Writes what training and evaluation report, on the main process; the others only measure the peak with it.
 
     Args:
         accelerator: knows the main process and the trackers.

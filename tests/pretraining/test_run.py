@@ -13,9 +13,8 @@ from tiny_models import NO_DROPOUT, save_model
 from transformers import AutoModelForPreTraining, AutoModelForSequenceClassification, AutoTokenizer
 
 from bert_repro import BertReproConfig
-from bert_repro.configs import Phase, PretrainingConfig
+from bert_repro.configs import PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.errors import UserError
 from bert_repro.presets import PAPER_PHASES
 from bert_repro.pretraining.dataset import PretrainingSource
 from bert_repro.pretraining.run import cost_estimate, resolve_phases
@@ -178,14 +177,26 @@ def test_two_phases_are_one_run_and_resume_across_the_border(world: Any, tmp_pat
     assert "resuming with --phases[1].steps 5, was 4\n" in caplog.text
 
 
-@pytest.mark.parametrize("phases", [[(32, 30, 8)], [(32, 6, 8), (64, 1, 4)]], ids=["no such phase", "a shorter phase"])
-def test_a_checkpoint_of_a_phase_that_the_run_does_not_have_is_refused(world, tmp_path, phases):
-    corpus, tokenizer = PreparedCorpus.load(world.corpus), AutoTokenizer.from_pretrained(world.tokenizer)
-    config = PretrainingConfig(corpus=str(world.corpus), output_dir=str(tmp_path))
-    given = tuple(Phase(*numbers, per_device_batch=4) for numbers in phases)
-    source = PretrainingSource(config, given, corpus, np.arange(60), tokenizer, BertReproConfig(vocab_size=150))
-    with pytest.raises(UserError, match=r"is 2 steps into phases\[1\]; keep the phases and steps"):
-        next(source.steps({"phase": 1, "phase_step": 2, "epoch": 0, "row": 8}))
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["{max_seq_length: 32, steps: 6, batch: 8}"], "2 steps of phases[1], which has 0 now"),
+        (["{max_seq_length: 32, steps: 6, batch: 8}", "{max_seq_length: 64, steps: 1, batch: 4}"], "which has 1 now"),
+        (["{max_seq_length: 32, steps: 5, batch: 8}", "{max_seq_length: 64, steps: 9, batch: 4}"], "which has 5 now"),
+    ],
+    ids=["a phase is gone", "the last is too short", "an earlier one is shorter"],
+)
+def test_phases_in_which_a_checkpoint_was_not_trained_are_refused(world, tmp_path, refused, lines, message):
+    trained, other = tmp_path / "trained.yaml", tmp_path / "other.yaml"
+    trained.write_text(
+        "phases:\n- {max_seq_length: 32, steps: 6, batch: 8}\n- {max_seq_length: 64, steps: 4, batch: 4}\n"
+    )
+    other.write_text("phases:\n" + "".join(f"- {line}\n" for line in lines))
+    shape = "--num_hidden_layers 2 --hidden_size 32 --num_attention_heads 2 --save_steps 8"
+    common = ["--corpus", world.corpus, "--output_dir", tmp_path / "run", shape]
+    assert recipe("run_pretraining", "--config", trained, *common) == 0
+    begin = ["--resume_from_checkpoint", tmp_path / "run/checkpoints/step-8", "--allow_changed_settings"]
+    assert message in refused("run_pretraining", "--config", other, *common, *begin)
 
 
 def test_finetuning_learns_scores_and_predicts(finetuned: Path) -> None:
