@@ -89,6 +89,7 @@ class ModelResults(_ClassName, total=False):
     intermediate_size: int
     vocab_size: int
     max_position_embeddings: int
+    longest_input: int
     hidden_act: str
     labels: list[str]
 

@@ -194,6 +194,16 @@ def _make_portable(path: Path) -> None:
     write_json(path, config, ensure_ascii=False)
 
 
+def longest_input(tokenizer: "PreTrainedTokenizerBase", positions: int) -> int:
+    """Returns how many tokens a model reads at once: what its tokenizer truncates at, within its positions.
+
+    Args:
+        tokenizer: the model's; its `model_max_length` is the longest sequence that the model was trained with.
+        positions: number of the model's position embeddings.
+    """
+    return int(min(tokenizer.model_max_length, positions))
+
+
 def check_tokenizer_files(folder: Path) -> None:
     """Checks the files of a saved tokenizer that are in a folder, before a library that says less reads them.
 
@@ -208,6 +218,9 @@ def check_tokenizer_files(folder: Path) -> None:
             content = read_json_object(folder / name, damaged=fix)
             if name == "tokenizer.json":
                 _check_ids(folder / name, content.get("model"), fix)
+            length = content.get("model_max_length")
+            if length is not None and (type(length) not in (int, float) or not length >= 1):
+                raise UserError(f"{folder / name}: model_max_length is {shown(length)}, not a number of tokens; {fix}")
     if (folder / "tokenizer.json").is_file():
         try:
             Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -366,9 +379,8 @@ def _load_saved(path_or_id: str) -> "PreTrainedTokenizerFast":
         raise UserError(
             f"tokenizer {path_or_id!r} is neither a local folder or file nor on the Hub: {reason}"
         ) from error
-    if set(tokenizer.get_vocab()) <= set(
-        tokenizer.all_special_tokens
-    ):  # made up by transformers where it finds no file
+    special = set(tokenizer.all_special_tokens)
+    if set(tokenizer.get_vocab()) <= special:  # made up by transformers where it finds no file
         raise UserError(
             f"tokenizer {path_or_id!r} is neither a local folder or file nor on the Hub: no vocabulary was found"
         )

@@ -25,7 +25,7 @@ from bert_repro.tasks.base import FloatArray, Predictions, Task
 from bert_repro.training import adapters, run
 from bert_repro.training.batches import Ids, batch_sizes
 from bert_repro.training.checkpoint import BestModel
-from bert_repro.training.model_loading import load_model, require_vocabulary
+from bert_repro.training.model_loading import extend_longest_input, load_model, require_vocabulary
 from bert_repro.training.optimizer import freeze
 from bert_repro.training.trainer import Trainer
 
@@ -157,10 +157,8 @@ class FinetuningRun:
             compile_options={"dynamic": True} if self._compiles(source.total_steps) else None,
         )
         trainer.train()
-        writes = self.accelerator.is_main_process
-        self.model, adapter = adapters.merge_and_save(
-            trainer.model, self.tokenizer, Path(config.output_dir), write=writes
-        )
+        folder, writes = Path(config.output_dir), self.accelerator.is_main_process
+        self.model, adapter = adapters.merge_and_save(trainer.model, self.tokenizer, folder, write=writes)
         return {
             **adapter,
             **(self.feature_cache.record() if self.feature_cache else {}),
@@ -272,6 +270,8 @@ class FinetuningRun:
         if config.max_seq_length > positions:
             raise UserError(f"--max_seq_length is {config.max_seq_length}; the model has {positions} positions")
         require_vocabulary(config.model_name_or_path, model, self.tokenizer)
+        if config.do_train:
+            extend_longest_input(config.model_name_or_path, self.tokenizer, config.max_seq_length)
 
 
 class Predictor:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_repro.corpus.tokenizer import save_tokenizer
+from bert_repro.corpus.tokenizer import longest_input, save_tokenizer
 from bert_repro.hub.card import EVAL_RESULTS, make_card, write_eval_results
 from bert_repro.utils.files import (
     ADAPTER,
@@ -97,9 +97,11 @@ def export_checkpoint(
     record = results or card_facts or {}
     with _export(Path(output_dir), MADE_FROM_WEIGHTS) as stage:
         model.save_pretrained(stage)
-        write_pooling(model, stage, pooling)
+        longest = longest_input(tokenizer, model.config.max_position_embeddings)
+        write_pooling(model, stage, longest, pooling)
         save_tokenizer(tokenizer, stage)
-        record = {**record, "model": _model_facts(model, stage, record.get("model", {}))}
+        facts = {"longest_input": longest, **record.get("model", {})}
+        record = {**record, "model": _model_facts(model, stage, facts)}
         _describe(stage, Path(output_dir), record, model_id, with_results=results is not None)
     return Path(output_dir)
 
@@ -177,7 +179,7 @@ def remove(folder: Path, patterns: Sequence[str]) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def write_pooling(model: "PreTrainedModel", folder: Path, pooling: str = "mean") -> None:
+def write_pooling(model: "PreTrainedModel", folder: Path, longest: int, pooling: str = "mean") -> None:
     """Writes how one vector is made of a text, for the libraries and servers of sentence embeddings.
 
     These are `modules.json`, `1_Pooling/config.json` and `sentence_bert_config.json`, beside a model without a task.
@@ -188,6 +190,7 @@ def write_pooling(model: "PreTrainedModel", folder: Path, pooling: str = "mean")
     Args:
         model: one of our models; nothing is written for those with a task.
         folder: where it was saved.
+        longest: tokens that the model reads at once, see `longest_input`.
         pooling: `mean` of the last hidden states of all tokens, special ones included, or `cls`, that of the first.
 
     Raises:
@@ -202,11 +205,10 @@ def write_pooling(model: "PreTrainedModel", folder: Path, pooling: str = "mean")
         for name, path, kind in _MODULES
     ]
     modes = {f"pooling_mode_{mode}": _MODES[pooling] == mode for mode in (*_MODES.values(), *_OTHER_MODES)}
-    config = model.config
     (folder / POOLING).mkdir(exist_ok=True)
     for path, content in (
         (POOLING_MODULES, modules),
-        (f"{POOLING}/config.json", {"word_embedding_dimension": config.hidden_size, **modes}),
-        (POOLING_TEXT, {"max_seq_length": config.max_position_embeddings, "do_lower_case": False}),
+        (f"{POOLING}/config.json", {"word_embedding_dimension": model.config.hidden_size, **modes}),
+        (POOLING_TEXT, {"max_seq_length": longest, "do_lower_case": False}),
     ):
         (folder / path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

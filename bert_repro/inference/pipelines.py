@@ -16,6 +16,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import ChunkPipeline, Pipeline
 
 from bert_repro.configs import SquadConfig
+from bert_repro.corpus.tokenizer import longest_input
 from bert_repro.errors import UserError
 from bert_repro.inference.sentence_scoring import METHODS, score_record, score_sentences
 from bert_repro.tasks.squad.decoding import Decoder, text_by_offsets
@@ -69,12 +70,12 @@ class NextSentencePipeline(_ReadsText, Pipeline):  # type: ignore[misc]
             input_ = dict(zip(("text", "text_pair"), input_, strict=True))
         if not isinstance(input_, dict) or not {"text", "text_pair"} <= input_.keys():
             raise UserError(f"next-sentence-prediction takes {{'text': ..., 'text_pair': ...}}, got {shown(input_)}")
-        positions = self.model.config.max_position_embeddings
+        longest = longest_input(self.tokenizer, self.model.config.max_position_embeddings)
         encoded = self.tokenizer(
             input_["text"],
             input_["text_pair"],
             truncation=True,
-            max_length=positions,
+            max_length=longest,
             split_special_tokens=True,  # see `tokenized`
             return_tensors="pt",
         )
@@ -157,11 +158,10 @@ class ExtractiveQuestionAnsweringPipeline(_ReadsText, ChunkPipeline):  # type: i
     def preprocess(self, input_: Any, **windows: Any) -> Iterator[dict[str, Any]]:
         """Tokenizes a question and its passage into the windows that slide over it."""
         question, context = _question_and_context(input_)
-        length = windows.get("max_seq_length", min(_LONGEST_WINDOW, self.model.config.max_position_embeddings))
-        if length > self.model.config.max_position_embeddings:
-            raise UserError(
-                f"max_seq_length is {length}; the model has {self.model.config.max_position_embeddings} positions"
-            )
+        positions = self.model.config.max_position_embeddings
+        length = windows.get("max_seq_length", min(_LONGEST_WINDOW, longest_input(self.tokenizer, positions)))
+        if length > positions:
+            raise UserError(f"max_seq_length is {length}; the model has {positions} positions")
         question_length = min(_LONGEST_QUESTION, length // 2)
         task = self._task(**{"max_seq_length": length, "max_query_length": question_length, **windows})
         columns = {"question": [question], "context": [context]}

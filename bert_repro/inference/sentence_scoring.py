@@ -23,7 +23,7 @@ import torch
 from tqdm.auto import tqdm
 
 from bert_repro.configs import SentenceScoringConfig
-from bert_repro.corpus.tokenizer import load_tokenizer
+from bert_repro.corpus.tokenizer import load_tokenizer, longest_input
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.inference.feature_extraction import read_texts
 from bert_repro.models.modeling_bert_repro import BertReproForMaskedLM
@@ -103,13 +103,14 @@ def score_sentences(
         One score for each sentence, in order.
 
     Raises:
-        UserError: a sentence is empty or longer than the model's positions, or the tokenizer has no [MASK].
+        UserError: a sentence is empty or longer than the model reads, or the tokenizer has no [MASK].
         NonFiniteError: the model's output is not finite.
     """
     if method not in METHODS:
         raise UserError(f"method is {shown(method)}; it must be one of: {', '.join(METHODS)}")
     names = names or [f"sentence {number}" for number in range(1, len(sentences) + 1)]
-    encoded = _encode(tokenizer, sentences, names, _most_tokens(model))
+    longest = longest_input(tokenizer, model.config.max_position_embeddings)
+    encoded = _encode(tokenizer, sentences, names, longest)
     scores = [np.full(len(ids), np.nan) for ids, _ in encoded]
     # Sentences of one length follow each other, so that a batch is nearly without padding, and packed one product.
     order = sorted(range(len(encoded)), key=lambda index: -len(encoded[index][0]))
@@ -145,10 +146,6 @@ def _encode(
             )
         found.append((ids, encoded.word_ids(number)))
     return found
-
-
-def _most_tokens(model: Any) -> int:
-    return int(model.config.max_position_embeddings)
 
 
 def _masked_copies(

@@ -83,6 +83,7 @@ def _pretrain(
     model = build_model(config, tokenizer)
     phases = resolve_phases(config, processes)
     _check_lengths(phases, model.config.max_position_embeddings)
+    tokenizer.model_max_length = _longest_input(config, tokenizer, phases)  # later positions are random
     begun.clear()  # before the sample indexes, which are in the folder
     source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
     on_xla = accelerator.device.type == "xla"
@@ -303,6 +304,12 @@ def _with_device_batch(phase: Phase, config: PretrainingConfig, processes: int) 
     per_device = phase.per_device_batch or config.per_device_train_batch_size
     sizes = batch_sizes(replace(config, per_device_train_batch_size=per_device), processes, 0, fixed=phase.batch)
     return replace(phase, per_device_batch=sizes.micro)
+
+
+def _longest_input(config: PretrainingConfig, tokenizer: Any, phases: tuple[Phase, ...]) -> int:
+    longest, checkpoint = max(phase.max_seq_length for phase in phases), config.model_name_or_path
+    own = load_tokenizer(checkpoint) if checkpoint and (Path(checkpoint) / "tokenizer.json").exists() else tokenizer
+    return max(longest, own.model_max_length) if checkpoint else longest
 
 
 def _check_lengths(phases: tuple[Phase, ...], positions: int) -> None:

@@ -98,6 +98,16 @@ def require_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
         )
 
 
+def extend_longest_input(name: str, tokenizer: Any, length: int) -> None:
+    """Lets the tokenizer that a training run saves truncate at `length` tokens, where the model `name` read fewer."""
+    trained = tokenizer.model_max_length
+    if length > trained:
+        logger.warning(
+            "%s was trained with at most %d tokens: from there to %d it starts untrained", name, trained, length
+        )
+        tokenizer.model_max_length = length
+
+
 def prepare_model(model: Any, config: RunConfig) -> Any:
     """Applies the settings that every model takes, new or loaded."""
     if config.gradient_checkpointing:

@@ -25,6 +25,7 @@ HERE = Path(__file__).resolve().parent
 if not (HERE / "bert_repro").exists():  # in a clone; in a Space the package lies beside this file
     sys.path.insert(0, str(HERE.parents[1]))
 import bert_repro  # noqa: E402, F401  (adds the pipelines for questions and for next sentences)
+from bert_repro.corpus.tokenizer import longest_input  # noqa: E402
 from bert_repro.errors import UserError  # noqa: E402
 
 HEADS = {
@@ -89,7 +90,8 @@ def check(found: Pipeline, *texts: str, in_windows: bool = False) -> None:
     """Refuses empty texts, and those that are longer than the model reads at once."""
     if not all(text.strip() for text in texts):
         raise UserError("Write a text first: a field is empty.")
-    tokens, most = len(found.tokenizer(*texts)["input_ids"]), found.model.config.max_position_embeddings
+    tokens = len(found.tokenizer(*texts)["input_ids"])
+    most = longest_input(found.tokenizer, found.model.config.max_position_embeddings)
     if tokens > most and not in_windows:
         raise UserError(f"The text has {tokens} tokens; this model reads at most {most} at once.")
 

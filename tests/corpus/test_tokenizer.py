@@ -161,6 +161,15 @@ def test_further_special_tokens_have_the_name_that_transformers_4_reads(tmp_path
     assert (tmp_path / "again/tokenizer_config.json").read_text("utf-8") == json.dumps(written, indent=2) + "\n"
 
 
+@pytest.mark.parametrize("length", ["512", -1, 0, True, [512]], ids=str)
+def test_a_damaged_longest_input_is_refused(uncased, tmp_path, length):
+    save_tokenizer(uncased, tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": length}))
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: model_max_length is .*, not a number of tokens"):
+        load_tokenizer(tmp_path)
+
+
 def test_fingerprint_ignores_truncation_but_not_case(uncased):
     before = tokenizer_fingerprint(uncased)
     uncased("the fox " * 9, truncation=True, max_length=5, padding="max_length")

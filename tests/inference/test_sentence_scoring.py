@@ -1,5 +1,6 @@
 """Pseudo-log-likelihoods equal those of a loop over upstream transformers; pairs are counted as BLiMP counts them."""
 
+import copy
 import json
 import lzma
 from pathlib import Path
@@ -64,6 +65,14 @@ def test_special_tokens_written_in_a_sentence_are_text(folder):
     model, tokenizer = bert_repro.BertReproForMaskedLM.from_pretrained(folder), TOKENIZER
     (score,) = score_sentences(model.eval(), tokenizer, ["the [MASK] sleeps [SEP]"])
     assert score.tokens[0] == "the" and "sleeps" in score.tokens and not {"[MASK]", "[SEP]"} & set(score.tokens)
+
+
+def test_a_sentence_beyond_the_trained_positions_is_refused(folder):
+    model, tokenizer = bert_repro.BertReproForMaskedLM.from_pretrained(folder), copy.deepcopy(TOKENIZER)
+    assert score_sentences(model.eval(), tokenizer, ["the cat was on a mat"])
+    tokenizer.model_max_length = 7
+    with pytest.raises(UserError, match=r"has 6 tokens; the model reads 5 beside \[CLS\] and \[SEP\]"):
+        score_sentences(model.eval(), tokenizer, ["the cat was on a mat"])
 
 
 def test_the_recipe_writes_a_line_for_each_text(folder, tmp_path):

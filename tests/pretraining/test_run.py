@@ -44,6 +44,10 @@ def test_pretraining_learns_and_leaves_everything_the_contract_names(pretrained:
     data = results(pretrained)["data"]
     assert data["sources"] == ["text.txt"] and data["example"]["text"].count("[MASK]") == 1
     assert data["example"]["text"] in (pretrained / "README.md").read_text(encoding="utf-8")
+    for folder in (pretrained, pretrained / "checkpoints" / "step-20"):
+        assert AutoTokenizer.from_pretrained(folder).model_max_length == 64  # of 512 positions
+        assert json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"] == 64
+    assert "at most 64 tokens at once (later positions were never trained)" in (pretrained / "README.md").read_text()
     model, info = AutoModelForPreTraining.from_pretrained(pretrained, output_loading_info=True)
     assert type(model).__module__.startswith("transformers.")
     assert not info["missing_keys"] and not info["unexpected_keys"]
@@ -207,6 +211,8 @@ def test_finetuning_learns_scores_and_predicts(finetuned: Path) -> None:
     assert (finetuned / "predictions.validation.tsv").read_text().count("\n") == 22
     model = AutoModelForSequenceClassification.from_pretrained(finetuned)
     assert model.config.id2label == {0: "negative", 1: "positive"}
+    assert AutoTokenizer.from_pretrained(finetuned).model_max_length == 128  # pre-trained with 64
+    assert "at most 128 tokens at once (later" in (finetuned / "README.md").read_text()
 
 
 def test_a_finished_model_is_scored_again_with_the_same_figures(world: Any, finetuned: Path, tmp_path: Path) -> None:
@@ -220,7 +226,9 @@ def test_a_finished_model_is_scored_again_with_the_same_figures(world: Any, fine
 
 def test_continuing_from_a_checkpoint(world: Any, pretrained: Path, tmp_path: Path) -> None:
     arguments = ["--model_name_or_path", pretrained, "--corpus", world.corpus, "--output_dir", tmp_path / "on"]
-    assert recipe("run_pretraining", TINY, *arguments, "--max_steps 2") == 0
+    shorter = TINY.replace("--max_seq_length 64", "--max_seq_length 32")
+    assert recipe("run_pretraining", shorter, *arguments, "--max_steps 2") == 0
+    assert AutoTokenizer.from_pretrained(tmp_path / "on").model_max_length == 64, "the checkpoint's were trained before"
     first = training_log.read(tmp_path / "on" / "train_log.jsonl")[0]["mlm_loss"]
     assert first < training_log.read(pretrained / "train_log.jsonl")[0]["mlm_loss"] - 0.5
 
