@@ -39,7 +39,8 @@ export function build(output, models, dtype = "q8") {
   }
   for (const { name, folder, files } of entries) for (const file of files) copy(join(folder, file), join(output, "models", name, file));
   for (const name of ["index.html", "README.md"]) copy(join(HERE, name), join(output, name));  // a Space reads the README
-  const listed = entries.map(({ name, task, bytes, texts }) => ({ name, task, dtype, bytes, texts, runtime_bytes: runtimeBytes }));
+  const listed = entries.map(({ name, task, bytes, texts, longest }) =>
+    ({ name, task, dtype, bytes, texts, longest, runtime_bytes: runtimeBytes }));
   writeFileSync(join(output, "models.json"), JSON.stringify(listed, null, 2) + "\n");
   return listed;
 }
@@ -47,7 +48,8 @@ export function build(output, models, dtype = "q8") {
 function describe(folder, dtype) {
   const config = join(folder, "config.json");
   if (!existsSync(config)) throw new UserError(`${folder}: not a published folder (config.json is missing)`);
-  const [head] = JSON.parse(readFileSync(config, "utf-8")).architectures ?? ["no class"];
+  const { architectures, max_position_embeddings: positions } = JSON.parse(readFileSync(config, "utf-8"));
+  const [head] = architectures ?? ["no class"];
   const task = Object.entries(TASKS).find(([ending]) => head.endsWith(ending))?.[1];
   if (!task) throw new UserError(`${folder}: holds ${head}, which this page has no field for; it takes ${Object.keys(TASKS).join(", ")}`);
   const files = ["config.json", "tokenizer.json", "tokenizer_config.json", `onnx/${FILES[dtype]}`];
@@ -57,7 +59,9 @@ function describe(folder, dtype) {
   if (lacking) throw new UserError(`${folder}: ${lacking} is missing; export the model again`);
   const texts = task === "text-classification" ? textColumns(folder) : null;
   const bytes = files.reduce((sum, file) => sum + statSync(join(folder, file)).size, 0);
-  return { name: basename(resolve(folder)), folder, task, files, bytes, texts };
+  // Positions beyond what the tokenizer truncates at were not trained.
+  const { model_max_length: trained } = JSON.parse(readFileSync(join(folder, "tokenizer_config.json"), "utf-8"));
+  return { name: basename(resolve(folder)), folder, task, files, bytes, texts, longest: Math.min(trained ?? positions, positions) };
 }
 
 // How many texts a classifier reads, 1 or 2, as its run says; null: it is not known.
