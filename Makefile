@@ -38,17 +38,18 @@ define end
 endef
 
 # torch is installed first and through pip even where uv does the rest: pip knows the machine's own wheels and indexes
-# (pip config), where a CPU build may lie; uv reads none of that and would bring gigabytes of CUDA packages.
+# (pip config), where a CPU build may lie; uv reads none of that and would bring gigabytes of CUDA packages. Python compiles
+# a module when it is first imported; compiling all of them here, most for nothing, is what --no-compile leaves out.
 $(READY): constraints.txt pyproject.toml
 	$(begin)
 ifneq ($(UV),)
 	uv venv --quiet --seed --allow-existing --python $(PYTHON) $(VENV)
-	$(BIN)/python -m pip install --quiet torch -c constraints.txt
+	$(BIN)/python -m pip install --quiet --no-compile torch -c constraints.txt
 	uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
 else
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet torch -c constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile torch -c constraints.txt
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
 endif
 	$(end)
 
