@@ -97,9 +97,9 @@ def export_checkpoint(
     record = results or card_facts or {}
     with _export(Path(output_dir), MADE_FROM_WEIGHTS) as stage:
         model.save_pretrained(stage)
-        longest = longest_input(tokenizer, model.config.max_position_embeddings)
-        write_pooling(model, stage, longest, pooling)
+        write_pooling(model, stage, tokenizer, pooling)
         save_tokenizer(tokenizer, stage)
+        longest = longest_input(tokenizer, model.config.max_position_embeddings)
         facts = {"longest_input": longest, **record.get("model", {})}
         record = {**record, "model": _model_facts(model, stage, facts)}
         _describe(stage, Path(output_dir), record, model_id, with_results=results is not None)
@@ -179,7 +179,9 @@ def remove(folder: Path, patterns: Sequence[str]) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def write_pooling(model: "PreTrainedModel", folder: Path, longest: int, pooling: str = "mean") -> None:
+def write_pooling(
+    model: "PreTrainedModel", folder: Path, tokenizer: "PreTrainedTokenizerBase", pooling: str = "mean"
+) -> None:
     """Writes how one vector is made of a text, for the libraries and servers of sentence embeddings.
 
     These are `modules.json`, `1_Pooling/config.json` and `sentence_bert_config.json`, beside a model without a task.
@@ -190,7 +192,7 @@ def write_pooling(model: "PreTrainedModel", folder: Path, longest: int, pooling:
     Args:
         model: one of our models; nothing is written for those with a task.
         folder: where it was saved.
-        longest: tokens that the model reads at once, see `longest_input`.
+        tokenizer: its tokenizer, which says how many tokens are read at once.
         pooling: `mean` of the last hidden states of all tokens, special ones included, or `cls`, that of the first.
 
     Raises:
@@ -205,6 +207,7 @@ def write_pooling(model: "PreTrainedModel", folder: Path, longest: int, pooling:
         for name, path, kind in _MODULES
     ]
     modes = {f"pooling_mode_{mode}": _MODES[pooling] == mode for mode in (*_MODES.values(), *_OTHER_MODES)}
+    longest = longest_input(tokenizer, model.config.max_position_embeddings)
     (folder / POOLING).mkdir(exist_ok=True)
     for path, content in (
         (POOLING_MODULES, modules),

@@ -24,7 +24,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from bert_repro.corpus.tokenizer import longest_input, save_tokenizer
+from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.hub.export import write_pooling
 from bert_repro.training import adapters
@@ -104,7 +104,7 @@ def save(
             (folder / TRAINER_STATE).mkdir()
             adapters.save(model, folder) if adapters.is_adapted(model) else model.save_pretrained(folder)
             save_tokenizer(tokenizer, folder)
-            write_pooling(model, folder, longest_input(tokenizer, model.config.max_position_embeddings), pooling)
+            write_pooling(model, folder, tokenizer, pooling)
             safetensors.torch.save_file(optimizer_state, folder / _OPTIMIZER)
             write_json(folder / _STATE, vars(state))
             write_manifest(folder, environment)
