@@ -103,7 +103,10 @@ def extend_longest_input(name: str, tokenizer: Any, length: int) -> None:
     trained = tokenizer.model_max_length
     if length > trained:
         logger.warning(
-            "%s was trained with at most %d tokens: from there to %d it starts untrained", name, trained, length
+            "%s: its tokenizer truncates at %d tokens, so positions from there to %d may be untrained",
+            name,
+            trained,
+            length,
         )
         tokenizer.model_max_length = length
 
