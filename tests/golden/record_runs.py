@@ -1,0 +1,239 @@
+"""Records what a refactoring must not move: losses, gradient norms, weights, predictions and scores of short runs.
+
+    python tests/golden/record_runs.py DATA before.json               # DATA holds glue/ squad/ conll2003/ swag/ blimp/
+    python tests/golden/record_runs.py DATA after.json --compare before.json
+
+Each run is a recipe in a process of its own, with two threads. Equal bits are promised on one machine with equal
+versions, so a recording is compared with one of the same machine and is not kept in the repository.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+MINI = ROOT / "checkpoints" / "bert-repro-mini"
+TINY = "--num_hidden_layers 2 --hidden_size 64 --num_attention_heads 2 --learning_rate 1e-3 --logging_steps 1 "
+TINY += "--max_eval_sequences 64 --train_batch_size 16 --max_steps 20 --max_seq_length 64"
+FINETUNE = "--do_train --do_eval --max_steps 20 --train_batch_size 8 --logging_steps 1 --max_train_samples 200 "
+FINETUNE += f"--max_eval_samples 60 --model_name_or_path {MINI}"
+PRETRAININGS = {
+    "packed": "",
+    "padded": "--packing false",
+    "phases": "--config {work}/phases.yaml",
+    "bf16": "--mixed_precision bf16 --per_device_train_batch_size 4",
+    "plain-kernels": "--cpu_kernels false --fast_float32 false",
+    "static": "--static_shapes true",
+    "left-to-right": "--left_to_right true --next_sentence_prediction false",
+    "whole-words": "--whole_word_masking true --dupe_factor 2 --nsp_sampling original",
+    "no-nsp": "--next_sentence_prediction false --no_nsp_input contiguous --bias_correction true",
+    "all-positions": "--decode_predicted_only false --gradient_checkpointing true",
+    "continued": f"--model_name_or_path {MINI}",
+    "lora": f"--model_name_or_path {MINI} --peft lora",
+}
+
+
+def commands(data: Path, work: Path) -> Iterator[tuple[str, str, str]]:
+    """Yields name, recipe and arguments of each run, in an order in which each finds what it reads."""
+    yield (
+        "tokenizer",
+        "train_tokenizer",
+        f"--input_files {work}/text.txt --vocab_size 2000 --output_dir {work}/tokenizer",
+    )
+    yield (
+        "corpus",
+        "prepare_corpus",
+        (f"--input_files {work}/text.txt --tokenizer {work}/tokenizer --output_dir {work}/corpus"),
+    )
+    yield (
+        "corpus-mini",
+        "prepare_corpus",
+        (f"--input_files {work}/text.txt --tokenizer {MINI} --output_dir {work}/corpus-mini"),
+    )
+    for name, flags in PRETRAININGS.items():
+        corpus = "corpus-mini" if str(MINI) in flags else "corpus"
+        shape = TINY if corpus == "corpus" else TINY.split("--num_attention_heads 2 ")[1]
+        shape = shape.replace("--max_steps 20 ", "") if name == "phases" else shape
+        yield (
+            f"pretraining-{name}",
+            "run_pretraining",
+            (f"--corpus {work}/{corpus} {shape} {flags.format(work=work)} --output_dir {work}/pretraining-{name}"),
+        )
+    glue = f"--data_dir {data}/glue {FINETUNE}"
+    runs = {
+        "mrpc": ("run_glue", f"--task_name mrpc {glue}"),
+        "stsb": ("run_glue", f"--task_name stsb {glue} --packing false --freeze_layers 2 --bias_correction true"),
+        "cola": ("run_glue", f"--task_name cola {glue} --layerwise_lr_decay 0.9 --eval_steps 10 --load_best_model_at_end"),
+        "sweep": ("run_glue", f"--task_name rte {glue} --sweep_learning_rates 1e-4 3e-4 --num_restarts 2"),
+        "table": (
+            "run_glue",
+            f"--train_file {work}/train.csv --validation_file {work}/dev.csv --test_file {work}/dev.csv {FINETUNE}",
+        ),
+        "several-labels": ("run_glue", f"--train_file {work}/many.jsonl --multi_label true --validation_fraction 0.25 {FINETUNE}"),
+        "ltr-bilstm": (
+            "run_glue",
+            f"--task_name sst2 {glue} --bilstm_size 16".replace(str(MINI), f"{work}/pretraining-left-to-right"),
+        ),
+        "squad": ("run_squad", f"--task_name squad --data_dir {work}/squad-data {FINETUNE} --max_seq_length 96 --doc_stride 32"),
+        "squad2": (
+            "run_squad", f"--task_name squad_v2 --data_dir {work}/squad2-data {FINETUNE} --max_seq_length 96 --doc_stride 32"
+        ),
+        "swag": ("run_swag", f"--data_dir {data}/swag {FINETUNE}"),
+        "ner": ("run_ner", f"--data_dir {data}/conll2003 {FINETUNE} --max_seq_length 96 --ner_context tile"),
+        "features": (
+            "run_ner", f"--data_dir {data}/conll2003 {FINETUNE} --max_seq_length 64 --feature_based weighted_last_four --feature_cache_dir {work}/cache-features"
+        ),
+    }  # fmt: skip
+    for name, (recipe, flags) in runs.items():
+        yield name, recipe, f"{flags} --output_dir {work}/{name}"
+    yield (
+        "predict",
+        "predict",
+        (f"--model_name_or_path {work}/table --input_file {work}/dev.csv --output_file {work}/predict/out.csv"),
+    )
+    yield (
+        "extract",
+        "extract_features",
+        (
+            f"--model_name_or_path {MINI} --input_file {work}/few.txt --output_file {work}/extract/out.parquet "
+            "--layers last_four --pooling mean"
+        ),
+    )
+    yield (
+        "score",
+        "score_sentences",
+        f"--model_name_or_path {MINI} --input_file {work}/few.txt --output_dir {work}/score",
+    )
+    yield (
+        "pairs",
+        "score_sentences",
+        (f"--model_name_or_path {MINI} --minimal_pairs {work}/pairs.jsonl --output_dir {work}/pairs"),
+    )
+
+
+def write_inputs(data: Path, work: Path) -> None:
+    """Cuts small inputs out of the data."""
+    rows = [line.split("\t") for line in (data / "glue/SST-2/train.tsv").read_text("utf-8").splitlines()[1:6001]]
+    texts = [row[0].strip() for row in rows]
+    documents = ["\n".join(texts[start : start + 12]) for start in range(0, len(texts), 12)]
+    (work / "text.txt").write_text("\n\n".join(documents) + "\n", "utf-8")
+    (work / "few.txt").write_text("\n".join(text for text in texts[:40] if text) + "\n", "utf-8")
+    for name, part in (("train", rows[:300]), ("dev", rows[300:360])):
+        lines = [f'"{text.strip()}",{["bad", "good"][int(label)]}' for text, label in part]
+        (work / f"{name}.csv").write_text("text,label\n" + "\n".join(lines) + "\n", "utf-8")
+    many = [
+        {"text": text.strip(), "label": [name for name in ("film", "good", "a") if name in text]}
+        for text, _ in rows[:240]
+    ]
+    (work / "many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in many), "utf-8")
+    (work / "phases.yaml").write_text(
+        "phases:\n  - {max_seq_length: 32, steps: 12, batch: 16, max_predictions_per_seq: 5}\n"
+        "  - {max_seq_length: 64, steps: 8, batch: 8, per_device_batch: 4}\n"
+    )
+    for version, folder, names in (
+        ("v1.1", "squad-data", ("train-v1.1", "dev-v1.1")),
+        ("v2.0", "squad2-data", ("dev-v2.0", "dev-v2.0")),
+    ):
+        (work / folder).mkdir()
+        for split, name in zip(("train", "dev"), names, strict=True):
+            articles = json.loads((data / f"squad/{name}.json").read_text("utf-8"))["data"]
+            part = [{**article, "paragraphs": article["paragraphs"][:3]} for article in articles[:8]]
+            (work / folder / f"{split}-{version}.json").write_text(json.dumps({"version": version, "data": part}))
+    import lzma
+
+    pairs = lzma.open(sorted((data / "blimp").glob("*.xz"))[0], "rt", encoding="utf-8").read().splitlines()[:40]
+    (work / "pairs.jsonl").write_text("\n".join(pairs) + "\n", "utf-8")
+
+
+def digest(path: Path) -> str:
+    """The first digits of a file's SHA-256."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def weights(path: Path) -> str:
+    """A digest of names and values of the tensors, whatever the header of the file says."""
+    from safetensors.numpy import load_file
+
+    state = hashlib.sha256()
+    for name, value in sorted(load_file(path).items()):
+        state.update(name.encode() + value.tobytes())
+    return state.hexdigest()[:16]
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    """What a run left: of its log losses, gradient norms and rates, of its model the weights, all scores and answers."""
+    found: dict[str, Any] = {}
+    if (log := folder / "train_log.jsonl").exists():
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
+        kept = ("step", "loss", "grad_norm", "learning_rate", "tokens")
+        found["log"] = [
+            {key: value for key, value in row.items() if key in kept or "loss" in key or "accuracy" in key}
+            for row in rows
+        ]
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if "checkpoints/" in name or not path.is_file():
+            continue
+        if path.name == "model.safetensors":
+            found[name] = weights(path)
+        elif path.name == "results.json":
+            results = json.loads(path.read_text())
+            found[name] = {key: results.get(key) for key in ("metrics", "rows_scored", "splits", "task", "split")}
+        elif (
+            path.name.startswith("predictions")
+            or path.suffix in (".csv", ".tsv", ".txt", ".parquet")
+            or (path.name == "scores.jsonl")
+        ):
+            found[name] = digest(path)
+    return found
+
+
+def main() -> None:
+    """Makes the runs, writes the recording and compares it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--compare", type=Path)
+    parser.add_argument("--only", default="", help="Record only runs whose name holds this, with what they read.")
+    given = parser.parse_args()
+    work = Path(tempfile.mkdtemp(prefix="golden-"))
+    data = given.data.resolve()
+    write_inputs(data, work)
+    environment = os.environ | {"OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(work / "cache")}
+    recorded: dict[str, Any] = {}
+    for name, recipe, flags in commands(data, work):
+        needed = name in ("tokenizer", "corpus", "corpus-mini") or given.only in name
+        if not needed:
+            continue
+        words = [sys.executable, "-m", "bert_repro", recipe, *flags.split()]
+        (work / name).mkdir(exist_ok=True)
+        done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+        recorded[name] = facts(work / name) if done.returncode == 0 else {"failed": done.stderr[-600:]}
+        print(name, "failed:\n" + done.stderr[-600:] if done.returncode else "ok", flush=True)
+    given.output.write_text(json.dumps(recorded, indent=1, sort_keys=True))
+    shutil.rmtree(work)
+    if given.compare:
+        before = json.loads(given.compare.read_text())
+        differ = [
+            name
+            for name in recorded
+            if json.dumps(recorded[name], sort_keys=True) != json.dumps(before.get(name), sort_keys=True)
+        ]
+        for name in differ:
+            keys = sorted(set(recorded[name]) | set(before.get(name) or {}))
+            old = before.get(name) or {}
+            print(name, "differs in", [key for key in keys if recorded[name].get(key) != old.get(key)])
+        print(f"{len(recorded) - len(differ)} runs equal, {len(differ)} differ")
+        sys.exit(bool(differ))
+
+
+if __name__ == "__main__":
+    main()
