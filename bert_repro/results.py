@@ -1,22 +1,12 @@
-"""results.json: what a run leaves about itself, typed, written once and validated wherever it is read.
+"""results.json: what a run leaves about itself. The classes below are the format."""
 
-The classes below are the format; docs/results.schema.json is made from them (`make docs`). Fields that are not named
-there are kept as they are, so that a newer version's results still read.
-"""
-
-import sys
-import types
 import typing
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from bert_repro.errors import UserError
 from bert_repro.utils.files import RESULTS, write_json
-from bert_repro.utils.readers import listed, read_json, shown
-
-SCHEMA_FILE = "results.schema.json"
-_HINT = "copy the file again from where the run was made, or make the run again"
+from bert_repro.utils.readers import read_json_object
 
 Metrics = Annotated[dict[str, float], "metric -> value; accuracies and F1 are fractions of 1, losses nats"]
 
@@ -185,36 +175,18 @@ class RunResults(TypedDict, total=False):
     study: Annotated[dict[str, Any], "the experiment that made the run, and the cells of the paper's tables it fills"]
 
 
-_RENAMED = {
-    "collapsed": "degenerate", "without_collapsed": "without_degenerate", "search": "sweep", "cells": "configurations",
-    "probes": "mlm_breakdown",
-}  # fmt: skip
-"""Old name -> today's, wherever the class above has a field of that name; read for one more release."""
-
-
-_KINDS = {
-    str: ("string", "a text"),
-    int: ("integer", "an integer"),
-    float: ("number", "a finite number"),
-    bool: ("boolean", "true or false"),
-}
-"""Types of the fields: their names in a schema and in messages."""
-
-
 def write_results(folder: Path, results: RunResults) -> None:
     """Writes results.json.
 
     Raises:
         UserError: the disk is full or not writable.
-        ValueError: a field is not as `RunResults` says, or a number is not finite.
+        ValueError: a number is not finite.
     """
-    if (fault := find_fault(results)) is not None:
-        raise ValueError(f"{folder / RESULTS}: {fault}")
     write_json(folder / RESULTS, results, ensure_ascii=False)
 
 
 def read_results(place: str | Path, *, needs: tuple[str, ...] = ()) -> RunResults:
-    """Reads and validates results.json, names of older versions included.
+    """Reads results.json.
 
         import bert_repro
 
@@ -226,130 +198,12 @@ def read_results(place: str | Path, *, needs: tuple[str, ...] = ()) -> RunResult
         needs: fields that must be there.
 
     Raises:
-        UserError: it is missing or not as `RunResults` says; names file and field.
+        UserError: it is missing, not JSON, or lacks a field; names file and field.
     """
     path = Path(place) if Path(place).is_file() else Path(place) / RESULTS
-    content = read_json(path, missing="name the folder of a finished run", damaged=_HINT)
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: holds {_json_name(content)}, not an object; {_HINT}")
-    results = with_current_names(content)
-    if (fault := find_fault(results)) is not None:
-        raise UserError(f"{path}: {fault}; {_HINT}")
+    fix = "name the folder of a finished run, or make the run again"
+    results = typing.cast(RunResults, read_json_object(path, damaged=fix))
     for name in needs:
         if name not in results:
-            raise UserError(f"{path}: field {name} is missing; {_HINT}")
+            raise UserError(f"{path}: field {name} is missing; {fix}")
     return results
-
-
-def with_current_names(content: Mapping[str, Any]) -> RunResults:
-    """Returns results under the names of today, whatever version wrote them; a current name wins over an old one."""
-    return typing.cast(RunResults, _renamed(content, RunResults))
-
-
-def find_fault(results: Mapping[str, Any]) -> str | None:
-    """Returns what is wrong with results, as "field NAME is VALUE; it must be ...", or None."""
-    return next(_faults(results, RunResults, ""), None)
-
-
-def json_schema() -> dict[str, Any]:
-    """Returns the JSON Schema (draft 2020-12) of results.json."""
-    definitions: dict[str, Any] = {}
-    top = _schema(RunResults, definitions)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "results.json of bert_repro",
-        **definitions.pop(top["$ref"].rsplit("/", 1)[-1]),
-        "$defs": definitions,
-    }
-
-
-def _renamed(value: Any, hint: Any) -> Any:
-    hint, _ = _without_note(hint)
-    arguments = typing.get_args(hint)
-    if isinstance(hint, types.UnionType):
-        return _renamed(value, arguments[0])
-    if typing.get_origin(hint) is list and isinstance(value, list):
-        return [_renamed(item, arguments[0]) for item in value]
-    if not isinstance(value, Mapping):
-        return value
-    if not typing.is_typeddict(hint):
-        return {name: _renamed(item, arguments[-1] if arguments else Any) for name, item in value.items()}
-    fields = typing.get_type_hints(hint, include_extras=True)
-    names = {name: _RENAMED[name] if _RENAMED.get(name) in fields else name for name in value}
-    current = {names[name]: item for name, item in value.items() if names[name] == name or names[name] not in value}
-    return {name: _renamed(item, fields.get(name, Any)) for name, item in current.items()}
-
-
-def _faults(value: Any, hint: Any, name: str) -> Iterator[str]:
-    hint, _ = _without_note(hint)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return
-    if isinstance(hint, types.UnionType):
-        if value is not None:
-            yield from _faults(value, arguments[0], name)
-    elif typing.is_typeddict(hint) or origin is dict:
-        if not isinstance(value, Mapping):
-            yield _fault(name, value, "an object")
-            return
-        fields = typing.get_type_hints(hint, include_extras=True) if typing.is_typeddict(hint) else {}
-        for key, item in value.items():
-            yield from _faults(item, fields.get(key, Any if fields else arguments[1]), f"{name}.{key}" if name else key)
-    elif origin is list:
-        if not isinstance(value, list | tuple):
-            yield _fault(name, value, "a list")
-            return
-        for number, item in enumerate(value):
-            yield from _faults(item, arguments[0], f"{name}[{number}]")
-    elif not _is_a(value, hint):
-        yield _fault(name, value, _KINDS[hint][1])
-
-
-def _is_a(value: Any, kind: type) -> bool:
-    if isinstance(value, bool):
-        return kind is bool
-    if kind is float:
-        return isinstance(value, int | float) and abs(value) <= sys.float_info.max
-    return isinstance(value, kind) and (not isinstance(value, int) or abs(value) < 1 << 63)
-
-
-def _fault(name: str, value: Any, wanted: str) -> str:
-    return f"field {listed([name])} is {shown(value)}; it must be {wanted}"
-
-
-def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    hint, note = _without_note(hint)
-    described = {"description": note} if note else {}
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return {**described}
-    if isinstance(hint, types.UnionType):
-        return {"anyOf": [_schema(arguments[0], definitions), {"type": "null"}], **described}
-    if origin is dict:
-        inner = _schema(arguments[1], definitions)
-        return {"type": "object", **({"additionalProperties": inner} if inner else {}), **described}
-    if origin is list:
-        return {"type": "array", "items": _schema(arguments[0], definitions), **described}
-    if not typing.is_typeddict(hint):
-        return {"type": _KINDS[hint][0], **described}
-    if hint.__name__ not in definitions:
-        definitions[hint.__name__] = {}  # its place, before those that it refers to
-        fields = typing.get_type_hints(hint, include_extras=True)
-        definitions[hint.__name__] = {
-            "description": (hint.__doc__ or "").splitlines()[0],
-            "type": "object",
-            "properties": {name: _schema(field, definitions) for name, field in fields.items()},
-        }
-    return {"$ref": f"#/$defs/{hint.__name__}", **described}
-
-
-def _without_note(hint: Any) -> tuple[Any, str]:
-    if typing.get_origin(hint) is Annotated:
-        hint, *notes = typing.get_args(hint)
-        return hint, notes[0]
-    return hint, ""
-
-
-def _json_name(value: Any) -> str:
-    names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")

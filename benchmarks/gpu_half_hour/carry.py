@@ -17,11 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bert_repro.corpus.prepared_corpus import read_manifest
-from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.corpus.writer import join_parts
-from bert_repro.utils.digests import file_digest, write_record
-from bert_repro.utils.files import write_json
+from bert_repro.utils.digests import write_record
+
+from bert_repro.corpus.prepared_corpus import read_manifest
+from bert_repro.models.loading import load_tokenizer
+from bert_repro.utils.files import file_digest, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 MEBIBYTE = 1 << 20

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.corpus.tokenizer import load_tokenizer
+from bert_repro.models.loading import load_tokenizer
 from bert_repro.utils.randomness import draw, fraction
 
 VOCABULARY = 30_522

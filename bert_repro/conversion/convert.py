@@ -49,13 +49,11 @@ from bert_repro.conversion.source import CheckpointFiles, open_source
 from bert_repro.conversion.tensor_bundle import TensorBundle
 from bert_repro.conversion.to_tensorflow import convert_to_tensorflow
 from bert_repro.conversion.torch_weights import read_torch_weights
-from bert_repro.corpus.tokenizer import MAX_INPUT_CHARS_PER_WORD as MAX_CHARS
-from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.hub.export import export_checkpoint
-from bert_repro.hub.model_files import read_model_config
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, BertReproConfig
-from bert_repro.training.model_loading import quiet_transformers
+from bert_repro.models.loading import MAX_INPUT_CHARS_PER_WORD as MAX_CHARS
+from bert_repro.models.loading import load_tokenizer, quiet_transformers, read_model_config
 from bert_repro.utils.files import CONVERSION, atomic_folder, write_json
 from bert_repro.utils.process import is_free_folder
 from bert_repro.utils.readers import listed, read_json, shown

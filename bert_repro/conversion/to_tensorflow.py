@@ -10,11 +10,9 @@ import numpy as np
 from bert_repro.conversion import parity
 from bert_repro.conversion.original_names import HEAD_NAMES, TIED, Array, TensorPair, original_settings, pair_of
 from bert_repro.conversion.tensor_bundle import TensorBundle, write_bundle
-from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import UserError
-from bert_repro.hub.model_files import load_config
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
-from bert_repro.training.model_loading import load_pretrained
+from bert_repro.models.loading import load_config, load_pretrained, load_tokenizer
 from bert_repro.utils.files import CONVERSION, atomic_folder, write_json, write_text
 
 if TYPE_CHECKING:

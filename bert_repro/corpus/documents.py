@@ -1,7 +1,7 @@
 """Reads documents from text files, JSON lines, Parquet (see `SUFFIXES`) and datasets of the Hugging Face Hub.
 
 Only text and JSON lines may be compressed (.gz, .xz); Parquet has its own compression. Documents come in input order,
-one at a time: memory holds one document (for Parquet one batch of rows), never a file, and no document beyond a limit.
+one at a time: memory holds one document (for Parquet one batch of rows), never a file.
 Bad input is a `UserError` that names the file and the line, row or byte.
 """
 
@@ -11,15 +11,15 @@ import logging
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bert_repro.configs import TextConfig, looks_like_a_folder
 from bert_repro.errors import UserError
-from bert_repro.utils.digests import known_digests
-from bert_repro.utils.readers import decode_line, half_surrogate, listed, parse_json, shown
+from bert_repro.utils.files import file_digest
+from bert_repro.utils.readers import decode_line, decompressed, listed, parse_json
 
 logger = logging.getLogger("bert_repro")
 
@@ -27,9 +27,6 @@ SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".jsonl", ".jsonl.gz", ".jsonl.xz", ".
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 PART_CHARACTERS, BLOCK_CHARACTERS = 32_000_000, 500_000
 PARQUET_BATCH_ROWS = 256
-_PARQUET_BATCH_BYTES = 64_000_000
-_BOMB_BYTES, _BOMB_RATIO = 500_000_000, 200  # text is packed to a third, or to a fiftieth where it repeats itself
-MAX_DOCUMENT_BYTES = TextConfig.max_document_bytes
 
 
 class Document(NamedTuple):
@@ -74,24 +71,21 @@ def find_sources(input_files: Sequence[str]) -> list[Source]:
     if not input_files:
         raise UserError("input_files is empty; name at least one file, folder, pattern or Hub dataset")
     sources = [source for name in input_files for source in _resolve(name)]
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for source in sources:
-        if source.name in seen:
-            raise UserError(f"{source.name} is named twice by input_files; name it once")
-        seen.add(source.name)
+        place = source.name if source.revision else str(Path(source.name).resolve())
+        if place in seen:
+            raise UserError(f"{source.name} is named twice by input_files (as {seen[place]} too); name it once")
+        seen[place] = source.name
     return sources
 
 
 def source_identities(sources: list[Source]) -> list[list[Any]]:
     """Returns name, size, revision and SHA-256 of each source: a file written again at equal size is another one."""
-    names: dict[Path, list[str]] = {}
-    for source in sources:
-        if source.revision is None:
-            names.setdefault(Path(source.name).parent, []).append(Path(source.name).name)
-    digests = {
-        str(folder / name): digest for folder in names for name, digest in known_digests(folder, names[folder]).items()
-    }
-    return [[source.name, source.size, source.revision, digests.get(str(Path(source.name)))] for source in sources]
+    return [
+        [source.name, source.size, source.revision, None if source.revision else file_digest(Path(source.name))]
+        for source in sources
+    ]
 
 
 def read_documents(
@@ -101,7 +95,6 @@ def read_documents(
     title_column: str = "title",
     hub_config: str | None = None,
     hub_split: str = "train",
-    max_bytes: int = MAX_DOCUMENT_BYTES,
 ) -> Iterator[Document]:
     """Reads the documents of one source in order.
 
@@ -114,19 +107,18 @@ def read_documents(
         title_column: field or column that holds the title; it may be missing.
         hub_config: configuration of a Hub dataset, for example `20231101.en`.
         hub_split: split of a Hub dataset.
-        max_bytes: longest line or document.
 
     Raises:
-        UserError: the source is damaged, is not UTF-8, lacks the text, or has a longer one; with file and line or row.
+        UserError: the source is damaged, is not UTF-8 or lacks the text; with file and line or row.
     """
     if source.revision is not None:
-        documents = _read_hub(source, text_column, title_column, hub_config, hub_split, max_bytes)
+        documents = _read_hub(source, text_column, title_column, hub_config, hub_split)
     elif source.name.endswith(".parquet"):
-        documents = _read_parquet(Path(source.name), text_column, title_column, max_bytes)
+        documents = _read_parquet(Path(source.name), text_column, title_column)
     elif ".jsonl" in Path(source.name).suffixes:
-        documents = _read_json_lines(Path(source.name), text_column, title_column, max_bytes)
+        documents = _read_json_lines(Path(source.name), text_column, title_column)
     else:
-        documents = _read_text(Path(source.name), max_bytes)
+        documents = _read_text(Path(source.name))
     return (document for document in documents if not document.text.isspace() and document.text)
 
 
@@ -144,7 +136,6 @@ def read_all(config: TextConfig, sources: Sequence[Source]) -> Iterator[Document
                 title_column=config.title_column,
                 hub_config=config.hub_config,
                 hub_split=config.hub_split,
-                max_bytes=config.max_document_bytes,
             ):
                 if number == config.max_documents:
                     return
@@ -178,12 +169,9 @@ def _resolve(name: str) -> list[Source]:
         return [_file_source(path)]
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(SUFFIXES))
-        links = [file for file in found if file.is_symlink()]
-        if links:  # one may lead anywhere on this machine, or to a file that is read already
-            logger.warning("Not read: links in %s (%s); name the files they lead to.", name, listed(map(str, links)))
-        if len(links) == len(found):
+        if not found:
             raise UserError(f"folder {name} holds no corpus file; expected one of {', '.join(SUFFIXES)}")
-        return [_file_source(file) for file in found if not file.is_symlink()]
+        return [_file_source(file) for file in found]
     if glob.has_magic(name):
         files = sorted(Path(match) for match in glob.glob(name, recursive=True) if Path(match).is_file())
         if not files:
@@ -213,90 +201,52 @@ def _hub_source(name: str) -> Source:
     return Source(name, 0, str(revision))
 
 
-def _read_text(path: Path, max_bytes: int) -> Iterator[Document]:
+def _read_text(path: Path) -> Iterator[Document]:
     lines: list[str] = []
-    position = size = 0
-    for number, line, position in _read_lines(path, max_bytes):
+    position = 0
+    for _, line, position in _read_lines(path):
         if line.strip():
             lines.append(line)
-            size += len(line) + 1
-            if size > max_bytes:
-                raise _too_long(f"{path}, line {number - len(lines) + 1}: the document", max_bytes)
         elif lines:
             yield Document("\n".join(lines), None, position)
-            lines, size = [], 0
+            lines = []
     if lines:
         yield Document("\n".join(lines), None, position)
 
 
-def _read_json_lines(path: Path, text_column: str, title_column: str, max_bytes: int) -> Iterator[Document]:
-    for number, line, position in _read_lines(path, max_bytes):
-        if not line.strip():
-            continue
-        place = f"{path}, line {number}"
-        row = parse_json(line, place, "write the line again", any_text=True)
-        if not isinstance(row, dict):
-            raise UserError(f"{place}: expected a JSON object, found {type(row).__name__}")
-        yield _row_document(row, place, text_column, title_column, position, max_bytes)
+def _read_json_lines(path: Path, text_column: str, title_column: str) -> Iterator[Document]:
+    for number, line, position in _read_lines(path):
+        if line.strip():
+            place = f"{path}, line {number}"
+            row = parse_json(line, place, "write the line again")
+            if not isinstance(row, dict):
+                raise UserError(f"{place}: expected a JSON object, found {type(row).__name__}")
+            yield _row_document(row, place, text_column, title_column, position)
 
 
-def _read_parquet(path: Path, text_column: str, title_column: str, max_bytes: int) -> Iterator[Document]:
+def _read_parquet(path: Path, text_column: str, title_column: str) -> Iterator[Document]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    row = 0
+    number = 0
     try:
-        schema = pq.read_schema(path)
-        if text_column not in schema.names:
-            raise UserError(f"{path}: no column {text_column!r}; it has {listed(schema.names)}. Set text_column")
-        columns = [name for name in (text_column, title_column) if name in schema.names]
-        for name in (name for name in columns if pa.types.is_nested(schema.field(name).type)):
-            raise UserError(f"{path}: column {name!r} holds {shown(str(schema.field(name).type))}; it must hold texts")
-        # A text that is stored once and named often stays so: unpacked, a few bytes a row can be gigabytes.
-        texts = [name for name in columns if schema.field(name).type in (pa.string(), pa.large_string())]
-        with pq.ParquetFile(path, read_dictionary=texts) as file:
+        with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if text_column not in names:
+                raise UserError(f"{path}: no column {text_column!r}; it has {listed(names)}. Set text_column")
+            columns = [name for name in (text_column, title_column) if name in names]
             size, rows = path.stat().st_size, file.metadata.num_rows
-            _refuse_bomb(path, file.metadata)
-            mean_bytes = _mean_bytes(file.metadata)
-            if mean_bytes > max_bytes:  # refused before one such row is unpacked
-                raise _too_long(f"{path}: a row", max_bytes)
-            batch_rows = int(max(1, min(PARQUET_BATCH_ROWS, _PARQUET_BATCH_BYTES // max(1, mean_bytes))))
-            for batch in file.iter_batches(batch_size=batch_rows, columns=columns):
-                for number in range(batch.num_rows):
-                    row += 1
-                    values = {name: batch.column(name)[number].as_py() for name in columns}
-                    place = f"{path}, row {row}"
-                    yield _row_document(values, place, text_column, title_column, size * row // max(1, rows), max_bytes)
-            if row != rows:
-                raise UserError(f"{path}: damaged, it holds {row:,} rows and says {rows:,}; get the file again")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}, row {row}: not UTF-8 ({_one_line(error)}); write the file again") from error
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path}: damaged or not a Parquet file, after row {row} ({_one_line(error)})") from error
-
-
-def _refuse_bomb(path: Path, metadata: Any) -> None:
-    """Refuses rows that unpack to so much of so little as no text does.
-
-    Only row groups are asked: about a damaged column the library ends the process.
-    """
-    packed = path.stat().st_size
-    for number in range(metadata.num_row_groups):
-        unpacked = metadata.row_group(number).total_byte_size
-        if unpacked > _BOMB_BYTES and unpacked > _BOMB_RATIO * packed:
-            raise UserError(
-                f"{path}: unpacks {packed:,} bytes to {unpacked:,} or more, which is no text; get the file again"
-            )
-
-
-def _mean_bytes(metadata: Any) -> float:
-    """Returns the unpacked bytes of a row on average, in the row group where they are most."""
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    return float(max([0.0, *(group.total_byte_size / max(1, group.num_rows) for group in groups)]))
+            for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns):
+                for row in batch.to_pylist():
+                    number += 1
+                    place = f"{path}, row {number}"
+                    yield _row_document(row, place, text_column, title_column, size * number // rows)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: damaged or not a Parquet file, after row {number} ({_one_line(error)})") from error
 
 
 def _read_hub(
-    source: Source, text_column: str, title_column: str, config: str | None, split: str, max_bytes: int
+    source: Source, text_column: str, title_column: str, config: str | None, split: str
 ) -> Iterator[Document]:
     from datasets import load_dataset
 
@@ -307,7 +257,7 @@ def _read_hub(
         while (row := next(rows, None)) is not None:
             number += 1
             place = f"dataset {source.name}, row {number}"
-            yield _row_document(row, place, text_column, title_column, 0, max_bytes)
+            yield _row_document(row, place, text_column, title_column, 0)
     except UserError:
         raise
     except Exception as error:  # what can fail depends on the dataset's files and on the network
@@ -315,53 +265,26 @@ def _read_hub(
         raise UserError(f"{dataset}: {_one_line(error)}{so_far}") from error
 
 
-def _row_document(
-    row: dict[str, Any], place: str, text_column: str, title_column: str, position: int, max_bytes: int
-) -> Document:
+def _row_document(row: dict[str, Any], place: str, text_column: str, title_column: str, position: int) -> Document:
     if text_column not in row:
         raise UserError(f"{place}: no field {text_column!r}; it has {listed(map(str, row))}. Set text_column")
     text, title = row[text_column], row.get(title_column)
     if not isinstance(text, str):
         raise UserError(f"{place}: field {text_column!r} is {type(text).__name__}, expected text")
-    if len(text) > max_bytes:
-        raise _too_long(f"{place}: field {text_column!r}", max_bytes)
-    if place_of_half := half_surrogate(text):
-        raise UserError(
-            f"{place}: field {text_column!r} has half a surrogate pair at character {place_of_half}; repair it"
-        )
     return Document(text, title if isinstance(title, str) else None, position)
 
 
-def _read_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, str, int]]:
+def _read_lines(path: Path) -> Iterator[tuple[int, str, int]]:
     """Yields (line number from 1, line without its end, bytes of the file read so far)."""
     number = 0
-    with open(path, "rb") as raw:
-        try:
-            file = _decompressor(path)(raw)
-            while data := file.readline(max_bytes + 1):  # a small compressed file may unpack to one line of gigabytes
-                number += 1
-                if len(data) > max_bytes:
-                    raise _too_long(f"{path}, line {number}", max_bytes)
+    try:
+        with path.open("rb") as raw:
+            for number, data in enumerate(decompressed(raw, path.suffix), start=1):
                 yield number, decode_line(data, path, number), raw.tell()
-        except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
-            raise UserError(
-                f"{path}: damaged after line {number} ({_one_line(error)}); download or compress it again"
-            ) from error
-
-
-def _too_long(what: str, max_bytes: int) -> UserError:
-    return UserError(
-        f"{what} is longer than {max_bytes:,} bytes; split it (in .txt a blank line ends a document) or raise "
-        "--max_document_bytes"
-    )
-
-
-def _decompressor(path: Path) -> Callable[[IO[bytes]], IO[bytes]]:
-    if path.suffix == ".gz":
-        return lambda raw: gzip.open(raw)  # type: ignore[return-value]
-    if path.suffix == ".xz":
-        return lambda raw: lzma.open(raw)
-    return lambda raw: raw
+    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(
+            f"{path}: damaged after line {number} ({_one_line(error)}); download or compress it again"
+        ) from error
 
 
 def _one_line(error: BaseException) -> str:

@@ -12,13 +12,8 @@ The folder is a `datasets` folder (`load_from_disk` opens it, one row per docume
     tokenizer/
 
 D documents, N sentences. A part is one Arrow record batch, so its tokens are one array that needs no copy.
-
-SHA-256 of these files are remembered on this machine, bound to size, inode, time of modification and time of change of
-a file; the last of these cannot be set back, so a file written again, even with as many bytes, is read again.
 """
 
-import logging
-import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,13 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import UserError
-from bert_repro.utils.digests import json_digest, known_digests
+from bert_repro.utils.files import file_digest, json_digest
 from bert_repro.utils.process import is_local_main_process
 from bert_repro.utils.ragged import Int64Array
 from bert_repro.utils.randomness import draw, fraction
-from bert_repro.utils.readers import read_json
-
-logger = logging.getLogger("bert_repro")
+from bert_repro.utils.readers import read_json_object
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -60,17 +53,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise UserError(f"{folder}: not a prepared corpus ({MANIFEST} is missing); run prepare_corpus first")
-    manifest = read_json(path)
-    if not isinstance(manifest, dict) or not {"format_version", "files", "parts", "counts"} <= set(manifest):
-        raise UserError(f"{path}: is damaged or not the manifest of a corpus; prepare the corpus again")
-    if manifest["format_version"] != FORMAT_VERSION:
-        raise UserError(
-            f"{path}: format_version {manifest['format_version']}, this package reads {FORMAT_VERSION}; prepare the "
-            "corpus again"
-        )
-    has_digests = {"sha256", "manifest_sha256"} & set(manifest)  # those of earlier versions have none
-    if has_digests and manifest.get("manifest_sha256") != manifest_digest(manifest):
-        raise UserError(f"{path}: is damaged (its digest does not match); prepare the corpus again")
+    manifest = read_json_object(path, damaged="prepare the corpus again")
+    if manifest.get("manifest_sha256") != manifest_digest(manifest) or manifest["format_version"] != FORMAT_VERSION:
+        raise UserError(f"{path}: is damaged or of another version; prepare the corpus again")
     return manifest
 
 
@@ -122,43 +107,26 @@ class PreparedCorpus:
 
     @classmethod
     def load(cls, folder: str | Path) -> "PreparedCorpus":
-        """Opens a prepared corpus and compares all its files with the digests of its manifest.
-
-        Once on each machine; files that have not changed since are not read again. Copies in other processes are
-        opened without this.
+        """Opens a prepared corpus and compares all its files with the digests of its manifest, once on each machine.
 
         Raises:
             UserError: the folder is not a prepared corpus, or a file is missing or unlike the manifest.
         """
-        manifest = read_manifest(Path(folder))
-        if "sha256" not in manifest:
-            logger.warning(
-                "Corpus %s has no digests (an earlier version prepared it): only the sizes of its files are checked. "
-                "Prepare it again to have all damage found.",
-                folder,
-            )
-        elif is_local_main_process():
-            _require_sizes(Path(folder), manifest)
-            found = known_digests(Path(folder), manifest["sha256"])
-            for name, digest in manifest["sha256"].items():
-                if found[name] != digest:
-                    raise _damage(Path(folder), f"the content of {name} has changed")
+        folder = Path(folder)
+        if is_local_main_process():
+            for name, digest in read_manifest(folder)["sha256"].items():
+                if not (folder / name).is_file() or file_digest(folder / name) != digest:
+                    raise UserError(f"corpus {folder} is damaged: {name} is missing or has changed; prepare it again")
         return cls._open(folder)
 
     @classmethod
     def _open(cls, folder: str | Path) -> "PreparedCorpus":
         folder = Path(folder)
         manifest = read_manifest(folder)
-        _require_sizes(folder, manifest)
-        try:
-            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in INDEX_ARRAYS}
-        except ValueError as error:
-            raise _damage(folder, " ".join(str(error).split())) from error
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in INDEX_ARRAYS}
         parts = [_map_tokens(folder / part["file"]) for part in manifest["parts"]]
         part_starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-        corpus = cls(folder=folder, manifest=manifest, **arrays, _part_starts=part_starts, _parts=parts)
-        corpus._check()
-        return corpus
+        return cls(folder=folder, manifest=manifest, **arrays, _part_starts=part_starts, _parts=parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PreparedCorpus._open, (self.folder,)
@@ -185,10 +153,9 @@ class PreparedCorpus:
         return dtype
 
     @property
-    def content_digest(self) -> str | None:
-        """SHA-256 of all tokens and boundaries; None where an earlier version prepared the corpus."""
-        parts = [part.get("sha256") for part in self.manifest["parts"]]
-        return json_digest(parts) if all(parts) else None
+    def content_digest(self) -> str:
+        """SHA-256 of all tokens and boundaries."""
+        return json_digest([part["sha256"] for part in self.manifest["parts"]])
 
     def gather(self, starts: npt.ArrayLike, lengths: npt.ArrayLike) -> TokenArray:
         """Copies slices of tokens, one after the other.
@@ -199,9 +166,6 @@ class PreparedCorpus:
 
         Returns:
             [sum of lengths] token ids, in the type they are stored in.
-
-        Raises:
-            UserError: a file has become shorter since it was opened; reading it would end the process.
         """
         starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         if not len(starts):
@@ -210,8 +174,6 @@ class PreparedCorpus:
         begins = starts - self._part_starts[part]
         ends = begins + lengths
         parts = self._parts
-        for number in np.unique(part).tolist():
-            self._require_size(number)
         triples = zip(part.tolist(), begins.tolist(), ends.tolist(), strict=True)
         tokens: TokenArray = np.concatenate([parts[number][begin:end] for number, begin, end in triples])
         return tokens
@@ -255,75 +217,12 @@ class PreparedCorpus:
             )
         return np.flatnonzero(~heldout), np.flatnonzero(heldout)
 
-    def _require_size(self, number: int) -> None:
-        part = self.manifest["parts"][number]
-        if os.path.getsize(self.folder / part["file"]) < part["size"]:
-            raise _damage(self.folder, f"{part['file']} was truncated while in use")
-
-    def _check(self) -> None:
-        documents, sentences = self.num_documents, self.num_sentences
-        agree = (
-            len(self.document_starts) == len(self.document_sentences) == documents + 1
-            and documents == self.manifest["counts"]["documents"]
-            and sentences == self.manifest["counts"]["sentences"] == int(self.document_sentences[-1])
-            and int(self.document_starts[-1]) == int(self.sentence_starts[-1]) == int(self._part_starts[-1])
-            and self.num_tokens == self.manifest["counts"]["tokens"]
-        )
-        if not agree:
-            raise _damage(self.folder, "its index arrays disagree")
-
-
-def _require_sizes(folder: Path, manifest: dict[str, Any]) -> None:
-    for name, size in manifest["files"].items():
-        found = (folder / name).stat().st_size if (folder / name).is_file() else None
-        if found != size:
-            raise _damage(folder, f"{name} " + ("is missing" if found is None else f"has {found} bytes, not {size}"))
-
-
-def _damage(folder: Path, what: str) -> UserError:
-    return UserError(f"corpus {folder} is damaged: {what}; prepare it again")
-
 
 def _map_tokens(path: Path) -> TokenArray:
     """Returns all tokens of a part as one array over the mapped file."""
     import pyarrow as pa
 
-    try:
-        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
-            batch = reader.read_next_batch()
-    except (pa.ArrowInvalid, OSError, StopIteration) as error:
-        raise UserError(f"{path} is damaged ({' '.join(str(error).split())}); prepare the corpus again") from error
+    with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
+        batch = reader.read_next_batch()
     tokens: TokenArray = batch.column("input_ids").values.to_numpy(zero_copy_only=True)
     return tokens
-
-
-def require_equal(settings: dict[str, Any], found: dict[str, Any], what: str, fix: str) -> None:
-    """Raises `UserError` that names the first setting with which `what` was prepared differently."""
-    for name, value in settings.items():
-        if name == "sources" and not _same_sources(value, found.get(name)):
-            raise UserError(f"{what} was prepared from other input: {_first_difference(value, found.get(name))}; {fix}")
-        if name != "sources" and found.get(name) != value:
-            given = f"({found.get(name)} there, {value} given)"
-            raise UserError(f"{what} was prepared with other settings: {name} differs {given}; {fix}")
-
-
-def same_settings(settings: dict[str, Any], found: dict[str, Any] | None) -> bool:
-    """Returns whether a preparation with these settings would give what was prepared with `found`."""
-    return found is not None and all(
-        _same_sources(value, found.get(name)) if name == "sources" else found.get(name) == value
-        for name, value in settings.items()
-    )
-
-
-def _same_sources(given: list[list[Any]], found: Any) -> bool:
-    """Compares name, size, revision and SHA-256; the last is not there in what an earlier version prepared."""
-    if not isinstance(found, list) or len(given) != len(found):
-        return False
-    return all(source[: len(earlier)] == earlier for source, earlier in zip(given, found, strict=True))
-
-
-def _first_difference(given: list[list[Any]], found: Any) -> str:
-    for source, earlier in zip(given, found if isinstance(found, list) else [], strict=False):
-        if source[: len(earlier)] != earlier:
-            return f"{source[0]} in place of {earlier[0]}" if source[0] != earlier[0] else f"{source[0]} has changed"
-    return f"{len(given)} files given, {len(found) if isinstance(found, list) else 0} there"

@@ -21,13 +21,12 @@ import torch
 from accelerate import Accelerator
 
 from bert_repro.configs import FinetuningConfig
-from bert_repro.corpus.tokenizer import tokenizer_fingerprint
 from bert_repro.errors import UserError
 from bert_repro.finetuning.feature_based import FeatureCache
+from bert_repro.models.loading import tokenizer_fingerprint
 from bert_repro.tasks.base import Task
 from bert_repro.tasks.encoding import require_length
 from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step, even_passes
-from bert_repro.utils.digests import is_sealed, seal
 from bert_repro.utils.files import disk_errors, waiting_lock
 from bert_repro.utils.randomness import draw
 
@@ -212,13 +211,11 @@ def cached(dataset: "datasets.Dataset", settings: Sequence[Any], code: Sequence[
         folder.mkdir(parents=True, exist_ok=True)
         with waiting_lock(folder):
             _remove_unfinished(folder)
-            is_new = not is_sealed(path)
+            is_new = not path.is_file()
             if is_new:
                 path.unlink(missing_ok=True)
             try:
                 yield {"cache_file_name": str(path), "new_fingerprint": name}
-                if is_new and path.exists():
-                    seal(path)
             finally:
                 _remove_unfinished(folder)
 

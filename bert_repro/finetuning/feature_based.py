@@ -30,7 +30,6 @@ from bert_repro.errors import UserError
 from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZE
 from bert_repro.training.batches import collate_features
-from bert_repro.utils.digests import is_sealed, seal
 from bert_repro.utils.files import atomic_path, create_array, lock, unlock
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ class FeatureCache:
         if id(features) not in self._loaded:
             starts = np.concatenate([[0], np.cumsum(features["length"][:])]).astype(np.int64)
             folder = self.folder / self._digest(features)
-            if not is_sealed(folder / STATES):
+            if not (folder / STATES).is_file():
                 self._compute_once(features, starts, folder)
             states = States(np.load(folder / STATES, mmap_mode="r"), starts)
             self._loaded[id(features)] = features, states  # the split is kept, so that its id stays its own
@@ -147,7 +146,7 @@ class FeatureCache:
                 logger.info("waiting for another run to compute the frozen encoder's states")
                 while not lock(folder):
                     time.sleep(_PATIENCE)
-            if not is_sealed(folder / STATES):
+            if not (folder / STATES).is_file():
                 self._compute(features, starts, folder)
         except OSError as error:
             reason = error.strerror or str(error)
@@ -160,7 +159,6 @@ class FeatureCache:
         began = time.perf_counter()
         with atomic_path(folder / STATES) as stage:
             self._write(features, starts, stage)
-        seal(folder / STATES)
         seconds = time.perf_counter() - began
         self.seconds += seconds
         logger.info(

@@ -28,14 +28,12 @@ from bert_repro.configs import (
     SwagConfig,
     current_names,
 )
-from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.finetuning.data import SplitReader
 from bert_repro.finetuning.run import FinetuningRun
-from bert_repro.hub.model_files import load_config
+from bert_repro.models.loading import load_config, load_tokenizer, quiet_transformers
 from bert_repro.results import read_results
 from bert_repro.tasks import configured_task
-from bert_repro.training.model_loading import quiet_transformers
 from bert_repro.utils.files import atomic_path, disk_errors, write_text
 from bert_repro.utils.readers import numbered_lines, parse_json, shown
 from bert_repro.utils.tables import read_table

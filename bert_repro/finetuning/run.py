@@ -13,20 +13,20 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object, send_to_device
 
 from bert_repro.configs import FinetuningConfig, NerConfig
-from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.errors import UserError
 from bert_repro.finetuning import data
 from bert_repro.finetuning.data import FinetuningSource, ModelInputs, Split, SplitCache, SplitReader
 from bert_repro.finetuning.feature_based import FeatureCache, model_changes
 from bert_repro.models import modeling_bert_repro
+from bert_repro.models.loading import extend_longest_input, load_tokenizer, require_vocabulary, tokenizer_fingerprint
 from bert_repro.results import RunResults
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Predictions, Task
 from bert_repro.training import adapters, run
 from bert_repro.training.batches import Ids, batch_sizes
 from bert_repro.training.checkpoint import BestModel
-from bert_repro.training.model_loading import extend_longest_input, load_model, require_vocabulary
 from bert_repro.training.optimizer import freeze
+from bert_repro.training.run import load_model
 from bert_repro.training.trainer import Trainer
 
 if TYPE_CHECKING:

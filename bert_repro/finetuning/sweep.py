@@ -22,18 +22,18 @@ from typing import Any
 from accelerate import Accelerator
 
 from bert_repro.configs import SWEPT, AdapterConfig, FinetuningConfig, current_names
-from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.finetuning.data import SplitCache, load_splits
 from bert_repro.finetuning.run import finetune
 from bert_repro.finetuning.sweep_table import Configuration, Outcome, best_run, sweep_results, text_table
 from bert_repro.hub.export import republish
 from bert_repro.hub.push import push_folder
+from bert_repro.models.loading import load_tokenizer
 from bert_repro.results import RunResults, SweepResults, read_results
 from bert_repro.tasks.base import Task
 from bert_repro.training import checkpoint, run
 from bert_repro.training.batches import batch_sizes
-from bert_repro.training.parallelism import launched_with_fsdp
+
 from bert_repro.training.trackers import run_name
 from bert_repro.utils import process
 from bert_repro.utils.files import (
@@ -80,8 +80,6 @@ def run_sweep(config: FinetuningConfig, task: Task) -> RunResults:
         NonFiniteError: no run has a score.
         StopRequested: see `bert_repro.training.trainer.Trainer.train`; the run's checkpoint is written.
     """
-    if launched_with_fsdp():  # asked once, for all runs
-        config = replace(config, fsdp=True)
     begun = _begin(config)
     accelerator = begun.accelerator
     labelled = _test_set_is_labelled(config, task, accelerator)

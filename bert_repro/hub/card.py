@@ -34,7 +34,7 @@ from bert_repro.hub.metadata import (
     threshold_was_tuned,
 )
 from bert_repro.hub.plots import plot_scores
-from bert_repro.results import read_results, with_current_names
+from bert_repro.results import read_results
 from bert_repro.utils.files import CARD, RESULTS, SCORES_PLOT, write_text
 from bert_repro.utils.readers import shown
 from bert_repro.utils.redaction import redacted, without_machine_paths
@@ -71,7 +71,7 @@ def make_card(results: Mapping[str, Any], model_id: str, *, pictures: Collection
     """
     import jinja2
 
-    clean = redacted(with_current_names(results))
+    clean = redacted(results)
     known = without_machine_paths(clean)
     class_name = known.get("model", {}).get("class")
     settings = known.get("settings", {})

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_repro.corpus.tokenizer import longest_input, save_tokenizer
 from bert_repro.hub.card import EVAL_RESULTS, make_card, write_eval_results
+from bert_repro.models.loading import longest_input, save_tokenizer
 from bert_repro.utils.files import (
     ADAPTER,
     CARD,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_repro.errors import UserError
 from bert_repro.hub.card import renamed
-from bert_repro.hub.model_files import CONFIG, check_adapter, check_folder
+from bert_repro.models.loading import CONFIG, check_folder
 from bert_repro.utils.files import (
     CARD,
     CONVERSION,
@@ -98,9 +98,6 @@ def published_files(folder: Path) -> list[Path]:
         )
     if any(fnmatch(path.as_posix(), _WEIGHTS[0]) for path in found):
         check_folder(folder)
-    for path in found:
-        if path.name == "adapter_model.safetensors":
-            check_adapter(folder / path)
     return found
 
 

@@ -16,8 +16,7 @@ from bert_repro.hub.card import make_card
 from bert_repro.hub.push import MAIN, check_card, check_repo_id, contents_for_others, published_files, push_folder
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 from bert_repro.results import read_results
-from bert_repro.utils.digests import STEP, step_of
-from bert_repro.utils.files import CHECKPOINTS, MANIFEST, RESULTS
+from bert_repro.utils.files import CHECKPOINTS, MANIFEST, RESULTS, STEP, step_of
 from bert_repro.utils.readers import read_json_object
 
 logger = logging.getLogger("bert_repro")

@@ -18,12 +18,11 @@ import torch
 from tqdm.auto import tqdm
 
 from bert_repro.configs import ExtractionConfig
-from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.models.loading import load_pretrained, load_tokenizer, require_vocabulary
 from bert_repro.models.modeling_bert_repro import BertReproModel
 from bert_repro.tasks.encoding import join, require_length, special_ids, token_ids
 from bert_repro.training.batches import collate_features, on_device
-from bert_repro.training.model_loading import load_pretrained, require_vocabulary
 from bert_repro.utils.files import atomic_path
 from bert_repro.utils.process import world_size
 from bert_repro.utils.readers import half_surrogate, numbered_lines, parse_json

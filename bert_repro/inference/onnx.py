@@ -28,11 +28,9 @@ import torch
 from bert_repro.configs import OnnxConfig
 from bert_repro.configs.publishing import ONNX_FILES
 from bert_repro.errors import UserError
-from bert_repro.hub.model_files import load_config
 from bert_repro.inference.onnx_scores import DevScorer, DevScores, open_graph
-from bert_repro.training.model_loading import load_pretrained
-from bert_repro.utils.digests import file_digest
-from bert_repro.utils.files import atomic_path, write_json
+from bert_repro.models.loading import load_config, load_pretrained
+from bert_repro.utils.files import atomic_path, file_digest, write_json
 from bert_repro.utils.readers import read_json_object
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from bert_repro.configs import (
     SwagConfig,
 )
 from bert_repro.configs.base import current_names
-from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.finetuning.data import encode, load_splits
 from bert_repro.finetuning.run import output_rows
+from bert_repro.models.loading import load_tokenizer
 from bert_repro.results import read_results
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Task

@@ -16,9 +16,9 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import ChunkPipeline, Pipeline
 
 from bert_repro.configs import SquadConfig
-from bert_repro.corpus.tokenizer import longest_input
 from bert_repro.errors import UserError
 from bert_repro.inference.sentence_scoring import METHODS, score_record, score_sentences
+from bert_repro.models.loading import longest_input
 from bert_repro.tasks.squad.decoding import Decoder, text_by_offsets
 from bert_repro.tasks.squad.squad_task import SQUAD, SquadTask
 from bert_repro.tasks.squad.windows import Passage, tokenize_passages

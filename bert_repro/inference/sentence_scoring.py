@@ -23,13 +23,12 @@ import torch
 from tqdm.auto import tqdm
 
 from bert_repro.configs import SentenceScoringConfig
-from bert_repro.corpus.tokenizer import load_tokenizer, longest_input
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.inference.feature_extraction import read_texts
+from bert_repro.models.loading import load_pretrained, load_tokenizer, longest_input, require_vocabulary
 from bert_repro.models.modeling_bert_repro import BertReproForMaskedLM
 from bert_repro.tasks.encoding import special_ids, tokenized
 from bert_repro.training.batches import collate_features, on_device
-from bert_repro.training.model_loading import load_pretrained, require_vocabulary
 from bert_repro.utils import process
 from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import shown

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from bert_repro.configs import ExampleConfig, OptimizerConfig, Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
@@ -35,7 +34,6 @@ from bert_repro.pretraining.segment_pairs import (
 from bert_repro.training.batches import IGNORE_INDEX, Ids, MicroBatch, StaticShape, Step, even_passes
 from bert_repro.training.performance import pretraining_flops_per_token
 from bert_repro.utils.files import SAMPLE_INDEX
-from bert_repro.utils.process import is_local_main_process
 from bert_repro.utils.ragged import Int64Array, row_starts
 from bert_repro.utils.randomness import draw
 
@@ -157,7 +155,7 @@ class ExampleStream:
         rows = np.empty(len(ids), ROW)
         for epoch in np.unique(ids[:, 0]):
             of_epoch = ids[:, 0] == epoch
-            rows[of_epoch] = self.indexes.get(int(epoch), verify=False).read(ids[of_epoch, 1])
+            rows[of_epoch] = self.indexes.get(int(epoch)).read(ids[of_epoch, 1])
         return rows
 
 
@@ -278,8 +276,6 @@ class PretrainingSource:
         """Reads, masks and collates examples; see `BatchSource.load`."""
         examples = self.streams[group].read(ids)
         inputs = self.collators[group](examples)
-        if "prediction_positions" in inputs and not self.config.decode_predicted_only:
-            inputs["prediction_positions"] = torch.arange(inputs["labels"].numel())
         # Whole-word masking may predict a few tokens less than the length allows, so the labels are counted.
         labels = int((inputs["labels"] != IGNORE_INDEX).sum())
         counts = (
@@ -295,22 +291,13 @@ class PretrainingSource:
         return statistics.not_next / statistics.rows, float((examples.tokens == self.unk_token_id).mean())
 
     def _phase_steps(self, number: int, done: int, at: Position) -> Iterator[tuple[Ids, int, Position]]:
-        """Yields a phase's examples, step by step; while an epoch is read, the index of the next is drawn."""
+        """Yields a phase's examples, step by step."""
         stream, phase = self.streams[number], self.phases[number]
-        draws_ahead = is_local_main_process()  # for all processes of this machine
-        epoch = None
-        try:
-            for phase_step in range(done, phase.steps):
-                if draws_ahead and at.epoch != epoch:
-                    epoch = at.epoch
-                    if at.row + (phase.steps - phase_step) * phase.batch > len(stream.indexes.get(epoch)):
-                        stream.indexes.draw_ahead(epoch + 1)
-                ids, at = stream.take(at, phase.batch)
-                # Loader processes read a few steps behind; those never reach back more than one epoch.
-                stream.indexes.discard_before(at.epoch - 1)
-                yield ids, phase_step, at
-        finally:
-            stream.indexes.stop_drawing()
+        for phase_step in range(done, phase.steps):
+            ids, at = stream.take(at, phase.batch)
+            # Loader processes read a few steps behind; those never reach back more than one epoch.
+            stream.indexes.discard_before(at.epoch - 1)
+            yield ids, phase_step, at
 
     def _step(self, ids: Ids, number: int, position: dict[str, Any]) -> Step:
         phase, shape = self.phases[number], self.shapes[number]
@@ -344,12 +331,12 @@ def _deciding_settings(
     """
     names = {field.name for base in (ExampleConfig, OptimizerConfig) for field in fields(base)}
     names |= {"heldout_fraction", "hidden_dropout_prob", "attention_probs_dropout_prob"}
-    settings = {name: getattr(config, name) for name in sorted(names - {"fused_optimizer", "peft_target_modules"})}
+    settings = {name: getattr(config, name) for name in sorted(names)}
     return {
         "seed": config.seed,
         "documents": len(documents),
         "tokens of the corpus": int(corpus.document_starts[-1]),
-        **({"digest of the corpus": corpus.content_digest} if corpus.content_digest else {}),
+        "digest of the corpus": corpus.content_digest,
         "max_seq_length": [phase.max_seq_length for phase in phases],
         "train_batch_size": [phase.batch for phase in phases],
         "steps": [phase.steps for phase in phases],

@@ -1,6 +1,5 @@
 """Pre-trains a BERT with its MLM and NSP heads on a prepared corpus and publishes it (paper 3.1, A.2)."""
 
-import itertools
 import logging
 import shutil
 import sys
@@ -16,12 +15,11 @@ from accelerate import Accelerator
 
 from bert_repro.configs import Phase, PretrainingConfig, require
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.errors import UserError
 from bert_repro.hub.corpora import corpus_folder
-from bert_repro.hub.model_files import load_config
 from bert_repro.hub.revisions import RevisionUploads
 from bert_repro.models.configuration_bert_repro import BertReproConfig
+from bert_repro.models.loading import first_line, load_config, load_tokenizer, tokenizer_fingerprint
 from bert_repro.models.modeling_bert_repro import BertReproForCausalLM, BertReproForPreTraining
 from bert_repro.presets import tokens_including_padding
 from bert_repro.pretraining.dataset import PretrainingSource
@@ -33,9 +31,15 @@ from bert_repro.pretraining.evaluation import (
     heldout_evaluations,
 )
 from bert_repro.results import RunResults
-from bert_repro.training import adapters, environment, model_loading, run
+from bert_repro.training import adapters, environment, run
 from bert_repro.training.batches import batch_sizes
-from bert_repro.training.performance import assumed_speed, pretraining_flops_per_token
+from bert_repro.training.performance import (
+    PUBLISHED_TFLOPS,
+    format_hours,
+    measured_peak,
+    pretraining_flops_per_token,
+    published_peak,
+)
 from bert_repro.training.trainer import Trainer
 from bert_repro.utils.files import SAMPLE_INDEX
 from bert_repro.utils.process import world_size
@@ -44,8 +48,6 @@ from bert_repro.utils.randomness import torch_seed
 logger = logging.getLogger("bert_repro")
 
 PAPER_BATCH, PAPER_LENGTH = 256, 512
-_DOCUMENTS_LOOKED_AT = 20
-_EXAMPLE_TOKENS = (8, 24)
 
 
 def run_pretraining(config: PretrainingConfig) -> RunResults:
@@ -66,7 +68,11 @@ def run_pretraining(config: PretrainingConfig) -> RunResults:
     draws_pairs = config.next_sentence_prediction or config.no_nsp_input == "pairs"
     training, heldout = corpus.split(config.heldout_fraction, at_least=2 if draws_pairs else 1)
     if config.dry_run:
-        return _dry_run(config, corpus, training, tokenizer)
+        name, devices = config.model_name_or_path, world_size()
+        shape = load_config(name) if name else new_model_config(config, len(tokenizer))
+        tokens = int(np.diff(corpus.document_starts)[training].sum())
+        sys.stdout.write(cost_estimate(config, shape, resolve_phases(config, devices), tokens, devices) + "\n")
+        return {}
     with run.begin(config) as begun:
         return _pretrain(begun, corpus, training, heldout, tokenizer)
 
@@ -88,7 +94,7 @@ def _pretrain(
     source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
     on_xla = accelerator.device.type == "xla"
     evaluations = heldout_evaluations(config, phases, corpus, heldout, tokenizer, static_shapes=on_xla)
-    data = _data_description(corpus, training, len(heldout), tokenizer)
+    data = _data_description(corpus, len(training), len(heldout))
     uploads = _uploads(config, begun, model, data)
     trainer = _trainer(config, accelerator, model, source, evaluations, tokenizer, uploads)
     trainer.train()
@@ -208,16 +214,16 @@ def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:
     """
     model_class = BertReproForCausalLM if config.left_to_right else BertReproForPreTraining
     if config.model_name_or_path:
-        model = model_loading.load_model(model_class, config, may_add_weights=True)
+        model = run.load_model(model_class, config, may_add_weights=True)
         _check_vocabulary(config.model_name_or_path, model, tokenizer)
     else:
-        torch.manual_seed(torch_seed(config.seed, model_loading.INITIALIZATION))
+        torch.manual_seed(torch_seed(config.seed, run.INITIALIZATION))
         try:
             model = model_class(new_model_config(config, len(tokenizer), tokenizer.pad_token_id))
         except (ImportError, ValueError) as error:  # the other settings are checked before
             name = config.attn_implementation
-            raise UserError(f"--attn_implementation {name}: {model_loading.first_line(error)}") from error
-        model = model_loading.prepare_model(model, config)
+            raise UserError(f"--attn_implementation {name}: {first_line(error)}") from error
+        model = run.prepare_model(model, config)
     if not config.next_sentence_prediction and not config.left_to_right:
         model.bert.pooler.requires_grad_(False)
         model.cls.seq_relationship.requires_grad_(False)
@@ -242,26 +248,53 @@ def new_model_config(config: PretrainingConfig, vocab_size: int, pad_token_id: i
     )
 
 
-def _dry_run(
-    config: PretrainingConfig, corpus: PreparedCorpus, documents: npt.NDArray[np.int64], tokenizer: Any
-) -> RunResults:
-    devices = world_size()
-    name = config.model_name_or_path
-    shape = load_config(name) if name else new_model_config(config, len(tokenizer))
-    tokens = int(np.diff(corpus.document_starts)[documents].sum())
-    phases = resolve_phases(config, devices)
-    peak, origin = assumed_speed(config, config.mixed_precision)
-    text = cost_estimate(config, shape, phases, tokens, peak, devices, origin)
-    sys.stdout.write(text + "\n")
-    return {}
+def cost_estimate(
+    config: PretrainingConfig, model_config: Any, phases: Sequence[Phase], training_tokens: int, devices: int
+) -> str:
+    """Estimates a run, as text: phases, tokens, passes over the corpus, FLOPs, time here and on devices of makers.
+
+    Args:
+        config: how examples are masked.
+        model_config: shape of the model.
+        phases: as `resolve_phases` returns them.
+        training_tokens: tokens of the documents to train on.
+        devices: how many share the work.
+    """
+    lines = [
+        f"model     {model_config.num_hidden_layers} layers, hidden {model_config.hidden_size}, "
+        f"{model_config.num_attention_heads} heads, vocabulary {model_config.vocab_size:,}"
+    ]
+    for number, phase in enumerate(phases):
+        per_device = phase.per_device_batch or phase.batch
+        lines.append(
+            f"phase {number}   {phase.steps:,} steps of {phase.batch} sequences of {phase.max_seq_length} tokens: "
+            f"{phase.batch / (per_device * devices):.0f} forward pass(es) of {per_device} on {devices} device(s)"
+        )
+    seen, as_in_paper = tokens_including_padding(phases), tokens_including_padding(phases, max_seq_length=PAPER_LENGTH)
+    flops = sum(
+        tokens_including_padding([phase]) * pretraining_flops_per_token(model_config, config, phase.max_seq_length)
+        for phase in phases
+    )
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    peak = measured_peak(device, config.mixed_precision)
+    low, high = (format_hours(flops / (peak * devices * share)) for share in (0.6, 0.3))
+    lines += [
+        f"tokens    {seen:,} with padding ({as_in_paper:,} with every sequence as {PAPER_LENGTH}, as in the paper)",
+        f"passes    about {seen / training_tokens:,.1f} over the {training_tokens:,} tokens of the training documents",
+        f"compute   {flops:.2e} FLOPs",
+        f"time      estimated: {low} to {high}, at 60% to 30% of the {peak / 1e12:.2f} TFLOP/s that a large matrix "
+        f"product reaches here ({device.type})",
+        f"          estimated on {devices} x, at 40% of the maker's figure: "
+        + ", ".join(
+            f"{name} {format_hours(flops / (published_peak(name, config.mixed_precision) * devices * 0.4))}"
+            for name in PUBLISHED_TFLOPS
+        ),
+    ]
+    return "\n".join(lines)
 
 
-def _data_description(
-    corpus: PreparedCorpus, training: npt.NDArray[np.int64], heldout: int, tokenizer: Any
-) -> dict[str, Any]:
-    manifest, example = corpus.manifest, _masked_example(corpus, training, tokenizer)
-    if example:
-        logger.info("the card shows a sentence of the training text; make_card --example writes it with another")
+def _data_description(corpus: PreparedCorpus, training: int, heldout: int) -> dict[str, Any]:
+    manifest = corpus.manifest
     return {
         "sources": [Path(source[0]).name for source in manifest["settings"]["sources"]],
         "counts": manifest["counts"],
@@ -269,29 +302,9 @@ def _data_description(
         "tokenizer_fingerprint": manifest["tokenizer_fingerprint"],
         "sentence_splitter": f"{manifest['settings']['sentence_splitter']} "
         f"{manifest['settings']['sentence_splitter_version']}",
-        "training_documents": len(training),
+        "training_documents": training,
         "heldout_documents": heldout,
-        **({"example": example} if example else {}),
     }
-
-
-def _masked_example(corpus: PreparedCorpus, training: npt.NDArray[np.int64], tokenizer: Any) -> dict[str, str] | None:
-    """Returns a short sentence of the training documents with its last long word masked, for the model's card."""
-    for document in training[:_DOCUMENTS_LOOKED_AT].tolist():
-        first, last = corpus.document_sentences[document : document + 2].tolist()
-        bounds = corpus.sentence_starts[first : last + 1].tolist()
-        for start, end in itertools.pairwise(bounds):
-            if not _EXAMPLE_TOKENS[0] <= end - start <= _EXAMPLE_TOKENS[1]:
-                continue
-            ids = corpus.gather([start], [end - start]).tolist()
-            pieces = [*tokenizer.convert_ids_to_tokens(ids), ""]
-            if not all(piece.isalnum() or piece in ".,;:!?'" for piece in pieces[:-2]):
-                continue
-            words = [place for place in range(3, len(ids)) if len(pieces[place]) > 3 and pieces[place].isalpha()]
-            if words:
-                ids[words[-1]] = tokenizer.mask_token_id
-                return {"text": tokenizer.decode(ids, clean_up_tokenization_spaces=True)}
-    return None
 
 
 def _measure(evaluation: HeldOutEvaluation, model: Any, accelerator: Any, breakdown: MlmBreakdown) -> dict[str, Any]:
@@ -331,69 +344,3 @@ def _check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
                 f"--model_name_or_path {name}: its tokenizer is not the one the corpus was prepared with; prepare the "
                 f"corpus again with --tokenizer {name}"
             )
-
-
-def cost_estimate(
-    config: PretrainingConfig,
-    model_config: Any,
-    phases: Sequence[Phase],
-    training_tokens: int,
-    peak: float,
-    devices: int,
-    origin: str,
-) -> str:
-    """Estimates a run, as text: phases, tokens, passes over the corpus, FLOPs, expected time, disk space.
-
-    Args:
-        config: how examples are masked.
-        model_config: shape of the model.
-        phases: as `resolve_phases` returns them.
-        training_tokens: tokens of the documents to train on.
-        peak: FLOP/s of one device on a large matrix product.
-        devices: how many share the work.
-        origin: where `peak` is from, in words.
-    """
-    lines = [
-        f"model     {model_config.num_hidden_layers} layers, hidden {model_config.hidden_size}, "
-        f"{model_config.num_attention_heads} heads, vocabulary {model_config.vocab_size:,}"
-    ]
-    for number, phase in enumerate(phases):
-        per_device = phase.per_device_batch or phase.batch
-        lines.append(
-            f"phase {number}   {phase.steps:,} steps of {phase.batch} sequences of {phase.max_seq_length} tokens: "
-            f"{phase.batch / (per_device * devices):.0f} forward pass(es) of {per_device} on {devices} device(s)"
-        )
-    seen, as_in_paper = tokens_including_padding(phases), tokens_including_padding(phases, max_seq_length=PAPER_LENGTH)
-    flops = sum(
-        tokens_including_padding([phase]) * pretraining_flops_per_token(model_config, config, phase.max_seq_length)
-        for phase in phases
-    )
-    lines += [
-        f"tokens    {seen:,} with padding ({as_in_paper:,} with every sequence as {PAPER_LENGTH}, as in the paper)",
-        f"passes    about {seen / training_tokens:,.1f} over the {training_tokens:,} tokens of the training documents",
-        f"compute   {flops:.2e} FLOPs",
-        f"time      {_hours(flops, peak, devices, 0.6)} to {_hours(flops, peak, devices, 0.3)}, "
-        f"at 60% to 30% of {origin}",
-        _disk(config, model_config, training_tokens / min(phase.max_seq_length for phase in phases)),
-    ]
-    return "\n".join(lines)
-
-
-def _disk(config: PretrainingConfig, model_config: Any, examples: float) -> str:
-    """Estimates the space for the model, two sample indexes and all checkpoints kept at a time.
-
-    A checkpoint holds the weights and the optimizer state, which is twice as large.
-    """
-    hidden, length = model_config.hidden_size, model_config.max_position_embeddings
-    layer = 4 * hidden**2 + 2 * hidden * model_config.intermediate_size
-    weights = 4 * (model_config.num_hidden_layers * layer + (model_config.vocab_size + length) * hidden)
-    kept = 1 + (config.save_total_limit if config.save_steps else 0)
-    size = weights * (1 + 3 * kept) + 2 * 28 * examples
-    return f"disk      about {size / 1e9:.1f} GB: the model, {kept} checkpoint(s) and the sample index"
-
-
-def _hours(flops: float, peak: float, devices: int, share: float) -> str:
-    hours = flops / (peak * devices * share) / 3600
-    if hours < 2:
-        return f"{hours * 60:.0f} minutes"
-    return f"{hours:,.0f} hours" + (f" ({hours / 24:,.0f} days)" if hours >= 72 else "")

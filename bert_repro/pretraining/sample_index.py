@@ -7,18 +7,12 @@ examples are the rows of a `SampleIndex`, 28 bytes each; `EpochIndexes` draws th
 
 import json
 import logging
-import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from math import isqrt
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, BinaryIO
-from zlib import crc32
 
 import numpy as np
 
@@ -32,23 +26,7 @@ logger = logging.getLogger("bert_repro")
 
 _FORMAT_VERSION = 1
 _HEADER_BYTES = 4096
-_CHECKSUM_BYTES = 1 << 24
 _OPEN_INDEXES = 4  # a map holds a file open; a batch of a tiny corpus may reach over dozens of epochs
-_WORTH_A_PROCESS = 200_000  # examples, about a second's work
-_END_WITH_PARENT = """
-import os, sys, threading, time
-def watch(parent):
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
-threading.Thread(target=watch, args=(int(sys.argv[1]),), daemon=True).start()
-"""
-_DRAW = """
-import os, pickle, sys
-os.nice(10)
-indexes, epoch = pickle.load(sys.stdin.buffer)
-indexes.get(epoch)
-"""
 _PERMUTATION_ROUNDS = 8
 
 
@@ -72,7 +50,7 @@ class IndexStatistics:
 class SampleIndex:
     """The examples of one epoch: a memory-mapped table on disk.
 
-    The file is a JSON header of fixed size (what the rows were made from, their statistics, a checksum) and the rows.
+    The file is a JSON header of fixed size (what the rows were made from, their statistics) and the rows.
 
     Args:
         path: the file.
@@ -111,34 +89,13 @@ class SampleIndex:
             raise UserError(f"{path}: not a sample index, or its header is damaged") from error
 
     def read(self, rows: Int64Array) -> RowArray:
-        """Returns the rows with these numbers, [B].
-
-        Raises:
-            UserError: the file has become shorter since it was opened; reading it would end the process.
-        """
-        if self.rows._mmap.size() < _HEADER_BYTES + self.rows.nbytes:  # type: ignore[attr-defined]
-            raise UserError(f"{self.path}: was truncated while in use; resume the run, which draws it again")
+        """Returns the rows with these numbers, [B]."""
         found: RowArray = self.rows[rows]
         return found
 
-    def verify(self) -> None:
-        """Reads all rows and compares their checksum with the header's.
-
-        Raises:
-            UserError: they differ.
-        """
-        rows, step = self.rows, _CHECKSUM_BYTES // ROW.itemsize
-        checksum = 0
-        for start in range(0, len(rows), step):
-            checksum = crc32(rows[start : start + step].tobytes(), checksum)
-        if _seal(self._header, checksum) != self._header["checksum"]:
-            raise UserError(f"{self.path}: checksum does not match: it is damaged")
-
 
 class EpochIndexes:
-    """The sample indexes of a phase, one per epoch: drawn when needed, or before that by a process of their own.
-
-    Pickled, it carries no open files.
+    """The sample indexes of a phase, one per epoch, drawn when needed. Pickled, it carries no open files.
 
     Args:
         pairs: draws the examples.
@@ -161,61 +118,31 @@ class EpochIndexes:
         name = blake2b(json.dumps(self._made_from, sort_keys=True).encode(), digest_size=8).hexdigest()
         self._series = f"phase{pairs.phase}-{name}"
         self._open: dict[int, SampleIndex] = {}
-        self._drawing: dict[int, subprocess.Popen[bytes]] = {}
         self._first_kept = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": {}, "_drawing": {}}
+        return {**self.__dict__, "_open": {}}
 
     def drawn_in(self, epoch: int) -> int:
         """Returns the epoch whose index an epoch reads: itself; with static examples, epoch 0."""
         return epoch if self._static_passes is None else 0
 
-    def get(self, epoch: int, *, verify: bool = True) -> SampleIndex:
+    def get(self, epoch: int) -> SampleIndex:
         """Returns the index that an epoch reads, drawn when it is not there.
 
         Args:
             epoch: number of the pass over the documents.
-            verify: compare the checksum of an index that is already on disk. Loader processes leave it out: the ids
-                they read come from an index that the training process has verified.
 
         Raises:
             UserError: too few documents for pairs, or no document that makes an example.
         """
         epoch = self.drawn_in(epoch)
         if epoch not in self._open:
-            if process := self._drawing.pop(epoch, None):
-                process.wait()  # if it failed, the index is drawn here
-            index = self._find(epoch, verify=verify) or self._draw(epoch)
+            index = self._find(epoch) or self._draw(epoch)
             if len(self._open) == _OPEN_INDEXES:
                 del self._open[next(iter(self._open))]
             self._open[epoch] = index
         return self._open[epoch]
-
-    def draw_ahead(self, epoch: int) -> None:
-        """Draws an epoch's index in a process of its own, so that training does not wait when the epoch begins.
-
-        Small indexes are drawn faster than a process starts; nothing happens for them.
-        """
-        epoch = self.drawn_in(epoch)
-        if epoch in self._open or epoch in self._drawing or len(self.get(max(0, epoch - 1))) < _WORTH_A_PROCESS:
-            return
-        with TemporaryFile() as work:
-            pickle.dump((self, epoch), work)
-            work.seek(0)
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-            self._drawing[epoch] = subprocess.Popen(
-                [sys.executable, "-c", _END_WITH_PARENT + _DRAW, str(os.getpid())], stdin=work, env=environment
-            )
-
-    def stop_drawing(self) -> None:
-        """Ends what `draw_ahead` began; called when no more examples are read."""
-        for epoch, process in self._drawing.items():
-            process.kill()
-            process.wait()
-            for left in self._folder.glob(f".writing-*.{process.pid}-{self._path(epoch).name}"):
-                left.unlink(missing_ok=True)
-        self._drawing.clear()
 
     def discard_before(self, epoch: int) -> None:
         """Removes the indexes of earlier epochs from disk; they would be drawn again if they were read."""
@@ -225,12 +152,9 @@ class EpochIndexes:
                 if int(path.stem.removeprefix(f"{self._series}-epoch")) < epoch:
                     path.unlink(missing_ok=True)
 
-    def _find(self, epoch: int, *, verify: bool) -> SampleIndex | None:
+    def _find(self, epoch: int) -> SampleIndex | None:
         try:
-            index = SampleIndex.open(self._path(epoch))
-            if verify:
-                index.verify()
-            return index
+            return SampleIndex.open(self._path(epoch))
         except FileNotFoundError:
             return None
         except UserError as error:
@@ -242,7 +166,7 @@ class EpochIndexes:
         """Draws an index, unless another process of the run has done so while this one waited."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with waiting_lock(self._folder):
-            return self._find(epoch, verify=False) or self._write(epoch)
+            return self._find(epoch) or self._write(epoch)
 
     def _write(self, epoch: int) -> SampleIndex:
         passes = self._static_passes or 1
@@ -301,18 +225,12 @@ def _digest(*arrays: Int64Array) -> str:
     return digest.hexdigest()
 
 
-def _seal(header: dict[str, Any], checksum: int) -> int:
-    """Continues the checksum of the rows over what the header says of them."""
-    return crc32(json.dumps([header["made_from"], header["statistics"]], sort_keys=True).encode(), checksum)
-
-
 def _write_index(path: Path, made_from: dict[str, Any], blocks: Iterator[RowArray]) -> SampleIndex:
     with atomic_path(path) as temporary:
         with temporary.open("wb") as file:
             file.write(b" " * _HEADER_BYTES)
-            statistics, checksum = _write_rows(file, blocks)
+            statistics = _write_rows(file, blocks)
             header: dict[str, Any] = {"made_from": made_from, "statistics": asdict(statistics)}
-            header["checksum"] = _seal(header, checksum)
             file.seek(0)
             file.write(json.dumps(header).encode())
         # Mapped before it gets its name, after which another process may discard it.
@@ -321,16 +239,14 @@ def _write_index(path: Path, made_from: dict[str, Any], blocks: Iterator[RowArra
     return index
 
 
-def _write_rows(file: BinaryIO, blocks: Iterator[RowArray]) -> tuple[IndexStatistics, int]:
-    rows = not_next = forced = tokens = checksum = 0
+def _write_rows(file: BinaryIO, blocks: Iterator[RowArray]) -> IndexStatistics:
+    rows = not_next = forced = tokens = 0
     for block in blocks:
-        data = block.view(np.uint8).data
-        file.write(data)
-        checksum = crc32(data, checksum)
+        file.write(block.view(np.uint8).data)
         rows += len(block)
         not_next += int(np.count_nonzero(block["flags"] & NOT_NEXT))
         forced += int(np.count_nonzero(block["flags"] & FORCED))
         tokens += int(sequence_lengths(block).sum())
     if not rows:
         raise UserError("no document makes a pre-training example: each has one token; give longer documents")
-    return IndexStatistics(rows, not_next, forced, tokens), checksum
+    return IndexStatistics(rows, not_next, forced, tokens)

@@ -142,8 +142,8 @@ def new_model(folders: Folders, seed: int) -> None:
     """
     import torch
 
-    from bert_repro.corpus.tokenizer import load_tokenizer, save_tokenizer
     from bert_repro.models.configuration_bert_repro import BertReproConfig
+    from bert_repro.models.loading import load_tokenizer, save_tokenizer
     from bert_repro.models.modeling_bert_repro import BertReproForPreTraining
     from bert_repro.utils.randomness import torch_seed
 
@@ -230,7 +230,7 @@ def pretrain(config: PretrainingConfig) -> dict[str, float]:
 def heldout_examples(config: PretrainingConfig) -> dict[str, Any]:
     """Returns the examples and masks on which the run is evaluated, as one padded or packed batch."""
     from bert_repro.corpus.prepared_corpus import PreparedCorpus
-    from bert_repro.corpus.tokenizer import load_tokenizer
+    from bert_repro.models.loading import load_tokenizer
     from bert_repro.pretraining.evaluation import HeldOutEvaluation
     from bert_repro.pretraining.run import resolve_phases
 

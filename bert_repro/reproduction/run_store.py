@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from bert_repro.configs import FinetuningConfig, PretrainingConfig
-from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.finetuning.data import load_splits
+from bert_repro.models.loading import load_tokenizer
 from bert_repro.reproduction.size_presets import json_settings
 from bert_repro.reproduction.suite import PlannedRun
 from bert_repro.results import read_results, write_results

@@ -69,7 +69,7 @@ def _squad_name(config: SquadConfig) -> str | None:
 
 def _may_leave_unanswered(config: SquadConfig) -> bool:
     """Returns whether a finished model stores a threshold for no answer, as those trained for SQuAD v2.0 do."""
-    from bert_repro.hub.model_files import load_config
+    from bert_repro.models.loading import load_config
 
     return getattr(load_config(config.model_name_or_path), "null_score_diff_threshold", None) is not None
 

@@ -248,7 +248,7 @@ def _names_of_the_model(config: CustomDataConfig) -> tuple[str, ...]:
 
 
 def _config_of_the_model(config: CustomDataConfig) -> Any:
-    from bert_repro.hub.model_files import load_config
+    from bert_repro.models.loading import load_config
 
     return load_config(config.model_name_or_path)
 

@@ -22,9 +22,9 @@ import safetensors.torch
 from transformers.utils import is_peft_available
 
 from bert_repro.configs import AdapterConfig
-from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, UPSTREAM_MODEL_TYPE
+from bert_repro.models.loading import save_tokenizer
 from bert_repro.results import AdapterResults, TrainResults
 from bert_repro.utils.files import ADAPTER, CARD, atomic_files, atomic_folder, write_json
 

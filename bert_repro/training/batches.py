@@ -25,6 +25,7 @@ from bert_repro.utils.process import keep_child_signal_handler, leave_signals_to
 from bert_repro.utils.ragged import Int64Array, pad, places_in_row, row_starts
 
 IGNORE_INDEX = -100
+PREFETCHED_STEPS = 4  # by each loader process
 _SECONDS_TO_END = 5.0
 
 IntArray = npt.NDArray[np.integer]
@@ -268,7 +269,6 @@ def load_steps(
     process: int,
     processes: int,
     num_workers: int,
-    prefetch_factor: int,
     pin_memory: bool,
 ) -> Iterator[tuple[Step, list[MicroBatch]]]:
     """Yields the next steps with this process's micro-batches, loaded ahead where there are loader processes.
@@ -280,7 +280,6 @@ def load_steps(
         process: index of this process.
         processes: number of processes.
         num_workers: loader processes; 0 loads in this process.
-        prefetch_factor: steps that each loader process is ahead.
         pin_memory: whether batches end in page-locked memory.
 
     Raises:
@@ -293,7 +292,7 @@ def load_steps(
         batch_size=None,
         collate_fn=_as_is,
         num_workers=num_workers,
-        prefetch_factor=prefetch_factor if num_workers else None,
+        prefetch_factor=PREFETCHED_STEPS if num_workers else None,
         pin_memory=pin_memory,
         worker_init_fn=_leave_signals_to_parent,
         # The default draws the base seed of loader processes from the global generator.

@@ -14,8 +14,7 @@ file is checked against the manifest; a damaged checkpoint is named and passed o
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,30 +23,31 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from bert_repro.corpus.tokenizer import save_tokenizer
 from bert_repro.errors import UserError
 from bert_repro.hub.export import write_pooling
+from bert_repro.models.loading import save_tokenizer
 from bert_repro.training import adapters
-from bert_repro.training.parallelism import sharded_like
-from bert_repro.utils.digests import STEP, find_damage, step_of, write_manifest
+from bert_repro.training.parallelism import savable
 from bert_repro.utils.files import (
     BEST,
     CHECKPOINTS,
     MANIFEST,
+    STEP,
     TRAINER_STATE,
     UNFINISHED,
     atomic_folder,
     atomic_path,
     disk_error,
+    find_damage,
     remove_folder,
+    step_of,
     write_json,
+    write_manifest,
 )
 
 logger = logging.getLogger("bert_repro")
 
 _OPTIMIZER, _STATE = f"{TRAINER_STATE}/optimizer.safetensors", f"{TRAINER_STATE}/state.json"
-_RENAMED = {"plan": "data_fingerprint"}
-"""Fields of state.json in version 0.1 -> today's."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class TrainerState:
         scaler: state of the fp16 gradient scaler.
         data_fingerprint: the batch source's `data_fingerprint`.
         settings: of the run, as `environment.stored_settings` returns them.
+        log: what `training_log` has added up since its last row, and the totals of the run.
+        best: step, score and evaluations since then of `BestModel`.
     """
 
     step: int = 0
@@ -69,6 +71,8 @@ class TrainerState:
     scaler: dict[str, Any] | None = None
     data_fingerprint: dict[str, Any] | None = None
     settings: dict[str, Any] | None = None
+    log: dict[str, Any] | None = None
+    best: dict[str, Any] | None = None
 
 
 def save(
@@ -87,7 +91,7 @@ def save(
     Args:
         output_dir: folder of the run.
         model: the complete, plain model; saved by its own `save_pretrained`.
-        optimizer_state: named by `named_state`, on the CPU.
+        optimizer_state: named by `named_state`.
         state: the rest of the run's state.
         tokenizer: saved beside the model, so that the checkpoint is usable as it is.
         environment: versions, threads, processes; a change is reported when the run resumes.
@@ -120,36 +124,6 @@ def save(
     return target
 
 
-class Writer:
-    """Writes checkpoints; beside a GPU in a thread, as the processor has time there and writes a copy anyway.
-
-    Args:
-        behind: write in a thread, one checkpoint at a time.
-    """
-
-    def __init__(self, *, behind: bool) -> None:
-        self.behind = behind
-        self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._writing: Future[None] | None = None
-
-    def start(self, write: Callable[[], None]) -> None:
-        """Calls `write`; in the thread, what it raises is raised by `finish`."""
-        if self.behind:
-            self._writing = self._thread.submit(write)
-        else:
-            write()
-
-    def finish(self) -> None:
-        """Waits for what is being written, and raises what went wrong with it."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
-
-    def close(self) -> None:
-        """Waits, and ends the thread."""
-        self._thread.shutdown()
-
-
 def find(output_dir: Path, wanted: str) -> Path:
     """Returns the checkpoint to resume from: a named one, which must be valid, or the newest valid one for `latest`.
 
@@ -173,8 +147,7 @@ def find(output_dir: Path, wanted: str) -> Path:
 
 def read_state(folder: Path) -> TrainerState:
     """Returns the state in a valid checkpoint, without weights and optimizer state."""
-    content = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-    return TrainerState(**{_RENAMED.get(name, name): value for name, value in content.items()})
+    return TrainerState(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
 
 
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, environment: dict[str, Any]) -> TrainerState:
@@ -182,7 +155,7 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, envir
 
     Args:
         folder: a valid checkpoint, as `find` returns it.
-        model: the unwrapped model, on its device, complete or sharded.
+        model: the unwrapped model, on its device.
         optimizer: freshly built for that model.
         environment: today's; each difference from the checkpoint's is reported, since bit-exactness ends there.
 
@@ -199,7 +172,7 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, envir
         )
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
-            value.copy_(sharded_like(saved[f"{name}/{key}"], value))
+            value.copy_(saved[f"{name}/{key}"])
     _report_changes(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["environment"], environment)
     return read_state(folder)
 
@@ -218,8 +191,7 @@ def _load_weights(folder: Path, model: Any) -> None:
                     f"{folder}: {key} has the shape {list(value.shape)}, and this model's {list(own[key].shape)}; "
                     "resume with the model and data that its run had"
                 )
-        placed = {key: sharded_like(value, own[key]) if key in own else value for key, value in weights.items()}
-        missing, unexpected = model.load_state_dict(placed, strict=False)
+        missing, unexpected = model.load_state_dict(weights, strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
     if unexpected or set(missing) - tied:
         raise UserError(f"{folder}: its weights are not those of this model (for example {(unexpected + missing)[0]})")
@@ -274,8 +246,8 @@ def _remove_leftovers(checkpoints: Path) -> None:
 class BestModel:
     """Keeps the weights that scored best on dev, and stops when they no longer improve (not in the paper).
 
-    The weights are in OUTPUT/best/ until the run has ended. Scores are those of the training log, so a resumed run
-    replays them and decides as the run without an interruption would have.
+    The weights are in OUTPUT/best/ until the run has ended. A checkpoint names the step of the best weights so far, and
+    their file stays until a later checkpoint names another, so a resumed run decides as an uninterrupted one.
 
     Args:
         output_dir: folder of the run.
@@ -293,37 +265,46 @@ class BestModel:
         """Whether `patience` evaluations in a row brought no better score."""
         return self.patience is not None and self.stale >= self.patience
 
-    def replay(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Takes the evaluations of a training log, when the run resumes."""
-        for row in rows:
-            if f"eval_{self.metric}" in row:
-                self._is_better(row[f"eval_{self.metric}"], row["step"])
+    def state(self) -> dict[str, Any] | None:
+        """Returns what a checkpoint keeps; None before the first evaluation."""
+        return {"step": self.step, "score": self.score, "stale": self.stale} if self.step else None
 
-    def consider(self, metrics: Mapping[str, Any], step: int, model: torch.nn.Module | None) -> None:
+    def load(self, state: dict[str, Any] | None) -> None:
+        """Takes the state of a checkpoint, when the run resumes."""
+        if state:
+            self.step, self.score, self.stale = state["step"], state["score"], state["stale"]
+
+    def consider(self, metrics: Mapping[str, Any], step: int, model: torch.nn.Module, *, write: bool) -> None:
         """Takes an evaluation, and keeps the weights when it is the best so far.
 
         Args:
             metrics: of the evaluation; equal on all processes.
             step: optimizer steps taken.
-            model: the complete model on the process that writes; None on the others.
+            model: the complete model.
+            write: whether this process writes.
 
         Raises:
             UserError: the disk is full or not writable.
         """
-        if self._is_better(metrics[self.metric], step) and model is not None:
-            with atomic_path(self.folder / "model.safetensors") as path:
-                safetensors.torch.save_model(model, str(path))
+        if not metrics[self.metric] > self.score:  # NaN is not better
+            self.stale += 1
+            return
+        self.step, self.score, self.stale = step, metrics[self.metric], 0
+        if write:
+            with atomic_path(self._weights()) as path:
+                safetensors.torch.save_model(savable(model), str(path))
+
+    def forget_others(self) -> None:
+        """Removes weights that neither the newest checkpoint nor this run names any more."""
+        for path in self.folder.glob("*.safetensors"):
+            if path != self._weights():
+                path.unlink(missing_ok=True)
 
     def restore(self, model: torch.nn.Module) -> None:
         """Loads the best weights into the model; without an evaluation it changes nothing."""
         if self.step:
-            safetensors.torch.load_model(model, str(self.folder / "model.safetensors"))
+            safetensors.torch.load_model(model, str(self._weights()))
             logger.info("weights of step %d, the best on dev: %s %.4f", self.step, self.metric, self.score)
 
-    def _is_better(self, score: float, step: int) -> bool:
-        better = score > self.score
-        if better:
-            self.step, self.score, self.stale = step, score, 0
-        else:
-            self.stale += 1
-        return better
+    def _weights(self) -> Path:
+        return self.folder / f"{STEP}{self.step}.safetensors"

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate import Accelerator
 
-from bert_repro.configs import current_names
 from bert_repro.errors import UserError
 from bert_repro.results import HardwareResults, ModelResults, RunResults, read_results
 from bert_repro.utils.redaction import redacted
@@ -159,9 +158,8 @@ MAY_CHANGE_ON_RESUME = {
     "max_eval_sequences", "ensemble_with", "dry_run", "resume_from_checkpoint", "allow_changed_settings",
     # how the same step is computed: equal up to rounding
     "per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size", "mixed_precision",
-    "bf16_residual", "attn_implementation", "packing", "static_shapes", "torch_compile", "gradient_checkpointing",
-    "fsdp", "fused_optimizer", "cpu_kernels", "fast_float32", "keep_freed_memory", "deterministic",
-    "decode_predicted_only", "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory",
+    "attn_implementation", "packing", "static_shapes", "torch_compile", "gradient_checkpointing",
+    "cpu_kernels", "deterministic", "dataloader_num_workers",
     # of the sweep around the run
     "num_restarts", "sweep_learning_rates", "sweep_batch_sizes", "sweep_num_train_epochs", "sweep_keep_models",
 }  # fmt: skip
@@ -223,7 +221,7 @@ def require_same_settings(folder: Path, before: dict[str, Any] | None, config: A
 
     Args:
         folder: the checkpoint, for messages.
-        before: what `stored_settings` returned; None in checkpoints of version 0.1.
+        before: what `stored_settings` returned.
         config: today's settings.
 
     Raises:
@@ -232,7 +230,7 @@ def require_same_settings(folder: Path, before: dict[str, Any] | None, config: A
     now = stored_settings(config)
     changed = [
         (name, difference)
-        for name, value in current_names(before or {}).items()
+        for name, value in (before or {}).items()
         for difference in _differences(name, value, now.get(name, value))
     ]
     deciding = [

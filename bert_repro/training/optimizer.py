@@ -30,14 +30,11 @@ class BertAdam(torch.optim.AdamW):
     Args:
         params: parameters or parameter groups, already on their device.
         bias_correction: True gives plain AdamW.
-        fused: whether all weights are updated in one kernel.
         options: `lr`, `betas`, `eps`, `weight_decay` of `torch.optim.AdamW`.
     """
 
-    def __init__(
-        self, params: Iterable[Any], *, bias_correction: bool = False, fused: bool = True, **options: Any
-    ) -> None:
-        super().__init__(params, fused=fused, **options)
+    def __init__(self, params: Iterable[Any], *, bias_correction: bool = False, **options: Any) -> None:
+        super().__init__(params, fused=True, **options)
         _start_state(self, bias_correction)
 
 
@@ -199,7 +196,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
     }
     if device.type == "xla":
         return LazyBertAdam(groups, **options)
-    return BertAdam(groups, fused=config.fused_optimizer, **options)
+    return BertAdam(groups, **options)
 
 
 def accurate_norm(tensors: Iterable[torch.Tensor]) -> torch.Tensor:

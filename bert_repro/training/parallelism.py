@@ -1,15 +1,11 @@
-"""Parallelism and device placement: one device, a copy on each (DDP), shards (FSDP2), or XLA's lazy graph.
+"""Device placement: one device, a copy of the model on each (DDP), or XLA's lazy graph.
 
-DDP is Accelerate's. Sharding is torch's own `fully_shard`, on the CPU as on GPUs: the optimizer must be built on the
-shards, or the pinned step counters of BERT's Adam are lost. Shards stay in float32 and autocast decides the precision
-of each operation, so sharding changes where numbers are and not what they are.
-
-Whatever the parallelism, what is saved is the complete, plain model, so any run resumes from any checkpoint.
+DDP is Accelerate's. Whatever the placement, what is saved is the complete, plain model, so any run resumes from any
+checkpoint.
 """
 
 import copy
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,26 +13,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import find_tied_parameters, retie_parameters
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers.modeling_layers import GradientCheckpointingLayer
-
-from bert_repro.errors import UserError
-
-
-def launched_with_fsdp() -> bool:
-    """Returns whether `accelerate launch --use_fsdp`, or its configuration file, asks for shards, and has Accelerate
-    make none itself.
-
-    Raises:
-        UserError: it asks for the first version of FSDP.
-    """
-    asked = os.environ.pop("ACCELERATE_USE_FSDP", "false").lower() == "true"
-    if asked and os.environ.get("FSDP_VERSION", "1") != "2":
-        raise UserError("accelerate launch --use_fsdp: only FSDP2 is supported; add --fsdp_version 2")
-    return asked
-
 
 CountRight = Callable[[Any, dict[str, Any]], dict[str, torch.Tensor]]
 """Counts the right answers of a forward pass, given its output and inputs, for loss terms that have one."""
@@ -75,8 +51,7 @@ class ParallelModel:
 
     Args:
         accelerator: says where, and wraps the model for DDP.
-        model: not yet wrapped; sharded in place where there are shards.
-        shard: whether each device keeps only its share of weights, gradients and optimizer state. One device keeps all.
+        model: not yet wrapped.
         compile_options: of `torch.compile`; None does not compile.
         count_right: what is counted beside the losses.
 
@@ -90,7 +65,6 @@ class ParallelModel:
         accelerator: Accelerator,
         model: nn.Module,
         *,
-        shard: bool,
         compile_options: dict[str, Any] | None = None,
         count_right: CountRight = count_nothing,
     ) -> None:
@@ -100,25 +74,17 @@ class ParallelModel:
             # All our models share code, of which PyTorch compiles eight versions in a process and runs the others
             # eagerly; an experiment makes many models in one process.
             torch.compiler.reset()
-        self.is_sharded = shard and accelerator.num_processes > 1
         self._on_xla = accelerator.device.type == "xla"
-        self._empty = _empty_copy(model) if self.is_sharded or self._on_xla else None
         self.model = to_xla(model, accelerator.device) if self._on_xla else model.to(accelerator.device)
-        self.wrapped: nn.Module = TrainingForward(self.model, count_right)
         self._graphs_before = self._graphs_of_process()
-        if self.is_sharded:
-            _shard(self.model, accelerator, compile_options)
-        else:
-            self.wrapped = accelerator.prepare_model(self.wrapped)
-            # Accelerate's autocast also turns every output into float32, logits of the complete vocabulary among them.
-            accelerator.unwrap_model(self.wrapped, keep_fp32_wrapper=False)
-            if compile_options is not None:
-                self.wrapped = torch.compile(self.wrapped, **compile_options)  # type: ignore[assignment]
+        self.wrapped: nn.Module = accelerator.prepare_model(TrainingForward(self.model, count_right))
+        # Accelerate's autocast also turns every output into float32, logits of the complete vocabulary among them.
+        accelerator.unwrap_model(self.wrapped, keep_fp32_wrapper=False)
+        if compile_options is not None:
+            self.wrapped = torch.compile(self.wrapped, **compile_options)  # type: ignore[assignment]
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Returns a context in which backward passes add up gradients on each device and exchange nothing."""
-        if self.is_sharded:
-            return _WithoutSync(self.model)
         context: AbstractContextManager[None] = self.accelerator.no_sync(self.wrapped)
         return context
 
@@ -165,32 +131,6 @@ class ParallelModel:
 
         return int(counters["stats"]["unique_graphs"])
 
-    def full_model(self, device: torch.device | str, *, keep: bool = True, snapshot: bool = False) -> Any:
-        """Returns the complete, plain model with the present weights; every process must call this together.
-
-        Args:
-            device: where to put it, where it is a copy.
-            keep: False on processes that only help to gather it, which get None.
-            snapshot: always return a copy, which later steps do not change.
-        """
-        empty = _empty_copy(self.model) if snapshot and self._empty is None else self._empty
-        if empty is None:
-            return self.model
-        if self.is_sharded:
-            _reshard(self.model)
-        values = full_tensors(self.model.named_parameters(), device, keep=keep, copies=snapshot)
-        if not keep:
-            return None
-        parameters = dict(self.model.named_parameters())
-        full = {
-            id(parameters[name]): nn.Parameter(value, parameters[name].requires_grad) for name, value in values.items()
-        }
-        # Tied weights get one and the same parameter again.
-        state = {name: full[id(value)] for name, value in self.model.named_parameters(remove_duplicate=False)}
-        copied = copy.deepcopy(empty)
-        copied.load_state_dict(state, strict=False, assign=True)
-        return copied.to(device)
-
     def unwrap(self) -> None:
         """Releases DDP."""
         # It must be released before the process group: whoever holds the group last joins its threads while holding the
@@ -200,34 +140,10 @@ class ParallelModel:
             self.accelerator.free_memory()
 
 
-def full_tensors(
-    named: Iterable[tuple[str, torch.Tensor]],
-    device: torch.device | str = "cpu",
-    *,
-    keep: bool = True,
-    copies: bool = False,
-) -> dict[str, torch.Tensor]:
-    """Gathers tensors of which each process may hold a shard; every process must call this together.
-
-    Args:
-        named: names and tensors, in the same order everywhere.
-        device: where to put them.
-        keep: False on processes that only help to gather, which get none.
-        copies: copy what is there already.
-    """
-    gathered = {}
-    for name, value in named:
-        full = value.full_tensor() if isinstance(value, DTensor) else value
-        if keep:
-            gathered[name] = full.detach().to(device, copy=copies and full is value).contiguous()
-    return gathered
-
-
 def find_non_finite(model: nn.Module) -> str | None:
-    """Returns the name of a parameter with a value that is not finite, of those that this process holds; or None."""
+    """Returns the name of a parameter with a value that is not finite, or None."""
     for name, parameter in model.named_parameters():
-        own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        own = own.cpu() if own.device.type == "xla" else own  # there it would be one more graph
+        own = parameter.cpu() if parameter.device.type == "xla" else parameter  # there it would be one more graph
         if not bool(torch.isfinite(own.detach()).all()):
             return name
     return None
@@ -244,74 +160,9 @@ def savable(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, on_cpu)
 
 
-def sharded_like(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Returns a complete tensor, which every process has, sharded as `target` is."""
-    if not isinstance(target, DTensor):
-        return value
-    moved = value.to(target.to_local().device)
-    return distribute_tensor(moved, target.device_mesh, target.placements, src_data_rank=None)
-
-
-class _WithoutSync(AbstractContextManager[None]):
-    def __init__(self, sharded: Any) -> None:
-        self.sharded = sharded
-
-    def __enter__(self) -> None:
-        self.sharded.set_requires_gradient_sync(False)
-
-    def __exit__(self, *error: object) -> None:
-        self.sharded.set_requires_gradient_sync(True)
-
-
 def to_xla(model: nn.Module, device: torch.device) -> nn.Module:
     """Moves a model and ties its weights again: on the way to XLA every module gets parameters of its own."""
     tied = find_tied_parameters(model)
     model = model.to(device)
     retie_parameters(model, tied)
     return model
-
-
-def _shard(model: nn.Module, accelerator: Accelerator, compile_options: dict[str, Any] | None) -> None:
-    """Shards each Transformer layer on its own, and all the rest together, where tied weights meet."""
-    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
-    policy = shard_precision(accelerator.device.type, accelerator.mixed_precision)
-    for module in list(model.modules()):
-        if isinstance(module, GradientCheckpointingLayer):
-            if compile_options is not None:
-                module.compile(**compile_options)  # each on its own, as gathering is no part of a graph
-            fully_shard(module, mesh=mesh, mp_policy=policy)
-    if compile_options is not None and hasattr(model, "predict_masked"):
-        # The head with its loss, so that logits are neither written in 32 bits nor kept.
-        head: Any = model
-        head.predict_masked = torch.compile(head.predict_masked, **compile_options)
-    fully_shard(model, mesh=mesh)
-
-
-def shard_precision(device_type: str, mixed_precision: str) -> MixedPrecisionPolicy:
-    """Returns in which precision layers are gathered and their gradients added up over the devices.
-
-    Under bfloat16 on GPUs layers travel in 16 bits, as their products read them, and gradients are added up in 32. The
-    LayerNorms in them are rounded too, which autocast alone would not do. Embeddings and heads stay in 32 bits.
-    """
-    if device_type == "cuda" and mixed_precision == "bf16":
-        return MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    return MixedPrecisionPolicy()
-
-
-def _reshard(model: nn.Module) -> None:
-    """Leaves only shards: a forward pass without a backward one, as in an evaluation, keeps outer weights gathered.
-
-    The optimizer's state belongs to the shards, so while weights are gathered it is not found.
-    """
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
-
-
-def _empty_copy(model: nn.Module) -> nn.Module:
-    """Returns a copy of a model whose parameters have shapes and ties but no values."""
-    empty = {
-        id(parameter): nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
-        for parameter in model.parameters()
-    }
-    return copy.deepcopy(model, empty)

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from bert_repro.configs import DryRunConfig, PretrainingConfig, RunConfig
-from bert_repro.models.modeling_bert_repro import use_cpu_kernels
+from bert_repro.configs import PretrainingConfig
 from bert_repro.results import TrainResults
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h
@@ -44,15 +43,12 @@ def measured_peak(device: torch.device, mixed_precision: str) -> float:
     return 2 * size**3 / min(_seconds(left, right) for _ in range(5))
 
 
-def prepare_cpu(config: RunConfig) -> None:
-    """Sets this process up for the speed of a CPU, less what a run switches off."""
+def prepare_cpu() -> None:
+    """Sets this process up for the speed of a CPU."""
     bound_kernel_caches()
-    use_cpu_kernels(config.cpu_kernels)
     torch.set_float32_matmul_precision("highest")
-    if config.fast_float32:
-        use_fast_float32()
-    if config.keep_freed_memory:
-        keep_freed_memory()
+    use_fast_float32()
+    keep_freed_memory()
 
 
 def bound_kernel_caches() -> None:
@@ -123,22 +119,18 @@ PUBLISHED_TFLOPS = {  # dense: 16-bit (bfloat16 where the device has it) and flo
 }
 
 
-def assumed_speed(config: DryRunConfig, mixed_precision: str) -> tuple[float, str]:
-    """Returns the FLOPs per second of one device for an estimate, and where the number is from.
+def published_peak(name: str, mixed_precision: str) -> float:
+    """Returns the FLOPs per second that a device's maker publishes, for `no`, `bf16` or `fp16`."""
+    half, single = PUBLISHED_TFLOPS[name]
+    return (single if mixed_precision == "no" else half) * 1e12
 
-    Args:
-        config: `tflops` or `device_name` in place of this machine.
-        mixed_precision: `no`, `bf16` or `fp16`.
-    """
-    if config.tflops is not None:
-        return config.tflops * 1e12, f"the {config.tflops:g} TFLOP/s given"
-    if config.device_name is not None:
-        half, single = PUBLISHED_TFLOPS[config.device_name]
-        tflops, kind = (single, "float32") if mixed_precision == "no" else (half, "16-bit")
-        return tflops * 1e12, f"the {tflops:g} TFLOP/s ({kind}) published for {config.device_name}"
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    peak = measured_peak(device, mixed_precision)
-    return peak, f"the {peak / 1e12:.2f} TFLOP/s that a large matrix product reaches here ({device.type})"
+
+def format_hours(seconds: float) -> str:
+    """Returns a duration in minutes, hours or days."""
+    hours = seconds / 3600
+    if hours < 2:
+        return f"{hours * 60:.0f} minutes"
+    return f"{hours:,.0f} hours" if hours < 72 else f"{hours / 24:,.0f} days"
 
 
 _SETTINGS_WITH_OTHER_WEIGHTS = ("peft", "feature_based", "bilstm_size")

@@ -1,6 +1,5 @@
 """What every training run does before its first step and after its last."""
 
-import dataclasses
 import logging
 import math
 import os
@@ -22,12 +21,12 @@ from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpoint, remove
 from bert_repro.hub.plots import plot_scores, plot_training
 from bert_repro.hub.push import prepare_repository, push_folder
-from bert_repro.models.modeling_bert_repro import use_bf16_residual
+from bert_repro.models.cpu_kernels import use_cpu_kernels
+from bert_repro.models.loading import first_line, load_pretrained, quiet_transformers
 from bert_repro.results import RunResults, write_results
 from bert_repro.training import adapters, checkpoint, training_log
 from bert_repro.training.environment import run_facts
-from bert_repro.training.model_loading import first_line, quiet_transformers
-from bert_repro.training.parallelism import find_non_finite, launched_with_fsdp, savable
+from bert_repro.training.parallelism import find_non_finite, savable
 from bert_repro.training.performance import prepare_cpu, training_totals
 from bert_repro.training.trackers import end_trackers, report_results, start_trackers, wanted_trackers
 from bert_repro.utils import process
@@ -47,17 +46,20 @@ from bert_repro.utils.files import (
     lock,
 )
 from bert_repro.utils.process import is_main_process, world_size
+from bert_repro.utils.randomness import torch_seed
 from bert_repro.utils.redaction import redacted
 
 logger = logging.getLogger("bert_repro")
 
 _PRODUCTS = (
-    CHECKPOINTS, TRAIN_LOG, STATUS, RESULTS, TRAINING_PLOT, SCORES_PLOT, CARD, BEST, ADAPTER, SWEEP, "search",
-    SAMPLE_INDEX, "plans", *MADE_FROM_WEIGHTS, *PREDICTIONS, *(f"{prefix}*" for prefix in UNFINISHED),
+    CHECKPOINTS, TRAIN_LOG, STATUS, RESULTS, TRAINING_PLOT, SCORES_PLOT, CARD, BEST, ADAPTER, SWEEP,
+    SAMPLE_INDEX, *MADE_FROM_WEIGHTS, *PREDICTIONS, *(f"{prefix}*" for prefix in UNFINISHED),
     "*/events.out.tfevents.*", "*/*/events.out.tfevents.*", "*/*/hparams.yml", "dvclive",
 )  # fmt: skip
-"""What an earlier run left, logs of trackers included; `search` and `plans` are what version 0.1 called the folders of
-sweep and sample index."""
+"""What an earlier run left, logs of trackers included."""
+
+
+INITIALIZATION = 2  # what is drawn, in the names of `randomness.draw`; trainer.DROPOUT is 1
 
 
 @dataclass(frozen=True)
@@ -196,12 +198,11 @@ def begin(config: RunConfig) -> Run:
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    if launched_with_fsdp():
-        config = dataclasses.replace(config, fsdp=True)
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+        raise UserError("accelerate launch --use_fsdp: models of BERT's size need no sharding; launch without it")
     accelerator = _accelerator(config)
-    use_bf16_residual(config.bf16_residual)
-    if accelerator.device.type == "cpu":
-        prepare_cpu(config)
+    if accelerator.device.type == "cpu" and config.cpu_kernels:
+        prepare_cpu()
     return Run(config, accelerator, began)
 
 
@@ -254,3 +255,48 @@ def _accelerator(config: RunConfig) -> Accelerator:
     if config.mixed_precision == "fp16" and accelerator.device.type == "cpu":
         raise UserError("--mixed_precision fp16 needs a GPU; use bf16 on this device")
     return accelerator
+
+
+def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **options: Any) -> Any:
+    """Loads `--model_name_or_path` for a run, with its adapter where `--peft` asks for one.
+
+    Args:
+        model_class: one of our model classes.
+        config: its `model_name_or_path`, `attn_implementation`, `seed`, `gradient_checkpointing` and `cpu_kernels`.
+        may_add_weights: whether weights that the checkpoint lacks, or a head of another size, may be initialized.
+        options: what else `from_pretrained` takes, for example `id2label`.
+
+    Raises:
+        UserError: there is no such checkpoint, it does not fit, or it lacks weights that may not be new.
+    """
+    name = config.model_name_or_path
+    if adapters.is_adapter(name):
+        raise UserError(
+            f"--model_name_or_path {name}: is an adapter alone; name the run's folder above it, which holds the merged "
+            "model, or the checkpoint the adapter belongs to"
+        )
+    torch.manual_seed(torch_seed(config.seed, INITIALIZATION))
+    options |= {"attn_implementation": config.attn_implementation, "ignore_mismatched_sizes": True}
+    model, info = load_pretrained(model_class, name, **options)
+    new = sorted(info["missing_keys"] | {key for key, *_ in info["mismatched_keys"]})
+    if new and not may_add_weights:
+        raise UserError(f"--model_name_or_path {name}: lacks {new[0]}; name a finished model, or add --do_train")
+    if new:
+        modules = dict.fromkeys(key.rpartition(".")[0] for key in new)
+        logger.info("new weights, not in %s: %s", name, ", ".join(modules))
+    model = prepare_model(model, config)
+    if config.peft:
+        torch.manual_seed(torch_seed(config.seed, INITIALIZATION, 1))
+        model = adapters.add_adapter(model, config, new)
+    return model
+
+
+def prepare_model(model: Any, config: RunConfig) -> Any:
+    """Applies the settings that every model of a run takes, new or loaded."""
+    if config.gradient_checkpointing:
+        # The first name is the later one; transformers 5.17 has the second alone.
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable()
+    if config.cpu_kernels:
+        use_cpu_kernels(model)
+    return model

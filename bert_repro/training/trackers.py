@@ -1,7 +1,7 @@
 """Experiment trackers: every one that Accelerate knows gets the settings, the log and the final results of a run.
 
 Credentials and servers are the trackers' own business (their logins and environment variables): no setting takes them,
-and what is sent passes through `utils.redaction`. Trackers run on the main process alone.
+and what is sent has no tokens and no paths of this machine. Trackers run on the main process alone.
 """
 
 import logging
@@ -16,7 +16,7 @@ from accelerate.tracking import get_available_trackers
 from bert_repro.configs import RunConfig
 from bert_repro.configs.training import TRACKERS
 from bert_repro.errors import UserError
-from bert_repro.training.model_loading import first_line
+from bert_repro.models.loading import first_line
 from bert_repro.utils.redaction import redacted, without_machine_paths
 
 logger = logging.getLogger("bert_repro")
@@ -117,7 +117,7 @@ def run_name(config: RunConfig) -> str:
 def _settings(config: RunConfig) -> dict[str, Any]:
     """Returns the settings of a run for a tracker: texts, numbers and flags, without secrets, folders
     of this machine and unset ones."""
-    known: dict[str, Any] = without_machine_paths({"settings": redacted(asdict(config))})["settings"]
+    known: dict[str, Any] = without_machine_paths(redacted(asdict(config)))
     settings = {name: value for name, value in known.items() if name not in _PRIVATE}
     return {
         name: value if isinstance(value, str | int | float) else str(value)

@@ -25,11 +25,10 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
-from torch.distributed.tensor import DTensor
 
 from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested
 from bert_repro.hub.revisions import RevisionUploads
-from bert_repro.training import checkpoint, training_log
+from bert_repro.training import checkpoint
 from bert_repro.training.batches import BatchSource, MicroBatch, Step, load_steps
 from bert_repro.training.checkpoint import BestModel, TrainerState
 from bert_repro.training.environment import environment, require_same_data, require_same_settings, stored_settings
@@ -40,9 +39,9 @@ from bert_repro.training.optimizer import (
     note_large_updates,
     set_learning_rate,
 )
-from bert_repro.training.parallelism import CountRight, ParallelModel, count_nothing, find_non_finite, full_tensors
+from bert_repro.training.parallelism import CountRight, ParallelModel, count_nothing, find_non_finite, savable
 from bert_repro.training.training_log import TakenStep, TrainingLog
-from bert_repro.utils.files import CHECKPOINTS, TRAIN_LOG
+from bert_repro.utils.files import CHECKPOINTS
 from bert_repro.utils.process import collect_signals
 from bert_repro.utils.randomness import torch_seed
 
@@ -86,29 +85,24 @@ class Trainer:
         best: BestModel | None = None,
     ) -> None:
         self.accelerator, self.source, self.config, self.tokenizer = accelerator, source, config, tokenizer
-        self.evaluate, self.on_row, self.uploads, self.best = evaluate, on_row, uploads, best
+        self.evaluate, self.uploads, self.best = evaluate, uploads, best
         self.output_dir = Path(config.output_dir)
-        self.parallel = ParallelModel(
-            accelerator, model, shard=config.fsdp, compile_options=compile_options, count_right=count_right
-        )
+        self.parallel = ParallelModel(accelerator, model, compile_options=compile_options, count_right=count_right)
         self.model = self.parallel.model
         self.optimizer = accelerator.prepare_optimizer(build_optimizer(self.model, config), device_placement=False)
         self._parameters = list(self.model.parameters())
         self.state = TrainerState()
-        # Only a fused kernel on plain tensors can refuse an update; with fp16 the scaler's own wait comes first.
-        can_refuse = config.fused_optimizer and accelerator.scaler is None and not self.parallel.is_sharded
-        self.reads_late = accelerator.device.type == "cuda" and can_refuse
+        self.log = TrainingLog(accelerator, config, source.total_steps, on_row=on_row)
+        # The fused optimizer's kernel can refuse an update; with fp16 the scaler's own wait comes first.
+        self.reads_late = accelerator.device.type == "cuda" and accelerator.scaler is None
         self._refused: torch.Tensor | None = None  # 1 from the first step on that was not finite
         self._unread: deque[TakenStep] = deque()
-        self.writer = checkpoint.Writer(behind=accelerator.device.type == "cuda")
         self.compiled_graphs = 0
         self._skipped_in_a_row = 0
         self._saved = -1  # step of the newest checkpoint
 
     def train(self) -> None:
-        """Runs every remaining step; afterwards `model` is complete and plain, a new object where it was sharded.
-
-        The trained state is then on disk, whatever happens in the evaluation that follows.
+        """Runs every remaining step. The trained state is then on disk, whatever happens in what follows.
 
         Raises:
             NonFiniteError: the loss, the gradient norm or a weight is not finite; nothing was saved from it.
@@ -117,63 +111,51 @@ class Trainer:
         note_large_updates(self.config, self.source.total_steps)
         if self.config.resume_from_checkpoint:
             self._resume()
-            if self.best:
-                rows = training_log.read(self.output_dir / TRAIN_LOG)
-                self.best.replay([row for row in rows if row["step"] <= self.state.step])
-        log = TrainingLog(self.accelerator, self.config, self.state.step, self.source.total_steps, on_row=self.on_row)
+        self.log.begin(self.state.step, self.state.log)
         try:
-            with log, collect_signals() as received:
-                self._run(log, received)
+            with self.log, collect_signals() as received:
+                self._run(received)
                 if self._saved != self.state.step:
                     self.save(upload=False, keep=self.config.save_total_limit + 1)
-                self.writer.finish()
             if received:
                 raise StopRequested(received[0])
         finally:
-            self.writer.close()
             self.parallel.unwrap()
         if self.uploads:
             self.uploads.wait()
         self.compiled_graphs = self.parallel.compiled_graphs()
-        self.model = self.parallel.full_model(self.accelerator.device)
         if self.best:
             self.accelerator.wait_for_everyone()
             self.best.restore(self.model)
 
-    def _run(self, log: TrainingLog, received: list[int]) -> None:
+    def _run(self, received: list[int]) -> None:
         if self.best and self.best.should_stop:
             return  # an interrupted run had stopped early before
         if getattr(self.config, "hub_strategy", "end") == "every_save" and self.state.step == 0:
             self.save()  # step-0: what the later revisions are compared with
-        for step, micro_batches in self._loaded_steps(log):
+        for step, micro_batches in self._loaded_steps():
             if not self.model.training:
                 self.parallel.wrapped.train()
             self._step(step, micro_batches, stop=bool(received))
             read_all = self._due(self.config.eval_steps) or self._due(self.config.save_steps) or not self.reads_late
-            stop = self._read(log, leave=0 if read_all else 1)
+            stop = self._read(leave=0 if read_all else 1)
             if self._due(self.config.eval_steps) and self.evaluate:
                 with self.parallel.uncompiled():
                     scores = self.evaluate()
-                log.evaluation(self.state.step, scores)
+                self.log.evaluation(self.state.step, scores)
                 if self.best:
-                    self.best.consider(scores, self.state.step, self._model_to_write())
+                    self.best.consider(scores, self.state.step, self.model, write=self.accelerator.is_main_process)
             if stop or self._due(self.config.save_steps):
                 self.save(upload=not stop)
             if stop:
-                self.writer.finish()
                 logger.info("stopped after step %d", self.state.step)
                 raise StopRequested(received[0] if received else signal.SIGTERM)
             if self.best and self.best.should_stop:
                 logger.info("stopped early at step %d: no better %s", self.state.step, self.best.metric)
                 break
-        self._read(log)
+        self._read()
 
-    def _model_to_write(self) -> torch.nn.Module | None:
-        """Returns the complete model on the main process, None on the others; all processes call it together."""
-        model: torch.nn.Module | None = self.parallel.full_model("cpu", keep=self.accelerator.is_main_process)
-        return model if self.accelerator.is_main_process else None
-
-    def _loaded_steps(self, log: TrainingLog) -> Iterator[tuple[Step, list[MicroBatch]]]:
+    def _loaded_steps(self) -> Iterator[tuple[Step, list[MicroBatch]]]:
         """Yields the steps; writes a checkpoint where one cannot come because a loader process was killed."""
         accelerator, config = self.accelerator, self.config
         on_gpu = accelerator.device.type == "cuda"
@@ -185,17 +167,15 @@ class Trainer:
             process=accelerator.process_index,
             processes=accelerator.num_processes,
             num_workers=LOADERS_BESIDE_A_GPU * on_gpu if workers is None else workers,
-            prefetch_factor=config.dataloader_prefetch_factor,
-            pin_memory=on_gpu and config.dataloader_pin_memory,
+            pin_memory=on_gpu,
         )
         while True:
             try:
                 loaded = next(steps, None)
             except ProcessKilledError as error:
-                self._read(log)
+                self._read()
                 if accelerator.num_processes == 1 and self._saved != self.state.step:
                     self.save(upload=False)
-                self.writer.finish()
                 raise ProcessKilledError(
                     f"stopped after step {self.state.step}: {error}; resume with --resume_from_checkpoint latest, "
                     "where need be with a lower --dataloader_num_workers"
@@ -205,47 +185,40 @@ class Trainer:
             yield loaded
 
     def save(self, *, upload: bool = True, keep: int | None = None) -> None:
-        """Writes a checkpoint of the present state; every process gives its share, the main one writes.
+        """Writes a checkpoint of the present state on the main process; all processes call it together.
 
         Args:
             upload: take it to the Hub, where the run does that.
             keep: checkpoints to keep; default: `save_total_limit`.
 
-        Beside a GPU a thread writes it from a copy while training continues; what goes wrong there is raised by the
-        next call, at the latest before the run ends.
-
         Raises:
             NonFiniteError: a weight is not finite; nothing was written.
         """
-        self.writer.finish()
         self._require_finite_weights()
-        main, uploads = self.accelerator.is_main_process, self.uploads if upload else None
-        if uploads:
-            uploads.wait()  # the checkpoint under way may be the oldest, which goes now
-        model = self.parallel.full_model("cpu", keep=main, snapshot=self.writer.behind)
-        named = checkpoint.named_state(self.model, self.optimizer.optimizer)
-        optimizer_state = full_tensors(named, keep=main, copies=self.writer.behind)
-        if main:
-            scaler = self.accelerator.scaler  # asked here only, since it waits for the device
+        if self.accelerator.is_main_process:
+            scaler = self.accelerator.scaler
             state = replace(
                 self.state,
                 scaler=scaler.state_dict() if scaler else None,
                 data_fingerprint=dict(self.source.data_fingerprint),
                 settings=stored_settings(self.config),
+                log=self.log.state(),
+                best=self.best.state() if self.best else None,
             )
-            options = {
-                "tokenizer": self.tokenizer,
-                "environment": environment(self.accelerator),
-                "keep": keep or self.config.save_total_limit,
-                "pooling": getattr(self.config, "pooling", "mean"),
-            }
-
-            def write() -> None:
-                folder = checkpoint.save(self.output_dir, model, optimizer_state, state, **options)
-                if uploads:
-                    uploads.start(folder)
-
-            self.writer.start(write)
+            folder = checkpoint.save(
+                self.output_dir,
+                savable(self.model),
+                dict(checkpoint.named_state(self.model, self.optimizer.optimizer)),
+                state,
+                tokenizer=self.tokenizer,
+                environment=environment(self.accelerator),
+                keep=keep or self.config.save_total_limit,
+                pooling=getattr(self.config, "pooling", "mean"),
+            )
+            if self.best:
+                self.best.forget_others()
+            if self.uploads and upload:
+                self.uploads.start(folder)
         self._saved = self.state.step
         if self.accelerator.num_processes > 1:  # on XLA even waiting for nobody compiles a graph
             self.accelerator.wait_for_everyone()
@@ -271,6 +244,8 @@ class Trainer:
         today = environment(self.accelerator)
         self.state = checkpoint.load(folder, self.model, self.optimizer.optimizer, today)
         self._saved = self.state.step if folder.parent.resolve() == (self.output_dir / CHECKPOINTS).resolve() else -1
+        if self.best:
+            self.best.load(self.state.best)
         if self.accelerator.scaler is not None and self.state.scaler:
             self.accelerator.scaler.load_state_dict(self.state.scaler)
         logger.info("resuming from %s", folder)
@@ -296,7 +271,7 @@ class Trainer:
         self._advance(step, skipped=not self.reads_late and not math.isfinite(taken.norm))
         self._unread.append(taken)
 
-    def _read(self, log: TrainingLog, leave: int = 0) -> bool:
+    def _read(self, leave: int = 0) -> bool:
         """Logs the metrics of the steps taken, but for the newest `leave`; returns whether any process wants to stop.
 
         Raises:
@@ -308,7 +283,7 @@ class Trainer:
             if self.reads_late:
                 self._require_finite(taken)
             stop = stop or taken.stop
-            log.step(taken.before.step + 1, taken.metrics())
+            self.log.step(taken.before.step + 1, taken.metrics())
             leave = 0 if stop else leave
         return stop
 
@@ -321,7 +296,7 @@ class Trainer:
             term: means[term] * self.parallel.scalar(micro_batch.counts[term] / total)
             for term, total in step.totals.items()
         }
-        # DDP and FSDP average gradients over the processes, while the totals already count all of them.
+        # DDP averages gradients over the processes, while the totals already count all of them.
         self.accelerator.backward(sum(losses.values()) * self.accelerator.num_processes)
         shares = {term: loss.detach() for term, loss in losses.items()}
         for term, number in right.items():
@@ -351,9 +326,9 @@ class Trainer:
 
     def _clip_gradient(self, max_norm: float) -> torch.Tensor:
         """Scales the gradient to a norm of at most `max_norm`; returns its norm before."""
-        if self.accelerator.device.type != "cpu" or self.parallel.is_sharded:
-            norm = self.accelerator.clip_grad_norm_(self._parameters, max_norm)
-            return norm.full_tensor() if isinstance(norm, DTensor) else norm
+        if self.accelerator.device.type != "cpu":
+            norm: torch.Tensor = self.accelerator.clip_grad_norm_(self._parameters, max_norm)
+            return norm
         norm = accurate_norm(parameter.grad for parameter in self._parameters if parameter.grad is not None)
         torch.nn.utils.clip_grads_with_norm_(self._parameters, max_norm, norm)
         return norm

@@ -21,15 +21,12 @@ from bert_repro.training.checkpoint import TrainerState
 from bert_repro.training.performance import measured_peak
 from bert_repro.training.trackers import report
 from bert_repro.utils.files import TRAIN_LOG, disk_errors, write_text
-from bert_repro.utils.readers import decode_line, parse_json, shown
 
 logger = logging.getLogger("bert_repro")
 
 SHORT_RUN = 200
 """Steps below which a run logs every one of them."""
 _SHOWN = ("loss", "mlm_loss", "nsp_loss")
-_RENAMED = {"peak_share": "mfu"}
-"""Names of version 0.1 -> today's; read for one more release."""
 
 
 @dataclass
@@ -95,10 +92,12 @@ class TakenStep:
 class TrainingLog:
     """Writes what training and evaluation report, on the main process; the others only measure the peak with it.
 
+    What it has added up since its last row is part of a checkpoint (`state`), so a resumed run writes the rows that an
+    uninterrupted one would have written.
+
     Args:
         accelerator: knows the main process and the trackers.
         config: output folder and logging interval.
-        start: steps already taken; lines of an interrupted run beyond them are dropped from the file.
         total: steps of the run.
         on_row: called with every row, on the main process.
     """
@@ -107,7 +106,6 @@ class TrainingLog:
         self,
         accelerator: Accelerator,
         config: RunConfig,
-        start: int,
         total: int,
         *,
         on_row: Callable[[dict[str, float]], None] | None = None,
@@ -116,17 +114,38 @@ class TrainingLog:
         self.every = config.logging_steps or (1 if total < SHORT_RUN else 10)
         self.precision = config.mixed_precision
         self.path = Path(config.output_dir) / TRAIN_LOG
-        self.start, self.total = start, total
+        self.start, self.total = 0, total
         self.active = accelerator.is_main_process
         self._window: list[dict[str, float]] = []
+        self._tokens = 0
+        self._seconds_before = self._window_seconds_before = 0.0
         self._peak: float | None = None
 
-    def __enter__(self) -> Self:
+    def begin(self, start: int, state: dict[str, Any] | None) -> None:
+        """Sets the log back to a checkpoint: rows of an interrupted run beyond its step are dropped from the file.
+
+        Args:
+            start: steps already taken.
+            state: of that checkpoint; None at the beginning of a run.
+        """
+        self.start = start
+        if state:
+            self._window, self._tokens = state["window"], state["tokens"]
+            self._seconds_before, self._window_seconds_before = state["seconds"], state["window_seconds"]
         if self.active:
-            kept = [row for row in read(self.path) if row["step"] <= self.start] if self.start else []
+            kept = [row for row in read(self.path) if row["step"] <= start] if start else []
             write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
-            self._seconds_before = kept[-1]["seconds"] if kept else 0.0
-            self._tokens = max((row["tokens"] for row in kept if "tokens" in row), default=0)
+
+    def state(self) -> dict[str, Any]:
+        """Returns what `begin` needs to go on from the present step."""
+        return {
+            "window": [{name: _or_none(value) for name, value in entry.items()} for entry in self._window],
+            "tokens": self._tokens,
+            "seconds": self._seconds(),
+            "window_seconds": self._window_seconds(),
+        }
+
+    def __enter__(self) -> Self:
         self._bar = tqdm(total=self.total, initial=self.start, unit="step", disable=not self.active, dynamic_ncols=True)
         self._redirect = logging_redirect_tqdm([logger])
         self._redirect.__enter__()
@@ -136,6 +155,12 @@ class TrainingLog:
     def __exit__(self, *error: object) -> None:
         self._redirect.__exit__(None, None, None)
         self._bar.close()
+
+    def _seconds(self) -> float:
+        return self._seconds_before + time.perf_counter() - self._began
+
+    def _window_seconds(self) -> float:
+        return self._window_seconds_before + time.perf_counter() - self._window_began
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """Takes the metrics of one step; every `logging_steps` writes their mean over the window.
@@ -147,13 +172,13 @@ class TrainingLog:
         self._window.append(metrics)
         if step % self.every and step != self.total:
             return
-        seconds = time.perf_counter() - self._window_began
+        seconds = self._window_seconds()
         # A product on XLA would be one more graph, and its time that of compiling it.
         if self._peak is None and metrics["flops"] and self.accelerator.device.type != "xla":
             self._peak = self._peak_of_all_processes()
         if self.active:
             self._report(step, self._summary(metrics, seconds))
-        self._window, self._window_began = [], time.perf_counter()
+        self._window, self._window_began, self._window_seconds_before = [], time.perf_counter(), 0.0
 
     def _report(self, step: int, row: dict[str, float]) -> None:
         self._write(step, row)
@@ -194,43 +219,38 @@ class TrainingLog:
         self._window_began += time.perf_counter() - began
 
     def _write(self, step: int, metrics: dict[str, Any]) -> None:
-        seconds = self._seconds_before + time.perf_counter() - self._began
-        # JSON has no word for a gradient that is not finite, as in a step that fp16 skips.
-        known = {name: value if _is_finite(value) else None for name, value in metrics.items()}
+        known = {name: _or_none(value) for name, value in metrics.items()}
         with disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **known, "seconds": seconds}, allow_nan=False) + "\n")
+            file.write(json.dumps({"step": step, **known, "seconds": self._seconds()}, allow_nan=False) + "\n")
         report(self.accelerator, metrics, step)
 
 
-def _is_finite(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
+def _or_none(value: Any) -> Any:
+    """Returns a value for JSON, which has no word for a gradient that is not finite, as in a step that fp16 skips."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _mean(values: list[float]) -> float:
+def _mean(values: list[float | None]) -> float:
     """Returns the mean of the finite values; NaN where there is none."""
-    finite = [value for value in values if math.isfinite(value)]
+    finite = [value for value in values if value is not None and math.isfinite(value)]
     return sum(finite) / len(finite) if finite else math.nan
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Returns the rows of a train_log.jsonl under today's names; a last line cut off by a kill is left out.
+    """Returns the rows of a train_log.jsonl; a last line cut off by a kill is left out.
 
     Raises:
         UserError: another line is not as a run writes it.
     """
     if not path.exists():
         return []
-    lines = path.read_bytes().splitlines(keepends=True)
-    complete = [line for line in lines if line.endswith(b"\n")]
-    return [_row(path, number, line) for number, line in enumerate(complete, start=1)]
-
-
-def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    where, fix = f"{path}, line {number}", "remove the line"
-    row = parse_json(decode_line(line, path, number), where, fix)
-    if not isinstance(row, dict) or type(row.get("step")) is not int:
-        raise UserError(f"{where}: is {shown(row)}, not an object with a step; {fix}")
-    for name, value in row.items():
-        if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
-            raise UserError(f"{where}: {shown(name)} is {shown(value)}; it must be a number: {fix}")
-    return {_RENAMED.get(str(name), str(name)): value for name, value in row.items()}
+    rows = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
+            continue
+        try:
+            row = json.loads(line)
+            rows.append({"step": int(row["step"]), **row})
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}, line {number}: is no row of a training log; remove the line") from error
+    return rows

@@ -12,6 +12,7 @@ process leaves behind, and which every listing of a run's folder would have to k
 
 import errno
 import glob
+import hashlib
 import json
 import os
 import re
@@ -56,8 +57,8 @@ SWEEP_TABLE = "table.txt"
 CONVERSION = "conversion.json"
 """What a conversion read, decided and compared."""
 
-UNFINISHED = (".writing-", ".removing-", ".replaced-")
-"""How the name of a file or folder begins that is being written or removed; the last one is that of version 0.1."""
+UNFINISHED = (".writing-", ".removing-")
+"""How the name of a file or folder begins that is being written or removed."""
 _PREFIX = UNFINISHED[0]
 _MASK = os.umask(0)
 os.umask(_MASK)
@@ -65,9 +66,8 @@ _DISK_ERRORS = frozenset({
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG,
     errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP,
 })  # fmt: skip
-_FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO})
-_FOREIGN_ERROR = re.compile(r"\(os error (\d+)\)")
-"""How safetensors and tokenizers, which are written in Rust, name an error of the system in their own exceptions."""
+STEP = "step-"
+"""A checkpoint's folder is named by this and the number of its step."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -193,7 +193,6 @@ def atomic_files(
             yield temporary
             _flush_all(temporary)
             names = [path.relative_to(temporary) for path in temporary.rglob("*") if path.is_file()]
-            _require_places(folder, names)
             if before_moving is not None:
                 before_moving()
             for name in sorted(names, key=lambda name: (str(name) in last, name)):
@@ -202,16 +201,6 @@ def atomic_files(
             flush(folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _require_places(folder: Path, names: Sequence[Path]) -> None:
-    """Raises the system's error where a folder is in the place of a file or a file in that of a folder."""
-    for name in names:
-        if (folder / name).is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(folder / name))
-        for parent in list(name.parents)[:-1]:
-            if (folder / parent).is_file():
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder / parent))
 
 
 def create_array(path: Path, dtype: Any, *shape: int) -> "np.memmap[Any, Any]":
@@ -299,22 +288,10 @@ def _is_temporary(name: str) -> bool:
 
 
 def disk_error(error: BaseException) -> str | None:
-    """Returns what the system says of the disk, where that is what an exception is about; else None.
-
-    A library that fails at a full disk may fail again when it cleans up; what was raised first counts then.
-    """
-    number, earlier = _error_number(error), error.__context__
-    while number not in _DISK_ERRORS and earlier is not None:
-        number = found if (found := _error_number(earlier)) in _FULL_DISK else 0
-        earlier = earlier.__context__
-    return os.strerror(number) if number in _DISK_ERRORS else None
-
-
-def _error_number(error: BaseException) -> int:
-    number = error.errno if isinstance(error, OSError) else None
-    if number is None and (found := _FOREIGN_ERROR.search(str(error))):
-        number = int(found[1])
-    return number or 0
+    """Returns what the system says of the disk, where that is what an exception is about; else None."""
+    if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+        return error.strerror
+    return str(error) if "(os error " in str(error) else None  # as libraries written in Rust name the system's errors
 
 
 def _temporary(path: Path) -> Path:
@@ -395,3 +372,55 @@ def waiting_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def file_digest(path: Path) -> str:
+    """Reads a file and returns its SHA-256 in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def json_digest(content: Any) -> str:
+    """Returns the SHA-256 of a JSON value, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def step_of(folder: Path) -> int | None:
+    """Returns the step of a checkpoint's folder; None: it is no checkpoint."""
+    number = folder.name.removeprefix(STEP)
+    return int(number) if folder.name.startswith(STEP) and number.isdecimal() else None
+
+
+def write_manifest(folder: Path, environment: dict[str, Any]) -> None:
+    """Writes the manifest of all files in a folder, with their SHA-256 and its own.
+
+    Args:
+        folder: the checkpoint, complete but for the manifest.
+        environment: versions, threads and processes of the run.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    files = {
+        path.relative_to(folder).as_posix(): {"sha256": file_digest(path), "bytes": path.stat().st_size}
+        for path in paths
+    }
+    manifest = {"environment": environment, "files": files}
+    write_json(folder / MANIFEST, {**manifest, "sha256": json_digest(manifest)})
+
+
+def find_damage(folder: Path) -> str | None:
+    """Returns what is wrong with a checkpoint, or None when every file is as its manifest says."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest.pop("sha256") != json_digest(manifest):
+            return f"{MANIFEST} does not match its own SHA-256"
+        for name, entry in manifest["files"].items():
+            path = folder / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if path.stat().st_size != entry["bytes"]:
+                return f"{name} has {path.stat().st_size} bytes instead of {entry['bytes']}"
+            if file_digest(path) != entry["sha256"]:
+                return f"{name} does not match its SHA-256"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return f"{MANIFEST} is missing or damaged"
+    return None

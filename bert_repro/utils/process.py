@@ -1,6 +1,6 @@
 """A run's process: which one of a launch it is, the signals that end it, and status.json, which says how it ended.
 
-TERM, INT, HUP and USR1, and a terminal that went away (`| head`), raise `StopRequested` anywhere in a recipe, so that
+TERM, INT, HUP and USR1 raise `StopRequested` anywhere in a recipe, so that
 what is half written is removed and status.json says how the run ended. Inside the training loop they are collected
 instead, and answered by a checkpoint at the end of the step. status.json survives launchers, which turn every exit code
 into 1.
@@ -13,15 +13,13 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bert_repro.errors import StopRequested, UserError
-from bert_repro.utils.files import STATUS, UNFINISHED, is_running, unlock, write_in_place, write_json
+from bert_repro.utils.files import STATUS, UNFINISHED, unlock, write_in_place, write_json
 from bert_repro.utils.readers import read_json_object
 from bert_repro.utils.redaction import redacted
 
@@ -48,11 +46,15 @@ def is_local_main_process() -> bool:
     return _from_launcher("LOCAL_RANK", "local_ordinal", 0) == 0
 
 
-@cache
+_tpu_facts = threading.local()
+
+
 def _tpu(name: str) -> int:
-    # Asked once: loader processes, which are forks, must not touch the device.
-    runtime = importlib.import_module("torch_xla.runtime")
-    return int(getattr(runtime, name)())
+    # Asked once in each thread, as two may share a process; loader processes are forks and must not touch the device.
+    if not hasattr(_tpu_facts, name):
+        runtime = importlib.import_module("torch_xla.runtime")
+        setattr(_tpu_facts, name, int(getattr(runtime, name)()))
+    return int(getattr(_tpu_facts, name))
 
 
 def _from_launcher(variable: str, on_tpu: str, alone: int) -> int:
@@ -72,8 +74,6 @@ def broadcast(value: T) -> T:
 
 _HANDLED = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
-_SECONDS_TO_END = 5.0  # what a killed process takes: its connections close, which ends the others, before it is gone
-
 _collected: list[int] | None = None
 _process = os.getpid()
 
@@ -81,15 +81,8 @@ _process = os.getpid()
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
     """Makes signals raise `StopRequested`, wherever the process is; a recipe runs inside."""
-    streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _StandardStream(sys.stdout), _StandardStream(sys.stderr)  # type: ignore[assignment]
-    try:
-        with _handlers():
-            yield
-        with suppress(StopRequested):
-            sys.stdout.flush()
-    finally:
-        sys.stdout, sys.stderr = streams
+    with _handlers():
+        yield
 
 
 @contextmanager
@@ -145,6 +138,9 @@ def keep_child_signal_handler() -> Iterator[None]:
 def _handlers() -> Iterator[None]:
     global _process
     _process = os.getpid()
+    if threading.current_thread() is not threading.main_thread():  # as on TPUs: Python lets no other thread set them
+        yield
+        return
     before = {number: signal.signal(number, _answer) for number in _HANDLED}
     try:
         yield
@@ -159,36 +155,6 @@ def _answer(number: int, _: Any) -> None:
         os.kill(os.getpid(), number)
         return
     request_stop(number)
-
-
-class _StandardStream:
-    """A stream that asks the run to stop when its reader is gone, and drops what is written from then on."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        try:
-            written: int = self._stream.write(text)
-            return written
-        except BrokenPipeError:
-            self._drop()
-            return len(text)
-
-    def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except BrokenPipeError:
-            self._drop()
-
-    def _drop(self) -> None:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
-        request_stop(signal.SIGPIPE)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 def try_writing(folder: Path) -> None:
@@ -215,8 +181,6 @@ def record_outcome(output_dir: str | None, code: int, reason: str) -> None:
     with hold_signals() as received:
         if is_main_process():
             _record_here(Path(output_dir), code, reason)
-        else:
-            _report_killed_main_process(Path(output_dir))
     for number in received:  # a sweep stops after a run whose end is written
         request_stop(number)
 
@@ -253,22 +217,6 @@ def _read_status(folder: Path) -> dict[str, Any]:
         return read_json_object(folder / STATUS)
     except UserError:
         return {}
-
-
-def _report_killed_main_process(folder: Path) -> None:
-    """Writes the status of a main process on this machine that was killed and could not."""
-    if os.environ.get("GROUP_RANK", "0") != "0":
-        return
-    deadline = time.monotonic() + _SECONDS_TO_END
-    try:
-        while (content := _read_status(folder)).get("code", 0) is None:
-            if not is_running(content["pid"]):
-                write_status(folder, 137, "the main process was killed")
-            elif time.monotonic() > deadline:
-                return
-            time.sleep(0.05)
-    except (UserError, KeyError, TypeError):
-        return
 
 
 def _claimed_here(folder: Path) -> bool:

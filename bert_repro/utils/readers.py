@@ -1,24 +1,20 @@
-"""Strict readers of lines, JSON and YAML, and how messages show what was found; tables are in `tables`.
+"""Strict readers of lines and JSON, and how messages show what was found.
 
 Whatever is wrong with a file is a `UserError` of one line that names the file, the line, the value and the fix. Line
-numbers are those of an editor, from 1; a row of CSV that holds line breaks is named by its first line.
+numbers are those of an editor, from 1.
 """
 
 import gzip
 import json
 import lzma
-import math
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
-
-import yaml
+from typing import IO, Any, NoReturn
 
 from bert_repro.errors import UserError
 
 _LONGEST_SHOWN, _LONGEST_LIST = 60, 200
-_LONGEST_LINE = 100_000_000  # bytes; a text of that length is a library
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -36,20 +32,9 @@ def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 
-def half_surrogate(text: str) -> int | None:
-    """Finds half a surrogate pair, which JSON can spell, no UTF-8 file can hold and no tokenizer accepts.
-
-    Returns:
-        The character's number from 1; None: there is none.
-    """
-    try:
-        text.isascii() or text.encode()
-    except UnicodeEncodeError as error:
-        return error.start + 1
-    return None
-
-
-# --------------------------------------------------------------------------------------------------------------- lines
+def decompressed(file: IO[bytes], suffix: str) -> Any:
+    """Returns a file of bytes to read lines from: of .gz and .xz the decompressed one."""
+    return {".gz": gzip.open, ".xz": lzma.open}.get(suffix, lambda raw: raw)(file)  # type: ignore[operator]
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -58,17 +43,11 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     A line ends at a line feed alone, so the other line separators of Unicode stay in the text.
 
     Raises:
-        UserError: the file is missing, cannot be read, is damaged or is not UTF-8, or a line is beyond all reason long,
-            as one that a small compressed file unpacks to.
+        UserError: the file is missing, cannot be read, is damaged or is not UTF-8.
     """
-    opened: Callable[..., IO[bytes]] = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)  # type: ignore[assignment]
-    number = 0
     try:
-        with opened(path, "rb") as file:
-            while line := file.readline(_LONGEST_LINE + 1):
-                number += 1
-                if len(line) > _LONGEST_LINE:
-                    raise UserError(f"{path}, line {number}: is longer than {_LONGEST_LINE:,} bytes; split it")
+        with path.open("rb") as file:
+            for number, line in enumerate(decompressed(file, path.suffix), start=1):
                 yield number, decode_line(line, path, number)
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
         raise UserError(f"{path}: is damaged or not a {path.suffix} file ({error}); get it again") from None
@@ -83,7 +62,7 @@ def read_utf8(path: Path) -> str:
         UserError: the file is missing, cannot be read or is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     except OSError as error:
@@ -110,34 +89,13 @@ def _unreadable(path: Path, error: OSError) -> UserError:
     return UserError(f"{path}: cannot be read ({error.strerror}); name a file that can")
 
 
-# ---------------------------------------------------------------------------------------------------------------- JSON
-
-
-def read_json(
-    path: Path,
-    *,
-    missing: str = "name an existing JSON file",
-    damaged: str = "get or write the file again",
-    any_text: bool = False,
-) -> Any:
+def read_json(path: Path, *, damaged: str = "get or write the file again", any_text: bool = False) -> Any:
     """Reads a JSON file.
 
-    Args:
-        path: the file.
-        missing: what to do where it is missing.
-        damaged: what to do where it is damaged.
-        any_text: see `parse_json`.
-
     Raises:
-        UserError: it is missing, not UTF-8 or not JSON; see `parse_json`.
+        UserError: it is missing, not UTF-8 or not JSON; `damaged` says what to do then.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {missing}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not valid JSON ({error}); {damaged}") from error
-    return parse_json(text, str(path), damaged, any_text=any_text)
+    return parse_json(read_utf8(path), str(path), damaged)
 
 
 def read_json_object(path: Path, *, damaged: str = "get or write the file again") -> dict[str, Any]:
@@ -148,80 +106,43 @@ def read_json_object(path: Path, *, damaged: str = "get or write the file again"
     return content
 
 
-def parse_json(text: str, where: str, fix: str, *, any_text: bool = False) -> Any:
+def parse_json(text: str, where: str, fix: str, any_text: bool = False) -> Any:
     """Parses a JSON text.
 
     Args:
         text: the text.
         where: file and line, for messages.
         fix: what to do about a text that is not JSON.
-        any_text: let half of a surrogate pair pass, for a caller that says exactly where it is.
 
     Raises:
-        UserError: it is not JSON, nests too deep, has a number of thousands of digits or one that is not finite, half
-            of a surrogate pair, or an object a key twice.
+        UserError: it is not JSON; NaN and Infinity are not.
     """
 
-    def without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        content = dict(pairs)
-        if len(content) < len(pairs):
-            twice = first_repeated([name for name, _ in pairs])
-            raise UserError(f"{where}: key {shown(twice)} occurs twice in one object; remove one")
-        return content
-
-    def finite(number: str) -> float:
-        value = float(number)
-        if not math.isfinite(value):
-            raise UserError(f"{where}: the number {shown(number)} is not finite; {fix}")
-        return value
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is no number")
 
     try:
-        value = json.loads(text, object_pairs_hook=without_repeated_keys, parse_constant=finite, parse_float=finite)
-    except UserError:
-        raise
-    except RecursionError:
-        raise UserError(f"{where}: nests too deep to be read; {fix}") from None
-    except ValueError as error:  # no JSON, or a number too long for an integer
+        return json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: is not valid JSON ({error}); {fix}") from None
-    if not any_text and "\\ud" in text.lower() and half_surrogate(json.dumps(value, ensure_ascii=False)):
-        raise UserError(f"{where}: a text in it has half a surrogate pair; repair it")
-    return value
 
 
-# ---------------------------------------------------------------------------------------------------------------- YAML
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses aliases and repeated keys."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-            raise ValueError(f"line {event.start_mark.line + 1}: aliases are not accepted; write the value")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
-        for key, _ in node.value:
-            name = key.value
-            if isinstance(name, Hashable) and name in seen:
-                raise ValueError(f"line {key.start_mark.line + 1}: {str(name)[:60]!r} is given twice; leave one out")
-            seen.add(name) if isinstance(name, Hashable) else None
-        return super().construct_mapping(node, deep)
+def half_surrogate(text: str) -> int | None:
+    return None
 
 
 def parse_yaml(text: str) -> Any:
-    """Parses a YAML text; an alias can grow without end, and a key given twice hides a value.
+    """Parses a YAML text of plain values.
 
     Raises:
-        ValueError: it is not valid YAML, has aliases or a repeated key, or a value that cannot be read.
+        ValueError: it is not valid YAML.
     """
+    import yaml
+
     try:
-        return yaml.load(text, _StrictLoader)
-    except RecursionError:
-        raise ValueError("nests too deep to be read") from None
-    except (yaml.YAMLError, AttributeError, LookupError, TypeError, OverflowError) as error:
-        raise ValueError(str(error)) from error  # the last four: of the library's own constructors, for odd tags
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def first_repeated(names: Iterable[str]) -> str | None:

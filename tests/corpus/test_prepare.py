@@ -8,15 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bert_repro.utils.digests import read_record, write_record
 
 from bert_repro.configs import CorpusConfig, TokenizerConfig
 from bert_repro.corpus import documents, prepare, prepared_corpus, writer
 from bert_repro.corpus.prepare import prepare_corpus
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.corpus.tokenizer import load_tokenizer, train_tokenizer, train_wordpiece
+from bert_repro.corpus.tokenizer import train_tokenizer, train_wordpiece
 from bert_repro.errors import UserError
+from bert_repro.models.loading import load_tokenizer
 from bert_repro.utils import process
-from bert_repro.utils.digests import read_record, write_record
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("BERT_REPRO_DATA", ROOT.parent / "shared" / "data"))

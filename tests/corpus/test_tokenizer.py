@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer, BertTokenizer
 
-from bert_repro.corpus.tokenizer import (
-    SPECIAL_TOKENS,
-    load_tokenizer,
-    save_tokenizer,
-    tokenizer_fingerprint,
-    train_wordpiece,
-)
+from bert_repro.corpus.tokenizer import train_wordpiece
 from bert_repro.errors import UserError
+from bert_repro.models.loading import SPECIAL_TOKENS, load_tokenizer, save_tokenizer, tokenizer_fingerprint
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("BERT_REPRO_DATA", ROOT.parent / "shared" / "data"))

@@ -12,9 +12,9 @@ from tiny_models import save_model
 from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification, AutoTokenizer
 
 from bert_repro.configs import SquadConfig
-from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.finetuning import run
 from bert_repro.finetuning.data import encode
+from bert_repro.models.loading import load_tokenizer
 from bert_repro.tasks import get_task
 
 NAMES = ("negative", "positive")

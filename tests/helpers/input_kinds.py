@@ -381,8 +381,8 @@ def read_sample_index(folder: Path) -> Any:
 def read_tokenized(folder: Path) -> Any:
     import datasets
 
-    from bert_repro.corpus.tokenizer import load_tokenizer
     from bert_repro.finetuning.data import encode
+    from bert_repro.models.loading import load_tokenizer
     from bert_repro.tasks import get_task
 
     datasets.config.HF_DATASETS_CACHE = folder
@@ -437,7 +437,7 @@ def make_model(world: Any, folder: Path, **options: Any) -> None:
 def read_model(folder: Path) -> Any:
     """Loads it as fine-tuning does: a new head may be added, nothing of the encoder may be missing."""
     from bert_repro import BertReproForSequenceClassification
-    from bert_repro.training.model_loading import load_model
+    from bert_repro.training.run import load_model
 
     config = GlueConfig(task_name="sst2", do_train=True, model_name_or_path=str(folder), output_dir="o")
     model = load_model(BertReproForSequenceClassification, config, may_add_weights=True, num_labels=2)
@@ -488,7 +488,7 @@ TEXTS = [*sentences(3), "unseen élan 123 !?"]
 
 
 def read_tokenizer(folder: Path) -> Any:
-    from bert_repro.corpus.tokenizer import load_tokenizer
+    from bert_repro.models.loading import load_tokenizer
     from bert_repro.tasks.encoding import special_ids, token_ids
 
     tokenizer = load_tokenizer(folder)
@@ -509,7 +509,7 @@ def make_vocabulary(world: Any, folder: Path) -> None:
 
 
 def read_vocabulary(folder: Path) -> Any:
-    from bert_repro.corpus.tokenizer import load_tokenizer
+    from bert_repro.models.loading import load_tokenizer
 
     return load_tokenizer(folder).get_vocab()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from bert_repro.hub.model_files import check_folder, check_model
 from families import families
 from running import recipe
 from safetensors.torch import load_file, save_file
@@ -16,9 +17,8 @@ from safetensors.torch import load_file, save_file
 import bert_repro
 from bert_repro.errors import UserError
 from bert_repro.hub import export_checkpoint
-from bert_repro.hub.model_files import check_folder, check_model
 from bert_repro.hub.push import published_files
-from bert_repro.utils.digests import write_manifest
+from bert_repro.utils.files import write_manifest
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 

@@ -24,7 +24,7 @@ from bert_repro.hub import push
 from bert_repro.hub.export import export_checkpoint
 from bert_repro.hub.push import published_files, push_folder
 from bert_repro.hub.revisions import RevisionUploads, checkpoint_card
-from bert_repro.utils.digests import write_manifest
+from bert_repro.utils.files import write_manifest
 
 TOKENIZER = word_tokenizer("paris is the capital of france . a film that never lets you go")
 LABELS = {0: "dull", 1: "lively"}

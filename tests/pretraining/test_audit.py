@@ -3,6 +3,7 @@ import random
 
 import numpy as np
 import pytest
+from bert_repro.pretraining.audit_checks import Check
 from running import recipe
 
 from bert_repro.configs import AuditConfig, CorpusConfig
@@ -12,7 +13,6 @@ from bert_repro.errors import UserError
 from bert_repro.pretraining import audit as audit_module
 from bert_repro.pretraining import masking
 from bert_repro.pretraining.audit import audit_pretraining_data
-from bert_repro.pretraining.audit_checks import Check
 from bert_repro.pretraining.masking import Masker
 from bert_repro.pretraining.segment_pairs import PairGenerator
 

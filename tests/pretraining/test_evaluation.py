@@ -11,7 +11,7 @@ from running import TINY, recipe, results
 
 from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.corpus.tokenizer import load_tokenizer
+from bert_repro.models.loading import load_tokenizer
 from bert_repro.pretraining.evaluation import HealthChecks, MlmBreakdown, count_predicted, heldout_evaluations
 
 MASK, IGNORE = 4, -100

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from bert_repro.corpus.writer import join_parts, write_part
 from running import TINY, recipe, results
 
 from bert_repro.corpus.prepared_corpus import Block, PreparedCorpus
-from bert_repro.corpus.tokenizer import load_tokenizer
-from bert_repro.corpus.writer import join_parts, write_part
+from bert_repro.models.loading import load_tokenizer
 from bert_repro.training import training_log
 from bert_repro.utils.files import TRAIN_LOG
 

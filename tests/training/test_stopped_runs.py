@@ -22,8 +22,7 @@ import torch
 from families import families, save_start
 from running import TINY, recipe
 
-from bert_repro.utils.digests import find_damage, step_of
-from bert_repro.utils.files import UNFINISHED
+from bert_repro.utils.files import UNFINISHED, find_damage, step_of
 
 RECIPES = ("run_pretraining", "run_glue", "run_squad")
 TRAIN = "--do_train --do_eval --do_predict --train_batch_size 8 --bias_correction true --learning_rate 5e-3"

@@ -2,9 +2,9 @@ import hashlib
 import os
 
 import pytest
+from bert_repro.utils.digests import known_digests
 
 from bert_repro.utils import digests
-from bert_repro.utils.digests import known_digests
 
 
 @pytest.fixture

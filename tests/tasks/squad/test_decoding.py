@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer
 
-from bert_repro.corpus.tokenizer import SPECIAL_TOKENS, load_tokenizer
+from bert_repro.models.loading import SPECIAL_TOKENS, load_tokenizer
 from bert_repro.tasks.squad.decoding import CERTAIN_NULL, Decoder, OriginalText, text_by_offsets
 from bert_repro.tasks.squad.windows import fullest_windows, tokenize_passages, window_spans
 

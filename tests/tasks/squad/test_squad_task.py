@@ -16,9 +16,9 @@ from tiny_models import save_model
 
 from bert_repro import BertReproConfig, BertReproForQuestionAnswering
 from bert_repro.configs import SquadConfig
-from bert_repro.corpus.tokenizer import load_tokenizer
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.finetuning.data import FinetuningSource, encode
+from bert_repro.models.loading import load_tokenizer
 from bert_repro.tasks import get_task
 from bert_repro.tasks.squad.squad_task import SQUAD, SQUAD_V2
 from bert_repro.tasks.squad.windows import NO_ANSWER, UNFOUND

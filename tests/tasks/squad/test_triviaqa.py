@@ -113,7 +113,7 @@ def test_names_are_found_between_words_whatever_their_case(evidence: Path) -> No
 
 def test_a_model_trains_on_it(evidence: Path, world: Any) -> None:
     from bert_repro.configs import SquadConfig
-    from bert_repro.corpus.tokenizer import load_tokenizer
+    from bert_repro.models.loading import load_tokenizer
     from bert_repro.tasks import get_task
 
     convert(evidence, question("a", "Lloyd.txt", "Edge.txt"))

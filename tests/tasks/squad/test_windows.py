@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from bert_repro.corpus.tokenizer import SPECIAL_TOKENS, load_tokenizer
+from bert_repro.models.loading import SPECIAL_TOKENS, load_tokenizer
 from bert_repro.tasks.squad.squad_task import SQUAD
 from bert_repro.tasks.squad.windows import (
     NO_ANSWER,
