@@ -155,14 +155,17 @@ def _require_equal(settings: dict[str, Any], found: dict[str, Any], folder: Path
 
 def _open_folder(folder: Path, settings: dict[str, Any], overwrite: bool) -> None:
     """Accepts the folder of an interrupted preparation, or empties it for a new one."""
-    if (folder / SETTINGS_FILE).is_file() and not overwrite:
-        _require_equal(settings, read_json_object(folder / SETTINGS_FILE), folder)
-        return
-    same = overwrite and (folder / SETTINGS_FILE).is_file() and read_json_object(folder / SETTINGS_FILE) == settings
-    if not same:
+    if (folder / SETTINGS_FILE).is_file():
+        found = read_json_object(folder / SETTINGS_FILE)
+        if found == settings:
+            return
+        if not overwrite:
+            _require_equal(settings, found, folder)
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        write_json(folder / SETTINGS_FILE, settings)
+    elif any(folder.iterdir()):
+        raise UserError(f"{folder} is not a corpus in preparation; remove it or choose another --output_dir")
+    write_json(folder / SETTINGS_FILE, settings)
 
 
 def _write_parts(

@@ -120,6 +120,7 @@ class TrainingLog:
         self._tokens = 0
         self._seconds_before = self._window_seconds_before = 0.0
         self._peak: float | None = None
+        self._began = self._window_began = time.perf_counter()
 
     def begin(self, start: int, state: dict[str, Any] | None) -> None:
         """Sets the log back to a checkpoint: rows of an interrupted run beyond its step are dropped from the file.

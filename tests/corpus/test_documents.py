@@ -1,7 +1,6 @@
 import gzip
 import json
 import lzma
-import tracemalloc
 from types import SimpleNamespace
 
 import datasets
@@ -75,13 +74,9 @@ def test_folders_and_patterns_come_sorted_and_names_as_given(tmp_path):
     [
         ("a.txt", b"fine\n\nbad \xff here\n", r"a\.txt, line 3: byte 0xff at position 4 is not UTF-8"),
         ("a.jsonl", b'{"text": "fine"}\n{"text": \n', r"a\.jsonl, line 2: is not valid JSON"),
-        ("a.jsonl", b"[" * 100_000, r"line 1: nests too deep"),
-        ("a.jsonl", b'{"text": "a", "n": ' + b"1" * 5000 + b"}", r"line 1: is not valid JSON"),
-        ("a.jsonl", b'{"text": "a", "text": "b"}', r"line 1: key 'text' occurs twice"),
         ("a.jsonl", b'["text"]\n', r"line 1: expected a JSON object, found list"),
         ("a.jsonl", b'{"text": "fine"}\n{"body": "x"}\n', r"line 2: no field 'text'; it has body. Set text_column"),
         ("a.jsonl", b'{"text": null}\n', r"line 1: field 'text' is NoneType"),
-        ("a.jsonl", b'{"text": "a\\ud800"}\n', r"line 1: field 'text' has half a surrogate pair at character 2"),
         ("a.parquet", b"PAR1 no", r"a\.parquet: damaged or not a Parquet file"),
         ("a.txt.gz", gzip.compress(b"text\n" * 99, mtime=0)[:-12], r"a\.txt\.gz: damaged after line"),
         ("a.txt.gz", b"plain text", r"a\.txt\.gz: damaged after line 0"),
@@ -97,62 +92,6 @@ def test_bad_input_names_file_and_place(tmp_path, name, content, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_parquet_text_that_is_not_utf_8_is_named(tmp_path):
-    texts = pa.array([b"fine", b"bad \xff"]).view(pa.string())
-    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match=r"a\.parquet, row 2: not UTF-8"):
-        read(tmp_path / "a.parquet")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "place"),
-    [
-        ("a.txt", b"fine\n\n" + b"x" * 1001 + b"\n", "line 3 is longer than 1,000 bytes"),
-        ("a.txt", b"fine\n\n" + b"some words\n" * 100, "line 3: the document is longer than 1,000 bytes"),
-        ("a.txt.gz", gzip.compress(b"x" * 10**7, mtime=0), "line 1 is longer than 1,000 bytes"),
-        ("a.jsonl.xz", lzma.compress(b'{"text": "fine"}\n{"text": "' + b"x" * 10**7), "line 2 is longer than 1,000"),
-    ],
-)
-def test_a_line_or_document_beyond_the_limit_is_refused(tmp_path, name, content, place):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=rf"{place}.*raise --max_document_bytes"):
-        read(tmp_path / name, max_bytes=1000)
-    if name == "a.txt":
-        assert len(read(tmp_path / name)) == 2
-
-
-def test_a_compressed_line_of_gigabytes_takes_no_memory_beyond_the_limit(tmp_path):
-    with gzip.open(tmp_path / "bomb.txt.gz", "wb", compresslevel=1) as file:
-        for _ in range(60):
-            file.write(b" " * 2**20)
-    tracemalloc.start()
-    with pytest.raises(UserError, match="line 1 is longer than 1,000,000 bytes"):
-        read(tmp_path / "bomb.txt.gz", max_bytes=10**6)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 8e6
-
-
-@pytest.mark.parametrize("texts", [["x" * 5000], ["fine", "x" * 5000, *["fine"] * 20]])
-def test_a_parquet_text_beyond_the_limit_is_refused(tmp_path, texts):
-    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match=r"row( 2: field 'text')? is longer than 1,000 bytes"):
-        read(tmp_path / "a.parquet", max_bytes=1000)
-    assert len(read(tmp_path / "a.parquet")) == len(texts)
-
-
-def test_links_in_a_folder_are_not_followed_and_named(tmp_path, caplog):
-    (tmp_path / "secret.txt").write_text("secret\n")
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "link.txt").symlink_to(tmp_path / "secret.txt")
-    with pytest.raises(UserError, match="holds no corpus file"):
-        read(tmp_path / "data")
-    (tmp_path / "data" / "a.txt").write_text("text\n")
-    assert [document.text for document in read(tmp_path / "data")] == ["text"]
-    assert "Not read: links" in caplog.text and "link.txt" in caplog.text
-    assert [document.text for document in read(tmp_path / "data" / "link.txt")] == ["secret"]
-
-
 def test_names_that_lead_nowhere_are_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"none\.txt does not exist"):
         find_sources([str(tmp_path / "none.txt")])
@@ -163,8 +102,10 @@ def test_names_that_lead_nowhere_are_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="input_files is empty"):
         find_sources([])
     path = write(tmp_path / "a.txt", "text\n")
-    with pytest.raises(UserError, match="named twice"):
-        find_sources([str(path), str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    for spelling in (str(tmp_path), "a.txt", "../" + tmp_path.name + "/a.txt"):
+        with pytest.raises(UserError, match="named twice"):
+            find_sources([str(path), spelling])
 
     def dataset_info(self, name):
         raise OSError("404\nnot found")
@@ -199,35 +140,3 @@ def test_a_stream_that_breaks_off_is_a_user_error(monkeypatch, rows, place):
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     with pytest.raises(UserError, match=r"dataset wikimedia/wikipedia \(configuration None, split train.*" + place):
         read("wikimedia/wikipedia")
-
-
-def test_a_parquet_file_with_fewer_rows_than_it_says_or_far_more_bytes_is_refused(tmp_path, monkeypatch):
-    pq.write_table(pa.table({"text": ["One.", "Two."]}), tmp_path / "a.parquet")
-    assert len(read(tmp_path / "a.parquet")) == 2
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: iter(()))
-    with pytest.raises(UserError, match=r"a\.parquet: damaged, it holds 0 rows and says 2"):
-        read(tmp_path / "a.parquet")
-    monkeypatch.undo()
-    monkeypatch.setattr("bert_repro.corpus.documents._BOMB_BYTES", 5_000_000)
-    table = pa.table({"text": ["A short text."] * 1000 + ["a" * 6_000_000]})
-    pq.write_table(table, tmp_path / "a.parquet", compression="zstd", use_dictionary=False)
-    with pytest.raises(UserError, match=r"a\.parquet: unpacks [\d,]+ bytes to 6,[\d,]+ or more, which is no text"):
-        read(tmp_path / "a.parquet")
-
-
-def test_a_parquet_column_of_lists_is_refused_before_it_is_read(tmp_path):
-    path = tmp_path / "lists.parquet"  # a few kB, and gigabytes in memory
-    pq.write_table(pa.table({"text": pa.array([["x" * 1000] * 10_000])}), path)
-    with pytest.raises(UserError, match=r"column 'text' holds 'list<.*'; it must hold texts"):
-        read(path)
-
-
-def test_a_parquet_text_that_is_named_often_is_in_memory_once(tmp_path):
-    rows = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array(["ab c. " * 100_000]))
-    options = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 28}
-    pq.write_table(pa.table({"text": rows}), tmp_path / "a.parquet", **options)
-    (source,) = find_sources([str(tmp_path / "a.parquet")])
-    before = pa.total_allocated_bytes()
-    documents = read_documents(source)
-    assert len(next(documents).text) == 600_000
-    assert pa.total_allocated_bytes() - before < 20_000_000  # 256 copies would be 150 MB

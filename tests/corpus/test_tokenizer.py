@@ -101,7 +101,7 @@ def test_training_is_the_same_in_every_process():
     here = train_wordpiece(texts, vocab_size=400, limit_alphabet=30).get_vocab()
     code = (
         "import json, sys; from bert_repro.corpus import tokenizer\n"
-        "tokenizer._build = lambda vocab, *_: vocab  # without transformers, which takes seconds to import\n"
+        "tokenizer.build_tokenizer = lambda vocab, *_, **__: vocab\n"
         "vocab = tokenizer.train_wordpiece(json.load(sys.stdin), vocab_size=400, limit_alphabet=30)\n"
         "print(json.dumps(vocab))"
     )
@@ -154,15 +154,6 @@ def test_further_special_tokens_have_the_name_that_transformers_4_reads(tmp_path
     assert again("a [E1]")["input_ids"] == tokenizer("a [E1]")["input_ids"] and "[E1]" in again.all_special_tokens
     save_tokenizer(again, tmp_path / "again")  # where and how it was found is not published
     assert (tmp_path / "again/tokenizer_config.json").read_text("utf-8") == json.dumps(written, indent=2) + "\n"
-
-
-@pytest.mark.parametrize("length", ["512", -1, 0, True, [512]], ids=str)
-def test_a_damaged_longest_input_is_refused(uncased, tmp_path, length):
-    save_tokenizer(uncased, tmp_path)
-    path = tmp_path / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": length}))
-    with pytest.raises(UserError, match=r"tokenizer_config\.json: model_max_length is .*, not a number of tokens"):
-        load_tokenizer(tmp_path)
 
 
 def test_fingerprint_ignores_truncation_but_not_case(uncased):
@@ -266,18 +257,11 @@ def squad_texts(path):
     return [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda vocab: vocab.update({"[MASK]": 10**9}), r"the ids of its \d+ entries are not 0 to \d+"),
-        (lambda vocab: vocab.update({"more": vocab.pop("[UNK]")}), r"the unknown token '\[UNK\]' is not among its"),
-    ],
-)
-def test_a_saved_vocabulary_with_gaps_or_without_its_unknown_token_is_refused(world, tmp_path, change, message):
+def test_a_saved_vocabulary_with_gaps_is_refused(world, tmp_path):
     state = json.loads((world.tokenizer / "tokenizer.json").read_text())
-    change(state["model"]["vocab"])
+    state["model"]["vocab"]["[MASK]"] = 10**9
     (tmp_path / "tokenizer.json").write_text(json.dumps(state))
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=r"has \d+ ids up to 1000000000, with gaps"):
         load_tokenizer(tmp_path)
 
 

@@ -130,7 +130,7 @@ def make_trainer(config: ToyConfig) -> Trainer:
     source = ToySource(config, micro)
     trainer = Trainer(accelerator, model, source, config, tokenizer=ToyTokenizer(), count_right=count_right)
     if config.beside:  # as if the device worked beside this process
-        trainer.reads_late = trainer.writer.behind = True
+        trainer.reads_late = True
     return trainer
 
 

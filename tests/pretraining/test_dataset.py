@@ -154,45 +154,8 @@ def test_a_batch_over_many_epochs_of_a_tiny_corpus_keeps_few_files_open(tmp_path
     assert len(list(Path("/proc/self/fd").iterdir())) < before + 10
 
 
-class Counted:
-    """A stream of ten examples an epoch and its indexes, which notes what is drawn ahead."""
-
-    def __init__(self) -> None:
-        self.indexes, self.ahead, self.stopped = self, list[int](), False
-
-    def get(self, epoch: int) -> range:
-        return range(10)
-
-    def draw_ahead(self, epoch: int) -> None:
-        self.ahead.append(epoch)
-
-    def stop_drawing(self) -> None:
-        self.stopped = True
-
-    def discard_before(self, epoch: int) -> None:
-        pass
-
-    def take(self, position: Position, count: int) -> tuple[list[int], Position]:
-        at = position.epoch * 10 + position.row + count
-        return [0] * count, Position(at // 10, at % 10)
 
 
-@pytest.mark.parametrize(
-    ("steps", "start", "rank", "ahead"),
-    [
-        (2, (0, 0), "0", []),
-        (4, (0, 0), "0", [1]),
-        (6, (0, 0), "0", [1, 2]),
-        (2, (3, 4), "0", [4]),
-        (6, (0, 0), "1", []),
-    ],
-)
-def test_an_epoch_is_drawn_ahead_once_where_it_is_read(monkeypatch, steps, start, rank, ahead):
-    monkeypatch.setenv("LOCAL_RANK", rank)
-    stream = Counted()
-    source: Any = SimpleNamespace(streams=[stream], phases=[Phase(max_seq_length=64, steps=steps, batch=4)])
-    assert len(list(PretrainingSource._phase_steps(source, 0, 0, Position(*start)))) == steps
-    assert stream.ahead == ahead and stream.stopped
 
 
 def natural_lengths(batch: int = 48) -> np.ndarray:

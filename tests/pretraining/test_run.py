@@ -42,7 +42,7 @@ def test_pretraining_learns_and_leaves_everything_the_contract_names(pretrained:
     assert list(pretrained.rglob("events.out.tfevents*"))
     assert not list(pretrained.rglob("*.pkl")) + list(pretrained.rglob("*.pt")) + list(pretrained.rglob("*.bin"))
     data = results(pretrained)["data"]
-    assert data["sources"] == ["text.txt"] and data["example"]["text"].count("[MASK]") == 1
+    assert data["sources"] == ["text.txt"]
     assert data["example"]["text"] in (pretrained / "README.md").read_text(encoding="utf-8")
     for folder in (pretrained, pretrained / "checkpoints" / "step-20"):
         assert AutoTokenizer.from_pretrained(folder).model_max_length == 64  # of 512 positions
@@ -234,11 +234,10 @@ def test_continuing_from_a_checkpoint(world: Any, pretrained: Path, tmp_path: Pa
 
 
 def test_the_cost_estimate_of_the_papers_phases() -> None:
-    text = cost_estimate(PretrainingConfig(), BertReproConfig(), PAPER_PHASES, 3_300_000_000, 790e12, 1, "a device")
+    text = cost_estimate(PretrainingConfig(mixed_precision="bf16"), BertReproConfig(), PAPER_PHASES, 3_300_000_000, 1)
     assert "42,598,400,000" in text and "131,072,000,000" in text
-    assert "14 hours to 28 hours, at 60% to 30% of a device" in text
-    assert "disk      about 3.2 GB: the model, 1 checkpoint(s) and the sample index" in text
     assert "2.38e+19" in text  # 29.5e9 tokens of 545 MFLOP and 13.1e9 of 588
+    assert "estimated on 1 x" in text and "h200 17 hours" in text and "a100 53 hours" in text
 
 
 def test_a_dry_run_prints_the_estimate_and_starts_nothing(world: Any, tmp_path: Path, capsys: Any) -> None:

@@ -1,6 +1,4 @@
 import logging
-import os
-import signal
 import threading
 import time
 
@@ -11,18 +9,9 @@ from scipy import stats
 
 from bert_repro.configs import ExampleConfig
 from bert_repro.errors import UserError
-from bert_repro.pretraining import sample_index
 from bert_repro.pretraining.sample_index import EpochIndexes, SampleIndex, permute
 from bert_repro.pretraining.segment_pairs import NOT_NEXT, PairGenerator, PairRules
-from bert_repro.utils.files import is_running, waiting_lock
-
-SLOW_DRAW = """
-import pickle, sys, time
-from bert_repro.pretraining import sample_index
-indexes, epoch = pickle.load(sys.stdin.buffer)
-sample_index._write_rows = lambda file, blocks: time.sleep(600)
-indexes.get(epoch)
-"""
+from bert_repro.utils.files import waiting_lock
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +68,7 @@ def test_an_index_is_reused_only_for_the_same_corpus_and_settings(indexes):
 
 
 DAMAGE = {
-    "row": lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:],
     "end": lambda data: data[:-28],
-    "statistics": lambda data: data.replace(b'"forced": 0', b'"forced": 7'),
     "header": lambda data: b"\x00\x01\x02\x03" + data[4:],
     "version": lambda data: data.replace(b'"format_version": 1', b'"format_version": 0'),
 }
@@ -95,21 +82,11 @@ def test_a_damaged_index_is_found_and_drawn_again(indexes, damage, caplog):
     assert damaged != original
     path.write_bytes(damaged)
     with pytest.raises(UserError, match=r"damaged|format_version 0"):
-        SampleIndex.open(path).verify()
+        SampleIndex.open(path)
     with caplog.at_level(logging.WARNING, logger="bert_repro"):
         indexes().get(0)
     assert "drawing the examples again" in caplog.text
     assert path.read_bytes() == original
-
-
-def test_rows_are_hashed_once_by_the_training_process_and_not_by_loader_processes(indexes, monkeypatch):
-    verified = []
-    monkeypatch.setattr(SampleIndex, "verify", lambda self: verified.append(self.path))
-    drawn = indexes().get(0)
-    training, loader = indexes(), indexes()
-    for _ in range(2):
-        assert len(training.get(0)) == len(loader.get(0, verify=False)) == len(drawn)
-    assert verified == [drawn.path]
 
 
 def test_processes_that_need_the_same_index_draw_it_once(indexes, tmp_path, monkeypatch):
@@ -125,42 +102,6 @@ def test_processes_that_need_the_same_index_draw_it_once(indexes, tmp_path, monk
         path = write(first, 0).path
     thread.join()
     assert not drawn and np.array_equal(second.get(0).rows, SampleIndex.open(path).rows)
-
-
-def test_a_killed_drawing_process_leaves_nothing(indexes, tmp_path, monkeypatch):
-    monkeypatch.setattr(sample_index, "_WORTH_A_PROCESS", 1)
-    monkeypatch.setattr(sample_index, "_DRAW", SLOW_DRAW)
-    made = indexes()
-    made.draw_ahead(1)
-    while not list(tmp_path.glob(".writing-*")):
-        time.sleep(0.05)
-    made.stop_drawing()
-    assert [path.suffix for path in tmp_path.iterdir()] == [".index"]
-    assert len(indexes().get(1)) > 100
-
-
-def test_a_drawing_process_ends_with_the_run_that_was_killed(indexes, tmp_path, monkeypatch):
-    monkeypatch.setattr(sample_index, "_WORTH_A_PROCESS", 1)
-    monkeypatch.setattr(sample_index, "_DRAW", "import sys, time; sys.stdin.buffer.read(); time.sleep(100)")
-    made = indexes()
-    made.get(0)
-    run = os.fork()
-    if not run:
-        made.draw_ahead(1)
-        (tmp_path / "pid").write_text(str(made._drawing[1].pid))
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(run, 0)
-    drawing, deadline = int((tmp_path / "pid").read_text()), time.monotonic() + 60
-    while is_running(drawing) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not is_running(drawing)
-
-
-def test_an_index_truncated_in_use_is_an_error_and_not_the_end_of_the_process(indexes):
-    index = indexes().get(0)
-    os.truncate(index.path, 5000)
-    with pytest.raises(UserError, match="was truncated while in use"):
-        index.read(np.arange(3))
 
 
 def test_a_failed_drawing_leaves_nothing(indexes, tmp_path):
@@ -183,41 +124,6 @@ def test_indexes_of_earlier_epochs_can_be_discarded(indexes, tmp_path):
     assert [(name[:6], name[-6:]) for name in names] == [("phase0", "epoch2"), ("phase1", "epoch0")]
     assert np.array_equal(current.get(1).rows, rows)
     assert np.array_equal(indexes().get(1).rows, rows)
-
-
-@pytest.fixture
-def drawn_ahead(indexes, monkeypatch):
-    monkeypatch.setattr(sample_index, "_WORTH_A_PROCESS", 1)
-    made = indexes()
-    made.draw_ahead(1)
-    yield made
-    made.stop_drawing()
-
-
-def test_the_next_epoch_is_drawn_by_another_process(drawn_ahead, indexes, monkeypatch):
-    expected = np.array(indexes(folder="elsewhere").get(1).rows)
-    process = drawn_ahead._drawing[1]
-    drawn_ahead.draw_ahead(1)
-    assert drawn_ahead._drawing == {1: process}
-    monkeypatch.setattr(PairGenerator, "blocks", None)  # nothing can be drawn here
-    assert np.array_equal(drawn_ahead.get(1).rows, expected)
-    assert process.returncode == 0 and not drawn_ahead._drawing
-
-
-def test_a_drawing_process_that_fails_costs_time_only(drawn_ahead, indexes):
-    drawn_ahead._drawing[1].kill()
-    assert np.array_equal(drawn_ahead.get(1).rows, indexes(folder="elsewhere").get(1).rows)
-
-
-def test_no_drawing_process_is_left_or_started_for_little(drawn_ahead, indexes, monkeypatch):
-    process = drawn_ahead._drawing[1]
-    drawn_ahead.stop_drawing()
-    assert process.poll() is not None and not drawn_ahead._drawing
-    monkeypatch.setattr(sample_index, "_WORTH_A_PROCESS", 10**6)
-    small, static = indexes(), indexes(ExampleConfig(dupe_factor=2), folder="static")
-    small.draw_ahead(1)
-    static.draw_ahead(1)
-    assert not small._drawing and not static._drawing
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100, 101, 65537])

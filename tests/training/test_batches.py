@@ -43,7 +43,7 @@ class DamagedSource:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_wrong_data_is_one_line_whichever_process_finds_it(workers: int) -> None:
-    options = {"process": 0, "processes": 1, "num_workers": workers, "prefetch_factor": 2, "pin_memory": False}
+    options = {"process": 0, "processes": 1, "num_workers": workers, "pin_memory": False}
     with pytest.raises(UserError, match=r"^corpus x is damaged: .* prepare it again$"):
         next(load_steps(DamagedSource(), None, 3, **options))
 
@@ -65,7 +65,7 @@ class ProcessIdSource:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_rows_are_read_where_batches_are_loaded(workers: int) -> None:
-    options = {"process": 0, "processes": 1, "num_workers": workers, "prefetch_factor": 2, "pin_memory": False}
+    options = {"process": 0, "processes": 1, "num_workers": workers, "pin_memory": False}
     for step, batches in load_steps(ProcessIdSource(), None, 3, **options):
         assert step.totals["loss"] == batches[0].tokens
         assert (batches[0].tokens == os.getpid()) == (workers == 0)

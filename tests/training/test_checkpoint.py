@@ -19,7 +19,6 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.training import checkpoint
 from bert_repro.training.checkpoint import BestModel
 from bert_repro.training.environment import require_same_data
-from bert_repro.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +67,6 @@ def test_a_folder_left_by_a_kill_is_no_checkpoint_and_goes_with_the_next_one(cop
     assert checkpoint.find(copy, "latest").name == "step-4"
     make_trainer(ToyConfig(output_dir=str(copy), max_steps=5)).save()
     assert not list(copy.glob("checkpoints/.*"))
-
-
-def test_a_checkpoint_that_is_not_finite_is_passed_over(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As version 0.1 could write one."""
-    trainer = make_trainer(ToyConfig(output_dir=str(copy), max_steps=5))
-    trainer.state = checkpoint.TrainerState(step=5)
-    torch.nn.init.constant_(next(trainer.model.parameters()), float("nan"))
-    monkeypatch.setattr(Trainer, "_require_finite_weights", lambda self: None)
-    trainer.save()
-    assert checkpoint.find_damage(copy / "checkpoints/step-5") == "model.safetensors holds values that are not finite"
-    assert checkpoint.find(copy, "latest").name == "step-4"
 
 
 def test_a_last_update_that_is_not_finite_is_never_saved(tmp_path: Path) -> None:
@@ -171,6 +159,21 @@ def test_weights_of_another_model_are_refused(copy: Path) -> None:
         checkpoint.load(folder, trainer.model, trainer.optimizer.optimizer, {})
 
 
+def test_the_best_weights_are_one_state_with_a_checkpoint(tmp_path):
+    """A run that is killed after a better evaluation and before the next checkpoint resumes with the older best."""
+    assert not scored(tmp_path / "free", [0.9, *[0.1] * 20], patience=None).should_stop
+    best = scored(tmp_path, [0.5, 0.7])
+    state = best.state()  # of the checkpoint
+    best.forget_others()
+    best.consider({"accuracy": float("nan")}, 3, Line(3.0), write=True)
+    best.consider({"accuracy": 0.9}, 4, Line(4.0), write=True)
+    resumed, model = BestModel(tmp_path, "accuracy", patience=2), Line(0.0)
+    resumed.load(state)
+    resumed.restore(model)
+    assert (resumed.step, resumed.score, resumed.stale, model.weight.item()) == (2, 0.7, 0, 2.0)
+    assert [path.name for path in sorted((tmp_path / "best").iterdir())] == ["step-2.safetensors", "step-4.safetensors"]
+
+
 RUN = "--task_name sst2 --do_train --do_eval --max_steps 40 --eval_steps 5 --bias_correction true --logging_steps 1"
 
 
@@ -183,7 +186,7 @@ class Line(nn.Module):
 def scored(folder: Path, scores: list[float], patience: int | None = 2) -> BestModel:
     best = BestModel(folder, "accuracy", patience=patience)
     for step, score in enumerate(scores, start=1):
-        best.consider({"accuracy": score}, step, Line(float(step)))
+        best.consider({"accuracy": score}, step, Line(float(step)), write=True)
         if best.should_stop:
             break
     return best
@@ -198,15 +201,6 @@ def test_the_first_of_the_highest_scores_is_kept(tmp_path, scores, best_step, st
     model = Line(0.0)
     best.restore(model)
     assert (best.step, best.stale, best.should_stop, model.weight.item()) == (best_step, stale, stops, best_step)
-
-
-def test_a_replayed_log_leads_to_the_same_decision_and_without_patience_nothing_stops(tmp_path):
-    assert not scored(tmp_path, [0.9, *[0.1] * 20], patience=None).should_stop
-    complete = scored(tmp_path, [0.5, 0.7, 0.6])
-    replayed = BestModel(tmp_path, "accuracy", patience=2)
-    replayed.replay([{"step": 1, "eval_accuracy": 0.5}, {"step": 2, "eval_accuracy": 0.7}, {"step": 2, "loss": 1.0},
-                     {"step": 3, "eval_accuracy": 0.6}])  # fmt: skip
-    assert (replayed.step, replayed.score, replayed.stale) == (complete.step, complete.score, complete.stale)
 
 
 def finetune(world, model: Path, folder: Path, *more: str) -> dict:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from bert_repro.corpus.writer import join_parts, write_part
 from running import TINY, recipe, results
 
+from bert_repro.corpus import prepare
 from bert_repro.corpus.prepared_corpus import Block, PreparedCorpus
 from bert_repro.models.loading import load_tokenizer
 from bert_repro.training import training_log
@@ -88,9 +88,9 @@ def large_corpus(world: Any, folder: Path) -> Path:
         Counter(documents=documents, sentences=documents * sentences, tokens=documents * sentences * words),
     )
     folder.mkdir()
-    write_part(folder, 0, [block])
+    prepare._write_part(folder, 0, [block])
     settings = PreparedCorpus.load(world.corpus).manifest["settings"]
-    join_parts(folder, tokenizer, settings)
+    prepare._join_parts(folder, tokenizer, settings)
     return folder
 
 

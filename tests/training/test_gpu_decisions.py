@@ -2,26 +2,21 @@
 
 import importlib
 import importlib.metadata
-import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import datasets
 import pytest
 import torch
-from torch import nn
 
-from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.configs import GlueConfig, PretrainingConfig, RunConfig
 from bert_repro.finetuning import data
 from bert_repro.finetuning.run import STEPS_WORTH_COMPILING, FinetuningRun
-from bert_repro.models import modeling_bert_repro as modeling
 from bert_repro.presets import PRESETS
 from bert_repro.pretraining.run import compile_options, resolve_layout, resolve_phases
 from bert_repro.tasks import get_task
-from bert_repro.training import environment, parallelism, performance, run
+from bert_repro.training import environment, performance, run
 from bert_repro.training.batches import BatchSizes
 
 GPU = torch.device("cuda")
@@ -94,23 +89,3 @@ def test_replicas_keep_no_second_copy_of_their_gradients(monkeypatch: pytest.Mon
     )
     run._accelerator(RunConfig())
     assert [handler.gradient_as_bucket_view for handler in given["kwargs_handlers"]] == [True]
-
-
-def test_shards_compile_each_layer_and_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    sharded: list[nn.Module] = []
-    monkeypatch.setattr(parallelism, "fully_shard", lambda module, **_: sharded.append(module))
-    monkeypatch.setattr(parallelism, "init_device_mesh", lambda *_: None)
-    model = BertReproForPreTraining(
-        BertReproConfig(vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
-    )
-    accelerator: Any = SimpleNamespace(device=GPU, num_processes=2, mixed_precision="bf16")
-    parallelism._shard(model, accelerator, {"backend": "eager"})
-    assert [type(module) for module in sharded] == [modeling.BertReproLayer] * 2 + [type(model)]
-    assert all(layer._compiled_call_impl is not None for layer in sharded[:2])
-    assert "predict_masked" in vars(model)
-
-
-def test_a_gpu_is_measured_over_long_iterations_of_a_large_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [str(Path(__file__).resolve().parents[2] / "benchmarks"), *sys.path])
-    options = importlib.import_module("pretraining_step").parse(["--device", "cuda"])
-    assert options.steps >= 50 and options.documents >= 20_000 and options.compiled

@@ -82,22 +82,6 @@ def test_groups_exempt_biases_and_layer_norms_and_frozen_parameters() -> None:
     assert [p for group in optimizer.param_groups for p in group["params"]] == [model.bias]
 
 
-def test_one_kernel_or_many_make_the_same_update() -> None:
-    weights = {}
-    for fused in (True, False):
-        model = nn.Linear(3, 2)
-        nn.init.constant_(model.weight, 0.5)
-        nn.init.zeros_(model.bias)
-        optimizer = build_optimizer(model, OptimizerConfig(fused_optimizer=fused))
-        assert all(group["fused"] is fused for group in optimizer.param_groups)
-        for step in range(5):
-            optimizer.zero_grad()
-            model(torch.full((1, 3), 1.0 + step)).square().sum().backward()
-            optimizer.step()
-        weights[fused] = model.weight.detach()
-    torch.testing.assert_close(weights[True], weights[False], rtol=1e-6, atol=1e-8)
-
-
 def test_the_schedule_is_the_papers_and_has_no_drop_from_the_end_of_the_warmup() -> None:
     config = OptimizerConfig(learning_rate=1e-4, warmup_steps=10_000)
     rates = [learning_rate(step, config, 1_000_000) for step in (0, 5_000, 9_999, 10_000, 500_000, 1_000_000)]

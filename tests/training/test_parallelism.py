@@ -6,7 +6,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from bert_repro.training.parallelism import ParallelModel, shard_precision
+from bert_repro.training.parallelism import ParallelModel
 
 
 class Output(NamedTuple):
@@ -25,17 +25,8 @@ class Doubled(nn.Module):
 def test_many_models_in_one_process_are_each_compiled_once() -> None:
     accelerator = Accelerator(cpu=True)
     for width in range(2, 14):  # PyTorch gives up on a piece of code after eight versions
-        placement = ParallelModel(
-            accelerator, Doubled(width), shard=False, compile_options={"backend": "eager", "dynamic": False}
-        )
+        placement = ParallelModel(accelerator, Doubled(width), compile_options={"backend": "eager", "dynamic": False})
         for _ in range(2):
             means, _ = placement.wrapped(("loss",), {"states": torch.ones(width)})
             assert means["loss"].item() == 2.0
         assert placement.compiled_graphs() == 1
-
-
-def test_layers_travel_in_16_bits_between_gpus_alone() -> None:
-    policy = shard_precision("cuda", "bf16")
-    assert (policy.param_dtype, policy.reduce_dtype) == (torch.bfloat16, torch.float32)
-    for device, precision in (("cpu", "bf16"), ("cuda", "no"), ("cuda", "fp16")):
-        assert shard_precision(device, precision).param_dtype is None

@@ -5,16 +5,13 @@ import platform
 import resource
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from bert_repro.configs import DryRunConfig, PretrainingConfig, RunConfig
-from bert_repro.errors import UserError
 from bert_repro.training import performance
-from bert_repro.training.performance import PUBLISHED_TFLOPS, assumed_speed, flops_per_token, training_totals
+from bert_repro.training.performance import flops_per_token, training_totals
 
 MEGABYTE = 1 << 20
 
@@ -73,24 +70,6 @@ def test_fast_float32_stays_accurate_and_the_peak_is_a_rate():
     assert 1e8 < performance.measured_peak(torch.device("cpu"), "no") < 1e14
 
 
-def test_every_switch_reaches_its_function(monkeypatch):
-    called = []
-    monkeypatch.setattr(performance, "use_cpu_kernels", lambda use: called.append(("cpu_kernels", use)))
-    for function in ("use_fast_float32", "keep_freed_memory"):
-        monkeypatch.setattr(performance, function, lambda function=function: called.append(function))
-    before = torch.get_float32_matmul_precision()
-    try:
-        performance.prepare_cpu(RunConfig())
-        assert called == [("cpu_kernels", True), "use_fast_float32", "keep_freed_memory"]
-        called.clear()
-        torch.set_float32_matmul_precision("medium")  # as a run before this one in the process left it
-        performance.prepare_cpu(RunConfig(cpu_kernels=False, fast_float32=False, keep_freed_memory=False))
-        assert called == [("cpu_kernels", False)]
-        assert torch.get_float32_matmul_precision() == "highest"
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 LOG = [{"step": 5, "tokens": 400, "seconds": 3.5}, {"step": 10, "tokens": 800, "seconds": 7.0}, {"step": 10, "f1": 1}]
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 8, "vocab_size": 30, "intermediate_size": 32}
 TRAIN = {"steps": 10, "batch": 4}
@@ -124,15 +103,3 @@ def test_the_mfu_of_a_run_is_the_mean_over_its_seconds() -> None:
         for step, (tokens, speed, mfu) in enumerate(speeds, start=1)
     ]
     assert training_totals(log, results("ForPreTraining"))["mfu"] == pytest.approx((4 * 0.2 + 1 * 0.8) / 5)
-
-
-def test_an_estimate_is_for_the_device_that_is_named() -> None:
-    def named(**settings: Any) -> tuple[float, str]:
-        return assumed_speed(PretrainingConfig(dry_run=True, **settings), settings.get("mixed_precision", "no"))
-
-    assert set(PUBLISHED_TFLOPS) == set(DryRunConfig.__dataclass_fields__["device_name"].metadata["choices"])
-    assert named(tflops=50.0) == (50e12, "the 50 TFLOP/s given")
-    assert named(device_name="a100", mixed_precision="bf16") == (312e12, "the 312 TFLOP/s (16-bit) published for a100")
-    assert named(device_name="a100")[0] == 19.5e12
-    with pytest.raises(UserError, match="--tflops needs --dry_run"):
-        PretrainingConfig(tflops=50.0)

@@ -64,9 +64,10 @@ def run(world, untrained, tmp_path):
     return make
 
 
-def test_every_tracker_of_accelerate_is_known_and_gets_no_secret():
+def test_every_tracker_of_accelerate_is_known_and_gets_no_secret(monkeypatch):
     assert set(TRACKERS) == set(tracking.LOGGER_TYPE_TO_CLASS)
     secret = "hf_" + "x1Y" * 9
+    monkeypatch.setenv("HF_TOKEN", secret)
     config = GlueConfig(model_name_or_path="m", task_name="sst2", do_eval=True, data_dir=f"/data/{secret}")
     assert secret not in str(trackers._settings(config))
 

@@ -15,7 +15,7 @@ from bert_repro.utils.files import TRAIN_LOG
 def test_a_gradient_that_is_not_finite_leaves_the_log_json(tmp_path: Path) -> None:
     config = ToyConfig(output_dir=str(tmp_path), logging_steps=2)
     given = {"loss": 1.0, "learning_rate": 0.1, "tokens": 5, "flops": 0}
-    with training_log.TrainingLog(Accelerator(cpu=True), config, 0, 4) as log:
+    with training_log.TrainingLog(Accelerator(cpu=True), config, 4) as log:
         for step, norm in enumerate((math.inf, 3.0, math.nan, math.inf), start=1):
             log.step(step, {**given, "grad_norm": norm})
     text = (tmp_path / TRAIN_LOG).read_text()
@@ -26,7 +26,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_log_json(tmp_path: Path) -> No
 def test_mfu_is_of_real_tokens_and_of_the_peak_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_log, "measured_peak", lambda *_: 2e6)
     config = ToyConfig(output_dir=str(tmp_path), logging_steps=2)
-    with training_log.TrainingLog(Accelerator(cpu=True), config, 0, 2) as log:
+    with training_log.TrainingLog(Accelerator(cpu=True), config, 2) as log:
         for step, tokens in enumerate((5, 9), start=1):
             log.step(step, {"loss": 1.0, "learning_rate": 0.1, "tokens": tokens, "flops": 100 * tokens})
     (row,) = training_log.read(tmp_path / TRAIN_LOG)
@@ -37,7 +37,37 @@ def test_the_peak_is_the_sum_of_what_all_processes_measured(tmp_path: Path, monk
     monkeypatch.setattr(training_log, "measured_peak", lambda *_: 2e6)
     accelerator = Accelerator(cpu=True)
     monkeypatch.setattr(accelerator, "reduce", lambda mine, _: mine + 1e6)  # the other process reached less
-    with training_log.TrainingLog(accelerator, ToyConfig(output_dir=str(tmp_path), logging_steps=1), 0, 1) as log:
+    with training_log.TrainingLog(accelerator, ToyConfig(output_dir=str(tmp_path), logging_steps=1), 1) as log:
         log.step(1, {"loss": 1.0, "learning_rate": 0.1, "tokens": 5, "flops": 500})
     (row,) = training_log.read(tmp_path / TRAIN_LOG)
     assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 100 / 3e6)
+
+
+@pytest.mark.parametrize("stop", range(1, 9))
+def test_a_log_set_back_to_a_checkpoint_writes_what_it_would_have_written(tmp_path: Path, stop: int) -> None:
+    def log(folder: str) -> training_log.TrainingLog:
+        return training_log.TrainingLog(
+            Accelerator(cpu=True), ToyConfig(output_dir=str(tmp_path / folder), logging_steps=3), 8
+        )
+
+    def step(log: training_log.TrainingLog, number: int) -> None:
+        norm = math.inf if number == 4 else 1.0
+        log.step(number, {"loss": 1 / number, "grad_norm": norm, "learning_rate": 0.1, "tokens": number, "flops": 0})
+
+    for folder in ("complete", "stopped"):
+        (tmp_path / folder).mkdir()
+        with log(folder) as first:
+            first.begin(0, None)
+            for number in range(1, 9):
+                step(first, number)
+                if folder == "stopped" and number == stop:
+                    state = json.loads(json.dumps(first.state(), allow_nan=False))
+    again = log("stopped")
+    again.begin(stop, state)
+    with again:
+        for number in range(stop + 1, 9):
+            step(again, number)
+    rows = [training_log.read(tmp_path / folder / TRAIN_LOG) for folder in ("complete", "stopped")]
+    for row in (*rows[0], *rows[1]):
+        del row["seconds"], row["tokens_per_second"]
+    assert rows[0] == rows[1] and rows[0][-1]["tokens"] == 36

@@ -78,7 +78,7 @@ def test_errors_of_the_disk_are_reported_whichever_library_noticed_them(tmp_path
     ):
         raise OSError(errno.ENOSPC, "No space left on device")
     foreign = safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-    assert disk_error(foreign) == "No space left on device"
+    assert "No space left on device" in (disk_error(foreign) or "")
     assert disk_error(ValueError("something else")) is None
 
 

@@ -8,17 +8,17 @@ import torch.nn.functional as F
 from scipy import stats
 
 from bert_repro import BertReproForPreTraining
-from bert_repro.models.modeling_bert_repro import (
+from bert_repro.models.cpu_kernels import (
     MANY_CLASSES,
-    BertReproDropout,
+    CpuDropout,
     CrossEntropyByRows,
     PackedAttention,
     attention_groups,
     group_sizes,
-    mean_cross_entropy,
-    packed_attention_forward,
+    token_cross_entropy,
     use_cpu_kernels,
 )
+from bert_repro.models.modeling_bert_repro import mean_cross_entropy
 
 LENGTHS = [5, 1, 7]
 LIKE = [3, 0, 7, 5, 5, 6, 1]  # one group, with padding
@@ -41,7 +41,7 @@ def loop_over_sequences(query, key, value, causal=False, lengths=LENGTHS):
 def test_dropout_drops_as_many_and_keeps_the_mean(probability, dtype):
     torch.manual_seed(1)
     number = 301_001  # no multiple of four
-    dropped = BertReproDropout(probability).train()(torch.ones(number, dtype=dtype))
+    dropped = CpuDropout(probability).train()(torch.ones(number, dtype=dtype))
     zeros = int((dropped == 0).sum())
     low, high = stats.binom.interval(0.9999, number, probability)
     assert low <= zeros <= high
@@ -54,7 +54,7 @@ def test_dropout_drops_as_many_and_keeps_the_mean(probability, dtype):
 
 def test_dropout_passes_gradients_where_it_keeps():
     states = torch.randn(6, 7, dtype=torch.float64, requires_grad=True)
-    layer = BertReproDropout(0.5).train()
+    layer = CpuDropout(0.5).train()
 
     def same_draws(states):
         torch.manual_seed(3)
@@ -66,34 +66,15 @@ def test_dropout_passes_gradients_where_it_keeps():
     assert set(states.grad.unique().tolist()) == {0.0, 2.0}
 
 
-@pytest.fixture
-def pytorchs_kernels():
-    use_cpu_kernels(False)
-    yield
-    use_cpu_kernels(True)
 
 
-def test_switched_off_pytorchs_own_kernels_compute(pytorchs_kernels, monkeypatch):
-    torch.manual_seed(2)
-    dropped = BertReproDropout(0.5).train()(torch.ones(50))
-    torch.manual_seed(2)
-    assert torch.equal(dropped, torch.nn.Dropout(0.5).train()(torch.ones(50)))
-    monkeypatch.setattr(PackedAttention, "apply", None)
-    query, key, value = draws()
-    offsets = torch.tensor([0, *LENGTHS]).cumsum(0)
-    layer = torch.nn.Module()
-    layer.is_causal = False
-    attended, _ = packed_attention_forward(
-        layer, query, key, value, None, 0.5, cu_seq_lens_q=offsets, cu_seq_lens_k=offsets
-    )
-    torch.testing.assert_close(attended, loop_over_sequences(query, key, value))
 
 
 def test_dropout_off_and_beyond_the_quick_path():
     states = torch.randn(3, 4)
-    assert BertReproDropout(0.5).eval()(states) is states
-    assert torch.equal(BertReproDropout(0.0).train()(states), states)
-    assert not BertReproDropout(1.0).train()(states).any()
+    assert CpuDropout(0.5).eval()(states) is states
+    assert torch.equal(CpuDropout(0.0).train()(states), states)
+    assert not CpuDropout(1.0).train()(states).any()
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -121,21 +102,6 @@ def test_groups_of_sequences_attend_as_each_by_itself(lengths, causal):
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_sequence_with_numbers_that_are_not_finite_leaves_the_others_alone():
-    states = draws(dtype=torch.float32, lengths=LIKE)
-    kept = torch.ones(sum(LIKE), dtype=torch.bool)
-    kept[3:10] = False
-    spoiled = [each.detach().masked_fill(~kept[:, None], math.nan).requires_grad_() for each in states]
-    for ours, expected in zip(
-        *(
-            (attended, *torch.autograd.grad(attended[:, kept].sum(), inputs))
-            for inputs in (spoiled, states)
-            for attended in [PackedAttention.apply(*inputs, LIKE, 0.5, 0.0, False)]
-        ),
-        strict=True,
-    ):
-        ours, expected = (each if each.shape[1] == len(kept) else each.transpose(1, 2) for each in (ours, expected))
-        assert torch.equal(ours[:, kept], expected[:, kept])
 
 
 def test_groups_hold_every_token_once_and_cost_least():
@@ -170,7 +136,7 @@ def test_packed_attention_in_half_precision_is_as_exact_as_pytorch():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("scale", [1.0, 0.25])
-def test_cross_entropy_by_rows_equals_pytorchs(dtype, scale, pytorchs_kernels):
+def test_cross_entropy_by_rows_equals_pytorchs(dtype, scale):
     torch.manual_seed(6)
     rows = 2 * CrossEntropyByRows.ROWS + 3
     logits = (5 * torch.randn(1, rows, MANY_CLASSES, dtype=torch.float64)).to(dtype)
@@ -178,11 +144,10 @@ def test_cross_entropy_by_rows_equals_pytorchs(dtype, scale, pytorchs_kernels):
     labels[0, ::5] = -100
     logits[0, 1, labels[0, 1]] = -300  # a share too small for a number in 32 bits
     results = []
-    for own in (True, False):
-        use_cpu_kernels(own)
+    for function in (token_cross_entropy, mean_cross_entropy):
         given = logits.clone().requires_grad_()
-        loss = mean_cross_entropy(given, labels)
-        assert ("ByRows" in str(loss.grad_fn)) == own
+        loss = function(given, labels)
+        assert ("ByRows" in str(loss.grad_fn)) == (function is token_cross_entropy)
         (grad,) = torch.autograd.grad(loss * scale, given)
         results.append((loss, grad))
     (loss, grad), (expected, expected_grad) = results
@@ -196,7 +161,7 @@ def test_cross_entropy_by_rows_equals_pytorchs(dtype, scale, pytorchs_kernels):
 def test_cross_entropy_by_rows_without_a_label_that_counts():
     for rows in (0, 3):
         logits = torch.randn(rows, MANY_CLASSES, requires_grad=True)
-        loss = mean_cross_entropy(logits, torch.full((rows,), -100))
+        loss = token_cross_entropy(logits, torch.full((rows,), -100))
         loss.backward()
         assert loss == 0 and not logits.grad.any()
 
@@ -208,9 +173,28 @@ def test_recomputed_layers_drop_the_same(tiny):
     for checkpointing in (False, True):
         torch.manual_seed(0)
         model = BertReproForPreTraining(tiny.config(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3)).train()
+        use_cpu_kernels(model)
         if checkpointing:
             model.gradient_checkpointing_enable()
         torch.manual_seed(5)
         model(**batch, labels=labels).loss.backward()
         gradients.append(model.bert.embeddings.word_embeddings.weight.grad)
     assert torch.equal(*gradients)
+
+
+def test_kernels_are_switched_on_for_one_model_and_change_only_the_draws(tiny):
+    batch = tiny.pack(tiny.batch())
+    labels = torch.where(batch["position_ids"] == 1, batch["input_ids"], -100)
+    plain, quick = (BertReproForPreTraining(tiny.config(attention_probs_dropout_prob=0.0)).train() for _ in range(2))
+    quick.load_state_dict(plain.state_dict())
+    use_cpu_kernels(quick)
+    assert quick.state_dict().keys() == plain.state_dict().keys()
+    assert {type(module) for module in plain.modules()} & {CpuDropout} == set()
+    losses = []
+    for model in (plain, quick):
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        model(**batch, labels=labels).loss.backward()
+        losses.append(model.bert.embeddings.word_embeddings.weight.grad)
+    torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-6)
