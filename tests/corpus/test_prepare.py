@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from bert_repro.configs import CorpusConfig, TokenizerConfig
-from bert_repro.corpus import documents, prepare, prepared_corpus
+from bert_repro.corpus import documents, prepare
 from bert_repro.corpus.prepare import prepare_corpus
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.corpus.tokenizer import train_tokenizer, train_wordpiece
 from bert_repro.errors import UserError
 from bert_repro.models.loading import load_tokenizer
-from bert_repro.utils import process
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("BERT_REPRO_DATA", ROOT.parent / "shared" / "data"))
@@ -166,17 +165,6 @@ def test_a_part_cut_short_is_made_again(make_config, small_parts, tmp_path, monk
     assert contents(config.output_dir) == complete
 
 
-def test_a_kill_between_join_and_rename_loses_nothing(make_config, small_parts, tmp_path, monkeypatch):
-    prepare_corpus(make_config())
-    config = make_config(output_dir=str(tmp_path / "killed"))
-    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-        patch.setattr(prepare, "replace_folder", lambda *_: 1 / 0)
-        prepare_corpus(config)
-    monkeypatch.setattr(prepare, "_write_part", None)
-    prepare_corpus(config)
-    assert contents(config.output_dir) == contents(make_config().output_dir)
-
-
 def test_a_folder_that_is_no_preparation_is_left_alone(make_config):
     folder = Path(make_config().output_dir + ".preparing")
     folder.mkdir()
@@ -184,11 +172,6 @@ def test_a_folder_that_is_no_preparation_is_left_alone(make_config):
     with pytest.raises(UserError, match="is not a corpus in preparation"):
         prepare_corpus(make_config())
     assert (folder / "thesis.tex").exists()
-
-
-def test_the_record_of_a_failed_run_is_no_obstacle(make_config):
-    process.record_outcome(make_config().output_dir, 2, "no such file")
-    assert prepare_corpus(make_config())["counts"]["documents"] == 40
 
 
 def test_finished_corpus_is_reused_refused_or_replaced(make_config, monkeypatch):
@@ -303,14 +286,6 @@ def test_damage_that_keeps_the_size_of_any_file_is_found(make_config, name):
     path.write_bytes(data)
     with pytest.raises(UserError, match=r"manifest\.json: is damaged|is damaged: .* has changed"):
         PreparedCorpus.load(make_config().output_dir)
-
-
-def test_digests_are_compared_by_one_process_of_a_machine_and_not_by_its_loaders(make_config, monkeypatch):
-    corpus = prepared(make_config())
-    monkeypatch.setattr(prepared_corpus, "file_digest", None)
-    assert pickle.loads(pickle.dumps(corpus)).num_documents == 40
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert PreparedCorpus.load(make_config().output_dir).num_documents == 40
 
 
 def test_input_written_again_at_equal_size_is_other_input(make_config, small_parts, monkeypatch, tmp_path):

@@ -1,4 +1,3 @@
-import hashlib
 import json
 import os
 import subprocess
@@ -156,14 +155,6 @@ def test_further_special_tokens_have_the_name_that_transformers_4_reads(tmp_path
     assert (tmp_path / "again/tokenizer_config.json").read_text("utf-8") == json.dumps(written, indent=2) + "\n"
 
 
-def test_fingerprint_ignores_truncation_but_not_case(uncased):
-    before = tokenizer_fingerprint(uncased)
-    uncased("the fox " * 9, truncation=True, max_length=5, padding="max_length")
-    assert tokenizer_fingerprint(uncased) == before
-    assert tokenizer_fingerprint(train_wordpiece(TEXTS, vocab_size=140)) == before
-    assert tokenizer_fingerprint(train_wordpiece(TEXTS, vocab_size=139)) != before
-
-
 def write_vocabulary(path, extra):
     path.write_text("\n".join([*SPECIAL_TOKENS, "[unused1]", *extra]) + "\n", encoding="utf-8")
     return path
@@ -198,31 +189,6 @@ def test_loading_errors_are_user_errors(uncased, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not (DATA / "vocab").is_dir(), reason="the original vocabularies are not beside the project")
-@pytest.mark.parametrize(
-    ("name", "size", "digest"),
-    [
-        ("bert-base-uncased", 30522, "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
-        ("bert-base-cased", 28996, "eeaa9875b23b04b4c54ef759d03db9d1ba1554838f8fb26c5d96fa551df93d02"),
-    ],
-)
-def test_original_vocabularies_equal_the_slow_reference(name, size, digest):
-    from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
-
-    path = DATA / "vocab" / name / "vocab.txt"
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == digest
-    tokenizer = load_tokenizer(path)
-    reference = BertTokenizerLegacy(str(path), do_lower_case="uncased" in name)
-    assert len(tokenizer) == size and tokenizer.do_lower_case == ("uncased" in name)
-    for text in [*NASTY, *(line for file in ("dev-v1.1.json",) for line in squad_texts(DATA / "squad" / file))]:
-        # The reference composes accents (NFC) where they are kept; neither the release nor the fast tokenizer does.
-        text = unicodedata.normalize("NFC", text)
-        # It also lowers a final capital sigma by Python's word-final rule; Rust lowers each letter by itself.
-        text = text.replace("Σ", "σ")
-        assert tokenizer.tokenize(text) == reference.tokenize(text), repr(text)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not (DATA / "vocab").is_dir(), reason="the original vocabularies are not beside the project")
 @pytest.mark.parametrize(("name", "most"), [("bert-base-uncased", 759), ("bert-base-cased", 375)])
 def test_only_rare_characters_differ_from_the_slow_reference_and_none_from_the_fast_one(name, most):
     from transformers import BertTokenizer
@@ -250,11 +216,6 @@ def assigned_characters():
         and unicodedata.is_normalized("NFC", f"a{character}b")
         and character != "\u03a3"
     ]
-
-
-def squad_texts(path):
-    articles = json.loads(path.read_text(encoding="utf-8"))["data"]
-    return [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
 
 
 def test_a_saved_vocabulary_with_gaps_is_refused(world, tmp_path):

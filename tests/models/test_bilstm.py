@@ -109,13 +109,6 @@ def test_sequences_and_tokens_are_read_in_both_directions_to_their_ends(tiny, ma
         tiny.assert_close(scores[:length], model.classifier(read[0]))
 
 
-def test_it_takes_the_poolers_place(make):
-    names = dict(make("BertReproForSequenceClassification").named_parameters())
-    assert not any("pooler" in name for name in names)
-    assert names["classifier.weight"].shape == (2, 2 * SIZE)
-    assert names["bilstm.lstm.weight_hh_l0"].shape == (4 * SIZE, SIZE)
-
-
 def test_it_starts_anew_on_a_pretrained_encoder_and_is_the_seeds(tiny, tmp_path):
     BertReproForMaskedLM(tiny.config(is_decoder=True)).save_pretrained(tmp_path)
 
@@ -130,17 +123,6 @@ def test_it_starts_anew_on_a_pretrained_encoder_and_is_the_seeds(tiny, tmp_path)
     assert torch.equal(first.bert.embeddings.word_embeddings.weight, other.bert.embeddings.word_embeddings.weight)
     bound = SIZE**-0.5
     assert all(0 < values.abs().max() <= bound for values in first.bilstm.parameters())
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_and_autocast_are_finite_and_near(tiny, make, dtype):
-    model = make("BertReproForSequenceClassification")
-    batch = tiny.batch()
-    expected = model(**batch).logits
-    with torch.autocast("cpu", torch.bfloat16):
-        mixed = model(**batch).logits
-    for logits in (mixed, model.to(dtype)(**batch).logits):
-        assert (logits.float() - expected).abs().max() < 0.1
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -163,21 +145,3 @@ def test_chosen_layers_are_those_of_table_7(tiny, row):
     assert outputs.hidden_states is None, "nobody asked for them"
     assert len(model(**batch, output_hidden_states=True).hidden_states) == 5
     assert torch.equal(model(encoder_states=states[:, :, model.features.layers]).logits, outputs.logits)
-
-
-def test_free_weights_are_taken_as_they_are_and_start_at_one(tiny):
-    config = tiny.config(num_hidden_layers=4, token_features="weighted_all", normalize_feature_weights=False)
-    model = BertReproForTokenClassification(config)
-    states = torch.randn(1, 3, 4, 32)
-    tiny.assert_close(model.features(states), states.sum(2))
-
-
-def test_what_goes_beyond_the_layers_or_has_no_features_is_refused(tiny):
-    with pytest.raises(ValueError, match=r"encoder_states .* config\.token_features .* None"):
-        BertReproForTokenClassification(tiny.config())(encoder_states=torch.zeros(1, 3, 1, 32))
-    for fields, message in (
-        ({"token_features": "concat_last_four"}, "concat_last_four needs 4 layers, got 2"),
-        ({"bilstm_size": 0}, "bilstm_size must be at least 1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            BertReproForTokenClassification(tiny.config(**fields))

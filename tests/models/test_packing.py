@@ -5,11 +5,8 @@ import torch
 import transformers
 
 from bert_repro import (
-    BertReproForCausalLM,
     BertReproForMultipleChoice,
     BertReproForPreTraining,
-    BertReproForQuestionAnswering,
-    BertReproForSequenceClassification,
     BertReproModel,
 )
 
@@ -38,21 +35,6 @@ def test_packed_positions_without_offsets_and_what_this_bert_cannot_do_are_refus
         model(ids, encoder_hidden_states=torch.zeros((1, 3, 32)))
 
 
-def test_one_left_padded_sequence_is_not_taken_for_a_packed_one(model):
-    ids = torch.tensor([[0, 0, 7, 8, 9]])
-    positions = torch.tensor([[0, 0, 0, 1, 2]])
-    padded = model(ids, attention_mask=(ids != 0).long(), position_ids=positions)
-    alone = model(ids[:, 2:])
-    torch.testing.assert_close(padded.last_hidden_state[:, 2:], alone.last_hidden_state)
-
-
-@pytest.mark.parametrize("name", ["cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"])
-def test_missing_packing_arguments_are_named(model, packed, name):
-    del packed[name]
-    with pytest.raises(ValueError, match=f"packed input needs {name}"):
-        model(**packed)
-
-
 def test_packed_input_needs_positions_takes_no_mask_has_no_matrix_and_a_length(model, packed):
     with pytest.raises(ValueError, match="takes no attention_mask"):
         model(**packed, attention_mask=torch.ones_like(packed["input_ids"]))
@@ -67,12 +49,6 @@ def test_packed_input_needs_positions_takes_no_mask_has_no_matrix_and_a_length(m
         model(torch.ones((1, 25), dtype=torch.long))
     with pytest.raises(ValueError, match="30 tokens is longer"):
         model(**{**packed, "max_length_q": 30})
-
-
-def test_packed_attention_refuses_padded_input(tiny):
-    model = BertReproModel(tiny.config(attn_implementation="packed_sdpa"))
-    with pytest.raises(ValueError, match="packed_sdpa attends to packed input only"):
-        model(**tiny.batch())
 
 
 def test_sequences_do_not_see_each_other(model, packed):
@@ -91,16 +67,6 @@ def test_upstream_flattening_collator_makes_packed_input(tiny, model):
     states = model(**features).last_hidden_state
     for start, ids in ((0, sequences[0]), (4, sequences[1])):
         tiny.assert_close(states[0, start : start + len(ids)], model(torch.tensor([ids])).last_hidden_state[0])
-
-
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_attention_dropout_is_kept_on_packed_input(tiny, packed, implementation):
-    config = tiny.config(attention_probs_dropout_prob=0.5, attn_implementation=implementation)
-    model = BertReproModel(config)
-    first, second = (model.train()(**packed).last_hidden_state for _ in range(2))
-    assert not torch.equal(first, second)
-    first, second = (model.eval()(**packed).last_hidden_state for _ in range(2))
-    assert torch.equal(first, second)
 
 
 def test_attention_dropout_has_the_same_expectation_packed_and_padded(tiny):
@@ -134,14 +100,6 @@ def test_empty_sequences_that_fill_the_offsets_change_nothing(tiny, packed):
     tiny.assert_close(outputs.seq_relationship_logits[:3], expected.seq_relationship_logits)
 
 
-def test_question_answering_fills_short_sequences(tiny, packed):
-    logits = BertReproForQuestionAnswering(tiny.config())(**packed).start_logits
-    assert logits.shape == (3, 11)
-    assert logits.isfinite().all()
-    assert logits[2, 2:].unique().tolist() == [torch.finfo(torch.float32).min]
-    assert logits.softmax(-1)[2, :2].sum().item() == pytest.approx(1)
-
-
 def test_multiple_choice_learns_the_number_of_choices(tiny):
     model = BertReproForMultipleChoice(tiny.config())
     packed = tiny.pack(tiny.batch((4, 5, 6, 3)))
@@ -150,20 +108,3 @@ def test_multiple_choice_learns_the_number_of_choices(tiny):
     for arguments in ({}, {"num_choices": 3}):
         with pytest.raises(ValueError, match=r"4 packed sequences .* give num_choices"):
             model(**packed, **arguments)
-
-
-def test_next_token_is_never_predicted_across_a_border(tiny, packed):
-    model = BertReproForCausalLM(tiny.config())
-    labels = packed["input_ids"].clone()
-    expected = model(**packed, labels=labels).loss
-    labels[0, [0, 11, 18]] = 1  # the first token of each sequence, which nothing predicts
-    assert torch.equal(model(**packed, labels=labels).loss, expected)
-
-
-@pytest.mark.parametrize("pool_token", ["first", "last"])
-def test_pooled_token_is_the_sequences_own(tiny, packed, pool_token):
-    model = BertReproForSequenceClassification(tiny.config(pool_token=pool_token)).eval()
-    hidden = model.bert(**packed).last_hidden_state[0]
-    tokens = {"first": [0, 11, 18], "last": [10, 17, 19]}[pool_token]
-    expected = model.classifier(model.bert.pooler(hidden[tokens]))
-    tiny.assert_close(model(**packed).logits, expected)

@@ -80,16 +80,6 @@ def test_either_label_alone_or_both(tiny, model, batch):
     assert neither.loss is None and neither.seq_relationship_logits.shape == (3, 2)
 
 
-def test_losses_are_means_over_the_batch_and_keep_64_bits(tiny, model, batch):
-    outputs = model(**batch, next_sentence_label=torch.tensor([0, 1, 1]))
-    labels = batch["labels"][batch["labels"] != -100]
-    tiny.assert_close(outputs.mlm_loss, F.cross_entropy(outputs.prediction_logits, labels))
-    is_next, not_next = outputs.seq_relationship_logits.log_softmax(-1).unbind(-1)
-    tiny.assert_close(outputs.nsp_loss, -(is_next[0] + not_next[1] + not_next[2]) / 3)
-    model = BertReproForPreTraining(tiny.config()).double()
-    assert model(**batch).loss.dtype == torch.float64
-
-
 @pytest.mark.parametrize("given_positions", [False, True])
 def test_a_batch_without_predicted_tokens_has_loss_zero(model, batch, given_positions):
     batch["labels"] = torch.full_like(batch["labels"], -100)
@@ -98,14 +88,6 @@ def test_a_batch_without_predicted_tokens_has_loss_zero(model, batch, given_posi
     assert outputs.mlm_loss == 0
     outputs.loss.backward()
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
-
-
-def test_without_next_sentence_labels_pooler_and_head_get_no_gradient(model, batch):
-    """So a run without them can freeze both, as DistributedDataParallel wants."""
-    for parameter in [*model.bert.pooler.parameters(), *model.cls.seq_relationship.parameters()]:
-        parameter.requires_grad_(False)
-    model(**batch).loss.backward()
-    assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
 
 
 def test_predicted_positions_compile_into_one_graph(tiny, model, batch):
@@ -127,11 +109,3 @@ def test_predicted_positions_compile_into_one_graph(tiny, model, batch):
         outputs.loss.backward()
         tiny.assert_close(outputs.loss, model(**inputs, next_sentence_label=torch.tensor([0, 1, 1])).loss)
     assert len(graphs) == 1
-
-
-@pytest.mark.slow
-def test_compiled_by_inductor_equals_eager(tiny, model, batch):
-    torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True)
-    inputs = {**batch, "prediction_positions": positions_of(batch["labels"], 12)}
-    tiny.assert_close(compiled(**inputs).loss, model(**inputs).loss)

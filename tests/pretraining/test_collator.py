@@ -31,15 +31,6 @@ def test_features_are_packed_end_to_end():
     assert "attention_mask" not in batch
 
 
-def test_features_without_segments_and_bad_calls():
-    bare = [{"input_ids": [2, 3]}]
-    assert "token_type_ids" not in collate_features(bare, pad_token_id=0, packing=True)
-    with pytest.raises(ValueError, match="empty"):
-        collate_features([], pad_token_id=0, packing=False)
-    with pytest.raises(ValueError, match="pad_to_multiple_of is 8"):
-        collate_features(bare, pad_token_id=0, packing=True, pad_to_multiple_of=8)
-
-
 # -------------------------------------------------------------------------------------------------------- pre-training
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(95))]
@@ -114,15 +105,6 @@ def test_packed_batch_holds_what_the_padded_one_holds(tokenizer, examples):
     assert "prediction_positions" not in padded and "attention_mask" not in packed
 
 
-def test_segments_come_from_the_features_or_from_the_first_separator(tokenizer, examples):
-    collator = DataCollatorForBertPreTraining(tokenizer)
-    by_layout = collator(features_of(examples))
-    assert torch.equal(by_layout["token_type_ids"], collator(examples)["token_type_ids"])
-    given = [{"input_ids": [2, 9, 3, 9, 3], "token_type_ids": [0, 0, 0, 0, 0]}]
-    batch = collator(given)
-    assert not batch["token_type_ids"].any() and "next_sentence_label" not in batch
-
-
 def test_masks_follow_the_example_id_or_torch(tokenizer, examples):
     collator = DataCollatorForBertPreTraining(tokenizer, seed=1)
     named = features_of(examples, example_id=[5, 6, 7, 8])
@@ -135,14 +117,6 @@ def test_masks_follow_the_example_id_or_torch(tokenizer, examples):
         torch.manual_seed(seed)
         drawn.append(collator(features_of(examples))["labels"])
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
-
-
-def test_bad_lengths_and_settings(tokenizer, examples):
-    with pytest.raises(ValueError, match="has 50 tokens, pad_to_length is 48"):
-        DataCollatorForBertPreTraining(tokenizer, pad_to_length=48)(examples)
-    with pytest.raises(ValueError, match="no padding"):
-        DataCollatorForBertPreTraining(tokenizer, packing=True, pad_to_length=64)
-    assert DataCollatorForBertPreTraining(tokenizer, pad_to_multiple_of=8)(examples)["input_ids"].shape == (4, 56)
 
 
 def test_the_upstream_trainer_and_model_learn_from_it(tokenizer, examples, tmp_path):

@@ -9,10 +9,8 @@ import torch
 from accelerate import Accelerator
 from running import TINY, recipe, results
 
-from bert_repro.configs import Phase, PretrainingConfig
-from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.models.loading import load_tokenizer
-from bert_repro.pretraining.evaluation import HealthChecks, MlmBreakdown, count_predicted, heldout_evaluations
+from bert_repro.configs import PretrainingConfig
+from bert_repro.pretraining.evaluation import HealthChecks, MlmBreakdown
 
 MASK, IGNORE = 4, -100
 
@@ -68,23 +66,6 @@ def test_they_add_up_to_the_held_out_metrics(world: Any, tmp_path: Any, settings
         assert right / record["rows_scored"] == pytest.approx(metrics["nsp_accuracy"])
 
 
-def test_of_equal_logits_the_first_is_the_prediction() -> None:
-    torch.manual_seed(0)
-    logits = torch.randint(0, 3, (200, 7)).bfloat16()  # most rows have their largest logit several times
-    labels = torch.randint(0, 7, (200,))
-    labels[::3] = -100
-    predicted = logits.max(-1).indices
-    assert 0 < int(count_predicted(logits, labels)) == int((predicted == labels).sum())
-
-
-def test_token_counts_are_those_of_the_corpus(world: Any) -> None:
-    corpus = PreparedCorpus.load(world.corpus)
-    tokens = corpus.gather(corpus.document_starts[:-1], np.diff(corpus.document_starts))
-    counts = corpus.token_counts()
-    assert counts.sum() == corpus.num_tokens
-    assert all(counts[token] == (tokens == token).sum() for token in (1, 5, 50, 149))
-
-
 def logged(**changes: float) -> dict[str, float]:
     return {"tokens": 1e9, "mlm_loss": 2.0, "nsp_accuracy": 0.9} | changes
 
@@ -115,11 +96,3 @@ def test_warnings_about_the_data(caplog: pytest.LogCaptureFixture) -> None:
         assert not caplog.records
         HealthChecks(PretrainingConfig()).check_data(not_next_share=0.57, unknown_share=0.05)
     assert len(caplog.records) == 2
-
-
-@pytest.mark.parametrize(("most", "warns"), [(1024, True), (16, False)])
-def test_a_small_held_out_set_is_warned_of(world, tmp_path, caplog, most, warns):
-    config = PretrainingConfig(corpus=str(world.corpus), output_dir=str(tmp_path), max_steps=1, max_eval_sequences=most)
-    corpus, tokenizer = PreparedCorpus.load(world.corpus), load_tokenizer(world.tokenizer)
-    heldout_evaluations(config, [Phase(64, 1, 8, per_device_batch=8)], corpus, np.arange(4), tokenizer)
-    assert ("held-out sequences: their metrics are uncertain" in caplog.text) == warns

@@ -100,8 +100,3 @@ def test_with_a_bilstm_every_family_trains_and_is_scored_alike_again(world, tmp_
     texts = [(folder / family.predictions).read_text() for folder in (first, again)]
     words, scores = zip(*((SCORE.split(text), [*map(float, SCORE.findall(text))]) for text in texts), strict=True)
     assert words[0] == words[1] and scores[0] == pytest.approx(scores[1], abs=2e-6)  # six digits are written
-
-
-def test_next_sentence_prediction_and_left_to_right_exclude_each_other(world, tmp_path, refused):
-    arguments = ("--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 1 --left_to_right true")
-    assert "--next_sentence_prediction" in refused("run_pretraining", TINY, *arguments)

@@ -70,31 +70,6 @@ def test_counts_are_exact_and_special_tokens_are_never_predicted(probability):
     assert np.array_equal(masked.tokens[elsewhere], tokens[elsewhere])
 
 
-def test_shares_over_a_million_predictions():
-    tokens, lengths, keys = pairs(110_000)
-    masked = mask(tokens, lengths, keys)
-    seen, trials = masked.tokens[masked.positions], len(masked.positions)
-    assert trials > 1_000_000
-    vocabulary = len(VOCABULARY)
-    assert within((seen == MASK).sum(), trials, 0.8 + 0.1 / vocabulary)
-    assert within((seen == masked.targets).sum(), trials, 0.1 + 0.1 / vocabulary)
-    changed = seen[(seen != MASK) & (seen != masked.targets)]
-    assert within(len(changed), trials, 0.1 * (1 - 2 / vocabulary))
-    assert stats.chisquare(np.delete(np.bincount(changed, minlength=vocabulary), MASK)).pvalue > 0.001
-
-
-@pytest.mark.parametrize(
-    ("mask_replace_prob", "random_replace_prob"), [(1, 0), (0.8, 0), (0.8, 0.2), (0, 0.2), (0, 1), (0, 0.8)]
-)
-def test_other_shares(mask_replace_prob, random_replace_prob):
-    tokens, lengths, keys = pairs(5000)
-    masked = mask(tokens, lengths, keys, mask_replace_prob=mask_replace_prob, random_replace_prob=random_replace_prob)
-    seen, trials = masked.tokens[masked.positions], len(masked.positions)
-    assert within((seen == MASK).sum(), trials, mask_replace_prob + random_replace_prob / len(VOCABULARY))
-    same = 1 - mask_replace_prob - random_replace_prob + random_replace_prob / len(VOCABULARY)
-    assert within((seen == masked.targets).sum(), trials, min(max(same, 0), 1))
-
-
 def test_ordinary_random_tokens_leave_out_special_and_unused_ones():
     tokens, lengths, keys = pairs(5000)
     settings = {"mask_replace_prob": 0.0, "random_replace_prob": 1.0}
@@ -115,13 +90,6 @@ def test_masks_do_not_depend_on_the_batch(whole_word_masking):
         assert np.array_equal(alone.tokens, together.tokens[part])
     other = mask(tokens, lengths, keys + np.uint64(1), whole_word_masking=whole_word_masking)
     assert not np.array_equal(other.positions, together.positions)
-
-
-def test_fewer_candidates_than_predictions():
-    tokens, lengths = np.array([CLS, 9, SEP, SEP, CLS, SEP, CLS, 9, 10, SEP]), np.array([4, 2, 4])
-    for whole_words in (False, True):
-        masked = mask(tokens, lengths, draw(1, np.arange(3)), masked_lm_prob=1.0, whole_word_masking=whole_words)
-        assert masked.positions.tolist() == [1, 7, 8]
 
 
 def test_every_subset_is_equally_likely():
@@ -171,12 +139,3 @@ def test_a_word_that_would_overflow_is_skipped_and_others_fill_up():
         np.tile(sizes, number), np.full(number, 3), np.full(number, 2), draw(1, np.arange(number))
     )
     assert (taken.reshape(number, 3) == [False, True, True]).all()
-
-
-def test_pieces_of_a_word_draw_their_own_action():
-    tokens = np.array([CLS, 7, 9, 12, SEP] * 4000)
-    lengths = np.full(4000, 5)
-    masked = mask(tokens, lengths, draw(1, np.arange(4000)), masked_lm_prob=0.6, whole_word_masking=True)
-    words = (masked.tokens[masked.positions] == MASK).reshape(-1, 3)
-    assert len(words) == 4000
-    assert within(words.all(axis=1).sum(), 4000, (0.8 + 0.1 / len(VOCABULARY)) ** 3)

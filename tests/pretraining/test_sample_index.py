@@ -10,7 +10,7 @@ from scipy import stats
 from bert_repro.configs import ExampleConfig
 from bert_repro.errors import UserError
 from bert_repro.pretraining.sample_index import EpochIndexes, SampleIndex, permute
-from bert_repro.pretraining.segment_pairs import NOT_NEXT, PairGenerator, PairRules
+from bert_repro.pretraining.segment_pairs import PairGenerator, PairRules
 from bert_repro.utils.files import waiting_lock
 
 
@@ -31,19 +31,6 @@ def indexes(corpus, tmp_path):
         return EpochIndexes(pairs, tmp_path / folder, static_passes=config.dupe_factor)
 
     return make
-
-
-def test_an_index_says_what_it_holds(indexes, tmp_path):
-    index = indexes().get(0)
-    rows, statistics = index.rows, index.statistics
-    assert len(index) == len(rows) == statistics.rows > 150
-    assert rows.dtype.itemsize == 28
-    assert statistics.not_next == (rows["flags"] & NOT_NEXT).sum() and statistics.forced == 0
-    assert statistics.tokens == (rows["length_a"] + rows["length_b"] + 3).sum()
-    assert rows["document_a"].min() >= 2 and rows["document_b"].min() >= 2
-    assert [path.suffix for path in tmp_path.iterdir()] == [".index"]
-    original = indexes(ExampleConfig(nsp_sampling="original")).get(0).statistics
-    assert original.not_next > 0.5 * original.rows and 0 < original.forced < original.not_next
 
 
 def test_an_index_is_reused_only_for_the_same_corpus_and_settings(indexes):

@@ -1,5 +1,4 @@
 import random
-import tracemalloc
 from dataclasses import dataclass
 from itertools import chain, count
 
@@ -7,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_repro.configs import ExampleConfig
 from bert_repro.errors import UserError
 from bert_repro.pretraining.segment_pairs import (
     FORCED,
@@ -161,29 +159,6 @@ def test_examples_do_not_depend_on_the_blocks(sampling):
     assert np.array_equal(complete, generate(documents, rules, block_tokens=5000))
 
 
-def test_memory_does_not_grow_with_the_corpus():
-    def most(number: int) -> int:
-        corpus = boundaries(random_documents(number, 10, 20))
-        ids = np.arange(number)
-        tracemalloc.start()
-        generator = PairGenerator(corpus, ids, PairRules("paper", 29, 0.1), *NAMES)
-        examples = sum(len(rows) for rows in generator.blocks(EPOCH, 1 << 17, chunk_documents=200))
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert examples > number
-        return peak
-
-    assert most(4000) < 1.3 * most(400)
-
-
-def test_a_chunk_of_documents_makes_the_examples_that_it_makes_alone():
-    documents, rules = random_documents(30, 10, 20), PairRules("contiguous", 29, 0.1)
-    generator = PairGenerator(boundaries(documents), np.arange(30), rules, *NAMES)
-    chunked = np.concatenate(list(generator.blocks(EPOCH, chunk_documents=8)))
-    alone = [generate(documents, rules, range(first, min(first + 8, 30))) for first in range(0, 30, 8)]
-    assert np.array_equal(chunked, np.concatenate(alone))
-
-
 def test_paper_sampling_is_half_from_other_documents_drawn_uniformly():
     rows = generate(random_documents(4000, 10, 22), PairRules("paper", 125, 0.1))
     not_next = (rows["flags"] & NOT_NEXT).astype(bool)
@@ -208,25 +183,6 @@ def test_paper_sampling_does_not_tell_the_label_through_a():
     table = np.array(table)[:, np.sum(table, axis=0) > 50]
     assert table.shape[1] >= 4
     assert stats.chi2_contingency(table).pvalue > 0.001
-
-
-def test_original_sampling_forces_not_next_for_chunks_of_one_sentence():
-    rng = np.random.default_rng(1)
-    documents = [np.maximum(1, rng.lognormal(np.log(22), 0.6, 20)).astype(int).tolist() for _ in range(3000)]
-    rows = generate(documents, PairRules("original", 125, 0.1))
-    not_next = (rows["flags"] & NOT_NEXT).mean()
-    forced = (rows["flags"] & FORCED).astype(bool)
-    assert 0.555 < not_next < 0.58
-    assert (rows["flags"][forced] & NOT_NEXT).all()
-    low, high = stats.binom.interval(0.999, (~forced).sum(), 0.5)
-    assert low <= (rows["flags"][~forced] & NOT_NEXT).sum() <= high
-
-
-def test_original_sampling_keeps_a_same_document_after_ten_tries_still_not_next():
-    rows = generate([[8] * 4000, [8] * 3], PairRules("original", 13, 0.0))
-    of_first = rows[(rows["document_a"] == 0) & (rows["flags"] & NOT_NEXT == 1)]
-    same = (of_first["document_b"] == 0).mean()
-    assert 0 < same < 10 * 0.5**10
 
 
 def test_unused_sentences_are_put_back():
@@ -279,14 +235,6 @@ def test_too_few_documents_is_a_user_error():
     assert len(generate([[5, 5]], PairRules("contiguous", 125, 0.1))) == 1
 
 
-def test_rules_follow_the_configuration():
-    assert PairRules.of(ExampleConfig(), 128) == PairRules("paper", 125, 0.1)
-    original = ExampleConfig(next_sentence_prediction=False, nsp_sampling="original")
-    assert PairRules.of(original, 128).sampling == "original"
-    contiguous = ExampleConfig(next_sentence_prediction=False, no_nsp_input="contiguous")
-    assert PairRules.of(contiguous, 128) == PairRules("contiguous", 126, 0.1)
-
-
 # --------------------------------------------------------------------------------------------------------- truncation
 
 
@@ -321,11 +269,3 @@ def test_truncation_has_the_distribution_of_the_sequential_rule(length_a, length
         )
         table = np.stack([ours, theirs])[:, ours + theirs > 20]
         assert table.shape[1] == 1 or stats.chi2_contingency(table).pvalue > 0.001
-
-
-def test_heads_beyond_64_flips_and_none():
-    keys = draw(3, np.arange(5000))
-    assert not removed_in_front(np.zeros(5, dtype=np.int64), keys[:5]).any()
-    assert (removed_in_front(np.full(5000, 1), keys) <= 1).all()
-    many = removed_in_front(np.full(5000, 1000), keys)
-    assert abs(many.mean() - 500) < 1 and abs(many.var() - 250) < 20

@@ -69,24 +69,6 @@ def test_filled_batches_give_the_same_losses_and_gradients(tokenizer: Any, name:
         torch.testing.assert_close(filled, plain, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["packed", "padded"])
-def test_every_batch_has_the_same_shape(tokenizer: Any, name: str) -> None:
-    batches = [(24, 9, 17), (24, 24, 24, 24), (5,), (6, 7, 8, 9, 10)]
-    found = [shapes(collate(tokenizer, SHAPES[name], name == "packed", examples(lengths))) for lengths in batches]
-    assert all(shape == found[0] for shape in found)
-    assert found[0]["prediction_positions"] == (most_predictions(SHAPES[name], 0.15, None),)
-
-
-def test_a_batch_that_does_not_fit_is_refused(tokenizer: Any) -> None:
-    for lengths in ((24, 24, 24, 24, 24), (5, 5, 5, 5, 5, 5)):
-        with pytest.raises(ValueError, match="do not fit"):
-            collate(tokenizer, SHAPES["packed"], True, examples(lengths))
-    with pytest.raises(ValueError, match="25 tokens do not fit"):
-        collate(tokenizer, SHAPES["padded"], False, examples((25,)))
-    with pytest.raises(ValueError, match="does not go with packing=True"):
-        collate(tokenizer, SHAPES["padded"], True, examples())
-
-
 @pytest.mark.parametrize("most", [None, 4])
 def test_no_batch_has_more_predictions_than_its_shape_has_room_for(most: int | None) -> None:
     generator = np.random.default_rng(0)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from families import NAMES, families, save_start
 from peft import (
     AutoPeftModel,
     AutoPeftModelForSequenceClassification,
@@ -19,12 +18,11 @@ from running import TINY, recipe, results
 from tiny_models import save_model
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from bert_repro import BertReproConfig, BertReproForPreTraining
+from bert_repro import BertReproForPreTraining
 from bert_repro.configs import GlueConfig
 from bert_repro.errors import UserError
 from bert_repro.models import modeling_bert_repro
-from bert_repro.training import adapters, training_log
-from bert_repro.utils.files import TRAIN_LOG
+from bert_repro.training import adapters
 
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 FAST = "--bias_correction true --learning_rate 1e-2 --train_batch_size 16"
@@ -101,18 +99,6 @@ def test_resume_after_a_step_is_bit_identical(world: Any, base: Path, tuned: Pat
     assert results(tmp_path / "run")["metrics"] == results(tuned)["metrics"]
 
 
-def test_a_bilstm_trains_with_the_adapter_and_makes_it_ours(world: Any, base: Path, tmp_path: Path) -> None:
-    assert train(world, base, tmp_path / "run", "--peft lora --bilstm_size 8 --max_steps 2") == 0
-    names = weights(tmp_path / "run" / "adapter", "adapter_model.safetensors")
-    assert sum("bilstm.lstm" in name for name in names) == 8
-    written = json.loads((tmp_path / "run" / "adapter" / "adapter_config.json").read_text())
-    assert written["task_type"] is None, "peft's class for it would build transformers' model, which has no BiLSTM"
-    assert written["auto_mapping"]["base_model_class"] == "BertReproForSequenceClassification"
-    again = ["--do_eval --data_dir", world.glue, "--task_name sst2 --output_dir", tmp_path / "again"]
-    assert recipe("run_glue", *again, "--model_name_or_path", tmp_path / "run") == 0
-    assert results(tmp_path / "again")["metrics"] == results(tmp_path / "run")["metrics"]
-
-
 @pytest.mark.parametrize("kind", ["lora", "dora", "ia3"])
 def test_an_upstream_environment_loads_adapter_and_merged_folder_alike(world, base, tuned, tmp_path, kind):
     folder = tuned
@@ -169,29 +155,6 @@ def test_every_head_is_adapted_merged_and_loaded_by_peft(base: Path, tmp_path: P
         assert_close(upstream(**inputs)[0], unmerged)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_packed_and_padded_runs_of_every_family_learn_the_same(world: Any, tmp_path: Path, name: str) -> None:
-    # Segments and positions must pass through peft's classes: only packed input refuses to go without them.
-    family, start = families(world, tmp_path)[name], save_start(world, tmp_path / "start", dropout=0.0)
-    losses = []
-    for packing in ("true", "false"):
-        flags = ["--do_train --max_steps 2 --train_batch_size 8 --logging_steps 1 --peft lora --lora_dropout 0"]
-        flags += ["--learning_rate 1e-2 --model_name_or_path", start, "--output_dir", tmp_path / packing]
-        assert recipe(name, *family.flags, *flags, "--packing", packing) == 0
-        losses.append([row["loss"] for row in training_log.read(tmp_path / packing / TRAIN_LOG)])
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
-
-
-def test_a_left_to_right_head_is_never_loaded_as_another_model(world: Any, tmp_path: Path) -> None:
-    config = BertReproConfig(vocab_size=150, is_decoder=True, **SHAPE)
-    model = modeling_bert_repro.BertReproForSequenceClassification(config)
-    settings = GlueConfig(model_name_or_path="base", do_train=True, peft="lora")
-    adapted = adapters.add_adapter(model, settings, [])
-    adapters.merge_and_save(adapted, AutoTokenizer.from_pretrained(world.tokenizer), tmp_path, write=True)
-    with pytest.raises(ValueError, match="not in the import allowlist"):
-        AutoPeftModelForSequenceClassification.from_pretrained(tmp_path / "adapter")
-
-
 def test_pretraining_goes_on_with_an_adapter(world: Any, pretrained: Path, tmp_path: Path) -> None:
     common = [TINY, "--corpus", world.corpus, "--model_name_or_path", pretrained, "--max_steps 4 --peft lora"]
     assert recipe("run_pretraining", *common, "--save_steps 2 --output_dir", tmp_path / "run") == 0
@@ -204,11 +167,6 @@ def test_pretraining_goes_on_with_an_adapter(world: Any, pretrained: Path, tmp_p
     assert all(torch.equal(value, again[name]) for name, value in after.items())
     adapter = json.loads((tmp_path / "run" / "adapter" / "adapter_config.json").read_text())
     assert adapter["auto_mapping"] == {"base_model_class": "BertForPreTraining", "parent_library": "transformers"}
-
-
-def test_activations_may_be_recomputed(world: Any, base: Path, tuned: Path, tmp_path: Path) -> None:
-    assert train(world, base, tmp_path / "run", "--peft lora --max_steps 5 --gradient_checkpointing") == 0
-    assert all(torch.equal(value, weights(tmp_path / "run")[name]) for name, value in weights(tuned).items())
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input
@@ -246,11 +204,6 @@ def test_an_adapter_alone_is_no_model_and_another_run_does_not_resume_from_it(wo
     assert train(world, base, tmp_path / "full", "--max_steps 5", *start) == 2
     assert train(world, base, tmp_path / "rank", "--max_steps 5 --peft lora --lora_r 4", *start) != 0
     assert train(world, base, tmp_path / "kind", "--max_steps 5 --peft ia3", *start) == 2
-
-
-def test_pretraining_needs_weights_to_go_beside(world, tmp_path, refused):
-    common = [TINY, "--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 1 --peft lora"]
-    assert "--peft lora needs --model_name_or_path" in refused("run_pretraining", *common)
 
 
 def test_tied_and_missing_prediction_heads_are_refused(base: Path) -> None:

@@ -1,11 +1,10 @@
 """Bad input: one clear line that names the place, the value and the fix; exit code 2; nothing saved is harmed."""
 
 import fcntl
-import json
 import os
 
 import pytest
-from running import TINY, recipe
+from running import TINY
 from tiny_models import save_model
 
 
@@ -34,12 +33,6 @@ def test_text_that_cannot_be_read(prepare, refused, tmp_path, name, content, exp
     assert expected in refused(*prepare, tmp_path / name)
 
 
-def test_one_document_corpus_with_nsp(world, prepare, pretrain, refused, tmp_path):
-    (tmp_path / "one.txt").write_text(world.text.read_text().split("\n\n")[0] + "\n")
-    assert recipe(*prepare, tmp_path / "one.txt") == 0
-    assert "document" in refused(*pretrain, "--corpus", tmp_path / "out", "--output_dir", tmp_path / "run")
-
-
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
@@ -52,12 +45,6 @@ def test_one_document_corpus_with_nsp(world, prepare, pretrain, refused, tmp_pat
 def test_settings_that_cannot_be(pretrain, refused, flags, expected):
     line = refused(*pretrain, flags)
     assert all(part in line for part in expected)
-
-
-def test_the_error_is_in_status_json(pretrain, refused, tmp_path):
-    line = refused(*pretrain, "--max_seq_length 600")
-    status = json.loads((tmp_path / "out" / "status.json").read_text())
-    assert "600" in line and status == {"code": 2, "reason": line.removeprefix("error: ")}
 
 
 def test_vocabulary_smaller_than_the_ids(world, pretrain, refused, tmp_path):

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-import torch
 
 from bert_repro.errors import UserError
 from bert_repro.training.batches import MicroBatch, Step, even_passes, load_steps
@@ -19,16 +18,6 @@ def test_passes_share_a_step_without_remainder() -> None:
             list(range(process, 48, processes)) for process in range(processes)
         ]
         assert max(map(len, passes)) <= 8
-
-
-def test_pinning_reaches_the_tensors_of_a_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned: list[torch.Tensor] = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(self) or self)
-    batch = MicroBatch({"input_ids": torch.zeros(1), "max_length_q": 7}, {"loss": 1}, 1)
-    from torch.utils.data._utils.pin_memory import pin_memory
-
-    assert pin_memory((None, [batch]))[1][0] == batch
-    assert len(pinned) == 1
 
 
 class DamagedSource:

@@ -1,23 +1,16 @@
 """What a run decides for a GPU, shown without one: shapes, compilation, batches, what its results say."""
 
-import importlib
-import importlib.metadata
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import datasets
 import pytest
 import torch
 
-from bert_repro.configs import GlueConfig, PretrainingConfig, RunConfig
-from bert_repro.finetuning import data
+from bert_repro.configs import PretrainingConfig
 from bert_repro.finetuning.run import STEPS_WORTH_COMPILING, FinetuningRun
-from bert_repro.presets import PRESETS
-from bert_repro.pretraining.run import compile_options, resolve_layout, resolve_phases
-from bert_repro.tasks import get_task
-from bert_repro.training import environment, performance, run
-from bert_repro.training.batches import BatchSizes
+from bert_repro.pretraining.run import compile_options, resolve_layout
+from bert_repro.training import performance
 
 GPU = torch.device("cuda")
 
@@ -46,46 +39,9 @@ def test_long_fine_tuning_of_packed_batches_is_compiled() -> None:
     assert not compiles(long, torch.device("cpu")) and not compiles(long, torch_compile=False)
 
 
-def test_steps_of_fine_tuning_leave_the_reading_of_rows_to_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
-    features = datasets.Dataset.from_dict({"input_ids": [[1, 2], [3], [4]], "label": [0, 1, 0]})
-    config = GlueConfig(model_name_or_path="-", task_name="sst2", do_train=True, max_steps=4)
-    source = data.FinetuningSource(config, get_task("sst2"), features, BatchSizes(2, 2), 1, None)
-    monkeypatch.setattr(data, "rows_of", lambda *_: pytest.fail("read while the device may wait"))
-    steps = list(source.steps(None))
-    assert len(steps) == 4 and not any(step.totals for step in steps)
-
-
-def test_the_gpu_preset_makes_one_pass_of_256_sequences() -> None:
-    config = PretrainingConfig(corpus="c", **PRESETS["gpu"].values)
-    assert [phase.per_device_batch for phase in resolve_phases(config, 1)] == [256, 64]
-
-
-def test_results_have_no_version_of_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.metadata.version
-
-    def version(name: str) -> str:
-        if name in ("datasets", "bert-repro"):
-            raise importlib.metadata.PackageNotFoundError(name)
-        return found(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
-    versions = environment.versions()
-    assert versions["datasets"] is None and versions["bert_repro"] is None and versions["torch"]
-
-
 def test_the_peak_is_measured_on_random_data_several_products_together(monkeypatch: pytest.MonkeyPatch) -> None:
     operands: list[torch.Tensor] = []
     monkeypatch.setattr(performance, "_seconds", lambda left, right: operands.extend([left, right]) or 1.0)
     performance.measured_peak(torch.device("cpu"), "bf16")
     assert all(operand.float().std() > 0.9 for operand in operands)
     assert performance._SIZES["cuda"] == 8192 and performance._PRODUCTS.get("cuda", 10) == 10
-
-
-def test_replicas_keep_no_second_copy_of_their_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-    device = SimpleNamespace(type="cpu")
-    monkeypatch.setattr(
-        run, "Accelerator", lambda **options: given.update(options) or SimpleNamespace(num_processes=1, device=device)
-    )
-    run._accelerator(RunConfig())
-    assert [handler.gradient_as_bucket_view for handler in given["kwargs_handlers"]] == [True]

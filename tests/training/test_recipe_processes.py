@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import torch
 from running import ON_CPU, RECIPES, TINY, TORCHRUN, launch, recipe
 from tiny_models import NO_DROPOUT, save_model
 
-from bert_repro.training import checkpoint
 from bert_repro.utils.files import TRAIN_LOG
 
 RECIPE = RECIPES / "run_pretraining.py"
@@ -30,66 +27,11 @@ def start(world: Any, output: Path, launcher: str, *flags: str) -> subprocess.Po
     return subprocess.Popen([sys.executable, *command.split()], env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def stop_after(process: subprocess.Popen[str], output: Path, step: int) -> str:
-    deadline = time.monotonic() + 120
-    while not any(row["step"] >= step for row in read_log(output)):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=120)
-    assert json.loads((output / "status.json").read_text()) == {"code": 143, "reason": "stopped by signal 15"}
-    return errors
-
-
-def finished(process: subprocess.Popen[str]) -> bool:
-    process.communicate(timeout=300)
-    return process.returncode == 0
-
-
 def read_log(output: Path) -> list[dict[str, Any]]:
     """The log of a run that may just be writing its last line."""
     path = output / TRAIN_LOG
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
-
-
-def final_state(output: Path) -> dict[str, torch.Tensor]:
-    """Weights and optimiser of the last checkpoint, by file and name."""
-    folder = max((output / "checkpoints").iterdir(), key=lambda path: int(path.name.removeprefix("step-")))
-    files = sorted(folder.rglob("*.safetensors"))
-    assert len(files) >= 2
-    return {f"{file.name}/{name}": value for file in files for name, value in safetensors.torch.load_file(file).items()}
-
-
-@pytest.mark.parametrize("launcher", ["", pytest.param(SIGNALS, marks=pytest.mark.slow)], ids=["python", "torchrun"])
-def test_term_ends_in_a_complete_checkpoint(world: Any, tmp_path: Path, launcher: str) -> None:
-    """All stages of a run, and other ways to end it, are in test_stopped_runs.py."""
-    process = start(world, tmp_path, launcher, "--max_steps 100000 --save_steps 100000")
-    errors = stop_after(process, tmp_path, step=3)
-    written = checkpoint.find(tmp_path, "latest")
-    assert int(written.name.removeprefix("step-")) >= 3
-    assert f"checkpoint: {written}; resume: the same command with --resume_from_checkpoint latest\n" in errors
-    assert launcher or (process.returncode == 143 and "Traceback" not in errors)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("accumulation", [1, 2])
-@pytest.mark.parametrize("launcher", ["", SIGNALS], ids=["python", "torchrun"])
-def test_stopped_at_five_points_ends_bit_identical(world, tmp_path, launcher, accumulation):
-    flags = ("--max_steps 40 --save_steps 40", f"--gradient_accumulation_steps {accumulation}")
-    assert finished(start(world, tmp_path / "complete", launcher, *flags))
-    resume = ""
-    for step in STOP_AT:
-        stop_after(start(world, tmp_path / "cut", launcher, *flags, resume), tmp_path / "cut", step)
-        resume = "--resume_from_checkpoint latest"
-    assert finished(start(world, tmp_path / "cut", launcher, *flags, resume))
-    complete, cut = final_state(tmp_path / "complete"), final_state(tmp_path / "cut")
-    assert complete.keys() == cut.keys()
-    assert [name for name in complete if not torch.equal(complete[name], cut[name])] == []
-    metrics = ("step", "loss", "mlm_loss", "nsp_loss", "learning_rate", "tokens", "grad_norm")
-    assert [[row.get(metric) for metric in metrics] for row in read_log(tmp_path / "cut")] == [
-        [row.get(metric) for metric in metrics] for row in read_log(tmp_path / "complete")
-    ]
 
 
 @pytest.mark.slow
@@ -98,7 +40,9 @@ def test_two_processes_equal_one(world: Any, tmp_path: Path) -> None:
     flags = f"--max_steps 100 --model_name_or_path {tmp_path / 'new'}"
     curves = []
     for name, launcher in (("one", ""), ("two", SIGNALS)):
-        assert finished(start(world, tmp_path / name, launcher, flags))
+        process = start(world, tmp_path / name, launcher, flags)
+        process.communicate(timeout=300)
+        assert process.returncode == 0
         curves.append([row["loss"] for row in read_log(tmp_path / name) if "loss" in row])
     one, two = curves
     assert len(one) == len(two) == 100

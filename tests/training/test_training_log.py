@@ -33,16 +33,6 @@ def test_mfu_is_of_real_tokens_and_of_the_peak_measured(tmp_path: Path, monkeypa
     assert row["tokens"] == 14 and row["mfu"] == pytest.approx(row["tokens_per_second"] * 100 / 2e6)
 
 
-def test_the_peak_is_the_sum_of_what_all_processes_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_log, "measured_peak", lambda *_: 2e6)
-    accelerator = Accelerator(cpu=True)
-    monkeypatch.setattr(accelerator, "reduce", lambda mine, _: mine + 1e6)  # the other process reached less
-    with training_log.TrainingLog(accelerator, ToyConfig(output_dir=str(tmp_path), logging_steps=1), 1) as log:
-        log.step(1, {"loss": 1.0, "learning_rate": 0.1, "tokens": 5, "flops": 500})
-    (row,) = training_log.read(tmp_path / TRAIN_LOG)
-    assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 100 / 3e6)
-
-
 @pytest.mark.parametrize("stop", range(1, 9))
 def test_a_log_set_back_to_a_checkpoint_writes_what_it_would_have_written(tmp_path: Path, stop: int) -> None:
     def log(folder: str) -> training_log.TrainingLog:
