@@ -8,10 +8,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+from bert_repro.cli.suggestions import IN_FILES
 
 import bert_repro
 from bert_repro import cli, configs
-from bert_repro.cli.suggestions import IN_FILES
 from bert_repro.configs import GlueConfig, Phase, PretrainingConfig, SquadConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.recipes import RECIPES, Recipe, help_text

@@ -67,16 +67,10 @@ def prepare_corpus(config: CorpusConfig) -> dict[str, Any]:
         return finished
     folder = writer.preparation_folder(output_dir)
     if not writer.is_joined(folder, settings):
-        if config.join:
-            writer.require_all_parts(folder, settings)
-        else:
-            writer.open_folder(folder, settings, config.overwrite_output_dir)
-    with writer.held(folder, config.shard):
+        writer.open_folder(folder, settings, config.overwrite_output_dir)
+    with writer.held(folder, None):
         if not writer.is_joined(folder, settings):
-            if not config.join:
-                num_parts = _write_parts(config, sources, tokenizer, folder, settings)
-                if config.shard:
-                    return _finish_shard(folder, Shard.parse(config.shard), num_parts, settings)
+            _write_parts(config, sources, tokenizer, folder, settings)
             writer.join_parts(folder, tokenizer, settings)
         writer.put_in_place(folder, output_dir)
     manifest = read_manifest(output_dir)
@@ -134,7 +128,7 @@ def _write_parts(
     done = writer.finished_parts(folder)
     if done:
         logger.info("Continuing %s: %d parts are finished.", folder, len(done))
-    shard = Shard.parse(config.shard or "1/1")
+    shard = Shard.parse("1/1")
     num_parts = 0
 
     def wanted() -> Iterator[tuple[int, list[Document]]]:

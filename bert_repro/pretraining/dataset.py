@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from bert_repro.configs import ExampleConfig, OptimizerConfig, Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
@@ -278,8 +277,6 @@ class PretrainingSource:
         """Reads, masks and collates examples; see `BatchSource.load`."""
         examples = self.streams[group].read(ids)
         inputs = self.collators[group](examples)
-        if "prediction_positions" in inputs and not self.config.decode_predicted_only:
-            inputs["prediction_positions"] = torch.arange(inputs["labels"].numel())
         # Whole-word masking may predict a few tokens less than the length allows, so the labels are counted.
         labels = int((inputs["labels"] != IGNORE_INDEX).sum())
         counts = (
@@ -344,7 +341,7 @@ def _deciding_settings(
     """
     names = {field.name for base in (ExampleConfig, OptimizerConfig) for field in fields(base)}
     names |= {"heldout_fraction", "hidden_dropout_prob", "attention_probs_dropout_prob"}
-    settings = {name: getattr(config, name) for name in sorted(names - {"fused_optimizer", "peft_target_modules"})}
+    settings = {name: getattr(config, name) for name in sorted(names)}
     return {
         "seed": config.seed,
         "documents": len(documents),

@@ -199,7 +199,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
     }
     if device.type == "xla":
         return LazyBertAdam(groups, **options)
-    return BertAdam(groups, fused=config.fused_optimizer, **options)
+    return BertAdam(groups, fused=True, **options)
 
 
 def accurate_norm(tensors: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -49,9 +49,8 @@ def prepare_cpu(config: RunConfig) -> None:
     bound_kernel_caches()
     use_cpu_kernels(config.cpu_kernels)
     torch.set_float32_matmul_precision("highest")
-    if config.fast_float32:
+    if config.cpu_kernels:
         use_fast_float32()
-    if config.keep_freed_memory:
         keep_freed_memory()
 
 
@@ -130,12 +129,6 @@ def assumed_speed(config: DryRunConfig, mixed_precision: str) -> tuple[float, st
         config: `tflops` or `device_name` in place of this machine.
         mixed_precision: `no`, `bf16` or `fp16`.
     """
-    if config.tflops is not None:
-        return config.tflops * 1e12, f"the {config.tflops:g} TFLOP/s given"
-    if config.device_name is not None:
-        half, single = PUBLISHED_TFLOPS[config.device_name]
-        tflops, kind = (single, "float32") if mixed_precision == "no" else (half, "16-bit")
-        return tflops * 1e12, f"the {tflops:g} TFLOP/s ({kind}) published for {config.device_name}"
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     peak = measured_peak(device, mixed_precision)
     return peak, f"the {peak / 1e12:.2f} TFLOP/s that a large matrix product reaches here ({device.type})"

@@ -1,6 +1,5 @@
 """What every training run does before its first step and after its last."""
 
-import dataclasses
 import logging
 import math
 import os
@@ -22,12 +21,11 @@ from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpoint, remove
 from bert_repro.hub.plots import plot_scores, plot_training
 from bert_repro.hub.push import prepare_repository, push_folder
-from bert_repro.models.modeling_bert_repro import use_bf16_residual
 from bert_repro.results import RunResults, write_results
 from bert_repro.training import adapters, checkpoint, training_log
 from bert_repro.training.environment import run_facts
 from bert_repro.training.model_loading import first_line, quiet_transformers
-from bert_repro.training.parallelism import find_non_finite, launched_with_fsdp, savable
+from bert_repro.training.parallelism import find_non_finite, savable
 from bert_repro.training.performance import prepare_cpu, training_totals
 from bert_repro.training.trackers import end_trackers, report_results, start_trackers, wanted_trackers
 from bert_repro.utils import process
@@ -196,10 +194,7 @@ def begin(config: RunConfig) -> Run:
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    if launched_with_fsdp():
-        config = dataclasses.replace(config, fsdp=True)
     accelerator = _accelerator(config)
-    use_bf16_residual(config.bf16_residual)
     if accelerator.device.type == "cpu":
         prepare_cpu(config)
     return Run(config, accelerator, began)

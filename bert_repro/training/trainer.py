@@ -89,14 +89,14 @@ class Trainer:
         self.evaluate, self.on_row, self.uploads, self.best = evaluate, on_row, uploads, best
         self.output_dir = Path(config.output_dir)
         self.parallel = ParallelModel(
-            accelerator, model, shard=config.fsdp, compile_options=compile_options, count_right=count_right
+            accelerator, model, shard=False, compile_options=compile_options, count_right=count_right
         )
         self.model = self.parallel.model
         self.optimizer = accelerator.prepare_optimizer(build_optimizer(self.model, config), device_placement=False)
         self._parameters = list(self.model.parameters())
         self.state = TrainerState()
         # Only a fused kernel on plain tensors can refuse an update; with fp16 the scaler's own wait comes first.
-        can_refuse = config.fused_optimizer and accelerator.scaler is None and not self.parallel.is_sharded
+        can_refuse = accelerator.scaler is None and not self.parallel.is_sharded
         self.reads_late = accelerator.device.type == "cuda" and can_refuse
         self._refused: torch.Tensor | None = None  # 1 from the first step on that was not finite
         self._unread: deque[TakenStep] = deque()
@@ -185,8 +185,8 @@ class Trainer:
             process=accelerator.process_index,
             processes=accelerator.num_processes,
             num_workers=LOADERS_BESIDE_A_GPU * on_gpu if workers is None else workers,
-            prefetch_factor=config.dataloader_prefetch_factor,
-            pin_memory=on_gpu and config.dataloader_pin_memory,
+            prefetch_factor=4,
+            pin_memory=on_gpu,
         )
         while True:
             try:

@@ -15,10 +15,10 @@ from torch import nn
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.configs import GlueConfig, PretrainingConfig, RunConfig
+from bert_repro.configs.presets import PRESETS
 from bert_repro.finetuning import data
 from bert_repro.finetuning.run import STEPS_WORTH_COMPILING, FinetuningRun
 from bert_repro.models import modeling_bert_repro as modeling
-from bert_repro.presets import PRESETS
 from bert_repro.pretraining.run import compile_options, resolve_layout, resolve_phases
 from bert_repro.tasks import get_task
 from bert_repro.training import environment, parallelism, performance, run
