@@ -6,7 +6,7 @@ r"""Checks the examples of a pre-training before compute is spent on them.
 
     python recipes/audit_pretraining_data.py --corpus runs/corpus --output_dir runs/audit
 
-All flags: --help_all. On several devices: accelerate launch recipes/audit_pretraining_data.py ...
+All flags: --help_all.
 """
 
 from bert_repro.cli import main

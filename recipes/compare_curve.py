@@ -6,7 +6,7 @@ r"""Says whether a pre-training run is on track: its log next to a reference cur
 
     python recipes/compare_curve.py --run runs/mini --reference docs/reference_curves/bert-repro-mini.jsonl
 
-All flags: --help_all. On several devices: accelerate launch recipes/compare_curve.py ...
+All flags: --help_all.
 """
 
 from bert_repro.cli import main

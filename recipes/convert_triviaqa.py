@@ -7,7 +7,7 @@ r"""Converts TriviaQA to SQuAD's JSON, for the step before SQuAD (paper 4.2, Tab
     python recipes/convert_triviaqa.py --qa_file triviaqa-rc/qa/wikipedia-train.json \
       --evidence_dir triviaqa-rc/evidence --output_file runs/triviaqa.json
 
-All flags: --help_all. On several devices: accelerate launch recipes/convert_triviaqa.py ...
+All flags: --help_all.
 """
 
 from bert_repro.cli import main

@@ -7,7 +7,7 @@ r"""Writes a finished model as ONNX, so that it runs without PyTorch.
     pip install onnx onnxruntime onnxscript
     python recipes/export_onnx.py --folder runs/mrpc --dtypes fp32 q8
 
-All flags: --help_all. On several devices: accelerate launch recipes/export_onnx.py ...
+All flags: --help_all.
 """
 
 from bert_repro.cli import main

@@ -6,7 +6,7 @@ r"""Rewrites the model card of a finished run with facts that the run cannot kno
 
     python recipes/make_card.py --folder runs/mrpc --base_model google-bert/bert-base-uncased
 
-All flags: --help_all. On several devices: accelerate launch recipes/make_card.py ...
+All flags: --help_all.
 """
 
 from bert_repro.cli import main

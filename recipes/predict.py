@@ -6,7 +6,7 @@ r"""Predicts with a fine-tuned model: labels, numbers, tags, answers or choices.
 
     echo "Wo bleibt mein Paket?" | python recipes/predict.py --model_name_or_path runs/my-classifier
 
-All flags: --help_all. On several devices: accelerate launch recipes/predict.py ...
+All flags: --help_all.
 """
 
 from bert_repro.cli import main

@@ -6,7 +6,7 @@ r"""Writes the paper's tables with our numbers next to them.
 
     python recipes/report.py --runs_dir runs/study/records --report_dir runs/report
 
-All flags: --help_all. On several devices: accelerate launch recipes/report.py ...
+All flags: --help_all.
 """
 
 from bert_repro.cli import main

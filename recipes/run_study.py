@@ -7,7 +7,7 @@ r"""Repeats tables of the paper: makes the runs behind Tables 1 to 8 and Figure 
     python recipes/run_study.py --table 5 --size_preset trial --corpus runs/corpus --glue_dir glue --squad_dir squad \
       --output_dir runs/study
 
-All flags: --help_all. On several devices: accelerate launch recipes/run_study.py ...
+All flags: --help_all.
 """
 
 from bert_repro.cli import main

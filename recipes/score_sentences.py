@@ -7,7 +7,7 @@ r"""Scores sentences by masked LM, or compares minimal pairs (BLiMP).
     python recipes/score_sentences.py --model_name_or_path google-bert/bert-base-uncased --input_file texts.txt \
       --output_dir runs/scores
 
-All flags: --help_all. On several devices: accelerate launch recipes/score_sentences.py ...
+All flags: --help_all.
 """
 
 from bert_repro.cli import main

@@ -6,7 +6,7 @@ r"""Scores SQuAD predictions as the official scripts do.
 
     python recipes/score_squad.py --data_file dev-v1.1.json --predictions_file predictions.json
 
-All flags: --help_all. On several devices: accelerate launch recipes/score_squad.py ...
+All flags: --help_all.
 """
 
 from bert_repro.cli import main

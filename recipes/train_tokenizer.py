@@ -6,7 +6,7 @@ r"""Trains a WordPiece vocabulary on raw text.
 
     python recipes/train_tokenizer.py --input_files corpus/ --vocab_size 30522 --output_dir runs/tokenizer
 
-All flags: --help_all. On several devices: accelerate launch recipes/train_tokenizer.py ...
+All flags: --help_all.
 """
 
 from bert_repro.cli import main
