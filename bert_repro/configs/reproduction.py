@@ -6,7 +6,7 @@ from typing import Literal
 from bert_repro.configs.base import Config, require, setting
 from bert_repro.configs.training import DryRunConfig
 
-Table = Literal["1", "2", "3", "4", "5", "6", "7", "8", "figure5"]
+TableName = Literal["1", "2", "3", "4", "5", "6", "7", "8", "figure5"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class StudyConfig(DryRunConfig):
 
     REQUIRED = ("table", "output_dir")
 
-    table: tuple[Table, ...] = setting((), "Tables to repeat: 1 to 8, figure5. Runs that several need are made once.")
+    table: tuple[TableName, ...] = setting((), "Tables to repeat: 1 to 8, figure5. Runs that several need are made once.")
     size_preset: str = setting(
         "trial", "How large: trial (two CPU cores), gpu (one modern GPU), paper, or a YAML file."
     )
