@@ -1,4 +1,4 @@
-"""The text and the task of the quickstart: prose of docstrings, without the names of packages. `make quickstart` runs it."""
+"""The text and the task of the quickstart: prose of docstrings, without the names of packages."""
 
 import importlib.util
 from pathlib import Path

@@ -120,10 +120,11 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         defaults = {item.name: item.default for item in fields(self)}
         for name, single in SWEPT.items():
             values, own = getattr(self, name), getattr(self, single)
-            require(len(set(values)) == len(values), f"--{name} has a value twice; leave repetitions out")
+            given = " ".join(f"{value:g}" for value in values)
+            require(len(set(values)) == len(values), f"--{name} is {given}; leave repetitions out")
             require(
                 not values or own == defaults[single],
-                f"--{single} {own} and --{name} exclude each other; leave one out",
+                f"--{single} {own} and --{name} {given} exclude each other; leave one out",
             )
         require(
             self.max_steps is None or not self.sweep_num_train_epochs,

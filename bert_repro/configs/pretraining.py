@@ -43,10 +43,12 @@ class Phase:
 class ExampleConfig(Config):
     """Pre-training examples: how they are made from documents (paper 3.1, A.1, A.2).
 
-    import bert_repro
+        import bert_repro
 
-    roberta_like = bert_repro.ExampleConfig(next_sentence_prediction=False, no_nsp_input="contiguous")
-    print(roberta_like.masked_lm_prob, roberta_like.mask_replace_prob)  # 0.15 and 0.8, the paper's
+        roberta_like = bert_repro.ExampleConfig(next_sentence_prediction=False, no_nsp_input="contiguous")
+        print(roberta_like.masked_lm_prob, roberta_like.mask_replace_prob)  # 0.15 and 0.8, the paper's
+
+    The defaults are the paper's; what another choice means: docs/DEVIATIONS.md.
     """
 
     next_sentence_prediction: bool = setting(True, "Train with the NSP loss (False: Table 5's no NSP).")

@@ -24,7 +24,9 @@ class StudyConfig(DryRunConfig):
 
     REQUIRED = ("table", "output_dir")
 
-    table: tuple[TableName, ...] = setting((), "Tables to repeat: 1 to 8, figure5. Runs that several need are made once.")
+    table: tuple[TableName, ...] = setting(
+        (), "Tables to repeat: 1 to 8, figure5. Runs that several need are made once."
+    )
     size_preset: str = setting(
         "trial", "How large: trial (two CPU cores), gpu (one modern GPU), paper, or a YAML file."
     )
