@@ -51,6 +51,8 @@ MASKED = (  # fixed before any model was trained
 )
 UPSTREAM = """
 import sys, numpy, torch, transformers
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
 name, folder, answers, *texts = sys.argv[1:]
 tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
 model = getattr(transformers, name).from_pretrained(folder, attn_implementation="sdpa").eval()

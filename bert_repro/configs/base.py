@@ -45,7 +45,7 @@ class Config:
             if names := _choices(hint):
                 for one in value if isinstance(value, tuple) else [value] if value else []:
                     if one not in names:
-                        fix = did_you_mean(str(one), names) or f"choose one of: {', '.join(names)}"
+                        fix = did_you_mean(str(one), names) or f"it must be one of: {', '.join(names)}"
                         raise UserError(f"--{name} is {shown(one)}; {fix}")
 
 
@@ -106,11 +106,12 @@ def require_positive(config: Config, *names: str) -> None:
             require(value > 0, f"--{name} is {value}; it must be positive")
 
 
-def require_fraction(config: Config, *names: str) -> None:
-    """Refuses settings outside 0 to 1; None is allowed."""
+def require_fraction(config: Config, *names: str, below_one: bool = False) -> None:
+    """Refuses settings outside 0 to 1, and 1 itself where `below_one`; None is allowed."""
     for name in names:
         for value in _numbers(config, name):
-            require(0 <= value <= 1, f"--{name} is {value}; it is a fraction from 0 to 1")
+            fits = 0 <= value < 1 if below_one else 0 <= value <= 1
+            require(fits, f"--{name} is {value}; it is a fraction from 0 to 1{', less than 1' if below_one else ''}")
 
 
 def _numbers(config: Config, name: str) -> list[float]:

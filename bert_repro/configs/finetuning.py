@@ -74,7 +74,8 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
             self, "num_train_epochs", "max_seq_length", "bilstm_size", "layerwise_lr_decay", "early_stopping_patience",
             "max_train_samples", "max_eval_samples", "num_restarts", *SWEPT,
         )  # fmt: skip
-        require_fraction(self, "hidden_dropout_prob", "attention_probs_dropout_prob", "layerwise_lr_decay")
+        require_fraction(self, "layerwise_lr_decay")
+        require_fraction(self, "hidden_dropout_prob", "attention_probs_dropout_prob", below_one=True)
         require(self.max_seq_length >= 8, f"--max_seq_length is {self.max_seq_length}; it must be at least 8")
         require(
             self.do_train or self.do_eval or self.do_predict,
@@ -85,9 +86,11 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
             "--ensemble_with and --do_train exclude each other: train every model first, then combine them",
         )
         for name in ("push_to_hub", "peft", "freeze_layers", "bilstm_size"):
+            value = getattr(self, name)
+            given = f"--{name}" if value is True else f"--{name} {value}"
             require(
-                self.do_train or getattr(self, name) in (None, False),
-                f"--{name} needs --do_train; a finished model is used as it is",
+                self.do_train or value is None or value is False,
+                f"{given} needs --do_train; a finished model is used as it is",
             )
         require(
             self.freeze_layers is None or self.peft is None,
@@ -157,7 +160,7 @@ class CustomDataConfig(FinetuningConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "validation_fraction")
-        require_fraction(self, "validation_fraction")
+        require_fraction(self, "validation_fraction", below_one=True)
         divides = self.validation_fraction is not None
         require(not divides or self.train_file is not None, "--validation_fraction needs --train_file")
         require(

@@ -94,7 +94,7 @@ def _require_unused(config: Config) -> None:
     if output_file and hasattr(config, "overwrite_output_file") and not config.overwrite_output_file:
         require(
             not os.path.exists(output_file),
-            f"--output_file {output_file} exists; name another file or give --overwrite_output_file",
+            f"--output_file {output_file} exists; name another or give --overwrite_output_file",
         )
     goes_on = getattr(config, "overwrite_output_dir", True) or getattr(config, "resume_from_checkpoint", None)
     if output_dir and not (goes_on or getattr(config, "sweeps", False) or hasattr(config, "num_proc")):

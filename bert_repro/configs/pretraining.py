@@ -156,7 +156,8 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
         super().__post_init__()
         require_positive(self, "num_hidden_layers", "hidden_size", "num_attention_heads", "initializer_range")
         require_positive(self, "max_seq_length", "max_predictions_per_seq", "heldout_fraction", "max_eval_sequences")
-        require_fraction(self, "heldout_fraction", "hidden_dropout_prob", "attention_probs_dropout_prob")
+        dropouts = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        require_fraction(self, "heldout_fraction", *dropouts, below_one=True)
         require(self.max_seq_length >= 8, f"--max_seq_length is {self.max_seq_length}; it must be at least 8")
         require(
             self.hidden_size % self.num_attention_heads == 0,

@@ -54,7 +54,7 @@ class GlueConfig(CustomDataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_fraction(self, "label_smoothing")
+        require_fraction(self, "label_smoothing", below_one=True)
         kind = "--regression" if self.regression else "--multi_label" if self.multi_label else None
         for name in ("multi_label", "class_weights", "label_smoothing"):
             if getattr(self, name):

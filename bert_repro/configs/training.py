@@ -35,7 +35,8 @@ class OptimizerConfig(Config):
             value = getattr(self, name)
             require(value is None or value >= 0, f"--{name} is {value}; it must not be negative")
         require_positive(self, "adam_epsilon")
-        require_fraction(self, "adam_beta1", "adam_beta2", "warmup_ratio")
+        require_fraction(self, "warmup_ratio")
+        require_fraction(self, "adam_beta1", "adam_beta2", below_one=True)
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class AdapterConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "lora_r", "lora_alpha")
-        require_fraction(self, "lora_dropout")
+        require_fraction(self, "lora_dropout", below_one=True)
         require(
             self.peft is not None or not self.peft_target_modules,
             "--peft_target_modules needs --peft, for example --peft lora",
