@@ -192,8 +192,8 @@ format: $(READY) ## Let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## Write docs/CONFIGURATION.md, DEVIATIONS.md and results.schema.json from the sources
-	$(BIN)/python -m bert_repro.reference --write
+docs: $(READY) ## Write docs/CONFIGURATION.md and docs/reference/api.md from settings and docstrings
+	$(BIN)/python docs/make_reference.py
 
 docs-site: $(READY) ## Build the documentation as a website into site/, offline
 	$(BIN)/mkdocs build --quiet --strict

@@ -22,11 +22,11 @@ from bert_repro.configs import (
     PretrainingConfig,
     SquadConfig,
     SwagConfig,
-    require_checkpoints,
+    require_paths,
 )
+from bert_repro.configs.presets import preset_values
 from bert_repro.errors import UserError
 from bert_repro.in_memory_data import Data, Family, family_of, write_split
-from bert_repro.presets import preset_values
 from bert_repro.recipes import RECIPES
 from bert_repro.results import RunResults
 
@@ -170,7 +170,7 @@ def predict(model: str | Path, data: Data | Sequence[str], **settings: Any) -> l
     with tempfile.TemporaryDirectory(prefix="bert-repro-") as folder:
         path = write_split(data, "texts", Path(folder), "data")
         config = PredictConfig(model_name_or_path=str(model), input_file=str(path), **settings)
-        require_checkpoints(config)
+        require_paths(config)
         return predictions_of(config)
 
 

@@ -11,7 +11,8 @@ registration has been executed, and removes itself.
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -40,11 +41,21 @@ _REGISTERING: dict[str, Callable[[], object]] = {
 
 def register() -> None:
     """Registers now with what has been imported of transformers, and later with what has not."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _RegisterAfter)]
     for awaited, registers in _REGISTERING.items():
         if awaited in sys.modules:
             registers()
         else:
             sys.meta_path.insert(0, _RegisterAfter(awaited))
+
+
+@contextmanager
+def postponed() -> Iterator[None]:
+    """Lets something be imported from transformers without torch; whoever then needs the models calls `register`."""
+    waiting = [finder for finder in sys.meta_path if isinstance(finder, _RegisterAfter)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if finder not in waiting]
+    yield
+    sys.meta_path[:0] = [finder for finder in waiting if finder.awaited not in sys.modules]
 
 
 class _RegisterAfter(MetaPathFinder):

@@ -2,21 +2,11 @@
 # requires-python = ">=3.11"
 # dependencies = ["bert-repro"]
 # ///
-r"""Rewrites the model card of a finished run with facts that the run itself cannot
-know.
+r"""Rewrites the model card of a finished run with facts that the run cannot know.
 
-    python recipes/make_card.py --folder runs/mrpc \
-      --base_model google-bert/bert-base-uncased
+    python recipes/make_card.py --folder runs/mrpc --base_model google-bert/bert-base-uncased
 
-    python recipes/make_card.py --folder runs/cola --output_file bert-cola.md \
-      --same_runs runs/cola-1 runs/cola-2
-
-Every run writes a card; its numbers come from results.json and train_log.jsonl
-only. What may be added: the base model's id on the Hub where the run started
-from a local copy, languages and licenses, a sentence about the data, and runs
-of other seeds, of which mean and standard deviation are shown. The metadata is
-checked.
-Cost: seconds.
+All flags: --help_all.
 """
 
 from bert_repro.cli import main

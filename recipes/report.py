@@ -2,23 +2,11 @@
 # requires-python = ">=3.11"
 # dependencies = ["bert-repro"]
 # ///
-r"""Writes the reproduction report: every table of the paper with our numbers
-beside its own, and how certain they are.
+r"""Writes the paper's tables with our numbers next to them.
 
-    python recipes/report.py
+    python recipes/report.py --runs_dir runs/study/records --report_dir runs/report
 
-Reads every results.json below --runs_dir (runs/study/records by default), with
-the examples.json and curve.json beside it, as run_study leaves them, and
-writes index.html (one file, no network), report.md, numbers.json and plots/ to
---report_dir. It begins with which orderings of the paper appear in our
-numbers, which do not, which are not measurable, and which were never tried.
-The same results give the same bytes. A results.json of another run is counted
-and fills no entry; to give it one, add to it "study": {"size_preset": "mine",
-"table_entries": [{"table": 2, "row": "BERT-base", "column": "dev F1"}]}.
-
-Expected: a page to open in a browser, runs/report/index.html. In a checkout,
-make report rebuilds docs/report byte for byte from docs/report/runs.
-Cost: seconds.
+All flags: --help_all.
 """
 
 from bert_repro.cli import main

@@ -1,6 +1,7 @@
 """README.md and docs/ keep their promises: commands parse, internal links lead somewhere, every page is in the menu."""
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import yaml
 
 from bert_repro import cli
 from bert_repro.errors import UserError
-from bert_repro.recipes import RECIPES, SHORT_NAMES
+from bert_repro.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -28,8 +29,7 @@ def name_of(path: Path) -> str:
 def commands(page: Path) -> list[tuple[str, str]]:
     """Recipe and flags of every command of a page, one line each."""
     text = re.sub(r"\\\n\s*", " ", page.read_text("utf-8"))
-    found = [(SHORT_NAMES.get(name, name), flags) for name, flags in COMMAND.findall(text)]
-    return [(recipe, flags) for recipe, flags in found if flags.startswith("--") and "..." not in flags]
+    return [(recipe, flags) for recipe, flags in COMMAND.findall(text) if flags.startswith("--") and "..." not in flags]
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=name_of)
@@ -64,3 +64,8 @@ def test_the_menu_of_the_website_names_every_page_once() -> None:
 
     listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"])
     assert sorted(listed) == sorted({path.relative_to(DOCS).as_posix() for path in PAGES} | {"report/report.md"})
+
+
+def test_the_configuration_reference_is_current() -> None:
+    made = runpy.run_path(str(DOCS / "make_reference.py"))["configuration_reference"]()
+    assert (DOCS / "CONFIGURATION.md").read_text("utf-8") == made, "run: make docs"

@@ -13,9 +13,7 @@ from bert_repro.configs import (
     SquadConfig,
     SwagConfig,
 )
-from bert_repro.errors import UserError
-from bert_repro.paper_results import TABLES
-from bert_repro.presets import (
+from bert_repro.configs.presets import (
     MASKING_MIXES,
     MODEL_SIZES,
     PAPER_PHASES,
@@ -23,6 +21,8 @@ from bert_repro.presets import (
     preset_values,
     tokens_including_padding,
 )
+from bert_repro.errors import UserError
+from bert_repro.paper_results import TABLES
 from bert_repro.training.performance import flops_per_token
 
 # What a configuration needs beside a preset.

@@ -11,8 +11,6 @@ import torch
 from running import recipe
 from tiny_models import save_model
 
-from bert_repro.recipes import SHORT_NAMES
-
 TUTORIALS = Path(__file__).resolve().parents[1] / "docs" / "tutorials"
 HUB_MODEL = re.compile(r"google-bert/[\w-]+")
 SMALLER = {
@@ -83,4 +81,4 @@ def test_the_tutorial_runs(page, write_data, extra, world, tmp_path, monkeypatch
             arguments = [SMALLER.get(flag, word) for flag, word in pairwise(words[1:])]
             if {"--do_train", "--train_file"} & set(arguments):
                 arguments += extra.split()
-            assert recipe(SHORT_NAMES.get(words[1], words[1]), *arguments) == 0, command
+            assert recipe(words[1], *arguments) == 0, command

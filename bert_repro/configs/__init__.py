@@ -1,61 +1,36 @@
-"""Settings of every run: each once, with its help text, unit and source.
+"""Settings of every recipe: each once, with its help text. A room of the package has its settings in the file of its
+name; `presets` holds what the paper states."""
 
-The field metadata is the single source of three things: the recipes' flags (`bert_repro.cli`), the configuration
-reference (docs/CONFIGURATION.md) and the list of choices where the paper and the original implementation differ or are
-silent (docs/DEVIATIONS.md). `source` says who decides the default: "paper", "original implementation"
-(google-research/bert), "transformers" (a name and meaning its users know) or "ours".
-"""
-
-from bert_repro.configs.base import (
-    GROUPS,
-    Config,
-    Range,
-    SettingSource,
-    aliases_of,
-    current_names,
-    first_names,
-    looks_like_a_folder,
-    require,
-    require_checkpoints,
-    require_places,
-    setting,
-)
+from bert_repro.configs.base import LOCATIONS, Config, decides_result, deciding_settings, require, setting
+from bert_repro.configs.conversion import ConversionConfig
 from bert_repro.configs.corpus import CorpusConfig, TextConfig, TokenizerConfig
 from bert_repro.configs.finetuning import SWEPT, CustomDataConfig, FinetuningConfig
-from bert_repro.configs.prediction import GlueZipCheckConfig, GlueZipConfig, PredictConfig, SquadScoringConfig
+from bert_repro.configs.hub import CardConfig, CorpusPushConfig, PushConfig
+from bert_repro.configs.inference import ExtractionConfig, OnnxConfig, PredictConfig, SentenceScoringConfig
+from bert_repro.configs.paths import looks_like_a_folder, require_paths
 from bert_repro.configs.pretraining import AuditConfig, CurveComparisonConfig, ExampleConfig, Phase, PretrainingConfig
-from bert_repro.configs.publishing import (
-    CardConfig,
-    ConversionConfig,
-    CorpusPushConfig,
-    ExtractionConfig,
-    OnnxConfig,
-    PushConfig,
-    SentenceScoringConfig,
-)
-from bert_repro.configs.reproduction import QuickstartConfig, ReportConfig, StudyConfig
+from bert_repro.configs.reproduction import ReportConfig, StudyConfig
 from bert_repro.configs.tasks import (
     GlueConfig,
+    GlueZipConfig,
     NerConfig,
     SquadConfig,
+    SquadScoringConfig,
     SwagConfig,
     TriviaqaConfig,
 )
 from bert_repro.configs.training import AdapterConfig, DryRunConfig, OptimizerConfig, RunConfig
 
 __all__ = [  # noqa: RUF022 - the order of the configuration reference
-    "GROUPS",
-    "Range",
-    "SettingSource",
+    "LOCATIONS",
+    "SWEPT",
+    "deciding_settings",
+    "decides_result",
+    "looks_like_a_folder",
+    "require",
+    "require_paths",
     "setting",
     "Config",
-    "require",
-    "require_checkpoints",
-    "require_places",
-    "looks_like_a_folder",
-    "aliases_of",
-    "current_names",
-    "first_names",
     "TextConfig",
     "TokenizerConfig",
     "CorpusConfig",
@@ -70,24 +45,21 @@ __all__ = [  # noqa: RUF022 - the order of the configuration reference
     "AuditConfig",
     "CurveComparisonConfig",
     "FinetuningConfig",
-    "SWEPT",
     "CustomDataConfig",
     "GlueConfig",
     "SwagConfig",
     "NerConfig",
-    "PredictConfig",
-    "ExtractionConfig",
-    "SentenceScoringConfig",
     "SquadConfig",
     "SquadScoringConfig",
     "GlueZipConfig",
-    "GlueZipCheckConfig",
+    "TriviaqaConfig",
+    "PredictConfig",
+    "ExtractionConfig",
+    "SentenceScoringConfig",
+    "OnnxConfig",
     "CardConfig",
     "PushConfig",
-    "OnnxConfig",
     "ConversionConfig",
-    "TriviaqaConfig",
     "StudyConfig",
     "ReportConfig",
-    "QuickstartConfig",
 ]

@@ -1,105 +1,76 @@
-"""Experiments of the paper, the report and the quickstart."""
+"""The paper's studies and the report."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from bert_repro.configs.base import Config, require, setting
 from bert_repro.configs.training import DryRunConfig
-from bert_repro.utils.readers import shown
+
+TableName = Literal["1", "2", "3", "4", "5", "6", "7", "8", "figure5"]
 
 
 @dataclass(frozen=True)
 class StudyConfig(DryRunConfig):
-    """Makes the runs behind a table of the paper (recipes/run_study.py)."""
+    """Repeats tables of the paper: makes the runs behind Tables 1 to 8 and Figure 5.
 
-    table: tuple[str, ...] = setting(
-        (),
-        "Tables to repeat: 1 to 8, figure5. Runs that several need are made once.",
-        group="data",
-        required="name some of: 1, 2, 3, 4, 5, 6, 7, 8, figure5",
+      bert-repro run_study --table 5 --size_preset trial --corpus runs/corpus --glue_dir glue --squad_dir squad \\
+        --output_dir runs/study
+
+    A run that several tables need is made once; the same command, repeated, resumes, and in several shells it shares
+    the work. --dry_run lists runs, FLOPs and hours; --list prints a command for every run, for a scheduler. Then
+    `bert-repro report --runs_dir runs/study/records` shows our numbers next to the paper's. The size trial takes two
+    hours on two CPU cores, gpu about a day on one modern GPU.
+    """
+
+    REQUIRED = ("table", "output_dir")
+
+    table: tuple[TableName, ...] = setting(
+        (), "Tables to repeat: 1 to 8, figure5. Runs that several need are made once."
     )
     size_preset: str = setting(
-        "trial",
-        "How large: trial (two CPU cores), gpu (one modern GPU), paper, or a YAML file.",
-        aliases=("scale",),
-        group="data",
+        "trial", "How large: trial (two CPU cores), gpu (one modern GPU), paper, or a YAML file."
     )
     corpus: str = setting(
-        "",
-        "Prepared corpus for all pre-training runs: a folder that prepare_corpus made, or a dataset of the Hub.",
-        group="data",
+        "", "Prepared corpus for all pre-training runs: a folder that prepare_corpus made, or a dataset of the Hub."
     )
-    glue_dir: str | None = setting(None, "Folder of GLUE's official files; default: the Hub.", group="data")
-    squad_dir: str | None = setting(None, "Folder of SQuAD's official files; default: the Hub.", group="data")
+    glue_dir: str | None = setting(None, "Folder of GLUE's official files; default: the Hub.")
+    squad_dir: str | None = setting(None, "Folder of SQuAD's official files; default: the Hub.")
     triviaqa_file: str | None = setting(
-        None,
-        "Questions of TriviaQA as convert_triviaqa writes them; without: no such rows in Table 2.",
-        group="data",
+        None, "Questions of TriviaQA as convert_triviaqa writes them; without: no such rows in Table 2."
     )
-    swag_dir: str | None = setting(None, "Folder of SWAG's official files; default: the Hub.", group="data")
-    conll_dir: str | None = setting(None, "Folder of CoNLL-2003's official files; default: the Hub.", group="data")
-    output_dir: str = setting("runs/study", "Folder for all runs; the same command, repeated, resumes.", group="output")
+    swag_dir: str | None = setting(None, "Folder of SWAG's official files; default: the Hub.")
+    conll_dir: str | None = setting(None, "Folder of CoNLL-2003's official files; default: the Hub.")
+    output_dir: str = setting("runs/study", "Folder for all runs; the same command, repeated, resumes.")
     records_dir: str | None = setting(
-        None,
-        "Folder for the results of finished runs, which the report reads; default: `records` in output_dir.",
-        group="output",
+        None, "Folder for the results of finished runs; default: `records` in output_dir."
     )
     keep_models: bool = setting(
-        False, "Keep the weights of fine-tuned models; those of pre-trained ones are always kept.", group="output"
+        False, "Keep the weights of fine-tuned models; those of pre-trained ones are always kept."
     )
-    only: tuple[str, ...] = setting(
-        (), "Make only the runs with these names, and those that they start from.", group="speed"
+    only: tuple[str, ...] = setting((), "Make only the runs with these names, and those that they start from.")
+    engine: Literal["local", "ray"] = setting(
+        "local", "Run one after another in this process (local), or as many as a Ray cluster has room for (ray)."
     )
-    emit: str | None = setting(
-        None, "Write job scripts for this scheduler instead of running: slurm.", choices=("slurm",), group="speed"
-    )
-    engine: str = setting(
-        "local",
-        "local: one run after another in this process; the same command in several shells shares the work. ray: on a "
-        "Ray cluster, as many runs at a time as it has room for.",
-        choices=("local", "ray"),
-        group="speed",
-    )
+    list: bool = setting(False, "Print one command a line for every run, in an order that works, and stop.")
 
     @property
     def makes_runs(self) -> bool:
-        """Whether it does more than list runs or write job scripts; only then it writes a status.json."""
-        return not self.dry_run and self.emit is None
+        """Whether it does more than list runs; only then it writes a status.json."""
+        return not self.dry_run and not self.list
 
-    def validate(self) -> None:
-        """Checks that tables are known, and that there is a corpus unless nothing is run."""
-        super().validate()
-        known = ("1", "2", "3", "4", "5", "6", "7", "8", "figure5")
-        for name in self.table:
-            require(name in known, f"--table is {shown(name)}; choose some of: {', '.join(known)}")
+    def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.dry_run or bool(self.corpus), "--corpus is missing; name a prepared corpus")
 
 
 @dataclass(frozen=True)
 class ReportConfig(Config):
-    """Writes the reproduction report: our numbers beside the paper's (recipes/report.py)."""
+    """Writes the paper's tables with our numbers next to them.
 
-    runs_dir: str = setting(
-        "runs/study/records", "Folder with the results.json of finished runs below it.", group="data"
-    )
-    report_dir: str = setting(
-        "runs/report", "Folder for report.md, index.html, numbers.json and the plots.", group="output"
-    )
+      bert-repro report --runs_dir runs/study/records --report_dir runs/report
 
+    Reads every results.json below --runs_dir. The same results give the same bytes.
+    """
 
-@dataclass(frozen=True)
-class QuickstartConfig(Config):
-    """The complete path in miniature (recipes/quickstart.py)."""
-
-    output_dir: str = setting(
-        "runs/quickstart",
-        "Folder for everything it makes; replaced when it is that of an earlier quickstart.",
-        group="output",
-    )
-    seed: int = setting(
-        42,
-        "Seed of initialization, dropout, order, pairs and masks.",
-        source="transformers",
-        group="training",
-        at_least=0,
-        at_most=4_294_967_295,
-    )
+    runs_dir: str = setting("runs/study/records", "Folder with the results.json of finished runs below it.")
+    report_dir: str = setting("runs/report", "Folder for report.md, index.html, numbers.json and the plots.")

@@ -47,7 +47,6 @@ from bert_repro.conversion.original_names import (
 )
 from bert_repro.conversion.source import CheckpointFiles, open_source
 from bert_repro.conversion.tensor_bundle import TensorBundle
-from bert_repro.conversion.to_tensorflow import convert_to_tensorflow
 from bert_repro.conversion.torch_weights import read_torch_weights
 from bert_repro.errors import UserError
 from bert_repro.hub.export import export_checkpoint
@@ -107,9 +106,7 @@ def convert_checkpoint(config: ConversionConfig) -> Path:
         raise UserError(f"--output_dir {output_dir}: is a file; name a folder")
     if not is_free_folder(output_dir) and not config.overwrite_output_dir:
         raise UserError(f"--output_dir {output_dir} is not empty; choose another or give --overwrite_output_dir")
-    if config.to_tensorflow:
-        return convert_to_tensorflow(config.checkpoint, output_dir)
-    with open_source(config.checkpoint, output_dir.parent, config.max_unpacked_bytes) as source:
+    with open_source(config.checkpoint, output_dir.parent, 20_000_000_000) as source:
         try:
             original = _read(source, config, output_dir.parent)
             tokenizer = _tokenizer(source, config, original)

@@ -26,9 +26,9 @@ import torch
 from accelerate.utils import send_to_device
 
 from bert_repro.configs import NerConfig
+from bert_repro.configs.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZE
 from bert_repro.errors import UserError
 from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
-from bert_repro.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZE
 from bert_repro.training.batches import collate_features
 from bert_repro.utils.files import atomic_path, create_array, lock, unlock
 

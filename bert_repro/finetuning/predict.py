@@ -26,7 +26,6 @@ from bert_repro.configs import (
     PredictConfig,
     SquadConfig,
     SwagConfig,
-    current_names,
 )
 from bert_repro.errors import UserError
 from bert_repro.finetuning.data import SplitReader
@@ -49,8 +48,11 @@ _FAMILIES: dict[str, type[FinetuningConfig]] = {
     "ForMultipleChoice": SwagConfig,
 }
 """Ending of a model's class -> the settings of its task."""
-_OF_TRAINING = {"qa_loss", "qa_softmax"}
-"""Settings of a task that play no part in prediction."""
+_OF_PREDICTION = {
+    "start_segment", "ner_context", "max_query_length", "doc_stride", "decoding", "n_best_size", "max_answer_length",
+    "answer_text", "null_score_diff_threshold",
+}  # fmt: skip
+"""Settings of a task that the model was trained with and that predict its answers."""
 _TABLES = ("csv", "tsv", "jsonl")
 _STANDARD_INPUT = "the standard input"
 
@@ -107,7 +109,7 @@ def _family(config: PredictConfig) -> type[FinetuningConfig]:
             return family
     raise UserError(
         f"--model_name_or_path {config.model_name_or_path}: is {name or 'a model'} without a task; fine-tune it first, "
-        "for example with: bert-repro classify --train_file FILE"
+        "for example with: bert-repro run_glue --train_file FILE"
     )
 
 
@@ -127,7 +129,7 @@ def _run_config(config: PredictConfig, family: type[FinetuningConfig], path: Pat
     trained = _trained_settings(config.model_name_or_path)
     positions = load_config(config.model_name_or_path).max_position_embeddings
     length = config.max_seq_length or min(positions, trained.get("max_seq_length") or positions)
-    names = {item.name for item in fields(family) if item.metadata["group"] == "task"} - _OF_TRAINING
+    names = _OF_PREDICTION & {item.name for item in fields(family)}
     shared |= {name: trained[name] for name in names if trained.get(name) is not None}
     if family is SquadConfig:
         shared["max_query_length"] = min(shared.get("max_query_length", 64), length - 8)
@@ -137,7 +139,7 @@ def _run_config(config: PredictConfig, family: type[FinetuningConfig], path: Pat
 def _trained_settings(name: str) -> dict[str, Any]:
     """Returns the settings that the model was trained with, where its folder says so."""
     try:
-        return current_names(read_results(Path(name)).get("settings", {}))
+        return dict(read_results(Path(name)).get("settings", {}))
     except UserError:
         return {}
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from bert_repro.configs import SWEPT, AdapterConfig, FinetuningConfig, current_names
+from bert_repro.configs import SWEPT, AdapterConfig, FinetuningConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.finetuning.data import SplitCache, load_splits
 from bert_repro.finetuning.run import finetune
@@ -33,7 +33,6 @@ from bert_repro.results import RunResults, SweepResults, read_results
 from bert_repro.tasks.base import Task
 from bert_repro.training import checkpoint, run
 from bert_repro.training.batches import batch_sizes
-
 from bert_repro.training.trackers import run_name
 from bert_repro.utils import process
 from bert_repro.utils.files import (
@@ -198,7 +197,7 @@ class _Sweep:
         for other in self.runs:
             if self._state(other) == "done":
                 shutil.rmtree(other.path / CHECKPOINTS, ignore_errors=True)
-                if best is not None and other.folder != best.folder and not self.config.sweep_keep_models:
+                if best is not None and other.folder != best.folder:
                     _remove_model(other.path)
         if outcomes:
             _write(self.config, self.found())
@@ -313,7 +312,7 @@ def _remove_model(path: Path) -> None:
 def _require_same_settings(config: FinetuningConfig) -> None:
     path = _folder(config) / SWEEP_STATE
     settings = read_json_object(path, damaged="start again with --overwrite_output_dir").get("settings")
-    before = current_names(settings if isinstance(settings, dict) else {})
+    before = settings if isinstance(settings, dict) else {}
     for name, value in _settings(config).items():
         if before.get(name, value) != value:
             raise UserError(

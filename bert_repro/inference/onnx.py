@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bert_repro.configs import OnnxConfig
-from bert_repro.configs.publishing import ONNX_FILES
+from bert_repro.configs.inference import ONNX_FILES
 from bert_repro.errors import UserError
 from bert_repro.inference.onnx_scores import DevScorer, DevScores, open_graph
 from bert_repro.models.loading import load_config, load_pretrained
@@ -83,7 +83,7 @@ def export_onnx(config: OnnxConfig) -> list[Path]:
 def _files(config: OnnxConfig) -> dict[str, Path]:
     """Returns where each type is written."""
     folder = Path(config.folder) / ONNX_FOLDER
-    named = {dtype: Path(config.output_file or folder / ONNX_FILES[dtype]) for dtype in config.dtypes}
+    named: dict[str, Path] = {dtype: Path(config.output_file or folder / ONNX_FILES[dtype]) for dtype in config.dtypes}
     for path in named.values():
         if path.exists() and not config.overwrite_output_file:
             raise UserError(f"--output_file {path} exists; name another or give --overwrite_output_file")

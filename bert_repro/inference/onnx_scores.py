@@ -20,7 +20,6 @@ from bert_repro.configs import (
     SquadConfig,
     SwagConfig,
 )
-from bert_repro.configs.base import current_names
 from bert_repro.errors import UserError
 from bert_repro.finetuning.data import encode, load_splits
 from bert_repro.finetuning.run import output_rows
@@ -43,7 +42,12 @@ _CONFIGS: dict[str, type[FinetuningConfig]] = {
     "ForQuestionAnswering": SquadConfig,
     "ForMultipleChoice": SwagConfig,
 }
-_OF_THE_DATA = ("data", "task")  # groups of settings that say how texts are read
+_OF_THE_DATA = {  # settings that say how texts are read
+    "task_name", "data_dir", "max_seq_length", "train_file", "validation_file", "test_file", "validation_fraction",
+    "text_columns", "label_column", "regression", "multi_label", "label_separator", "start_segment", "ner_context",
+    "max_query_length", "doc_stride", "qa_loss", "qa_softmax", "decoding", "n_best_size", "max_answer_length",
+    "answer_text", "null_score_diff_threshold", "max_train_samples", "max_eval_samples",
+}  # fmt: skip
 
 
 def open_graph(path: Path) -> Forward:
@@ -105,11 +109,11 @@ def _run_settings(config: OnnxConfig, class_name: str) -> FinetuningConfig:
     kind = next((found for head, found in _CONFIGS.items() if class_name.endswith(head)), None)
     if kind is None:
         raise UserError(f"--folder {config.folder}: a {class_name} has no task to score; leave the data out")
-    stored = current_names(read_results(Path(config.folder), needs=("settings",))["settings"])
+    stored = read_results(Path(config.folder), needs=("settings",))["settings"]
     kept = {
         item.name: tuple(stored[item.name]) if isinstance(stored[item.name], list) else stored[item.name]
         for item in fields(kind)
-        if item.metadata["group"] in _OF_THE_DATA and item.name in stored
+        if item.name in _OF_THE_DATA and item.name in stored
     }
     others: dict[str, Any] = dict.fromkeys({"train_file", "test_file", "validation_fraction"} & kept.keys())
     if config.validation_file is not None and kind is not SquadConfig:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_repro.configs import current_names
 from bert_repro.errors import UserError
 from bert_repro.paper_results import FIGURE_5_KEY, FIGURE_5_ROWS, TABLE_KEYS, TABLES, Column, TableEntry
 from bert_repro.reproduction.run_store import CURVE_FILE, EXAMPLES_FILE
@@ -112,8 +111,6 @@ def collect(folder: Path) -> list[FinishedRun]:
 
 def _read_run(folder: Path, path: Path) -> FinishedRun:
     results = read_results(path, needs=("task", "seed"))
-    if "settings" in results:
-        results["settings"] = current_names(results["settings"])
     needed = "metrics" if results["task"] == "pre-training" else "splits"
     if needed not in results:
         raise UserError(f"{path}: field {needed} is missing; copy the file of a finished run, or remove it")

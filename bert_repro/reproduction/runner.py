@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro.configs import FinetuningConfig, PretrainingConfig, StudyConfig
+from bert_repro.configs.presets import ORIGINAL_VOCAB_SIZES, tokens_including_padding
 from bert_repro.corpus.prepared_corpus import read_manifest
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.finetuning.run import run_finetuning
 from bert_repro.hub.corpora import corpus_folder
 from bert_repro.paper_results import SPLIT_ROWS
-from bert_repro.presets import ORIGINAL_VOCAB_SIZES, tokens_including_padding
 from bert_repro.pretraining.run import new_model_config, resolve_phases, run_pretraining
 from bert_repro.reproduction import schedulers
 from bert_repro.reproduction.run_store import RunStore, report_files_of
@@ -64,10 +64,8 @@ def run_study(config: StudyConfig) -> None:
     """
     refuse_launcher()
     runs = planned_runs(config)
-    if config.dry_run:
+    if config.dry_run or config.list:
         sys.stdout.write(describe(runs, RunStore(config.output_dir, config.records_dir), config))
-    elif config.emit == "slurm":
-        logger.info("submit the study with: %s", schedulers.write_slurm_jobs(config, runs))
     elif config.engine == "ray":
         schedulers.run_on_ray(config, runs, work)
     else:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from bert_repro.cli.arguments import read_yaml_mapping, settings_from
+from bert_repro.arguments import read_yaml_mapping, settings_from
 from bert_repro.configs import (
     FinetuningConfig,
     GlueConfig,
@@ -20,8 +20,8 @@ from bert_repro.configs import (
     SquadConfig,
     SwagConfig,
 )
+from bert_repro.configs.presets import MODEL_SIZES, PAPER_LEARNING_RATE, PAPER_PHASES, PAPER_WARMUP_STEPS, PRESETS
 from bert_repro.errors import UserError
-from bert_repro.presets import MODEL_SIZES, PAPER_LEARNING_RATE, PAPER_PHASES, PAPER_WARMUP_STEPS, PRESETS
 from bert_repro.utils.readers import shown
 
 FEATURES = "features"

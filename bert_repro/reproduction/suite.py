@@ -19,12 +19,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bert_repro.configs import PretrainingConfig, first_names
+from bert_repro.configs import PretrainingConfig
+from bert_repro.configs.presets import MASKING_MIXES
 from bert_repro.corpus.prepared_corpus import read_manifest
 from bert_repro.errors import UserError
 from bert_repro.hub.corpora import corpus_folder
 from bert_repro.paper_results import FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
-from bert_repro.presets import MASKING_MIXES
 from bert_repro.reproduction.size_presets import FEATURES, TASK_RECIPES, SizePreset, json_settings
 from bert_repro.tasks import get_task
 
@@ -86,7 +86,7 @@ class PlannedRun:
         """Name and a digest of all that decides the result: the same settings are the same run."""
         identity: dict[str, Any] = {
             "recipe": self.recipe,
-            "settings": json_settings(first_names(self.settings)),  # so that renamed settings make no other run
+            "settings": json_settings(self.settings),
             "data": self.data,
             "start": self.start.digest if self.start else None,
             "step": self.step,

@@ -1,10 +1,10 @@
 """The tasks that can be fine-tuned, by the name that `--task_name` takes."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 
 from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig, SquadConfig, SwagConfig
+from bert_repro.configs.base import choices_of
 from bert_repro.errors import UserError
 from bert_repro.tasks.base import Task
 from bert_repro.tasks.custom_data import custom_classification, custom_tagging
@@ -45,7 +45,7 @@ def configured_task(config: FinetuningConfig) -> Task:
         case SwagConfig() if config.data_files:
             return custom_choices(config)
         case _ if not config.task_name:
-            (choices,) = (item.metadata["choices"] for item in fields(config) if item.name == "task_name")
+            choices = choices_of(type(config), "task_name")
             custom = ", or name custom data with --train_file" if isinstance(config, GlueConfig) else ""
             raise UserError(f"--task_name is missing; it must be one of: {', '.join(choices or TASKS)}{custom}")
         case _:

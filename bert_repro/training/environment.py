@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate import Accelerator
 
+from bert_repro.configs import LOCATIONS, decides_result
 from bert_repro.errors import UserError
 from bert_repro.results import HardwareResults, ModelResults, RunResults, read_results
 from bert_repro.utils.redaction import redacted
@@ -148,24 +149,6 @@ def _processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
-MAY_CHANGE_ON_RESUME = {
-    # where things are; what is read there is compared by its content
-    "output_dir", "overwrite_output_dir", "model_name_or_path", "tokenizer_name", "data_dir", "corpus", "train_file",
-    "validation_file", "test_file", "feature_cache_dir", "config_file",
-    # what is reported, kept, sent and scored beside or after training
-    "logging_steps", "eval_steps", "save_steps", "save_total_limit", "report_to", "run_name", "project", "push_to_hub",
-    "hub_model_id", "hub_private_repo", "hub_strategy", "pooling", "do_eval", "do_predict", "max_eval_samples",
-    "max_eval_sequences", "ensemble_with", "dry_run", "resume_from_checkpoint", "allow_changed_settings",
-    # how the same step is computed: equal up to rounding
-    "per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size", "mixed_precision",
-    "attn_implementation", "packing", "static_shapes", "torch_compile", "gradient_checkpointing",
-    "cpu_kernels", "deterministic", "dataloader_num_workers",
-    # of the sweep around the run
-    "num_restarts", "sweep_learning_rates", "sweep_batch_sizes", "sweep_num_train_epochs", "sweep_keep_models",
-}  # fmt: skip
-"""Settings that a resumed run may change. Every other one decides the result."""
-
-
 def stored_settings(config: Any) -> dict[str, Any]:
     """Returns a run's settings as a checkpoint keeps them: plain JSON without secrets."""
     settings: dict[str, Any] = json.loads(json.dumps(redacted(asdict(config))))
@@ -236,7 +219,7 @@ def require_same_settings(folder: Path, before: dict[str, Any] | None, config: A
     deciding = [
         f"--{path} {_shown(old)}, now {_shown(new)}"
         for name, (path, old, new) in changed
-        if name not in MAY_CHANGE_ON_RESUME
+        if decides_result(name) and name not in LOCATIONS
     ]
     if deciding and not getattr(config, "allow_changed_settings", False):
         raise UserError(

@@ -34,7 +34,7 @@ def wanted_trackers(config: RunConfig) -> list[str]:
         UserError: the package of one is not installed, or `all` finds none.
     """
     available = [str(name) for name in get_available_trackers()]
-    names = [name for name in config.report_to if name != "none"]
+    names: list[str] = [name for name in config.report_to if name != "none"]
     if "all" in names:
         if not available:
             raise UserError(f"--report_to all: none is installed; install one of: {', '.join(TRACKERS)}")

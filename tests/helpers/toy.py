@@ -32,7 +32,7 @@ WIDTH = 6
 
 
 def _setting(default: Any) -> Any:
-    return setting(default, "Of the toy.", group="training")
+    return setting(default, "Of the toy.")
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def test_card_license_and_manifest_are_sent_and_no_path_of_this_machine(world, p
     assert not [name for name, content in pushed.items() if str(world.root).encode() in content]
     card = pushed["README.md"].decode()
     assert "license: cc-by-sa-4.0\nlanguage: en\n" in card or "language: en\nlicense: cc-by-sa-4.0\n" in card
-    assert f"bert-repro pretrain --corpus {DATASET}" in card and "Stories." in card
+    assert f"bert-repro run_pretraining --corpus {DATASET}" in card and "Stories." in card
     assert f"{manifest['counts']['tokens']:,} tokens" in card
     for name, content in pushed.items():
         (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ import transformers
 from tiny_models import word_model, word_tokenizer
 
 import bert_repro
-from bert_repro.configs.publishing import ONNX_FILES
+from bert_repro.configs.inference import ONNX_FILES
 from bert_repro.errors import UserError
 from bert_repro.hub import export
 from bert_repro.hub.export import export_checkpoint, republish

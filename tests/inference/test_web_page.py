@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from bert_repro import cli
-from bert_repro.configs.publishing import ONNX_FILES
+from bert_repro.configs.inference import ONNX_FILES
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 from bert_repro.recipes import RECIPES
 

@@ -14,8 +14,8 @@ from transformers import AutoModelForPreTraining, AutoModelForSequenceClassifica
 
 from bert_repro import BertReproConfig
 from bert_repro.configs import PretrainingConfig
+from bert_repro.configs.presets import PAPER_PHASES
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.presets import PAPER_PHASES
 from bert_repro.pretraining.dataset import PretrainingSource
 from bert_repro.pretraining.run import cost_estimate, resolve_phases
 from bert_repro.training import training_log

@@ -396,7 +396,7 @@ def test_bad_input_ends_with_one_line(start, folder, tmp_path, refused):
     cases = [
         (f"{base} --data_dir {tmp_path} --do_train", "train-v1.1.json, question 'q0-1': answer '"),
         (f"{base} --data_dir {tmp_path} --do_eval", "dev-v1.1.json: no such file"),
-        (f"{base} --validation_file {tmp_path}/absent.json --do_eval", "absent.json: cannot be read"),
+        (f"{base} --validation_file {tmp_path}/absent.json --do_eval", "absent.json: no such file"),
         (f"{base} --data_dir {folder} --do_eval --max_query_length 20", "--max_seq_length is 24"),
         (f"{base} --data_dir {folder} --do_eval --doc_stride 0", "--doc_stride is 0"),
     ]

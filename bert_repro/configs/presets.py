@@ -5,16 +5,13 @@ implementation" is the code its authors published (google-research/bert), "ours"
 results are in `bert_repro.paper_results`.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from bert_repro.configs import Config, FinetuningConfig, GlueConfig, Phase, PretrainingConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
 from bert_repro.utils.readers import shown
-
-logger = logging.getLogger("bert_repro")
 
 # --------------------------------------------------------------------------------------------------------------- sizes
 
@@ -246,8 +243,6 @@ PRESETS: Mapping[str, Preset] = {
     ),
 }
 
-_EARLIER_NAMES = {"glue-search": "glue-sweep"}
-
 
 def preset_names(config_class: type[Config]) -> list[str]:
     """Returns the presets that can be given to a configuration."""
@@ -261,22 +256,12 @@ def preset_values(name: str, config_class: type[Config]) -> dict[str, Any]:
         name: a key of `PRESETS`.
         config_class: the configuration that is being filled.
 
-    Returns:
-        Setting -> value; every key is a field of `config_class`.
-
     Raises:
         UserError: no such preset, or it is made for another configuration; the message lists those that fit.
     """
-    if name in _EARLIER_NAMES:
-        logger.warning(
-            "--preset %s is now called %s; the old name works for one more release", name, _EARLIER_NAMES[name]
-        )
-        name = _EARLIER_NAMES[name]
     fitting = preset_names(config_class)
     if name not in fitting:
         reason = f"is for {PRESETS[name].config.__name__}" if name in PRESETS else "is unknown"
         choices = f"choose one of: {', '.join(fitting)}" if fitting else "there is none for this recipe; leave it out"
         raise UserError(f"--preset {shown(name)} {reason}; {choices}")
-    values = dict(PRESETS[name].values)
-    assert values.keys() <= {item.name for item in fields(config_class)}
-    return values
+    return dict(PRESETS[name].values)

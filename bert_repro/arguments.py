@@ -1,0 +1,213 @@
+"""From `--preset`, `--config FILE.yaml` and flags to a configuration, and the text of `--help`.
+
+Precedence: defaults < --preset < --config FILE.yaml < flags. Imported only when there are flags to parse, since
+transformers' parser takes a second to import.
+"""
+
+import argparse
+import dataclasses
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, get_args, get_origin
+
+from transformers.hf_argparser import HfArgumentParser
+
+from bert_repro.configs import Config, Phase
+from bert_repro.configs.base import choices_of, did_you_mean, type_hints
+from bert_repro.configs.presets import preset_names, preset_values
+from bert_repro.errors import UserError
+from bert_repro.utils.readers import parse_yaml, shown
+
+_FIRST = frozenset({
+    "input_files", "tokenizer", "corpus", "model_name_or_path", "task_name", "data_dir", "train_file",
+    "validation_file", "test_file", "do_train", "do_eval", "do_predict", "output_dir", "overwrite_output_dir",
+    "learning_rate", "num_train_epochs", "max_steps", "train_batch_size", "max_seq_length", "mixed_precision", "seed",
+    "save_steps", "resume_from_checkpoint", "dry_run",
+})  # fmt: skip
+"""What a recipe with many settings shows in --help; --help_all shows all."""
+_FEW = 20  # settings of a recipe whose --help shows all of them
+_LARGEST_YAML = 1_000_000  # bytes; a data file named by mistake would take minutes to parse
+
+
+def parse(config_class: type[Config], argv: Sequence[str], *, prog: str = "") -> Any:
+    """Builds a configuration from `--preset`, `--config` and flags.
+
+    Raises:
+        UserError: an unknown flag, key or preset, a value of the wrong type, or settings that contradict each other.
+        SystemExit: help was asked for and printed.
+    """
+    parser = _Parser(config_class, prog)
+    flags = parser.values(argv)
+    if flags.pop("help", False) | flags.pop("help_all", False):
+        sys.stdout.write(parser.format_help(everything="--help_all" in argv or "--help-all" in argv))
+        sys.exit(0)
+    preset, file = flags.pop("preset", None), flags.pop("config", None)
+    values = preset_values(preset, config_class) if preset else {}
+    if file:
+        values |= settings_from(read_yaml_mapping(Path(file), "--config"), config_class, f"--config {file}")
+    return config_class(**{**values, **flags})
+
+
+def settings_from(document: Mapping[str, Any], config_class: type[Config], where: str) -> dict[str, Any]:
+    """Converts and checks the entries of a YAML mapping as if they were flags; `phases` is a list of mappings.
+
+    Raises:
+        UserError: an unknown key, or a value of the wrong type; the message begins with `where`.
+    """
+    names = type_hints(config_class)
+    values: dict[str, Any] = {}
+    argv: list[str] = []
+    for key, value in document.items():
+        if key not in names:
+            raise UserError(f"{where}: unknown setting {shown(key)}; {did_you_mean(str(key), names) or 'see --help'}")
+        if value is None:
+            values[key] = None
+        elif key == "phases":
+            values[key] = _phases(value, where)
+        else:
+            argv += [f"--{key}", *map(str, value if isinstance(value, list) else [value])]
+    try:
+        return values | _Parser(config_class).values(argv)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def read_yaml_mapping(path: Path, flag: str) -> dict[str, Any]:
+    """Reads a YAML file that holds a mapping.
+
+    Args:
+        path: the file.
+        flag: the flag that named it, for messages.
+
+    Raises:
+        UserError: there is no such file, or it is something else.
+    """
+    try:
+        if path.stat().st_size > _LARGEST_YAML:
+            raise UserError(f"{flag} {path}: is larger than {_LARGEST_YAML:,} bytes; name a file of settings")
+        document = parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{flag} {path}: cannot be read ({error.strerror}); name an existing YAML file") from error
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{flag} {path}: is not valid YAML ({error})") from None
+    if not isinstance(document, dict):
+        raise UserError(f"{flag} {path}: holds no mapping of settings; write lines such as 'learning_rate: 1e-4'")
+    return document
+
+
+def _phases(value: Any, where: str) -> tuple[Phase, ...]:
+    try:
+        return tuple(Phase(**entry) for entry in value)
+    except TypeError:
+        names = ", ".join(item.name for item in dataclasses.fields(Phase))
+        raise UserError(f"{where}: phases is {shown(value)}; write a list of mappings of {names}") from None
+
+
+class _Parser(HfArgumentParser):  # type: ignore[misc]
+    """transformers' parser with groups by configuration class, a short help, and errors of one line.
+
+    Its namespace holds only what was given, so that a preset and a file can come before it.
+    """
+
+    def __init__(self, config_class: type[Config], prog: str = "") -> None:
+        self._config_class, self._names = config_class, type_hints(config_class)
+        self._required: tuple[str, ...] = config_class.REQUIRED
+        super().__init__(
+            config_class,
+            prog=prog,
+            usage="%(prog)s [flags]",
+            description=inspect.getdoc(config_class),
+            formatter_class=_HelpFormatter,
+            allow_abbrev=False,
+            add_help=False,
+        )
+        files = self.add_argument_group("Settings from files, and help")
+        presets = f": {', '.join(preset_names(config_class))}" if preset_names(config_class) else ""
+        files.add_argument("--preset", metavar="NAME", help=f"Start from a named set of values{presets}.")
+        files.add_argument(
+            "--config", metavar="FILE", help="YAML file of settings; it wins over a preset, flags over it."
+        )
+        files.add_argument("--help", "-h", action="store_true", help="Print the most important settings.")
+        files.add_argument("--help_all", "--help-all", action="store_true", help="Print all settings.")
+        for action in self._actions:
+            action.default = argparse.SUPPRESS
+            if action.dest in self._names:
+                action.metavar = self._metavar(action)
+
+    def values(self, argv: Sequence[str]) -> dict[str, Any]:
+        """Returns the settings given on a command line: name -> value."""
+        given, unknown = self.parse_known_args(argv)
+        if unknown:
+            flag = next((word.partition("=")[0] for word in unknown if word.startswith("-")), None)
+            if flag is None:
+                self.error(f"{shown(unknown[0])} is not expected here; every setting is a flag")
+            name = flag.lstrip("-").replace("-", "_")
+            if name == "phases":
+                self.error("--phases is set in a file (--config): phases: [{max_seq_length: 128, steps: 900, ...}]")
+            self.error(f"unknown flag {flag}; {did_you_mean(name, self._names, '--') or 'see --help'}")
+        return dict(vars(given))
+
+    def error(self, message: str) -> NoReturn:
+        """Raises a `UserError`, which ends the process with code 2 and one line."""
+        raise UserError(message.removeprefix("argument "))
+
+    def format_help(self, *, everything: bool = False) -> str:
+        """Returns the help text, with all settings or with those that people need first."""
+        shown_names = {*self._names} if everything or len(self._names) <= _FEW else {*_FIRST, *self._required}
+        for action in self._actions:
+            negated = action.option_strings[0] == f"--no_{action.dest}"
+            if negated or (action.dest in self._names and action.dest not in shown_names):
+                action.help = argparse.SUPPRESS
+        return str(super().format_help())
+
+    def _add_dataclass_arguments(self, dtype: Any) -> None:
+        """Adds the settings in groups, each under the class that declares them; `phases` comes from files only."""
+        added = {"phases"}
+        for base in dtype.__mro__:
+            own = [name for name in inspect.get_annotations(base) if name in self._names and name not in added]
+            added.update(own)
+            if own:
+                group = self.add_argument_group((base.__doc__ or "").splitlines()[0].rstrip("."))
+            for name in own:
+                self._parse_dataclass_field(group, self._plain_field(name))
+
+    def _plain_field(self, name: str) -> Any:
+        """Returns a field as transformers' parser takes it: help alone, lists for tuples; choices are checked later."""
+        item, hint = self._config_class.__dataclass_fields__[name], self._names[name]
+        text, default = item.metadata["help"], item.default
+        if name in self._required and not default:
+            text += " (required)"
+        elif default not in (None, "", (), False) and "default" not in text.lower():
+            shown_default = f"{default:g}" if isinstance(default, float) else default
+            text += f" (default: {' '.join(default) if isinstance(default, tuple) else shown_default})"
+        plain: Any = dataclasses.field(default=default, metadata={"help": text.replace("%", "%%")})
+        several, kinds = get_origin(hint) is tuple, {str, int, float, bool}.intersection((hint, *get_args(hint)))
+        kind = kinds.pop() if kinds else str
+        plain.name, plain.type = name, list[kind] if several else kind  # type: ignore[valid-type]
+        return plain
+
+    def _metavar(self, action: argparse.Action) -> str:
+        choices = choices_of(self._config_class, action.dest)
+        if choices:
+            return "|".join(choices) if len("|".join(choices)) <= 60 else "NAME"
+        if action.const is True:
+            return "" if self._config_class.__dataclass_fields__[action.dest].default is False else "true|false"
+        if action.type in (int, float):
+            return "N" if action.type is int else "X"
+        ends = {"dir": "FOLDER", "folder": "FOLDER", "file": "FILE", "files": "FILE"}
+        return ends.get(action.dest.rpartition("_")[2], "NAME")
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Shows each flag in one spelling."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        several = " ..." if action.nargs == "+" else ""
+        return f"{action.option_strings[0]} {action.metavar or ''}".strip() + several

@@ -1,0 +1,183 @@
+"""What is made with a finished model: predictions, features, sentence scores, ONNX."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bert_repro.configs.base import Config, require, require_positive, setting
+
+ONNX_FILES = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "q8": "model_quantized.onnx"}
+"""Type of the weights -> the name under which transformers.js looks for it in onnx/."""
+
+
+@dataclass(frozen=True)
+class PredictConfig(Config):
+    """Predicts with a fine-tuned model: labels, numbers, tags, answers or choices.
+
+      echo "Wo bleibt mein Paket?" | bert-repro predict --model_name_or_path runs/my-classifier
+
+      bert-repro predict --model_name_or_path runs/my-classifier --input_file new.csv --id_column ticket \\
+        --output_file answers.csv
+
+      bert-repro predict --model_name_or_path runs/my-answers --input_file questions.txt --context_file handbook.txt
+
+    The model knows which task it is for. Input: a text on each line, or .csv, .tsv, .jsonl with the columns that the
+    model was trained on. Output: the texts, the prediction and its probability.
+    """
+
+    REQUIRED = ("model_name_or_path",)
+
+    model_name_or_path: str = setting("", "A fine-tuned model: the output folder of its run, or a Hub id.")
+    tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.")
+    input_file: str | None = setting(
+        None, "A text on each line, or .csv, .tsv, .jsonl; SQuAD's .json for questions. Default: the standard input."
+    )
+    input_format: Literal["text", "csv", "tsv", "jsonl", "json", "conll"] | None = setting(
+        None,
+        "Default: by the ending of input_file, else text. conll: a word on each line, an empty line after a sentence.",
+    )
+    text_columns: tuple[str, ...] = setting(
+        (), "Columns of the texts; default: text, text_a and text_b, or those of a GLUE task."
+    )
+    label_column: str = setting("label", "Column of the right answers, carried along where it is there.")
+    id_column: str | None = setting(None, "A column to carry along as id.")
+    context_file: str | None = setting(None, "Questions in plain text: the file of the passage that they are about.")
+    output_file: str | None = setting(None, "File to write; default: the standard output.")
+    output_format: Literal["csv", "jsonl"] | None = setting(
+        None, "Format of the answers; default: by the ending of output_file, else csv."
+    )
+    overwrite_output_file: bool = setting(False, "Replace the output file.")
+    max_seq_length: int | None = setting(
+        None,
+        "Tokens per sequence; longer texts are cut. Default: that of the model's training, else all its positions.",
+    )
+    per_device_eval_batch_size: int = setting(64, "Sequences per forward pass.")
+    mixed_precision: Literal["no", "bf16", "fp16"] = setting("no", "Autocast precision.")
+    attn_implementation: str = setting("sdpa", "Attention of transformers' interface.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "max_seq_length", "per_device_eval_batch_size")
+
+
+@dataclass(frozen=True)
+class ExtractionConfig(Config):
+    """Writes vectors of a frozen BERT for the texts of a file (paper 5.3, Table 7).
+
+      bert-repro extract_features --model_name_or_path google-bert/bert-base-cased --input_file texts.txt \\
+        --layers last_four --output_file features.parquet
+
+    Without --pooling each token has a vector; cls and mean make one vector for each text.
+    """
+
+    REQUIRED = ("model_name_or_path", "input_file", "output_file", "layers")
+
+    model_name_or_path: str = setting("", "Any BERT checkpoint: a folder or a Hub id.")
+    tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.")
+    input_file: str = setting("", "A text on each line, or .jsonl (.json) with an object on each line that holds one.")
+    text_column: str = setting("text", "Field of a JSON line that holds the text.")
+    output_file: str = setting("", "Parquet file to write, with a row for each text.")
+    overwrite_output_file: bool = setting(False, "Replace the output file.")
+    layers: tuple[str, ...] = setting(
+        ("last",),
+        "embeddings, last, second_to_last, last_four, all, or indices: 0 the embeddings, 1 the first layer, -1 the "
+        "last.",
+    )
+    combine: Literal["concat", "sum"] = setting("concat", "How several layers become one vector.")
+    pooling: Literal["none", "cls", "mean"] = setting(
+        "none", "A vector for every token (none), or one for the text: that of [CLS] (cls) or the mean of all (mean)."
+    )
+    max_seq_length: int = setting(512, "Tokens per text; longer ones are truncated.")
+    per_device_eval_batch_size: int = setting(64, "Texts per forward pass.")
+    mixed_precision: Literal["no", "bf16"] = setting("no", "Autocast precision.")
+    attn_implementation: str = setting("sdpa", "Attention of transformers' interface.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "max_seq_length", "per_device_eval_batch_size")
+
+
+@dataclass(frozen=True)
+class SentenceScoringConfig(Config):
+    """Scores sentences by masked LM, or compares minimal pairs (BLiMP).
+
+      bert-repro score_sentences --model_name_or_path google-bert/bert-base-uncased --input_file texts.txt \\
+        --output_dir runs/scores
+
+      bert-repro score_sentences --model_name_or_path google-bert/bert-base-uncased --minimal_pairs blimp/ \\
+        --output_dir runs/blimp
+
+    The score is the pseudo-log-likelihood: every token is masked, one at a time, and the logarithms of its probability
+    are added up (Salazar et al., 2020). One forward pass of a sentence for each of its tokens.
+    """
+
+    REQUIRED = ("model_name_or_path", "output_dir")
+
+    model_name_or_path: str = setting("", "A BERT checkpoint with its masked language model: a folder or a Hub id.")
+    tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.")
+    input_file: str | None = setting(
+        None, "A text on each line, or .jsonl (.json) with an object on each line that holds one."
+    )
+    text_column: str = setting("text", "Field of a JSON line that holds the text.")
+    minimal_pairs: tuple[str, ...] = setting(
+        (), "In place of --input_file: files or folders of minimal pairs in BLiMP's form (.jsonl, also .gz and .xz)."
+    )
+    output_dir: str = setting("", "Folder for scores.jsonl; for pairs results.json and minimal_pairs.txt.")
+    overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.")
+    method: Literal["within_word_l2r", "original"] = setting(
+        "within_word_l2r",
+        "Mask a token and the later pieces of its word (Kauf and Ivanova, 2023), or the token alone (original).",
+    )
+    batch_tokens: int = setting(8192, "Most tokens of a forward pass.")
+    mixed_precision: Literal["no", "bf16"] = setting("no", "Autocast precision.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "batch_tokens")
+        require(
+            bool(self.input_file) != bool(self.minimal_pairs),
+            "give --input_file or --minimal_pairs: a file of texts, or pairs of sentences to compare",
+        )
+
+
+@dataclass(frozen=True)
+class OnnxConfig(Config):
+    """Writes a finished model as ONNX, so that it runs without PyTorch.
+
+      pip install onnx onnxruntime onnxscript
+      bert-repro export_onnx --folder runs/mrpc --dtypes fp32 q8
+
+    The files go to onnx/ in the folder, where the Hub and transformers.js look for them. The outputs of each are
+    compared with PyTorch's. A minute, and disk space for the weights once more for each type.
+    """
+
+    REQUIRED = ("folder", "dtypes")
+
+    folder: str = setting("", "Published folder: the output folder of a finished run, or one of its checkpoints.")
+    dtypes: tuple[Literal["fp32", "fp16", "q8"], ...] = setting(
+        ("fp32",), "fp32 (model.onnx), fp16 (model_fp16.onnx), q8 (model_quantized.onnx, 8-bit weights)."
+    )
+    output_file: str | None = setting(
+        None, "File to write for a single type; default: onnx/ in the folder, with report.json."
+    )
+    overwrite_output_file: bool = setting(False, "Replace files that exist.")
+    data_dir: str | None = setting(None, "Folder of the task's official files: scores PyTorch and every file on dev.")
+    validation_file: str | None = setting(None, "File in place of --data_dir, in the form that the run was trained on.")
+    max_eval_samples: int | None = setting(None, "Score this many examples of dev.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "max_eval_samples")
+        require(len(set(self.dtypes)) == len(self.dtypes), f"--dtypes is {' '.join(self.dtypes)}; name each once")
+        require(
+            self.output_file is None or len(self.dtypes) == 1,
+            f"--output_file is one file and --dtypes {' '.join(self.dtypes)} are several; leave --output_file out",
+        )
+        require(
+            self.data_dir is None or self.validation_file is None,
+            "--data_dir and --validation_file exclude each other; leave one out",
+        )
+
+    @property
+    def scores(self) -> bool:
+        """Whether there is data to score on."""
+        return self.data_dir is not None or self.validation_file is not None

@@ -1,0 +1,91 @@
+"""Writes docs/CONFIGURATION.md and docs/reference/api.md from the settings and the public docstrings: `make docs`."""
+
+import inspect
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import bert_repro
+from bert_repro import configs
+from bert_repro.configs.base import choices_of
+from bert_repro.configs.presets import PRESETS
+
+DOCS = Path(__file__).resolve().parent
+INTRODUCTION = """# Configuration reference
+
+*Generated from `bert_repro/configs/`; change that and run `make docs`.*
+
+Every setting is a flag (`--learning_rate 1e-4`; true or false may be left out or given: `--do_train`, `--packing
+false`), a key of a YAML file (`--config FILE.yaml`) and an argument in Python. Flags win over the file, the file over
+`--preset NAME`, the preset over the defaults below. Unknown flags and keys are refused. Where a default departs from
+the paper or the original implementation: [DEVIATIONS.md](DEVIATIONS.md)."""
+
+
+def configuration_reference() -> str:
+    """Returns the settings of every class that declares some, each once, and the presets."""
+    parts = [INTRODUCTION]
+    for name in configs.__all__:
+        config_class = getattr(configs, name)
+        if isinstance(config_class, type) and issubclass(config_class, configs.Config) and own_settings(config_class):
+            bases = [base.__name__ for base in config_class.__mro__[1:] if own_settings(base)]
+            also = (
+                f" Has the settings of {', '.join(f'[{base}](#{base.lower()})' for base in bases)} too."
+                if bases
+                else ""
+            )
+            rows = [row(config_class, setting) for setting in own_settings(config_class)]
+            parts += [f"## {name}", summary(config_class) + also, table("Setting", "Default", "What it does", rows)]
+    presets = [(f"`{name}`", preset.source, preset.description) for name, preset in PRESETS.items()]
+    return "\n\n".join([*parts, "## Presets", table("Name", "Source", "What it is", presets)]) + "\n"
+
+
+def own_settings(config_class: Any) -> list[str]:
+    """Returns the names of the settings that a class declares or changes itself."""
+    if not issubclass(config_class, configs.Config):
+        return []
+    return [item.name for item in fields(config_class) if item.name in inspect.get_annotations(config_class)]
+
+
+def row(config_class: Any, name: str) -> tuple[str, str, str]:
+    """Returns a setting's name, default and help with its choices."""
+    item, choices = config_class.__dataclass_fields__[name], choices_of(config_class, name)
+    default = " ".join(map(str, item.default)) if isinstance(item.default, tuple) else str(item.default)
+    default = default.lower() if isinstance(item.default, bool) else default
+    text = item.metadata["help"] + (f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else "")
+    return f"`{name}`", f"`{default}`" if default not in ("", "None") else "", text
+
+
+def table(*cells: Any) -> str:
+    """Returns a Markdown table; the last argument holds the rows."""
+    *titles, rows = cells
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def summary(item: Any) -> str:
+    """Returns the first paragraph of a docstring."""
+    return " ".join((inspect.getdoc(item) or "").split("\n\n")[0].split())
+
+
+def api_reference() -> str:
+    """Returns every public name with its signature and docstring."""
+    parts = ["# Python API", "*Generated from the docstrings; change those and run `make docs`.*"]
+    for name in sorted(set(bert_repro.__all__) - {"__version__", "HEADS"}):
+        item = getattr(bert_repro, name)
+        call = name
+        if inspect.isfunction(item):
+            plain = [one.replace(annotation=one.empty) for one in inspect.signature(item).parameters.values()]
+            call += str(inspect.Signature(plain))
+        is_config = isinstance(item, type) and issubclass(item, configs.Config)
+        text = (
+            f"{summary(item)} [Its settings](../CONFIGURATION.md#{name.lower()})."
+            if is_config
+            else inspect.getdoc(item)
+        )
+        parts += [f"## {name}", *([] if is_config else [f"```text\n{call}\n```"]), text or ""]
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    (DOCS / "CONFIGURATION.md").write_text(configuration_reference(), encoding="utf-8")
+    (DOCS / "reference" / "api.md").write_text(api_reference(), encoding="utf-8")
