@@ -8,9 +8,11 @@ import gzip
 import json
 import lzma
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn
+
+import yaml
 
 from bert_repro.errors import UserError
 
@@ -135,14 +137,20 @@ def parse_yaml(text: str) -> Any:
     """Parses a YAML text of plain values.
 
     Raises:
-        ValueError: it is not valid YAML.
+        ValueError: it is not valid YAML, or a key is given twice, of which one would be lost.
     """
-    import yaml
-
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _YamlLoader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+
+
+class _YamlLoader(yaml.SafeLoader):
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        twice = first_repeated(str(key.value) for key, _ in node.value)
+        if twice is not None:
+            raise ValueError(f"line {node.start_mark.line + 1}: {twice!r} is given twice; leave one out")
+        return super().construct_mapping(node, deep)
 
 
 def first_repeated(names: Iterable[str]) -> str | None:
