@@ -90,7 +90,6 @@ test-tensorflow: $(READY) $(TENSORFLOW)/.installed $(ORIGINAL) ## The original c
 	rm -rf $(TENSORFLOW)/runs
 	$(TENSORFLOW)/bin/python -I tests/conversion/original_environment.py write $(ORIGINAL) $(TENSORFLOW)/runs
 	$(BIN)/python tests/conversion/compare_with_original.py $(TENSORFLOW)/runs
-	$(TENSORFLOW)/bin/python -I tests/conversion/original_environment.py read $(ORIGINAL) $(TENSORFLOW)/runs
 
 test-versions: $(READY) ## Published folders with nine versions of transformers, 4.30 to the newest, each in an environment of its own
 	$(BIN)/python tests/hub/versions_of_transformers.py --write

@@ -285,19 +285,15 @@ class OnnxConfig(Config):
 
 @dataclass(frozen=True)
 class ConversionConfig(Config):
-    """Converts checkpoints of the original TensorFlow implementation, and back (recipes/convert_checkpoint.py)."""
+    """Converts checkpoints of the original TensorFlow implementation (recipes/convert_checkpoint.py)."""
 
     checkpoint: str = setting(
         "",
-        "Folder or archive (.zip, .tar, .tar.gz, .tar.bz2) with bert_model.ckpt.index, its data, bert_config.json and "
-        "vocab.txt; or the prefix of one of several; or a folder with a pytorch_model.bin.",
+        "Folder with bert_model.ckpt.index, its data, bert_config.json and vocab.txt; or the prefix of one of several; "
+        "or a pytorch_model.bin.",
         group="data",
-        required="name the folder or archive of an original checkpoint",
+        required="name the folder of an original checkpoint",
     )
-    to_tensorflow: bool = setting(
-        False, "The other way: --checkpoint is a published folder or a Hub id, and TensorFlow's files are written.",
-        group="output",
-    )  # fmt: skip
     output_dir: str = setting(
         "", "Folder to write.", source="transformers", group="output", required="name the folder to write"
     )
@@ -330,19 +326,3 @@ class ConversionConfig(Config):
         (), "Names of a classifier's or tagger's labels in the order of its outputs; default: LABEL_0, LABEL_1 ...",
         group="model",
     )  # fmt: skip
-    max_unpacked_bytes: int = setting(
-        20_000_000_000, "Most bytes that an archive may unpack to.", unit="bytes", group="data", above=0
-    )
-
-    def validate(self) -> None:
-        """Refuses settings for reading TensorFlow's files where they are written."""
-        super().validate()
-        for name in ("gelu", "do_lower_case"):
-            require(
-                not self.to_tensorflow or getattr(self, name) is None,
-                f"--{name} is for reading TensorFlow's files; with --to_tensorflow the published folder says it",
-            )
-        require(
-            not self.to_tensorflow or (self.head == "auto" and not self.label_names),
-            "--head and --label_names are for reading TensorFlow's files; leave them out with --to_tensorflow",
-        )

@@ -1,4 +1,4 @@
-"""Our side of `make test-tensorflow`: what original_environment.py wrote is converted, compared, and written back.
+"""Our side of `make test-tensorflow`: what original_environment.py wrote is converted and compared.
 
     python tests/conversion/compare_with_original.py FOLDER
 
@@ -26,14 +26,11 @@ CLASSES = {"pretraining": "PreTraining", "classifier": "SequenceClassification",
 
 
 def convert(folder: Path) -> Path:
-    """The checkpoint of the original as a published folder, and that as a checkpoint again."""
+    """The checkpoint of the original as a published folder."""
     name = folder.name
     options = {"gelu": name.split("_")[1], "do_lower_case": name.startswith("uncased"), "overwrite_output_dir": True}
     published = folder / "published"
     convert_checkpoint(ConversionConfig(checkpoint=str(folder), output_dir=str(published), **options))
-    back = ConversionConfig(checkpoint=str(published), to_tensorflow=True, output_dir=str(folder / "back"),
-                            overwrite_output_dir=True)  # fmt: skip
-    convert_checkpoint(back)
     return published
 
 
