@@ -39,6 +39,7 @@ from bert_repro.errors import UserError
 from bert_repro.hub.export import export_checkpoint
 from bert_repro.hub.model_files import read_model_config
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, BertReproConfig
+from bert_repro.training.model_loading import quiet_transformers
 from bert_repro.utils.files import CONVERSION, atomic_folder, write_json
 from bert_repro.utils.process import is_free_folder
 from bert_repro.utils.readers import listed, read_json, shown
@@ -91,6 +92,7 @@ def convert_checkpoint(config: ConversionConfig) -> Path:
     Raises:
         UserError: the checkpoint is missing, damaged or of another model, or leaves something undecided.
     """
+    quiet_transformers()
     output_dir = Path(config.output_dir)
     if output_dir.is_file():
         raise UserError(f"--output_dir {output_dir}: is a file; name a folder")
@@ -157,8 +159,9 @@ def _read(weights: Path, config: ConversionConfig) -> Original:
     else:
         settings, activation = read_settings(read_json(folder / _ORIGINAL_CONFIG), _ORIGINAL_CONFIG)
         settings["hidden_act"] = _decide_activation(activation, config.gelu, is_torch)
-    decisions["hidden_act"] = settings["hidden_act"]
-    check_sizes(tensors, settings, _TORCH_CONFIG if known else _ORIGINAL_CONFIG)
+    file = _TORCH_CONFIG if known else _ORIGINAL_CONFIG
+    decisions["hidden_act"] = f"{settings['hidden_act']} ({f'--gelu {config.gelu}' if config.gelu else file})"
+    check_sizes(tensors, settings, file)
     if head in _LABELS:
         settings |= _labels_of(tensors, known, config.label_names)
     elif config.label_names:
