@@ -17,9 +17,9 @@ from typing import Any
 from bert_repro import configs, results
 from bert_repro.api_reference import api_reference
 from bert_repro.configs import Config, Phase, Range
-from bert_repro.paper_results import TABLES
 from bert_repro.presets import PAPER_PHASES, PRESETS, tokens_including_padding
 from bert_repro.recipes import RECIPES, help_text
+from bert_repro.reproduction.paper_results import TABLES
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -16,7 +16,7 @@ LAYERS = {
     for layer, names in enumerate((
         "errors models registration",
         "configs utils results",
-        "presets recipes paper_results corpus hub in_memory_data",
+        "presets recipes corpus hub in_memory_data",
         "training",
         "tasks pretraining",
         "finetuning inference conversion",

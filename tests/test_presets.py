@@ -14,7 +14,7 @@ from bert_repro.configs import (
     SwagConfig,
 )
 from bert_repro.errors import UserError
-from bert_repro.paper_results import TABLES
+from bert_repro.reproduction.paper_results import TABLES
 from bert_repro.presets import (
     MASKING_MIXES,
     MODEL_SIZES,

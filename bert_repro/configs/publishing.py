@@ -135,11 +135,6 @@ class CardConfig(Config):
         "", "Output folder of a finished run.", group="data", required="name the output folder of a finished run"
     )
     output_file: str | None = setting(None, "File to write; default: README.md in the folder.", group="output")
-    same_runs: tuple[str, ...] = setting(
-        (),
-        "Folders of the same run with other seeds: the card shows mean and standard deviation over all of them.",
-        group="data",
-    )
     hub_model_id: str | None = setting(
         None,
         "The model's name on the card; default: as in the run, else the folder's name.",
@@ -156,14 +151,7 @@ class CardConfig(Config):
     license: str | None = setting(
         None, "License of the weights, as the Hub spells it, for example apache-2.0.", group="card"
     )
-    data_license: str | None = setting(None, "License of the training data, in words.", group="card")
     note: str | None = setting(None, "A sentence about the data or the scores.", group="card")
-    example: tuple[str, ...] = setting(
-        (),
-        "Input of the card's snippet and of the Hub's widget: a text, two for a pair, question and passage, or a "
-        "beginning and its continuations; none: a neutral sentence. Default: that of the run.",
-        group="card",
-    )
 
 
 @dataclass(frozen=True)
@@ -193,7 +181,7 @@ class PushConfig(Config):
         None, "Branch to upload to; default: main, for a checkpoint step-N.", source="transformers", group="hub"
     )
     checkpoints: bool = setting(False, "Upload the run's checkpoints too, each as the revision step-N.", group="hub")
-    dry_run: bool = setting(False, "List files and sizes, check the card's metadata, and stop.", group="output")
+    dry_run: bool = setting(False, "List files and sizes, and stop.", group="output")
 
 
 @dataclass(frozen=True)

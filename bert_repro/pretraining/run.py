@@ -20,7 +20,7 @@ from bert_repro.corpus.tokenizer import load_tokenizer, tokenizer_fingerprint
 from bert_repro.errors import UserError
 from bert_repro.hub.corpora import corpus_folder
 from bert_repro.hub.model_files import load_config
-from bert_repro.hub.revisions import RevisionUploads
+from bert_repro.hub.push import RevisionUploads
 from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.models.modeling_bert_repro import BertReproForCausalLM, BertReproForPreTraining
 from bert_repro.presets import tokens_including_padding

@@ -159,7 +159,7 @@ RECIPES = {
         "upload a prepared corpus to the Hub as a dataset",
     ),
     "push_to_hub": Recipe(
-        configs.PushConfig, "bert_repro.hub.revisions:push_to_hub", "upload a finished model to the Hugging Face Hub"
+        configs.PushConfig, "bert_repro.hub.push:push_to_hub", "upload a finished model to the Hugging Face Hub"
     ),
     "run_study": Recipe(configs.StudyConfig, "bert_repro.reproduction.runner:run_study", "repeat tables of the paper"),
     "report": Recipe(

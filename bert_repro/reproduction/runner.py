@@ -17,7 +17,6 @@ from bert_repro.corpus.prepared_corpus import read_manifest
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.finetuning.run import run_finetuning
 from bert_repro.hub.corpora import corpus_folder
-from bert_repro.paper_results import SPLIT_ROWS
 from bert_repro.presets import ORIGINAL_VOCAB_SIZES, tokens_including_padding
 from bert_repro.pretraining.run import new_model_config, resolve_phases, run_pretraining
 from bert_repro.reproduction import schedulers
@@ -33,6 +32,7 @@ from bert_repro.reproduction.suite import (
     task_fingerprint,
 )
 from bert_repro.tasks import get_task
+from bert_repro.tasks.split_rows import SPLIT_ROWS
 from bert_repro.training.performance import assumed_speed, flops_per_token, pretraining_flops_per_token
 from bert_repro.utils.process import world_size
 

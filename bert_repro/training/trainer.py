@@ -28,7 +28,7 @@ from accelerate.utils import send_to_device
 from torch.distributed.tensor import DTensor
 
 from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested
-from bert_repro.hub.revisions import RevisionUploads
+from bert_repro.hub.push import RevisionUploads
 from bert_repro.training import checkpoint, training_log
 from bert_repro.training.batches import BatchSource, MicroBatch, Step, load_steps
 from bert_repro.training.checkpoint import BestModel, TrainerState
@@ -132,8 +132,6 @@ class Trainer:
         finally:
             self.writer.close()
             self.parallel.unwrap()
-        if self.uploads:
-            self.uploads.wait()
         self.compiled_graphs = self.parallel.compiled_graphs()
         self.model = self.parallel.full_model(self.accelerator.device)
         if self.best:
@@ -220,8 +218,6 @@ class Trainer:
         self.writer.finish()
         self._require_finite_weights()
         main, uploads = self.accelerator.is_main_process, self.uploads if upload else None
-        if uploads:
-            uploads.wait()  # the checkpoint under way may be the oldest, which goes now
         model = self.parallel.full_model("cpu", keep=main, snapshot=self.writer.behind)
         named = checkpoint.named_state(self.model, self.optimizer.optimizer)
         optimizer_state = full_tensors(named, keep=main, copies=self.writer.behind)
@@ -243,7 +239,7 @@ class Trainer:
             def write() -> None:
                 folder = checkpoint.save(self.output_dir, model, optimizer_state, state, **options)
                 if uploads:
-                    uploads.start(folder)
+                    uploads.upload(folder)
 
             self.writer.start(write)
         self._saved = self.state.step

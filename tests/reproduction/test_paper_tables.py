@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from made_up import entry, finetuning, pretraining, row
 
-from bert_repro.paper_results import SPLIT_ROWS, TABLES, Column
+from bert_repro.reproduction.paper_results import TABLES, Column
+from bert_repro.tasks.split_rows import SPLIT_ROWS
 from bert_repro.reproduction.collect import collect
 from bert_repro.reproduction.conditions import no_difference
 from bert_repro.reproduction.orderings import APPEARS, HIDDEN, NOT_MEASURABLE, NOT_RUN, REVERSED, orderings

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bert_repro.errors import UserError
-from bert_repro.paper_results import TABLE_KEYS, TABLES, TableEntry
+from bert_repro.reproduction.paper_results import TABLE_KEYS, TABLES, TableEntry
 from bert_repro.presets import PAPER_PHASES
 from bert_repro.reproduction.runner import run_flops
 from bert_repro.reproduction.size_presets import RECIPE_CONFIGS, SIZE_PRESETS, find_size_preset
