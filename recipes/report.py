@@ -9,15 +9,15 @@ beside its own, and how certain they are.
 
 Reads every results.json below --runs_dir (runs/study/records by default), with
 the examples.json and curve.json beside it, as run_study leaves them, and
-writes index.html (one file, no network), report.md, numbers.json and plots/ to
---report_dir. It begins with which orderings of the paper appear in our
-numbers, which do not, which are not measurable, and which were never tried.
+writes report.md, numbers.json and plots/ to --report_dir. It begins with which
+orderings of the paper appear in our numbers, which are reversed, inconclusive
+or failed.
 The same results give the same bytes. A results.json of another run is counted
 and fills no entry; to give it one, add to it "study": {"size_preset": "mine",
 "table_entries": [{"table": 2, "row": "BERT-base", "column": "dev F1"}]}.
 
-Expected: a page to open in a browser, runs/report/index.html. In a checkout,
-make report rebuilds docs/report byte for byte from docs/report/runs.
+Expected: a page of Markdown, runs/report/report.md. In a checkout, make report
+rebuilds docs/report byte for byte from docs/report/runs.
 Cost: seconds.
 """
 

@@ -10,12 +10,12 @@ size.
       --glue_dir glue --squad_dir squad --output_dir runs/study
 
     python recipes/run_study.py --table 5 6 7 8 figure5 --size_preset gpu \
-      --corpus runs/corpus --dry_run
+      --corpus runs/corpus --list > study.txt
 
---dry_run lists runs, FLOPs and hours. A run that several tables need is made
-once; the same command, repeated, resumes, and in several shells it shares the
-work. --emit slurm writes job arrays instead, and --engine ray uses a Ray
-cluster. Afterwards
+A run that several tables need is made once; the same command, repeated,
+resumes, and in several shells it shares the work. --list prints one command
+for each run, which recipes/slurm/study.sbatch runs as a job array, and
+--engine ray uses a Ray cluster. Afterwards
 
     python recipes/report.py \
       --runs_dir runs/study/records --report_dir runs/report

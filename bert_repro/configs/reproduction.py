@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 from bert_repro.configs.base import Config, require, setting
-from bert_repro.configs.training import DryRunConfig
 from bert_repro.utils.readers import shown
 
 
 @dataclass(frozen=True)
-class StudyConfig(DryRunConfig):
+class StudyConfig(Config):
     """Makes the runs behind a table of the paper (recipes/run_study.py)."""
 
     table: tuple[str, ...] = setting(
@@ -20,21 +19,16 @@ class StudyConfig(DryRunConfig):
     size_preset: str = setting(
         "trial",
         "How large: trial (two CPU cores), gpu (one modern GPU), paper, or a YAML file.",
-        aliases=("scale",),
         group="data",
     )
     corpus: str = setting(
         "",
         "Prepared corpus for all pre-training runs: a folder that prepare_corpus made, or a dataset of the Hub.",
         group="data",
+        required="name a prepared corpus",
     )
     glue_dir: str | None = setting(None, "Folder of GLUE's official files; default: the Hub.", group="data")
     squad_dir: str | None = setting(None, "Folder of SQuAD's official files; default: the Hub.", group="data")
-    triviaqa_file: str | None = setting(
-        None,
-        "Questions of TriviaQA as convert_triviaqa writes them; without: no such rows in Table 2.",
-        group="data",
-    )
     swag_dir: str | None = setting(None, "Folder of SWAG's official files; default: the Hub.", group="data")
     conll_dir: str | None = setting(None, "Folder of CoNLL-2003's official files; default: the Hub.", group="data")
     output_dir: str = setting("runs/study", "Folder for all runs; the same command, repeated, resumes.", group="output")
@@ -49,8 +43,8 @@ class StudyConfig(DryRunConfig):
     only: tuple[str, ...] = setting(
         (), "Make only the runs with these names, and those that they start from.", group="speed"
     )
-    emit: str | None = setting(
-        None, "Write job scripts for this scheduler instead of running: slurm.", choices=("slurm",), group="speed"
+    list: bool = setting(
+        False, "Make no run; print one command for each that is not done, for an array job.", group="speed"
     )
     engine: str = setting(
         "local",
@@ -62,16 +56,15 @@ class StudyConfig(DryRunConfig):
 
     @property
     def makes_runs(self) -> bool:
-        """Whether it does more than list runs or write job scripts; only then it writes a status.json."""
-        return not self.dry_run and self.emit is None
+        """Whether it does more than list runs; only then it writes a status.json."""
+        return not self.list
 
     def validate(self) -> None:
-        """Checks that tables are known, and that there is a corpus unless nothing is run."""
+        """Checks that tables are known."""
         super().validate()
         known = ("1", "2", "3", "4", "5", "6", "7", "8", "figure5")
         for name in self.table:
             require(name in known, f"--table is {shown(name)}; choose some of: {', '.join(known)}")
-        require(self.dry_run or bool(self.corpus), "--corpus is missing; name a prepared corpus")
 
 
 @dataclass(frozen=True)
@@ -81,9 +74,7 @@ class ReportConfig(Config):
     runs_dir: str = setting(
         "runs/study/records", "Folder with the results.json of finished runs below it.", group="data"
     )
-    report_dir: str = setting(
-        "runs/report", "Folder for report.md, index.html, numbers.json and the plots.", group="output"
-    )
+    report_dir: str = setting("runs/report", "Folder for report.md, numbers.json and the plots.", group="output")
 
 
 @dataclass(frozen=True)

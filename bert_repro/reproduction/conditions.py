@@ -33,21 +33,21 @@ _WINDOWED = ("squad", "squad_v2", "conll2003")  # their inputs, which all result
 
 
 def settings_table(runs: Sequence[FinishedRun]) -> list[tuple[str, str, str]]:
-    """Returns rows of (what was trained, setting, values) of all runs, for settings that differ from the default.
+    """Returns rows of (setting, values, what was trained with them), for settings that differ from the default.
 
     Several values of a setting are those of different rows of the tables.
     """
     found: dict[tuple[str, str], list[str]] = {}
-    for run in runs:
-        features = run.settings.get("feature_based")
-        kind = f"{run.results['task']}, features" if features else str(run.results["task"])
+    for run in sorted(runs, key=lambda run: not run.is_pretraining):
+        kind = str(run.results["task"]) + (", features" if run.settings.get("feature_based") else "")
         for name, value in {**_facts(run), **named_settings(run)}.items():
-            values = found.setdefault((kind, name), [])
+            values = found.setdefault((name, kind), [])
             if value not in values:
                 values.append(value)
-    kinds = list(dict.fromkeys(kind for kind, _ in found))
-    kinds.sort(key=lambda kind: kind != "pre-training")
-    return [(kind, name, "; ".join(values)) for kind in kinds for (of, name), values in found.items() if of == kind]
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for (name, kind), values in found.items():
+        kinds.setdefault((name, "; ".join(values)), []).append(kind)
+    return sorted((name, values, "; ".join(of)) for (name, values), of in kinds.items())
 
 
 def _facts(run: FinishedRun) -> dict[str, str]:

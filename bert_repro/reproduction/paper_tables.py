@@ -188,7 +188,7 @@ class AllResults:
 
     @cached_property
     def tables(self) -> list[ResultsTable]:
-        """Tables 1 to 8 and Figure 5, each for every size preset at which some of it was run, or once where none was."""
+        """Tables 1 to 8 and Figure 5, each at every size preset at which some of it was run, or once."""
         return [
             self._table(key, size_preset)
             for key in (*map(str, TABLES), FIGURE_5_KEY)

@@ -6,6 +6,7 @@ The same results give the same bytes: no date, no path and no random draw withou
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from bert_repro.reproduction.paper_tables import (
     unit,
 )
 from bert_repro.reproduction.size_presets import SIZE_PRESETS
-from bert_repro.reproduction.statistics import CONFIDENCE, RESAMPLES, SEED, Comparison
+from bert_repro.reproduction.statistics import CONFIDENCE, RESAMPLES, SEED
 from bert_repro.utils.files import atomic_files
 
 logger = logging.getLogger("bert_repro")
@@ -44,19 +45,20 @@ _NOTHING = "–"
 _HOW_IT_IS_COUNTED = f"""\
 ## How it is counted
 
-- **Ours**: mean over fine-tuning seeds ± the standard deviation of a sample, and the {CONFIDENCE:.0%} interval. Percent,
-  perplexities plain. A run that gives one answer for all examples (degenerate) stays in the mean and is counted.
-- **Interval and test**: {RESAMPLES:,} resamples with a fixed seed. Dev examples are drawn with replacement, the same ones for
-  all runs on a split; seeds are drawn as clusters, for both rows together where they have the same seeds, and their part is
-  widened so that seeds alone would give Student's interval. p is a two-sided bootstrap p-value, not corrected for the number
-  of tests. Intervals are cut to possible scores.
-- **Verdicts**: an ordering is one row of the paper above another in one column. It appears where ours has the same sign with
-  p below 0.05, is reversed where it has the other sign with p below 0.05, and is inconclusive otherwise. It has failed, and
-  takes no part, where on one side a pre-training never left the plateau at which only the most frequent tokens are
-  predicted, or half of the runs or more are degenerate. The paper prints no spread: differences of a few tenths may be
-  chance there too.
+- **Ours**: mean over fine-tuning seeds ± the standard deviation of a sample, and the {CONFIDENCE:.0%} interval.
+  Percent, perplexities plain. A run that gives one answer for all examples (degenerate) stays in the mean.
+- **Interval and test**: {RESAMPLES:,} resamples with a fixed seed. Dev examples are drawn with replacement, the same
+  ones for all runs on a split; seeds are drawn as clusters, for both rows together where they have the same seeds, and
+  their part is widened so that seeds alone would give Student's interval. p is a two-sided bootstrap p-value, not
+  corrected for the number of tests. Intervals are cut to possible scores.
+- **Verdicts**: an ordering is one row of the paper above another in one column. It appears where ours has the same sign
+  with p below 0.05, is reversed where it has the other sign with p below 0.05, and is inconclusive otherwise. It has
+  failed, and takes no part, where on one side a pre-training never left the plateau at which only the most frequent
+  tokens are predicted, or half of the runs or more are degenerate. The paper prints no spread: differences of a few
+  tenths may be chance there too.
 - **Ours − paper** is given only where task, split, metric and data agree; the letter says what keeps them apart.
-- **Settings**: those that decide a number and differ from the recipe's default. Several values belong to different rows.
+- **Settings**: those that decide a number and differ from the default. Several values belong to different rows.
+  Fine-tuning has the dropout of its pre-trained model.
 """
 
 
@@ -92,7 +94,7 @@ def _lines(results: AllResults, plots: Mapping[str, Path]) -> Iterator[str]:
         yield f"![Orderings of the paper: its differences and ours](plots/{plots[FOREST].name})\n"
         yield "Ours is the point with its 95% interval, the paper's difference the diamond; points right of zero agree"
         yield "with the paper's direction.\n"
-    yield f"Written by `make report` from the {len(results.runs)} finished runs in `runs/`; `numbers.json` has every number.\n"
+    yield f"Made from {len(results.runs)} finished runs in `runs/` by `make report`; `numbers.json` has every number.\n"
     yield from _ordering_lines(results.orderings)
     for table in results.tables:
         if table.size_preset is not None:
@@ -104,8 +106,8 @@ def _lines(results: AllResults, plots: Mapping[str, Path]) -> Iterator[str]:
     if not_run:
         yield "## Not run\n"
         yield "; ".join(f"{table_name(table.key)} ({table.title.rstrip('.')})" for table in not_run) + ".\n"
-    yield "## Settings of our runs\n\n| run | setting | value |\n| --- | --- | --- |"
-    yield from (f"| {kind} | {name} | {_cell(value)} |" for kind, name, value in settings_table(results.runs))
+    yield "## Settings of our runs\n\n| setting | values | of |\n| --- | --- | --- |"
+    yield from (f"| {' | '.join(map(_cell, row))} |" for row in settings_table(results.runs))
     yield "\n" + _HOW_IT_IS_COUNTED
 
 
@@ -116,14 +118,16 @@ def _summary(results: AllResults) -> str:
     presets = sorted({run.size_preset for run in results.runs if run.entries})
     sizes = "; ".join(f"{name}: {SIZE_PRESETS[name].description}" if name in SIZE_PRESETS else name for name in presets)
     failed = results.failed_pretrainings
+    names = f" ({', '.join(failed)})" if failed else ""
+    pretrainings = sum(run.is_pretraining for run in results.runs)
     return (
-        f"At our size ({sizes or 'nothing was run'}), {counts[APPEARS]} of the {tested} orderings of the paper that could "
-        f"be tested appear, {counts[REVERSED]} are reversed, and {counts[INCONCLUSIVE]} are inconclusive. "
-        f"{len(failed) or 'No'} pre-training{'' if len(failed) == 1 else 's'} never left the plateau of token frequencies"
-        f"{f' ({', '.join(failed)})' if failed else ''}, and {counts[FAILED]} orderings have no verdict because a side "
-        f"failed; {counts[NOT_RUN]} were not run. "
-        "Intervals and p-values are over dev examples and fine-tuning seeds of one pre-training for each row, so another "
-        f"pre-training seed may change any of them, and of {tested} tests at p < 0.05 about {0.05 * tested:.0f} would "
+        f"At our size ({sizes or 'nothing was run'}), {counts[APPEARS]} of the {tested} orderings of the paper "
+        f"that were run appear, {counts[REVERSED]} are reversed and {counts[INCONCLUSIVE]} are inconclusive. "
+        f"Of {pretrainings} pre-trainings, {len(failed)} never left the plateau at which only the most frequent tokens "
+        f"are predicted{names}; {counts[FAILED]} orderings have no verdict because one side failed, and "
+        f"{counts[NOT_RUN]} were not run. "
+        "Intervals and p-values are over dev examples and fine-tuning seeds of a single pre-training for each row, so "
+        f"another pre-training seed may change a verdict, and of {tested} tests at p < 0.05 about {0.05 * tested:.0f} "
         "pass by chance."
     )
 
@@ -136,11 +140,11 @@ def _ordering_lines(orderings: Sequence[Ordering]) -> Iterator[str]:
     for item in sorted((item for item in orderings if item.verdict != NOT_RUN), key=_verdict_order):
         digits, ours = 2 if "perplexity" in item.column else 1, item.ours
         difference = ours.difference if ours else item.untested
+        p_value = p_text(ours.p_value) if ours and not item.failed else _NOTHING
         interval = f"{signed(ours.low, digits)} to {signed(ours.high, digits)}" if ours else _NOTHING
         yield (
             f"| {_where(item)} | {item.statement} | {item.column} | {_signed_or_nothing(item.paper, digits)} | "
-            f"{_signed_or_nothing(difference, digits)} | {interval} | {p_text(ours.p_value) if ours else 'untested'} | "
-            f"{item.verdict} |"
+            f"{_signed_or_nothing(difference, digits)} | {interval} | {p_value} | {item.verdict} |"
         )
     yield ""
 
@@ -246,18 +250,7 @@ def all_numbers(results: AllResults) -> dict[str, Any]:
             }
             for table in results.tables
         ],
-        "orderings": [
-            {
-                "table": item.table,
-                "size_preset": item.size_preset,
-                "statement": item.statement,
-                "column": item.column,
-                "verdict": item.verdict,
-                "paper": item.paper,
-                "ours": _comparison_numbers(item.ours) if item.ours else item.untested,
-            }
-            for item in results.orderings
-        ],
+        "orderings": [asdict(item) | {"verdict": item.verdict} for item in results.orderings],
     }
     rounded: dict[str, Any] = _rounded(numbers)
     return rounded
@@ -276,15 +269,6 @@ def _our_numbers(ours: OurNumber) -> dict[str, Any]:
         "difference": ours.difference,
         "no_difference_because": ours.reason,
         "runs": [run.name for run in ours.runs],
-    }
-
-
-def _comparison_numbers(found: Comparison) -> dict[str, Any]:
-    return {
-        "difference": found.difference,
-        "interval": [found.low, found.high],
-        "p_value": found.p_value,
-        "paired_seeds": found.paired_seeds,
     }
 
 
