@@ -64,7 +64,8 @@ def _facts(run: FinishedRun) -> dict[str, str]:
         phases = train.get("phases", ())
         facts["phases"] = ", ".join(f"{p['steps']:,} x {p['batch']} of {p['max_seq_length']}" for p in phases)
     else:
-        facts["training rows"] = f"{rows_trained(run) or train.get('rows', '?'):,}"
+        if (rows := rows_trained(run)) is not None:
+            facts["training rows"] = f"{rows:,}"
         if "batch" in train:
             facts["steps"] = f"{train['steps']:,} of {train['batch']}"
         scored = [(name, split["rows_scored"]) for name, split in results["splits"].items() if "rows_scored" in split]

@@ -79,7 +79,7 @@ def write_report(config: ReportConfig) -> None:
         plots = {name: path for name in (FOREST, FIGURE_5, LOSSES) if (path := _draw(name, results, unfinished))}
         (unfinished / TEXT).write_text("\n".join(_lines(results, plots)), encoding="utf-8", newline="\n")
         (unfinished / NUMBERS).write_text(numbers, encoding="utf-8", newline="\n")
-    for stale in {path.name for path in (folder / PLOTS).iterdir()} - {path.name for path in plots.values()}:
+    for stale in {path.name for path in (folder / PLOTS).glob("*.svg")} - {path.name for path in plots.values()}:
         (folder / PLOTS / stale).unlink()
     logger.info("wrote %s and %s", folder / TEXT, folder / NUMBERS)
 

@@ -204,6 +204,8 @@ def find_size_preset(name: str) -> SizePreset:
         raise UserError(
             f"--size_preset is {shown(name)}; choose one of: {', '.join(SIZE_PRESETS)}, or name a YAML file"
         )
+    if Path(name).stem in SIZE_PRESETS:
+        raise UserError(f"--size_preset {name}: its name stands for a preset of ours in results; give it another")
     document, where = read_yaml_mapping(Path(name), "--size_preset"), f"--size_preset {name}"
     known = {item.name for item in fields(SizePreset)}
     if wrong := (set(document) - known) | (known - set(document) - {"large", "table_1"}):
