@@ -93,7 +93,11 @@ _CONFIGS = {
     "swag": configs.SwagConfig,
     "conll2003": configs.NerConfig,
 }
-_IN_WORDS = ("model_name_or_path", "hub_model_id", "output_dir", "resume_from_checkpoint", "seed", "data_dir")
+_IN_WORDS = frozenset({
+    "model_name_or_path", "hub_model_id", "output_dir", "resume_from_checkpoint", "seed", "data_dir", "corpus",
+    "phases", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "allow_changed_settings", "overwrite_output_dir",
+    "do_train", "do_eval", "do_predict", "task_name",
+})  # fmt: skip
 """Settings that a card says elsewhere, or that mean nothing to its reader."""
 _NAMES = {
     "steps": "optimizer steps", "batch": "examples per step", "rows": "training inputs", "tokens": "tokens read",
@@ -320,6 +324,8 @@ def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
     facts = {
         name: train[name] for name in ("rows", "steps", "batch", "tokens", "best_step", "seconds") if name in train
     }
+    if phases := train.get("phases"):
+        facts["phases"] = [f"{p['steps']:,} steps of {p['batch']} x {p['max_seq_length']} tokens" for p in phases]
     if hardware:
         places = (hardware.get("processor"), hardware.get("device"))
         facts["hardware"] = (
