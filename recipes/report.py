@@ -9,9 +9,8 @@ beside its own, and how certain they are.
 
 Reads every results.json below --runs_dir (runs/study/records by default), with
 the examples.json and curve.json beside it, as run_study leaves them, and
-writes report.md, numbers.json and plots/ to --report_dir. It begins with which
-orderings of the paper appear in our numbers, which are reversed, inconclusive
-or failed.
+writes report.md and plots/ to --report_dir. It begins with which orderings of
+the paper appear in our numbers, which are reversed, inconclusive or failed.
 The same results give the same bytes. A results.json of another run is counted
 and fills no entry; to give it one, add to it "study": {"size_preset": "mine",
 "table_entries": [{"table": 2, "row": "BERT-base", "column": "dev F1"}]}.

@@ -14,7 +14,6 @@ from bert_repro.configs import (
     SwagConfig,
 )
 from bert_repro.errors import UserError
-from bert_repro.reproduction.paper_results import TABLES
 from bert_repro.presets import (
     MASKING_MIXES,
     MODEL_SIZES,
@@ -23,6 +22,7 @@ from bert_repro.presets import (
     preset_values,
     tokens_including_padding,
 )
+from bert_repro.reproduction.paper_results import TABLES
 from bert_repro.training.performance import flops_per_token
 
 # What a configuration needs beside a preset.

@@ -74,7 +74,7 @@ class ReportConfig(Config):
     runs_dir: str = setting(
         "runs/study/records", "Folder with the results.json of finished runs below it.", group="data"
     )
-    report_dir: str = setting("runs/report", "Folder for report.md, numbers.json and the plots.", group="output")
+    report_dir: str = setting("runs/report", "Folder for report.md and the plots.", group="output")
 
 
 @dataclass(frozen=True)

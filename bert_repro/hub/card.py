@@ -95,8 +95,8 @@ _CONFIGS = {
 }
 _IN_WORDS = frozenset({
     "model_name_or_path", "hub_model_id", "output_dir", "resume_from_checkpoint", "seed", "data_dir", "corpus",
-    "phases", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "allow_changed_settings", "overwrite_output_dir",
-    "do_train", "do_eval", "do_predict", "task_name",
+    "phases", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "allow_changed_settings",
+    "overwrite_output_dir", "do_train", "do_eval", "do_predict", "task_name",
 })  # fmt: skip
 """Settings that a card says elsewhere, or that mean nothing to its reader."""
 _NAMES = {

@@ -1,12 +1,10 @@
-"""The reproduction report: report.md, numbers.json and the plots, from the results of finished runs.
+"""The reproduction report: report.md and the plots, from the results of finished runs.
 
 The same results give the same bytes: no date, no path and no random draw without a seed is written.
 """
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +23,17 @@ from bert_repro.reproduction.paper_tables import (
     VERDICTS,
     AllResults,
     Ordering,
-    OurNumber,
     ResultsRow,
     ResultsTable,
     unit,
 )
 from bert_repro.reproduction.size_presets import SIZE_PRESETS
-from bert_repro.reproduction.statistics import CONFIDENCE, RESAMPLES, SEED
+from bert_repro.reproduction.statistics import CONFIDENCE, RESAMPLES
 from bert_repro.utils.files import atomic_files
 
 logger = logging.getLogger("bert_repro")
 
-TEXT, NUMBERS, PLOTS = "report.md", "numbers.json", "plots"
+TEXT, PLOTS = "report.md", "plots"
 FOREST, FIGURE_5, LOSSES = "orderings", "figure5", "losses"
 _COLORS = {APPEARS: "tab:green", REVERSED: "tab:red", INCONCLUSIVE: "tab:gray"}
 _LOSSES = {"mlm_loss": "masked LM loss", "lm_loss": "left-to-right LM loss", "nsp_loss": "NSP loss"}
@@ -72,16 +69,14 @@ def write_report(config: ReportConfig) -> None:
     if not runs:
         raise UserError(f"--runs_dir {config.runs_dir}: no results.json below it; name the folder of finished runs")
     results = AllResults(runs)
-    numbers = json.dumps(all_numbers(results), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     folder = Path(config.report_dir)
     with atomic_files(folder) as unfinished:
         (unfinished / PLOTS).mkdir()
         plots = {name: path for name in (FOREST, FIGURE_5, LOSSES) if (path := _draw(name, results, unfinished))}
         (unfinished / TEXT).write_text("\n".join(_lines(results, plots)), encoding="utf-8", newline="\n")
-        (unfinished / NUMBERS).write_text(numbers, encoding="utf-8", newline="\n")
     for stale in {path.name for path in (folder / PLOTS).glob("*.svg")} - {path.name for path in plots.values()}:
         (folder / PLOTS / stale).unlink()
-    logger.info("wrote %s and %s", folder / TEXT, folder / NUMBERS)
+    logger.info("wrote %s", folder / TEXT)
 
 
 # ---------------------------------------------------------------------------------------------------------------- text
@@ -94,7 +89,7 @@ def _lines(results: AllResults, plots: Mapping[str, Path]) -> Iterator[str]:
         yield f"![Orderings of the paper: its differences and ours](plots/{plots[FOREST].name})\n"
         yield "Ours is the point with its 95% interval, the paper's difference the diamond; points right of zero agree"
         yield "with the paper's direction.\n"
-    yield f"Made from {len(results.runs)} finished runs in `runs/` by `make report`; `numbers.json` has every number.\n"
+    yield f"Made from {len(results.runs)} finished runs in `runs/` by `make report`.\n"
     yield from _ordering_lines(results.orderings)
     for table in results.tables:
         if table.size_preset is not None:
@@ -223,61 +218,6 @@ def _signed_or_nothing(value: float | None, digits: int) -> str:
 def p_text(p_value: float) -> str:
     """Returns a p-value to three digits."""
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
-
-
-# ------------------------------------------------------------------------------------------------------------- numbers
-
-
-def all_numbers(results: AllResults) -> dict[str, Any]:
-    """Returns all that the report prints, in the paper's units (percent, perplexities plain), to four digits."""
-    numbers = {
-        "statistics": {"resamples": RESAMPLES, "confidence": CONFIDENCE, "seed": SEED},
-        "failed_pretrainings": results.failed_pretrainings,
-        "tables": [
-            {
-                "table": table.key,
-                "size_preset": table.size_preset,
-                "rows": [
-                    {
-                        "row": row.name,
-                        "paper": dict(row.paper),
-                        "ours": {name: _our_numbers(ours) for name, ours in row.ours.items()},
-                        "average": row.average,
-                        "same_as": row.same_as,
-                    }
-                    for row in table.rows.values()
-                ],
-            }
-            for table in results.tables
-        ],
-        "orderings": [asdict(item) | {"verdict": item.verdict} for item in results.orderings],
-    }
-    rounded: dict[str, Any] = _rounded(numbers)
-    return rounded
-
-
-def _our_numbers(ours: OurNumber) -> dict[str, Any]:
-    return {
-        "metric": ours.column.metric,
-        "split": ours.column.split,
-        "mean": ours.mean,
-        "deviation": ours.deviation,
-        "seeds": {str(run.results["seed"]): score for run, score in zip(ours.runs, ours.scores, strict=True)},
-        "degenerate": ours.degenerate,
-        "failed": ours.failed,
-        "interval": None if ours.low is None else [ours.low, ours.high],
-        "difference": ours.difference,
-        "no_difference_because": ours.reason,
-        "runs": [run.name for run in ours.runs],
-    }
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _rounded(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_rounded(item) for item in value]
-    return round(value, 4) if isinstance(value, float) else value
 
 
 # --------------------------------------------------------------------------------------------------------------- plots

@@ -114,15 +114,6 @@ def main(root: Path) -> None:
     found = json.loads((root / "side_by_side.json").read_text())
     say(f"tokens of texts that spell special tokens: {compare_tokens(found['tokens'], root)} of {len(found['tokens'])}")
     say(f"parameters over five steps of the optimizer: within {optimizer_difference(root / 'optimizer.npz'):.1e}")
-    values = torch.from_numpy(np.random.default_rng(0).standard_normal((30522, 768)).astype("f4") * np.float32(1e-3))
-    exact = found["norm"]["float64"]
-    for name, norm in (("the original's norm", found["norm"]["original"]), ("ours", accurate_norm([values]).item()),
-                       ("vector_norm in one piece", torch.linalg.vector_norm(values).item())):  # fmt: skip
-        say(f"{name} of a gradient of 30,522 x 768: off by {abs(norm / exact - 1):.1e}")
-    pad = found["pad_gradient"]
-    say(f"gradient of [PAD] drawn as a replacement, original: {pad['pad']:.3g} (median {pad['median_of_used']:.3g})")
-    for size, counts in found["batches"].items():
-        say(f"order of {size} examples: {counts}")
 
 
 if __name__ == "__main__":
