@@ -71,7 +71,7 @@ RECIPES = {
     "export_onnx": Recipe(configs.OnnxConfig, "inference.onnx:export_onnx"),
     "convert_checkpoint": Recipe(configs.ConversionConfig, "conversion.convert:convert_checkpoint"),
     "make_card": Recipe(configs.CardConfig, "hub.card:write_card"),
-    "push_to_hub": Recipe(configs.PushConfig, "hub.revisions:push_to_hub"),
+    "push_to_hub": Recipe(configs.PushConfig, "hub.push:push_to_hub"),
     "push_corpus": Recipe(configs.CorpusPushConfig, "hub.corpora:push_corpus"),
     "run_study": Recipe(configs.StudyConfig, "reproduction.runner:run_study"),
     "report": Recipe(configs.ReportConfig, "reproduction.report:write_report"),

@@ -22,6 +22,7 @@ from bert_repro.models.loading import extend_longest_input, load_tokenizer, requ
 from bert_repro.results import RunResults
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Predictions, Task
+from bert_repro.tasks.split_rows import SPLIT_ROWS
 from bert_repro.training import adapters, run
 from bert_repro.training.batches import Ids, batch_sizes
 from bert_repro.training.checkpoint import BestModel
@@ -246,7 +247,13 @@ class FinetuningRun:
         shown = ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())
         logger.info("%s %s: %s", self.task.name, name, shown)
         details = self.task.score_details(predictions, split.examples)
-        return {"metrics": metrics, "rows_scored": len(split.examples), **({"details": details} if details else {})}
+        published = SPLIT_ROWS.get((self.task.name, name))
+        return {
+            "metrics": metrics,
+            "rows_scored": len(split.examples),
+            **({"published_rows": published} if published else {}),
+            **({"details": details} if details else {}),
+        }
 
     def predictions(self, split: Split) -> Predictions:
         """Returns what the model predicts for a split."""

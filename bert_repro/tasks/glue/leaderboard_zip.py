@@ -17,10 +17,10 @@ from typing import Any
 
 from bert_repro.configs import GlueZipConfig
 from bert_repro.errors import UserError
-from bert_repro.paper_results import SPLIT_ROWS
 from bert_repro.results import read_results
 from bert_repro.tasks.classification import GlueTask
 from bert_repro.tasks.glue import glue_tasks
+from bert_repro.tasks.split_rows import SPLIT_ROWS
 from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import listed, read_json, shown
 from bert_repro.utils.tables import read_tsv
