@@ -1,15 +1,13 @@
 """Our numbers in the paper's tables: means, what may be subtracted, what is tested, which orderings appear."""
 
 import json
-from dataclasses import fields, replace
 
 import pytest
 from made_up import SHAPE, entry, finetuning, pretraining, row
 
-from bert_repro.configs import GlueConfig, NerConfig, PretrainingConfig, SquadConfig, SwagConfig
 from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
-from bert_repro.reproduction.collect import FinishedRun, collect
-from bert_repro.reproduction.conditions import NOT_NAMED, named_settings, no_difference, settings_table
+from bert_repro.reproduction.collect import collect
+from bert_repro.reproduction.conditions import no_difference, settings_table
 from bert_repro.reproduction.paper_results import TABLES
 from bert_repro.reproduction.paper_tables import (
     APPEARS,
@@ -253,20 +251,6 @@ def test_with_four_layers_two_rows_are_one(tmp_path, layers, rates, same_as):
 
 
 # ------------------------------------------------------------------------------------------------------------ settings
-
-CONFIGS = {"pre-training": PretrainingConfig, "mnli": GlueConfig, "swag": SwagConfig, "conll2003": NerConfig,
-           "squad": SquadConfig}  # fmt: skip
-
-
-@pytest.mark.parametrize(("task", "config"), CONFIGS.items())
-def test_every_setting_that_decides_is_named_where_it_is_not_the_default(task, config):
-    defaults = json.loads(json.dumps({item.name: item.default for item in fields(config)}))
-    run = FinishedRun("run", {"task": task, "seed": 1, "settings": defaults}, "trial")
-    assert named_settings(run) == {}
-    for item in fields(config):
-        changed = replace(run, results={**run.results, "settings": {item.name: "other"}})
-        left_out = item.name in NOT_NAMED or item.name == "phases"
-        assert named_settings(changed) == ({} if left_out else {item.name: "other"})
 
 
 def test_settings_are_listed_once_with_what_they_were_used_for(tmp_path):
