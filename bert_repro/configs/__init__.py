@@ -22,7 +22,7 @@ from bert_repro.configs.base import (
 )
 from bert_repro.configs.corpus import CorpusConfig, TextConfig, TokenizerConfig
 from bert_repro.configs.finetuning import SWEPT, CustomDataConfig, FinetuningConfig
-from bert_repro.configs.prediction import GlueZipCheckConfig, GlueZipConfig, PredictConfig, SquadScoringConfig
+from bert_repro.configs.prediction import GlueZipConfig, PredictConfig, SquadScoringConfig
 from bert_repro.configs.pretraining import AuditConfig, CurveComparisonConfig, ExampleConfig, Phase, PretrainingConfig
 from bert_repro.configs.publishing import (
     CardConfig,
@@ -81,7 +81,6 @@ __all__ = [  # noqa: RUF022 - the order of the configuration reference
     "SquadConfig",
     "SquadScoringConfig",
     "GlueZipConfig",
-    "GlueZipCheckConfig",
     "CardConfig",
     "PushConfig",
     "OnnxConfig",

@@ -33,9 +33,13 @@ class PredictConfig(Config):
         group="data",
     )
     text_columns: tuple[str, ...] = setting(
-        (), "Columns of the texts; default: text, text_a and text_b, or those of a GLUE task.", group="data"
+        (),
+        "Columns of the texts; default: as in training, else text, text_a and text_b, or those of a GLUE task.",
+        group="data",
     )
-    label_column: str = setting("label", "Column of the right answers, carried along where it is there.", group="data")
+    label_column: str | None = setting(
+        None, "Column of the right answers, carried along where it is there; default: as in training.", group="data"
+    )
     id_column: str | None = setting(None, "A column to carry along as id.", group="data")
     context_file: str | None = setting(
         None, "Questions in plain text: the file of the passage that they are about.", group="data"
@@ -109,10 +113,3 @@ class GlueZipConfig(Config):
         """Refuses an output that is no zip."""
         super().validate()
         require(self.output_file.endswith(".zip"), f"--output_file is {shown(self.output_file)}; name a .zip file")
-
-
-@dataclass(frozen=True)
-class GlueZipCheckConfig(Config):
-    """Checks a zip for the GLUE leaderboard (recipes/check_glue_zip.py)."""
-
-    zip_file: str = setting("", "The zip to check.", group="data", required="name the zip to check")

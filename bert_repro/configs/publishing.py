@@ -246,18 +246,9 @@ class OnnxConfig(Config):
         None, "File to write for a single type; default: onnx/ in the folder, with report.json.", group="output"
     )
     overwrite_output_file: bool = setting(False, "Replace files that exist.", group="output")
-    data_dir: str | None = setting(
-        None, "Folder of the task's official files: scores PyTorch and every file on dev.", group="data"
-    )
-    validation_file: str | None = setting(
-        None, "File in place of --data_dir, in the form that the run was trained on.", group="data"
-    )
-    max_eval_samples: int | None = setting(
-        None, "Score this many examples of dev.", source="transformers", unit="examples", group="data", above=0
-    )
 
     def validate(self) -> None:
-        """Checks that types are known and named once, that one file has one type, and data one place."""
+        """Checks that types are known and named once, and that one file has one type."""
         super().validate()
         known = ", ".join(ONNX_FILES)
         require(len(self.dtypes) > 0, f"--dtypes is empty; name at least one of: {known}")
@@ -268,19 +259,6 @@ class OnnxConfig(Config):
             self.output_file is None or len(self.dtypes) == 1,
             f"--output_file is one file and --dtypes {' '.join(self.dtypes)} are several; leave --output_file out",
         )
-        require(
-            self.data_dir is None or self.validation_file is None,
-            "--data_dir and --validation_file exclude each other; leave one out",
-        )
-        require(
-            self.max_eval_samples is None or self.scores,
-            "--max_eval_samples needs --data_dir or --validation_file",
-        )
-
-    @property
-    def scores(self) -> bool:
-        """Whether there is data to score on."""
-        return self.data_dir is not None or self.validation_file is not None
 
 
 @dataclass(frozen=True)

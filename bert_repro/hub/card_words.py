@@ -107,8 +107,8 @@ def score_details(results: Mapping[str, Any]) -> dict[str, Any]:
         details |= {"kind": SCORES_OF[kind], "columns": columns, "rows": shown, "left_out": len(rows) - len(shown)}
     if "numbers" in found:
         details["errors"] = {name.replace("_", " "): found[name] for name in _ERRORS_OF_NUMBERS}
-    if (matrix := found.get("confusion_matrix")) and "per_label" in found:
-        names = list(found["per_label"])
+    if matrix := found.get("confusion_matrix"):
+        names = found["labels"]
         if len(names) <= _MOST_CELLS:
             details |= {"labels": names, "matrix": list(zip(names, matrix, strict=True))}
         else:

@@ -32,7 +32,7 @@ class Recipe:
     function: str
     summary: str
 
-    def run(self, config: Any) -> Any:
+    def run(self, config: Any, **data: Any) -> Any:
         """Runs the recipe; where it has an output folder, status.json there says how it ended.
 
         Returns:
@@ -43,7 +43,7 @@ class Recipe:
             configs.require_checkpoints(config)
             configs.require_places(config)
             with disk_errors(Path(output_dir or "."), "cannot be read or written"):
-                result = self.load()(config)
+                result = self.load()(config, **data)
         except BaseException as error:
             self._record(output_dir, *outcome(error))
             raise
@@ -129,17 +129,17 @@ RECIPES = {
     ),
     "predict": Recipe(
         configs.PredictConfig,
-        "bert_repro.finetuning.predict:predict",
+        "bert_repro.inference.predict:predict",
         "predict with a fine-tuned model, from files or stdin",
     ),
     "extract_features": Recipe(
         configs.ExtractionConfig,
-        "bert_repro.inference.feature_extraction:extract_features",
+        "bert_repro.inference.features:extract_features",
         "write vectors of a frozen BERT for the texts of a file",
     ),
     "score_sentences": Recipe(
         configs.SentenceScoringConfig,
-        "bert_repro.inference.sentence_scoring:run_sentence_scoring",
+        "bert_repro.inference.scoring:run_sentence_scoring",
         "score sentences by masked LM, compare minimal pairs",
     ),
     "export_onnx": Recipe(
@@ -171,11 +171,6 @@ RECIPES = {
         configs.GlueZipConfig,
         "bert_repro.tasks.glue.leaderboard_zip:make_glue_zip",
         "gather test predictions for the GLUE leaderboard",
-    ),
-    "check_glue_zip": Recipe(
-        configs.GlueZipCheckConfig,
-        "bert_repro.tasks.glue.leaderboard_zip:check_glue_zip",
-        "check a zip for the GLUE leaderboard",
     ),
     "score_squad": Recipe(
         configs.SquadScoringConfig,
