@@ -32,6 +32,8 @@ from bert_repro.recipes import RECIPES
 if TYPE_CHECKING:
     from bert_repro.tasks.data import Data
 
+    Texts = Data | Sequence[str] | Sequence[tuple[str, str]]
+
 logger = logging.getLogger("bert_repro")
 
 C = TypeVar("C", bound=Config)
@@ -65,9 +67,7 @@ class RunResult(dict[str, Any]):
         name = load_config(str(self.folder)).architectures[0].removeprefix("BertRepro").removeprefix("Bert")
         return getattr(modeling_bert_repro, f"BertRepro{name}").from_pretrained(self.folder).eval()
 
-    def predict(
-        self, data: "Data | Sequence[str] | Sequence[tuple[str, str]]", **settings: Any
-    ) -> list[dict[str, Any]]:
+    def predict(self, data: "Texts", **settings: Any) -> list[dict[str, Any]]:
         """Returns what the model says about texts; see `bert_repro.predict`."""
         return predict(self.folder, data, **settings)
 
@@ -197,9 +197,7 @@ def finetune(
     return _run(_RECIPES[type(config)], config, data=rows)
 
 
-def predict(
-    model: str | Path, data: "Data | Sequence[str] | Sequence[tuple[str, str]]", **settings: Any
-) -> list[dict[str, Any]]:
+def predict(model: str | Path, data: "Texts", **settings: Any) -> list[dict[str, Any]]:
     """Returns what a fine-tuned model says about texts, questions or choices.
 
         import bert_repro

@@ -301,8 +301,8 @@ def content_digest(features: "datasets.Dataset") -> str:
 
     digest = hashlib.sha256()
     for batch in features.with_format("arrow").iter(_ROWS_HASHED_AT_ONCE):
-        stream = pyarrow.BufferOutputStream()
-        with pyarrow.ipc.new_stream(stream, batch.schema) as writer:
-            writer.write_table(batch.combine_chunks())
+        table, stream = batch.replace_schema_metadata(None).combine_chunks(), pyarrow.BufferOutputStream()
+        with pyarrow.ipc.new_stream(stream, table.schema) as writer:
+            writer.write_table(table)
         digest.update(stream.getvalue())
     return digest.hexdigest()[:16]

@@ -90,7 +90,7 @@ def export_onnx(config: OnnxConfig) -> list[Path]:
     if config.output_file is None:
         report = {
             "class": type(model).__name__,
-            "largest_difference": "of all outputs to PyTorch in float32 on random ids, as a share of the largest output",
+            "largest_difference": "of all outputs to PyTorch on random ids, as a share of the largest output",
             "files": entries,
             "versions": {
                 name: importlib.metadata.version(name) for name in ("torch", "onnx", "onnxscript", "onnxruntime")

@@ -185,8 +185,8 @@ def _read_input(config: PredictConfig, family: type[FinetuningConfig], where: st
         raise UserError(f"{where}: a choice needs a table with sent1, sent2, ending0 ...; give a .csv or .jsonl")
     if family is SquadConfig and config.context_file is None:
         raise UserError(
-            f"{where}: a question needs a passage; name its file with --context_file, or give a .csv or .jsonl with the "
-            "columns question and context"
+            f"{where}: a question needs a passage; name its file with --context_file, or give a .csv or .jsonl with "
+            "question and context"
         )
     if family is SquadConfig:
         context = "\n".join(line for _, line in numbered_lines(Path(config.context_file or "")))

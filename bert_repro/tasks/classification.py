@@ -450,6 +450,8 @@ def custom_classification(
     for name in text_columns:
         if name in (config.label_column, "label", "idx"):
             raise UserError(f"--text_columns: {name!r} cannot name a text here; name another column, or rename it")
+    for split in rows:
+        require_columns(rows[split], text_columns, names[split], "name the column of text with --text_columns")
     if config.do_train:
         kind = "number" if config.regression else "labels" if config.multi_label else "label"
         labels = [] if kind == "number" else _training_labels(config, rows["train"], names["train"])
@@ -499,7 +501,6 @@ def _labelled_texts(
 
     columns: dict[str, Any] = {}
     for name in task.text_columns:
-        require_columns(rows, [name], where, "name the column of text with --text_columns")
         columns[name] = texts(rows, name, where)
         if empty := sum(not text.strip() for text in columns[name]):
             logger.warning("%s: column %r is empty in %d of %d rows", where, name, empty, len(rows))

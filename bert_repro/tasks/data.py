@@ -337,8 +337,8 @@ def from_hub(
     except (OSError, RuntimeError, ValueError, StopIteration, datasets.exceptions.DatasetsError) as error:
         reason = str(error.__cause__ or error).strip() or type(error).__name__
         raise UserError(
-            f"{title} cannot be read from the Hub: {reason.splitlines()[0]}; check the connection, or give the official "
-            "files with --data_dir"
+            f"{title} cannot be read from the Hub: {reason.splitlines()[0]}; check the connection, or give "
+            "the official files with --data_dir"
         ) from error
     found = {split: published[split] for split in splits if split in published}
     if not found:
@@ -451,8 +451,8 @@ def split_rows(
     """Returns the splits `train` and `validation`, given which rows are held out; see `divided`."""
     if held.all() or not held.any():
         raise UserError(
-            f"--validation_fraction {fraction}: leaves no row for one of the splits of {where}; give another share or a "
-            "file of its own"
+            f"--validation_fraction {fraction}: leaves no row for one of the splits of {where}; give another share or "
+            "a file of its own"
         )
     return {"train": dataset.select(np.flatnonzero(~held)), "validation": dataset.select(np.flatnonzero(held))}
 

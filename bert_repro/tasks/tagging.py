@@ -45,7 +45,7 @@ _NUM_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
 Int32Array = npt.NDArray[np.int32]
 
 
-# --- Windows over documents --------------------------------------------------------------------------------------------
+# --- Windows over documents -------------------------------------------------------------------------------------------
 
 
 class Window(NamedTuple):
@@ -148,7 +148,7 @@ def _starts(lengths: Int32Array) -> Int32Array:
     return np.concatenate([np.zeros(1, dtype=np.int32), np.cumsum(lengths, dtype=np.int32)])
 
 
-# --- The task ----------------------------------------------------------------------------------------------------------
+# --- The task ---------------------------------------------------------------------------------------------------------
 
 
 def are_entity_tags(tags: Sequence[str]) -> bool:
@@ -450,12 +450,12 @@ def custom_tagging(config: NerConfig, rows: "Mapping[str, datasets.Dataset]", na
     return replace(task, data=data)
 
 
-# --- CoNLL-2003 --------------------------------------------------------------------------------------------------------
+# --- CoNLL-2003 -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conll2003Task(TaggingTask):
-    """CoNLL-2003; the paper uses a cased vocabulary. The Hub's dataset does not know documents, the official files do."""
+    """CoNLL-2003; the official files know documents, the Hub's dataset does not."""
 
     hub: tuple[str, str | None, str | None] = ("eriktks/conll2003", None, "refs/convert/parquet")
     official_folder = "the folder that holds the official eng.train, eng.testa and eng.testb"

@@ -90,7 +90,7 @@ def test_a_run_scored_on_the_first_rows_takes_those(tmp_path, name):
 def test_predictions_of_other_data_are_refused(tmp_path, name):
     task, split, data, predictions = made_up(name)
     task.write_predictions(tmp_path, split, data, predictions)
-    with pytest.raises(UserError, match=r"^[^\n]*row 0 of 40 is not that of the data set's 39[^\n]*$"):
+    with pytest.raises(UserError, match=r"^[^\n]*its 40 rows are not those of the data set's 39[^\n]*$"):
         task.example_scores(split, data.select(range(1, ROWS)), tmp_path)
 
 

@@ -100,8 +100,8 @@ def _run_with(runs: list[tuple[Path, Any]], name: str, task: GlueTask, split: st
     ]
     if not found:
         raise UserError(
-            f"{name}: no run predicts {split} of {task.title}; make it with: bert-repro run_glue --task_name {task.name} "
-            "--model_name_or_path MODEL --do_predict"
+            f"{name}: no run predicts {split} of {task.title}; make it with: bert-repro run_glue --task_name "
+            f"{task.name} --model_name_or_path MODEL --do_predict"
         )
     if len(found) > 1:
         folders = " and ".join(str(folder) for folder, _ in found)

@@ -52,8 +52,8 @@ def convert_triviaqa(config: TriviaqaConfig) -> dict[str, int]:
                 raise UserError(f"{source}: no example came of {dict(counts)}; name the right --evidence_dir")
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{source}: is not as TriviaQA's files with answers are ({error!r} in question {counts['questions']}); name "
-            "a file such as qa/wikipedia-train.json"
+            f"{source}: is not as TriviaQA's files with answers are ({error!r} in question {counts['questions']}); "
+            "name a file such as qa/wikipedia-train.json"
         ) from error
     logger.info("%s: %s", target, ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items()))
     return dict(counts)
