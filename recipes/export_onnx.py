@@ -6,16 +6,14 @@ r"""Writes a finished model as ONNX, so that it runs without PyTorch.
 
     pip install onnx onnxruntime onnxscript
     python recipes/export_onnx.py --folder runs/mrpc
-    python recipes/export_onnx.py --folder runs/mrpc --dtypes fp32 fp16 q8 \
-      --data_dir glue_data
+    python recipes/export_onnx.py --folder runs/mrpc --dtypes fp32 fp16 q8
 
 Every head, any batch size and length up to the model's maximum; a model with a
 BiLSTM is refused. The files go to onnx/ in the folder, where the Hub and
 transformers.js look for them, and are uploaded with the rest: model.onnx,
 model_fp16.onnx, model_quantized.onnx (8-bit weights, a quarter of the size).
 The outputs of each are compared with PyTorch's over four shapes, and no file
-is left where they differ; with data, each is scored on the task's dev set, one
-text at a time. onnx/report.json has sizes, differences and scores.
+is left where they differ. onnx/report.json has sizes and differences.
 Cost: a minute, and disk space for the weights once more for each type.
 """
 

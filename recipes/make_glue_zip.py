@@ -16,8 +16,8 @@ and one for ax, predicted by the MNLI model:
       --do_predict --output_dir runs/glue/ax
 
 WNLI is the majority class, as in the paper. A zip is written only if it is
-complete and right; otherwise every file, row and value that is missing or
-wrong is named. check_glue_zip checks an existing zip.
+complete; otherwise the first file that is missing or is not about the official
+test set is named.
 
 Expected: eleven files; the paper's scores on the leaderboard are Table 1.
 Cost: seconds.

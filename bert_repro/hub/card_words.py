@@ -108,7 +108,7 @@ def score_details(results: Mapping[str, Any]) -> dict[str, Any]:
     if "numbers" in found:
         details["errors"] = {name.replace("_", " "): found[name] for name in _ERRORS_OF_NUMBERS}
     if matrix := found.get("confusion_matrix"):
-        names = found["labels"]
+        names = found.get("labels") or list(found["per_label"])
         if len(names) <= _MOST_CELLS:
             details |= {"labels": names, "matrix": list(zip(names, matrix, strict=True))}
         else:

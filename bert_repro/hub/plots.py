@@ -239,7 +239,7 @@ def _draw_scores(axis: "Axes", details: Mapping[str, Any]) -> None:
 
 
 def _draw_confusions(axis: "Axes", details: Mapping[str, Any]) -> None:
-    names, matrix = details["labels"], details["confusion_matrix"]
+    names, matrix = details.get("labels") or list(details["per_label"]), details["confusion_matrix"]
     shares = [[count / max(1, sum(row)) for count in row] for row in matrix]
     axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     if len(names) <= _MOST_CELLS_WITH_NUMBERS:

@@ -231,7 +231,6 @@ class Task(ABC):
         """Returns how many features lost text to `max_seq_length`."""
         return int(np.sum(features["truncated"][:]))
 
-    @abstractmethod
     def collate(
         self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
     ) -> Batch:
@@ -244,9 +243,19 @@ class Task(ABC):
             pad_to_multiple_of: round the columns of a padded batch up to a multiple of this.
 
         Returns:
-            Inputs of the head as `bert_repro.training.batches.collate_features` documents them, with `labels` if the
-            features have them.
+            Inputs of the head as `bert_repro.training.batches.collate_features` documents them, with `labels` (B,) if
+            the features have them.
         """
+        import torch
+
+        from bert_repro.training.batches import collate_features
+
+        batch: Batch = collate_features(
+            features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
+        )
+        if "labels" in features[0]:
+            batch["labels"] = torch.tensor([feature["labels"] for feature in features])
+        return batch
 
     def loss_items(self, features: Sequence[Feature]) -> npt.NDArray[Any]:
         """Returns how much each feature counts in the loss, which is divided by the sum over the global batch.

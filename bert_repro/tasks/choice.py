@@ -5,25 +5,17 @@ columns and any number of endings.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bert_repro.configs import FinetuningConfig, SwagConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
+from bert_repro.tasks.base import Batch, Feature, Predictions, Task
+from bert_repro.tasks.classification import ClassificationTask
 from bert_repro.tasks.data import divided, parsed, read_file, short_row, texts, values
 from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
-from bert_repro.tasks.predictions import (
-    read_predictions,
-    softmax,
-    surest_errors,
-    write_json_lines,
-    write_prediction_rows,
-)
 from bert_repro.utils.readers import listed, shown
 
 if TYPE_CHECKING:
@@ -35,7 +27,7 @@ FILES = {"train": "train.csv", "validation": "val.csv", "test": "test.csv"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwagTask(Task):
+class SwagTask(ClassificationTask):
     """Choice of the ending.
 
     A split has the columns `sent1` (a sentence), `sent2` (the start of the next one), `ending0` to `ending3`, `idx`
@@ -44,14 +36,15 @@ class SwagTask(Task):
     Args:
         start_segment: the segment that holds the start of the second sentence: `B`, before the ending, or `A`, after
             the first sentence.
-        endings: the columns of the endings.
+        text_columns: sentence, start and endings.
     """
 
     head: str = "BertReproForMultipleChoice"
     start_segment: str = "B"
     hub: tuple[str, str | None, str | None] = ("allenai/swag", "regular", None)
     data_license: str | None = "unknown, as its card on the Hub says"
-    endings: tuple[str, ...] = ENDINGS
+    text_columns: tuple[str, ...] = ("sent1", "sent2", *ENDINGS)
+    predictions_suffix = ".csv"
     official_folder = "the folder that holds SWAG's official CSV files"
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SwagTask":
@@ -62,9 +55,13 @@ class SwagTask(Task):
         return len(self.endings)
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of text."""
-        return ("sent1", "sent2", *self.endings)
+    def endings(self) -> tuple[str, ...]:
+        """The columns of the endings."""
+        return self.text_columns[2:]
+
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        return self.endings
 
     def official_file(self, data_dir: Path, split: str) -> Path:
         return data_dir / FILES[split]
@@ -79,7 +76,7 @@ class SwagTask(Task):
         """Returns the split that rows with SWAG's columns are."""
         import datasets
 
-        columns: dict[str, Any] = {name: texts(rows, name, where) for name in self.columns}
+        columns: dict[str, Any] = {name: texts(rows, name, where) for name in self.text_columns}
         for name in self.endings:
             if "" in (found := [text.strip() for text in columns[name]]):
                 raise UserError(
@@ -88,17 +85,17 @@ class SwagTask(Task):
                 )
         labels = values(rows, "label", where) if not may_lack_labels or "label" in rows.column_names else []
         if not may_lack_labels or any(str(label or "").strip() for label in labels):
-            columns["label"] = parsed(labels, "label", where, self._parse_label)
+            columns["label"] = parsed(labels, "label", where, self.parse_label)
         return datasets.Dataset.from_dict({**columns, "idx": range(len(rows))})
 
-    def _parse_label(self, text: Any) -> int:
+    def parse_label(self, text: Any) -> int:
         labels = [str(place) for place in range(len(self.endings))]
         if str(text or "").strip() not in labels:
             raise ValueError(f"label {shown(text)} is not known; it must be one of: {', '.join(labels)}")
         return labels.index(str(text).strip())
 
     def encoding_settings(self) -> dict[str, Any]:
-        return {"start_segment": self.start_segment, "endings": self.endings}
+        return super().encoding_settings() | {"start_segment": self.start_segment}
 
     def encode_batch(
         self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
@@ -138,15 +135,13 @@ class SwagTask(Task):
         """See `Task.collate`; padded: tensors (B, endings, S). Packed: (1, T) with `num_choices`."""
         import torch
 
-        from bert_repro.training.batches import collate_features
-
         names = ("input_ids", "token_type_ids")
-        sequences = [
+        sequences: list[Feature] = [
             dict(zip(names, sequence, strict=True))
             for feature in features
             for sequence in zip(*(feature[name] for name in names), strict=True)
         ]
-        batch = collate_features(
+        batch = super().collate(
             sequences, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
         )
         if packing:
@@ -157,58 +152,30 @@ class SwagTask(Task):
             batch["labels"] = torch.tensor([feature["labels"] for feature in features])
         return batch
 
-    def postprocess(
-        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
-    ) -> Predictions:
-        """Returns the likeliest ending of each example, with the `probabilities` of all, (N, endings)."""
-        logits = np.stack(list(outputs)).astype(np.float64)
-        self.require_finite(logits)
-        return {"prediction": logits.argmax(axis=1), "probabilities": softmax(logits)}
+    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
+        return {}
 
-    def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
-        """See `Task.example_scores`; whether each ending is correct."""
-        predicted = read_predictions(run_folder / f"predictions.{split}.csv", dataset["idx"][:])
-        pairs = zip(predicted, dataset["label"][: len(predicted)], strict=True)
-        return {"accuracy": [int(choice == str(label)) for choice, label in pairs]}
+    def spelled(self, value: Any) -> str:
+        return str(value)
 
-    def write_predictions(
-        self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
-    ) -> list[Path]:
-        """Writes `predictions.SPLIT.csv`: index, prediction (the ending, from 0), label (where known), the probability
-        of each ending, and the texts; of a labelled split also `predictions.SPLIT.errors.jsonl`, the hundred errors
-        that the model was surest of."""
-        path = Path(directory) / f"predictions.{split}.csv"
-        columns: dict[str, Sequence[object]] = {"index": dataset["idx"][:], "prediction": predictions["prediction"]}
-        if self.is_labelled(dataset):
-            columns["label"] = dataset["label"][:]
-        for place, name in enumerate(self.endings):
-            columns[f"probability_{name}"] = [f"{share:.6f}" for share in predictions["probabilities"][:, place]]
-        columns |= {name: dataset[name][:] for name in self.columns}
-        write_prediction_rows(path, columns)
-        if not self.is_labelled(dataset):
-            return [path]
-        errors = path.with_suffix(".errors.jsonl")
-        write_json_lines(errors, surest_errors(self.records(dataset, predictions)))
-        return [path, errors]
+    def json_label(self, value: Any) -> int:
+        return int(value)
 
-    def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
-        """See `Task.records`; labels and predictions are endings, from 0, and `answer` is the text of the predicted."""
-        labelled = self.is_labelled(dataset)
-        answers = zip(predictions["prediction"].tolist(), predictions["probabilities"].tolist(), strict=True)
-        for example, (choice, probabilities) in zip(dataset, answers, strict=True):
-            yield {
-                "index": example["idx"],
-                **{name: example[name] for name in self.columns},
-                **({"label": example["label"]} if labelled else {}),
-                "prediction": choice,
-                "answer": example[self.endings[choice]],
-                "probability": round(probabilities[choice], 6),
-                "probabilities": dict(zip(self.endings, (round(share, 6) for share in probabilities), strict=True)),
-            }
+    def json_answer(self, example: Mapping[str, Any], value: Any) -> dict[str, Any]:
+        """Returns the ending, from 0, and its text."""
+        return {"prediction": int(value), "answer": example[self.endings[value]]}
+
+    def data_description(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in super().data_description().items() if name not in ("text_columns", "kind")
+        }
+
+    def model_settings(self) -> dict[str, Any]:
+        return {}
 
     def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
         """See `Task.example`; a row of the user's data. SWAG's license is unknown."""
-        row = short_row(dataset if self.data else None, {name: name for name in self.columns})
+        row = short_row(dataset if self.data else None, {name: name for name in self.text_columns})
         return row and {
             "prompt": row["sent1"],
             "choices": [f"{row['sent2']} {row[name]}".strip() for name in self.endings],
@@ -228,8 +195,9 @@ def custom_choices(config: SwagConfig, rows: "Mapping[str, datasets.Dataset]", n
         raise UserError(
             f"{names[first]}: a choice needs columns sent1, sent2, ending0, ending1 ...; found {listed(present)}"
         )
+    title, columns = Path(names[first]).stem, ("sent1", "sent2", *endings)
     task = dataclasses.replace(
-        SWAG, name="custom", title=Path(names[first]).stem, paper_metrics={}, endings=tuple(endings), data_names=names
+        SWAG, name="custom", title=title, paper_metrics={}, text_columns=columns, data_names=names
     )
     data = {
         split: task.from_rows(dataset, names[split], may_lack_labels=split == "test") for split, dataset in rows.items()

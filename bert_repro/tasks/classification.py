@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bert_repro.configs import GlueConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
+from bert_repro.tasks.base import ExampleScores, Feature, FloatArray, Predictions, Task
 from bert_repro.tasks.data import divided, number, parsed, read_glue, require_columns, short_row, texts, values
 from bert_repro.tasks.encoding import encoded_texts
 from bert_repro.tasks.predictions import (
@@ -78,6 +78,12 @@ class ClassificationTask(Task):
     number_range: tuple[float, float] | None = None
     class_weights: tuple[float, ...] = ()
     label_smoothing: float = 0.0
+    predictions_suffix: ClassVar[str] = ".tsv"
+
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        """Names of the possible answers, whose probabilities are written."""
+        return self.label_names
 
     def encoding_settings(self) -> dict[str, Any]:
         return {"text_columns": self.text_columns}
@@ -87,21 +93,6 @@ class ClassificationTask(Task):
     ) -> dict[str, list[Any]]:
         labels = {"labels": examples["label"]} if "label" in examples else {}
         return encoded_texts(tokenizer, [examples[column] for column in self.text_columns], max_seq_length) | labels
-
-    def collate(
-        self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
-    ) -> Batch:
-        import torch
-
-        from bert_repro.training.batches import collate_features
-
-        labels = {}
-        if "labels" in features[0]:
-            labels["labels"] = torch.tensor([feature["labels"] for feature in features])
-        inputs = collate_features(
-            features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
-        )
-        return inputs | labels
 
     def loss_items(self, features: Sequence[Feature]) -> npt.NDArray[Any]:
         if not self.class_weights:
@@ -134,7 +125,8 @@ class ClassificationTask(Task):
         """See `Task.example_scores`; whether each label, or all labels of each row, are correct."""
         if self.number_range is not None:
             return super().example_scores(split, dataset, run_folder)
-        predicted = read_predictions(run_folder / f"predictions.{split}.tsv", dataset["idx"][:])
+        path = run_folder / f"predictions.{split}{self.predictions_suffix}"
+        predicted = read_predictions(path, dataset["idx"][:])
         expected = [self.spelled(label) for label in dataset["label"][: len(predicted)]]
         metric = "accuracy" if "accuracy" in self.metrics else "exact_match"
         return {metric: [int(name == right) for name, right in zip(predicted, expected, strict=True)]}
@@ -147,20 +139,20 @@ class ClassificationTask(Task):
     def write_predictions(
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
     ) -> list[Path]:
-        """Writes `predictions.SPLIT.tsv` and, of a labelled split, `predictions.SPLIT.errors.jsonl`.
+        """Writes `predictions.SPLIT.tsv` (of choices .csv) and, of a labelled split, `predictions.SPLIT.errors.jsonl`.
 
         The first has the columns index, prediction (a label's name, or a number), label (where known), the probability
         of each label, and the texts; the second the hundred errors that the model was surest of, or of numbers the
         hundred that are furthest off.
         """
-        path = Path(directory) / f"predictions.{split}.tsv"
+        path = Path(directory) / f"predictions.{split}{self.predictions_suffix}"
         columns: dict[str, Sequence[object]] = {
             "index": dataset["idx"][:],
             "prediction": [self.spelled(value) for value in self.answers(predictions)],
         }
         if self.is_labelled(dataset):
             columns["label"] = [self.spelled(label) for label in dataset["label"]]
-        for place, name in enumerate(self.label_names if "probabilities" in predictions else ()):
+        for place, name in enumerate(self.answer_names if "probabilities" in predictions else ()):
             columns[f"probability_{name}"] = [f"{share:.6f}" for share in predictions["probabilities"][:, place]]
         columns |= {name: dataset[name][:] for name in self.text_columns}
         write_prediction_rows(path, columns)
@@ -177,10 +169,10 @@ class ClassificationTask(Task):
             record = {"index": example["idx"], **{name: example[name] for name in self.text_columns}}
             if labelled:
                 record["label"] = self.json_label(example["label"])
-            record["prediction"] = self.json_label(answer)
+            record |= self.json_answer(example, answer)
             if probabilities is not None:
                 record["probability"] = self.answer_probability(answer, probabilities[row])
-                shares = zip(self.label_names, probabilities[row], strict=True)
+                shares = zip(self.answer_names, probabilities[row], strict=True)
                 record["probabilities"] = {name: round(float(share), 6) for name, share in shares}
             yield record
 
@@ -196,6 +188,10 @@ class ClassificationTask(Task):
     def json_label(self, value: Any) -> Any:
         """Returns a label, or a number, as records hold it."""
         return float(f"{value:.9g}") if self.number_range is not None else self.label_names[value]
+
+    def json_answer(self, example: Mapping[str, Any], value: Any) -> dict[str, Any]:
+        """Returns the answer to an example as records hold it."""
+        return {"prediction": self.json_label(value)}
 
     def answer_probability(self, value: Any, probabilities: npt.NDArray[np.float64]) -> float:
         """Returns the probability of an answer, given those of all labels, (labels,)."""

@@ -248,10 +248,9 @@ class TaggingTask(Task):
         """See `Task.collate`; `labels` are (1, T) packed, (B, S) padded, -100 where nothing is predicted."""
         import torch
 
-        from bert_repro.training.batches import collate_features
-
-        batch = collate_features(
-            features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
+        unlabelled = [{name: value for name, value in feature.items() if name != "labels"} for feature in features]
+        batch = super().collate(
+            unlabelled, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
         )
         if "labels" in features[0]:
             rows = [torch.tensor(feature["labels"]) for feature in features]

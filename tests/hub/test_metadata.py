@@ -54,6 +54,7 @@ def data_files(root: Path) -> dict[str, FinetuningConfig]:
     """A run on custom data of every family that takes some."""
     (root / "own.csv").write_text("text,label\nA river.,x\nA stone.,y\n")
     (root / "own.txt").write_text("Paris B-LOC\nfalls O\n")
+    (root / "own.json").write_text('[{"question": "What falls?", "context": "A stone falls.", "answer": "stone"}]')
     start = {"model_name_or_path": "org/bert-mini", "do_train": True}
     return {
         "squad": SquadConfig(**start, task_name="squad", train_file=str(root / "own.json")),

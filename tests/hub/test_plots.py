@@ -1,13 +1,11 @@
 """The pictures of a card, and the tables that say the same."""
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from bert_repro.hub import plots
 from bert_repro.hub.card import make_card
 from bert_repro.hub.card_words import score_details
-from bert_repro.tasks.predictions import number_details
 
 PER_LABEL = {
     "cold": {"precision": 0.5, "recall": 1.0, "f1": 0.6667, "rows": 2},
@@ -75,18 +73,6 @@ def test_scores_show_labels_confusions_and_calibration(tmp_path, drawn):
     assert calibration.get_title() == "calibration error 0.100"
     assert not plots.plot_scores(tmp_path / "scores.png", {"splits": {"test": {"metrics": {"pearson": 1.0}}}})
     assert not (tmp_path / "scores.png").exists(), "that of another run"
-
-
-def test_numbers_are_drawn_against_labels(tmp_path, drawn):
-    details = number_details(np.array([1.0, 2.5, 3.0]), np.array([1.0, 2.0, 4.0]))
-    results = RESULTS | {"splits": {"validation": {"metrics": {"pearson": 0.9}, "details": details}}}
-    assert plots.plot_scores(tmp_path / "scores.png", results)
-    scatter, histogram = drawn[0].axes
-    assert scatter.collections[0].get_offsets().tolist() == [[1.0, 1.0], [2.0, 2.5], [4.0, 3.0]]
-    assert sum(patch.get_height() for patch in histogram.patches) == 3
-    card = make_card(results, "org/moods", pictures={"scores.png"})
-    assert "labels: mean absolute error 0.5, root mean squared error 0.6455." in card
-    assert "![Predictions against labels](scores.png)" in card
 
 
 def test_a_card_says_what_the_pictures_show():

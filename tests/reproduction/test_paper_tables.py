@@ -6,13 +6,12 @@ from dataclasses import replace
 import pytest
 from made_up import entry, finetuning, pretraining, row
 
-from bert_repro.paper_results import SPLIT_ROWS, TABLES, Column
+from bert_repro.paper_results import TABLES, Column
 from bert_repro.reproduction.collect import collect
 from bert_repro.reproduction.conditions import no_difference
 from bert_repro.reproduction.orderings import APPEARS, HIDDEN, NOT_MEASURABLE, NOT_RUN, REVERSED, orderings
 from bert_repro.reproduction.paper_tables import AllResults, score_range
 from bert_repro.reproduction.render import table_view
-from bert_repro.tasks.glue.leaderboard_zip import FILES
 
 
 def table(folder, key, size_preset="trial"):
@@ -125,11 +124,6 @@ def test_a_split_of_unknown_size_has_a_reason(tmp_path, task):
     column = next(column for column in TABLES[2 if task == "squad" else 3].columns if column.split == "test")
     finetuning(tmp_path, [], 0.6, task=task, split="test", metric=column.metric, rows=9_533)
     assert no_difference(column, collect(tmp_path)) == f"how many rows {task}'s test set has is not published"
-
-
-def test_the_sizes_are_those_that_the_leaderboard_takes():
-    for file in FILES:
-        assert SPLIT_ROWS[file.task.name, file.split] == file.rows
 
 
 def test_a_row_the_paper_lacks_stands_without_its_numbers(tmp_path):

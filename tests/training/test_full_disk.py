@@ -22,6 +22,7 @@ from made_up import entry, pretraining, row
 from running import TINY, recipe
 
 from bert_repro.configs import Config
+from bert_repro.paper_results import SPLIT_ROWS
 from bert_repro.recipes import RECIPES
 from bert_repro.tasks.glue.leaderboard_zip import FILES, HEADER
 from bert_repro.utils.files import UNFINISHED
@@ -53,20 +54,14 @@ WRITERS = (
 
 def glue_runs(folder: Path) -> Path:
     """Writes finished runs of all tasks of GLUE, with their predictions."""
-    for task in {file.task.name: file.task for file in FILES}.values():
-        if (folder / task.name).exists():
-            continue
-        (folder / task.name).mkdir(parents=True)
-        label, splits = (*task.label_names, "2.5")[0], {}
-        for file in (file for file in FILES if file.task is task):
-            name = f"predictions.{file.split}.tsv"
-            rows = "".join(f"{number}\t{label}\n" for number in range(file.rows))
-            (folder / task.name / name).write_text(f"{HEADER}\n{rows}")
-            splits[file.split] = {"rows": file.rows, "files": [name]}
-        start = str(folder / "mnli") if task.name == "ax" else "start"
-        results = {"task": task.name, "settings": {"model_name_or_path": start}, "splits": splits}
-        results |= {} if task.name == "ax" else {"train": {"steps": 1}}
-        (folder / task.name / "results.json").write_text(json.dumps(results))
+    for task, split in FILES.values():
+        path = folder / task.name / f"predictions.{split}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        label = (*task.label_names, "2.5")[0] if task.number_range is None else "2.5"
+        rows = "".join(f"{number}\t{label}\n" for number in range(SPLIT_ROWS[task.name, split]))
+        path.write_text(f"{HEADER}\n{rows}")
+        results = {"task": task.name, "settings": {}, "train": {"steps": 1}}
+        (path.parent / "results.json").write_text(json.dumps(results))
     return folder
 
 

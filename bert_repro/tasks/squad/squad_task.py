@@ -186,18 +186,15 @@ class SquadTask(Task):
         """See `Task.collate`; `start_positions`, `end_positions` and, where the softmax needs it, `answer_mask`."""
         import torch
 
-        from bert_repro.training.batches import collate_features
-
         softmax, training = self.settings.qa_softmax, "labels" in features[0]
         if training and softmax == "padded":
             pad_to_multiple_of = self.settings.max_seq_length
-        batch = collate_features(
+        batch = super().collate(
             features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
         )
         if not training:
             return batch
-        labels = torch.tensor([feature["labels"] for feature in features])
-        batch["start_positions"], batch["end_positions"] = labels.unbind(dim=1)
+        batch["start_positions"], batch["end_positions"] = batch.pop("labels").unbind(dim=1)
         if softmax == "paragraph":
             rows = [self._paragraph_mask(feature) for feature in features]
             if packing:
