@@ -166,9 +166,7 @@ class SwagTask(ClassificationTask):
         return {"prediction": int(value), "answer": example[self.endings[value]]}
 
     def data_description(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in super().data_description().items() if name not in ("text_columns", "kind")
-        }
+        return Task.data_description(self)
 
     def model_settings(self) -> dict[str, Any]:
         return {}

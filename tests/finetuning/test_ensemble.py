@@ -86,32 +86,6 @@ def test_answers_are_those_of_logits_averaged_by_hand(answering, questions, tmp_
         assert own[0]["start_logit"] == pytest.approx(by_hand[0]["start_logit"], abs=1e-4)
 
 
-def test_the_order_of_members_decides_nothing(world, questions, tmp_path, refused):
-    data = json.loads((questions / "dev-v1.1.json").read_text())
-    for paragraph in data["data"][0]["paragraphs"][::2]:
-        paragraph["qas"][0]["answers"] = []
-    (tmp_path / "dev-v2.0.json").write_text(json.dumps(data))
-    folders = [
-        save_member(world, tmp_path / str(seed), "ForQuestionAnswering", seed, null_score_diff_threshold=stored)
-        for seed, stored in enumerate((-1e6, 1e6))
-    ]
-    common = ["--task_name squad_v2 --data_dir", tmp_path, "--output_dir"]
-    runs = {"there": folders, "back": folders[::-1]}
-    for name, order in runs.items():
-        assert recipe("run_squad", *members(order), "--do_eval", *common, tmp_path / name) == 0
-    there, back = (results(tmp_path / name)["metrics"] for name in runs)
-    assert there == back
-    assert there["f1"] == there["best_f1"]
-    answers = [json.loads((tmp_path / name / "predictions.json").read_text()) for name in runs]
-    assert answers[0] == answers[1]
-    flag = "--do_eval --null_score_diff_threshold 1000000"
-    assert recipe("run_squad", *members(folders), flag, *common, tmp_path / "given") == 0
-    assert results(tmp_path / "given")["metrics"]["null_score_diff_threshold"] == 1e6
-    test_file = ["--do_predict --test_file", tmp_path / "dev-v2.0.json"]
-    line = refused("run_squad", *members(folders), *test_file, *common, tmp_path / "test")
-    assert "add --do_eval, which finds it on the dev set, or give" in line
-
-
 def test_members_may_order_their_labels_as_they_like(world: Any, tmp_path: Path) -> None:
     folders = []
     for seed, names in ((0, NAMES), (1, NAMES[::-1]), (2, NAMES)):

@@ -1,7 +1,6 @@
 """The feature-based approach through its recipe, and what the cache of a frozen encoder's states promises."""
 
 import dataclasses
-import json
 import random
 import shutil
 from collections.abc import Callable
@@ -15,12 +14,9 @@ import torch
 from running import recipe, results
 from safetensors.torch import load_file
 from tiny_models import save_model
-from transformers import AutoModelForTokenClassification
 
-from bert_repro import BertReproConfig, BertReproForTokenClassification, BertReproModel
+from bert_repro import BertReproConfig, BertReproModel
 from bert_repro.configs import NerConfig
-from bert_repro.errors import UserError
-from bert_repro.finetuning import features as feature_based
 from bert_repro.finetuning.features import FeatureCache
 
 # One row of each kind; the others differ from these in the layers that they take.
@@ -89,20 +85,6 @@ def test_each_row_learns_from_one_reading_of_the_encoder_and_is_scored_alike_aga
             assert results(again)["metrics"] == found["metrics"]
             assert (again / "predictions.validation.txt").read_text() == predictions
         assert len(encoder_calls) > 0
-
-
-def test_the_encoder_stays_as_it_is_and_what_is_published_says_what_it_is(start, flags, tmp_path):
-    arguments = ["--feature_cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "run", "--max_steps 3"]
-    row = "--feature_based weighted_last_four --feature_weights free"
-    assert recipe("run_ner", *flags, *arguments, row, TRAIN, "--model_name_or_path", start) == 0
-    weights, before = load_file(tmp_path / "run" / "model.safetensors"), load_file(start / "model.safetensors")
-    kept = [name for name in weights if name.startswith("bert.")]
-    assert len(kept) > 20 and all(torch.equal(weights[name], before[name]) for name in kept)
-    assert not torch.equal(weights["features.weights"], torch.ones(4)), "the weights are learned, from 1"
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["model_type"] == "bert_repro"
-    assert (config["bilstm_size"], config["bilstm_layers"], config["token_features"]) == (32, 2, "weighted_last_four")
-    assert type(AutoModelForTokenClassification.from_pretrained(tmp_path / "run")) is BertReproForTokenClassification
 
 
 def test_resumed_it_ends_with_the_same_weights(start: Path, flags: tuple[object, ...], tmp_path: Path) -> None:
@@ -187,34 +169,3 @@ def test_another_encoder_never_meets_these_states(make_cache, tmp_path, changed,
     monkeypatch.setitem(SHAPE, "num_attention_heads", 2)
     make_cache().load(tokenized())
     assert len(before) == 1 and len(folders(tmp_path)) == 2
-
-
-def test_other_tokens_never_meet_these_states(make_cache: Callable[..., FeatureCache], tmp_path: Path) -> None:
-    cache = make_cache()
-    cache.load(tokenized())
-    one_segment_differs = tokenized().map(lambda row: {"token_type_ids": [1, *row["token_type_ids"][1:]]})
-    joined = tokenized().to_dict()
-    joined["input_ids"] = [joined["input_ids"][0] + joined["input_ids"][1], *joined["input_ids"][2:]]
-    joined["token_type_ids"] = [[0] * len(row) for row in joined["input_ids"]]
-    joined["length"] = [len(row) for row in joined["input_ids"]]
-    for features in (
-        tokenized(seed=1),
-        tokenized().select([0, 1]),
-        one_segment_differs,
-        datasets.Dataset.from_dict(joined),
-    ):
-        cache.load(features)
-    assert len(folders(tmp_path)) == 5
-
-
-def test_a_disk_without_room_or_a_folder_that_cannot_be_written_is_named(make_cache, tmp_path, monkeypatch) -> None:
-    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
-    monkeypatch.setattr(feature_based.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(UserError, match=r"states take 0\.0 GB, and 0\.0 GB are free; name a folder on another disk"):
-        make_cache().load(tokenized())
-    assert files(tmp_path) == set()
-    monkeypatch.undo()
-    (tmp_path / "file").write_text("")
-    cache = make_cache(settings={"feature_cache_dir": str(tmp_path / "file")})
-    with pytest.raises(UserError, match=r"--feature_cache_dir .*file cannot be written \(Not a directory\)"):
-        cache.load(tokenized())

@@ -1,9 +1,6 @@
 """A sweep over settings and seeds: what it finds, what it keeps, and that it resumes where it was stopped."""
 
-import fcntl
 import json
-import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -15,9 +12,6 @@ import torch
 from running import RECIPES, TORCHRUN, launch, recipe, results
 from transformers import AutoModelForSequenceClassification
 
-from bert_repro.cli import parse
-from bert_repro.configs import GlueConfig
-from bert_repro.errors import UserError
 from bert_repro.finetuning import data
 from bert_repro.finetuning.sweep import Configuration, Outcome, best_run, sweep_results, text_table
 
@@ -140,23 +134,6 @@ def test_a_folder_of_another_sweep_or_run_is_left_alone(command, swept, refused,
     assert {path: path.stat().st_mtime_ns for path in swept.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--sweep_learning_rates 1e-2 0", "--sweep_learning_rates is 0.0; it must be positive"),
-        ("--sweep_batch_sizes 8 16 8", "--sweep_batch_sizes is 8 16 8; leave repetitions out"),
-        ("--sweep_learning_rates 1e-2 --learning_rate 1e-3", "--learning_rate 0.001 and --sweep_learning_rates 0.01"),
-        ("--sweep_num_train_epochs 2 3 --max_steps 5", "--max_steps 5 and --sweep_num_train_epochs exclude"),
-        ("--num_restarts 0", "--num_restarts is 0; it must be positive"),
-        ("--num_restarts 2 --do_eval false", "need --do_train and --do_eval"),
-        ("--num_restarts 2 --resume_from_checkpoint elsewhere", "a sweep resumes with the same command"),
-    ],
-)
-def test_a_sweep_that_cannot_be_one_is_refused(flags: str, message: str) -> None:
-    with pytest.raises(UserError, match=re.escape(message)):
-        parse(GlueConfig, f"--task_name sst2 --model_name_or_path x --do_train --do_eval {flags}".split())
-
-
 def outcome(seed: int, degenerate: bool = False, **scores: float) -> Outcome:
     varied = Configuration(2e-5, 32, 3.0)
     splits = {name: {"f1": score} for name, score in scores.items()}
@@ -199,28 +176,6 @@ def test_two_processes_find_the_same(command: Any, swept: Path, tmp_path: Path) 
     assert results(tmp_path / "two")["hardware"]["processes"] == 2
     assert (tmp_path / "two" / "predictions.test.tsv").exists()
     launch(TORCHRUN, RECIPES / "run_glue.py", *given)
-
-
-def files_of(folder: Path) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-
-
-def test_finished_work_is_not_removed_for_a_command_that_cannot_run(command, swept, tmp_path, refused):
-    single = tmp_path / "single"
-    assert recipe(*command(single, "--max_steps 2 --save_steps 1")) == 0
-    for folder, grid in ((swept, GRID), (single, "")):
-        before = files_of(folder)
-        for wrong in (f"--model_name_or_path {tmp_path / 'nowhere'}", f"--data_dir {tmp_path / 'nowhere'}"):
-            typed = command(folder, *([grid] if grid else []), "--overwrite_output_dir", wrong)
-            assert "nowhere" in refused(*typed)
-            assert files_of(folder) == before
-    # A sweep that another process is still making is not touched either.
-    descriptor = os.open(swept, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    before = files_of(swept)
-    assert "is written by a run that is not finished" in refused(*command(swept, GRID, "--overwrite_output_dir"))
-    os.close(descriptor)
-    assert files_of(swept) == before
 
 
 def own_rows(path: Path, labels: str, times: int = 8) -> Path:

@@ -12,7 +12,6 @@ from running import recipe
 from tiny_models import NARROW, save_model
 from transformers import AutoModel, AutoTokenizer
 
-from bert_repro.errors import UserError
 from bert_repro.inference.features import resolve_layers
 
 TEXTS = ["the river runs slowly", "", "a bright stone", "green " * 40, "never under the glass"]
@@ -89,14 +88,6 @@ def test_one_vector_for_a_text(model: Path, texts: Path, tmp_path: Path, pooling
 )
 def test_layers_by_the_names_of_table_7_and_by_index(names: list[str], layers: tuple[int, ...]) -> None:
     assert resolve_layers(names, 12) == layers
-
-
-@pytest.mark.parametrize("name", ["13", "-14", "first"])
-def test_layers_that_are_not_there(name: str) -> None:
-    with pytest.raises(UserError, match=f"--layers {name}"):
-        resolve_layers([name], 12)
-    with pytest.raises(UserError, match="--layers last_four: the model has layers 1 to 3"):
-        resolve_layers(["last_four"], 3)
 
 
 def test_nothing_half_written_is_left(model: Path, tmp_path: Path, refused: Any) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-import transformers
 
 import bert_repro
 from bert_repro.configs import OnnxConfig
@@ -93,23 +92,9 @@ def check_smaller_types(folder, *paths):
             assert described[0] == described[1]
 
 
-def test_wrong_types_are_refused_in_one_line(publish, refused):
-    _, folder = publish("ForPreTraining")
-    for flags, expected in (
-        ("--dtypes int4", "must be among: fp32, fp16, q8"),
-        ("--dtypes fp32 q8 --output_file x.onnx", "leave --output_file out"),
-    ):
-        assert expected in refused("export_onnx", "--folder", folder, flags)
-
-
 def test_every_head_is_compared():
     names = {f"BertRepro{name}" for name in QUICK | OTHERS}
     assert names == {head.ours for head in bert_repro.models.configuration_bert_repro.AUTO_CLASSES.values()}
-
-
-def test_a_folder_of_upstream_transformers_is_exported_too(tmp_path):
-    transformers.BertForQuestionAnswering(transformers.BertConfig(**SIZES)).save_pretrained(tmp_path)
-    assert onnx.load_model(tmp_path).__class__ is bert_repro.BertReproForQuestionAnswering
 
 
 def test_a_graph_that_differs_is_not_kept(publish, monkeypatch):

@@ -2,7 +2,6 @@ import datasets
 import pytest
 
 from bert_repro.errors import UserError
-from bert_repro.finetuning.data import load_splits
 from bert_repro.tasks import TASKS, get_task, metrics
 from bert_repro.tasks.classification import GlueTask
 from bert_repro.tasks.glue.glue_tasks import COLA, GLUE_TASKS, MNLI, MRPC, QQP, RTE, SST2, STSB
@@ -76,16 +75,6 @@ def test_mnli_files_of_different_width(official):
     assert read(MNLI, data_dir, "test_matched") == {"premise": ["p"], "hypothesis": ["h"], "idx": [9]}
 
 
-def test_a_partly_missing_role_is_said_and_a_wholly_missing_one_refused(official, caplog):
-    row = ("fiction", "p", "h", "neutral")
-    data_dir = official("MNLI/dev_matched.tsv", ("genre", "sentence1", "sentence2", "gold_label"), row)
-    assert list(load_splits(MNLI, str(data_dir), MNLI.eval_splits)) == ["validation_matched"]
-    assert "mnli: split validation_mismatched is missing" in caplog.text
-    message = r"MNLI/test_matched\.tsv and .*MNLI/test_mismatched\.tsv: no such file; --data_dir is the folder"
-    with pytest.raises(UserError, match=message):
-        MNLI.load(data_dir, MNLI.predict_splits)
-
-
 def test_rte_spells_its_labels(official):
     header = ("index", "sentence1", "sentence2", "label")
     data_dir = official("RTE/dev.tsv", header, ("5", "a", "b", "not_entailment"), ("6", "c", "d", "entailment"))
@@ -108,16 +97,6 @@ def test_ax_is_scored_where_labels_are_there(official):
     assert ax.train_split is None and ax.label_names == MNLI.label_names
     assert ax.score({"prediction": [2, 1]}, labelled) == {"matthews_correlation": 1.0, "accuracy": 1.0}
     assert ax.score({"prediction": [0, 0]}, labelled) == {"matthews_correlation": 0.0, "accuracy": 0.0}
-
-
-def test_ax_is_found_in_the_folder_of_the_official_download_too(official):
-    header = ("index", "sentence1", "sentence2")
-    data_dir = official("diagnostic/diagnostic.tsv", header, ("0", "a", "b"))
-    assert read(get_task("ax"), data_dir, "test") == {"premise": ["a"], "hypothesis": ["b"], "idx": [0]}
-    official("AX/diagnostic.tsv", header, ("0", "c", "d"))
-    assert read(get_task("ax"), data_dir, "test")["premise"] == ["c"]
-    with pytest.raises(UserError, match=r"AX/diagnostic\.tsv: no such file; --data_dir is the folder"):
-        get_task("ax").load(data_dir.parent, ["test"])
 
 
 @pytest.mark.parametrize(

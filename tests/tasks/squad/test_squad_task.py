@@ -2,8 +2,6 @@
 
 import json
 import random
-import tracemalloc
-import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -169,19 +167,6 @@ def test_the_loss_is_that_of_the_softmax_asked_for_in_either_layout(tokenizer, m
     assert losses == pytest.approx([np.mean(expected)] * 2, rel=1e-5)
 
 
-def test_padding_takes_part_only_where_asked_for(tokenizer, model, long_passage):
-    task = prepared(tokenizer, qa_softmax="padded", packing=False)
-    features = list(encode(task, long_passage, tokenizer, LENGTH))
-    short = [row for row in features if row["length"] < LENGTH][:1]
-    batch = task.collate(short, pad_token_id=0, packing=False)
-    assert batch["input_ids"].shape == (1, LENGTH) and "answer_mask" not in batch
-    own = prepared(tokenizer, packing=False).collate(short, pad_token_id=0, packing=False)
-    assert own["input_ids"].shape[1] == short[0]["length"]
-    assert model(**batch).loss > model(**own).loss
-    with pytest.raises(UserError, match="--qa_softmax padded needs --packing false"):
-        settings(qa_softmax="padded")
-
-
 def test_the_sum_of_the_losses_is_twice_their_mean(tokenizer, model, long_passage):
     task = prepared(tokenizer)
     batch = task.collate(list(encode(task, long_passage, tokenizer, LENGTH)), pad_token_id=0, packing=True)
@@ -190,57 +175,6 @@ def test_the_sum_of_the_losses_is_twice_their_mean(tokenizer, model, long_passag
     model.config.qa_loss = "sum"
     assert model(**batch).loss.item() == pytest.approx(2 * mean.item())
     model.config.qa_loss = "mean"
-
-
-def test_an_answer_that_no_window_holds_has_no_target_and_is_scored_all_the_same(tokenizer):
-    """Longer than a window: every window is trained to answer nothing, and a part of it is what can be said."""
-    words = "green quiet small old bright river runs sings grows over near with".split() * 3
-    context, answer = " ".join(words), " ".join(words[2:-2])
-    dataset = rows(id=["q"], question=["Near?"], context=[context], answers=[{"text": [answer], "answer_start": [12]}])
-    task = prepared(tokenizer)
-    features = encode(task, dataset, tokenizer, LENGTH)
-    assert context[12 : 12 + len(answer)] == answer
-    assert len(features) > 2 and set(map(tuple, features["labels"])) == {(0, 0)}
-    assert len(task.training_features(features)) == len(features)
-    # All windows say the same: from their first piece of the passage to their last.
-    outputs = [np.zeros((row["length"], 2), dtype=np.float32) for row in features]
-    for row, scores in zip(features, outputs, strict=True):
-        scores[row["passage_at"], 0] = scores[-2, 1] = 5
-    predictions = task.postprocess(dataset, features, outputs)
-    assert predictions["prediction"][0] in context
-    scores = task.score(predictions, dataset)
-    assert scores["exact_match"] == 0 and 0 < scores["f1"] < 1
-
-
-def test_the_scores_and_n_best_lists_of_a_large_set_are_never_all_in_memory(tokenizer, tmp_path):
-    """One question's outputs are held at a time, and per question little more than its answer."""
-    context = "The small bird sings over the green river. " * 4
-    count = 400
-    dataset = rows(id=[f"q{n}" for n in range(count)], question=["Who sings?"] * count, context=[context] * count)
-    task = prepared(tokenizer, "squad_v2")
-    features = encode(task, dataset, tokenizer, LENGTH)
-    generator, given, most_alive = np.random.default_rng(0), [], 0
-
-    def outputs():
-        nonlocal most_alive
-        for length in features["length"]:
-            scores = generator.normal(size=(length, 2)).astype(np.float32)
-            given.append(weakref.ref(scores))
-            most_alive = max(most_alive, sum(one() is not None for one in given))
-            yield scores
-
-    tracemalloc.start()
-    predictions = task.postprocess(dataset, features, outputs())
-    held = tracemalloc.get_traced_memory()[0]
-    task.write_predictions(tmp_path, "validation", dataset, predictions)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert len(features) >= 3 * count and most_alive <= 1 + len(features) // count
-    nbest = json.loads((tmp_path / "nbest_predictions.json").read_text())
-    assert list(nbest) == dataset["id"][:] and all(len(best) >= 10 for best in nbest.values())
-    assert list(predictions["nbest"]) == list(nbest.values())
-    lists = (tmp_path / "nbest_predictions.json").stat().st_size
-    assert held < lists / 3 and peak < lists / 2
 
 
 def test_the_right_scores_give_the_right_answers(tokenizer, folder):

@@ -11,7 +11,7 @@ from bert_repro.configs import TriviaqaConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.data import read_file
 from bert_repro.tasks.squad.questions import questions_of
-from bert_repro.tasks.squad.triviaqa import convert_triviaqa, find_answers, first_tokens
+from bert_repro.tasks.squad.triviaqa import convert_triviaqa, find_answers
 
 LONG = "word " * 399
 
@@ -77,20 +77,6 @@ def test_a_page_without_a_file_is_missing_and_names_may_differ_in_case_and_form(
     counts = convert(evidence, asked)
     assert (counts["documents"], counts["missing"], counts["examples"]) == (2, 1, 1)
     assert convert(evidence, question("a", "BEYONCÉ.txt"), overwrite_output_file=True)["examples"] == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "limit", "beginning"),
-    [
-        ("One, two three", 3, "One, two"),
-        ("One, two three", 4, "One, two three"),
-        ("One, two three \n", 5, "One, two three \n"),
-        ("", 5, ""),
-        ("naïve Zoë's $1.50", 4, "naïve Zoë's"),
-    ],
-)
-def test_tokens_are_words_and_marks_and_the_text_stays_as_it_is(text: str, limit: int, beginning: str) -> None:
-    assert first_tokens(text, limit) == beginning
 
 
 def test_names_are_found_between_words_whatever_their_case(evidence: Path) -> None:
