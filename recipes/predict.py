@@ -16,10 +16,10 @@ or choices, each with its probability. The model knows which task it is for.
       --output_file answers.jsonl
 
 Input: a text on each line (standard input, .txt), or .csv, .tsv or .jsonl with
-the columns the model was trained on, which its folder remembers (or text, text_a
-and text_b); question and context; sent1, sent2, ending0, ending1 ... As many rows
-come out as lines go in. A tagger divides plain text into
-words and punctuation; --input_format conll reads a word on each line. Output:
+the columns the model was trained on, which its folder remembers (or text, or
+text_a and text_b); question and context; sent1, sent2, ending0, ending1 ... As
+many rows come out as go in. A tagger divides plain text into words and
+punctuation; --input_format conll reads a word on each line. Output:
 CSV, or JSON lines with --output_format jsonl or a file that ends in .jsonl: id
 or index, the texts, the right answer where the input has it, the prediction
 and its probability. Messages go to the standard error.

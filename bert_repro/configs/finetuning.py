@@ -183,12 +183,6 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         above=0,
         at_most=10_000,
     )
-    sweep_keep_models: bool = setting(
-        False,
-        "Keep the weights of every run of a sweep; otherwise those of the best run only.",
-        aliases=("search_keep_models",),
-        group="sweep",
-    )
 
     @property
     def sweeps(self) -> bool:

@@ -8,9 +8,8 @@ never finds stale states, and every row of Table 7 reads the same ones.
 
 All layers are stored, so that one pass of the encoder serves every row of the table; a row reads its own layers only.
 float32, so that training sees what the published model computes. CoNLL-2003 with BERT-base takes about 16 GB, with
-`--ner_context centred` far more. The file is renamed into place when it is complete, and one that has
-changed since is computed again. Of several runs that need the same
-states one computes them, and the others wait; an incomplete file of a killed run is removed by the next one.
+`--ner_context centred` far more. The file is renamed into place when it is complete. Of several runs that need the same
+states one computes them, and the others wait.
 """
 
 import hashlib
@@ -30,7 +29,6 @@ from bert_repro.errors import UserError
 from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZE
 from bert_repro.training.batches import collate_features
-from bert_repro.utils.digests import is_sealed, seal
 from bert_repro.utils.files import atomic_path, create_array, waiting_lock
 
 if TYPE_CHECKING:
@@ -123,7 +121,7 @@ class FeatureCache:
         if id(features) not in self._loaded:
             starts = np.concatenate([[0], np.cumsum(features["length"][:])]).astype(np.int64)
             folder = self.folder / self._digest(features)
-            if not is_sealed(folder / STATES):
+            if not (folder / STATES).is_file():
                 self._compute_once(features, starts, folder)
             states = States(np.load(folder / STATES, mmap_mode="r"), starts)
             self._loaded[id(features)] = features, states  # the split is kept, so that its id stays its own
@@ -143,12 +141,11 @@ class FeatureCache:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with waiting_lock(folder):
-                if is_sealed(folder / STATES):
+                if (folder / STATES).is_file():
                     return
                 began = time.perf_counter()
                 with atomic_path(folder / STATES) as stage:
                     self._write(features, starts, stage)
-                seal(folder / STATES)
         except OSError as error:
             reason = error.strerror or str(error)
             raise UserError(f"--feature_cache_dir {self.folder} cannot be written ({reason})") from error

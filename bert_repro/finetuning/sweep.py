@@ -36,7 +36,6 @@ from bert_repro.results import RunResults, SweepResults, read_results
 from bert_repro.tasks.base import Task
 from bert_repro.training import checkpoint, run
 from bert_repro.training.batches import batch_sizes
-from bert_repro.training.parallelism import launched_with_fsdp
 from bert_repro.training.trackers import run_name
 from bert_repro.utils import process
 from bert_repro.utils.files import (
@@ -61,7 +60,7 @@ _TEST = "test"  # folder of the best run's test predictions
 _ONLY_TRAINING = {"bilstm_size", "feature_based", *(item.name for item in fields(AdapterConfig))}
 # Settings that a resumed sweep may change: those it varies itself, and those that change no result.
 _MAY_CHANGE = {
-    *SWEPT, *SWEPT.values(), "seed", "num_restarts", "max_steps", "sweep_keep_models", "output_dir",
+    *SWEPT, *SWEPT.values(), "seed", "num_restarts", "max_steps", "output_dir",
     "overwrite_output_dir", "resume_from_checkpoint", "do_predict", "push_to_hub", "hub_model_id", "report_to",
     "run_name", "project", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "dataloader_num_workers",
     "dataloader_prefetch_factor", "dataloader_pin_memory", "hub_private_repo", "per_device_train_batch_size",
@@ -146,8 +145,6 @@ def run_sweep(config: FinetuningConfig, task: Task) -> RunResults:
         NonFiniteError: no run has a score.
         StopRequested: see `bert_repro.training.trainer.Trainer.train`; the run's checkpoint is written.
     """
-    if launched_with_fsdp():  # asked once, for all runs
-        config = replace(config, fsdp=True)
     begun = _begin(config)
     accelerator = begun.accelerator
     labelled = _test_set_is_labelled(config, task, accelerator)
@@ -249,7 +246,7 @@ class _Sweep:
             if self._state(other) != "done":
                 continue
             shutil.rmtree(other.path / CHECKPOINTS, ignore_errors=True)
-            if best is not None and other.folder != best.folder and not self.config.sweep_keep_models:
+            if best is not None and other.folder != best.folder:
                 for file in (*other.path.glob("*.safetensors*"), other.path / CARD):
                     file.unlink(missing_ok=True)
                 shutil.rmtree(other.path / ADAPTER, ignore_errors=True)
