@@ -197,7 +197,8 @@ def _read_input(config: PredictConfig, family: type[FinetuningConfig], where: st
 def _standard_input() -> Lines:
     if sys.stdin.isatty():
         logger.info("reading texts, one on each line; end them with Ctrl-D")
-    for number, line in enumerate(sys.stdin.buffer, 1):
+    lines = getattr(sys.stdin, "buffer", None) or (line.encode() for line in sys.stdin)
+    for number, line in enumerate(lines, 1):
         yield number, decode_line(line, Path("the standard input"), number)
 
 
