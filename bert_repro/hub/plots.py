@@ -179,7 +179,7 @@ def plot_scores(path: Path, results: Mapping[str, Any]) -> bool:
 
     found = ((name, split["details"]) for name, split in results.get("splits", {}).items() if "details" in split)
     split, matrix, names = next(
-        ((name, details["confusion_matrix"], list(details["per_label"])) for name, details in found
+        ((name, details["confusion_matrix"], details["labels"]) for name, details in found
          if details.get("confusion_matrix")), ("", [], [])
     )  # fmt: skip
     if not matrix:

@@ -18,8 +18,6 @@ from bert_repro.reproduction.paper_tables import (
     REVERSED,
     AllResults,
 )
-from bert_repro.tasks.glue.leaderboard_zip import FILES
-from bert_repro.tasks.split_rows import SPLIT_ROWS
 
 
 def table(folder, key, size_preset="trial"):
@@ -130,11 +128,6 @@ def test_a_split_of_unknown_size_has_a_reason(tmp_path, task):
     column = next(column for column in TABLES[2 if task == "squad" else 3].columns if column.split == "test")
     finetuning(tmp_path, [], 0.6, task=task, split="test", metric=column.metric, rows=9_533)
     assert no_difference(column, collect(tmp_path)) == f"how many rows {task}'s test set has is not published"
-
-
-def test_the_sizes_are_those_that_the_leaderboard_takes():
-    for file in FILES:
-        assert SPLIT_ROWS[file.task.name, file.split] == file.rows
 
 
 def test_a_row_the_paper_lacks_stands_without_its_numbers(tmp_path):

@@ -1,9 +1,6 @@
 """The feature-based approach through its recipe, and what the cache of a frozen encoder's states promises."""
 
 import dataclasses
-import fcntl
-import json
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -17,14 +14,10 @@ import torch
 from running import recipe, results
 from safetensors.torch import load_file
 from tiny_models import save_model
-from transformers import AutoModelForTokenClassification
 
-from bert_repro import BertReproConfig, BertReproForTokenClassification, BertReproModel
+from bert_repro import BertReproConfig, BertReproModel
 from bert_repro.configs import NerConfig
-from bert_repro.errors import UserError
-from bert_repro.finetuning import feature_based
-from bert_repro.finetuning.feature_based import FeatureCache
-from bert_repro.utils import files as run_files
+from bert_repro.finetuning.features import FeatureCache
 
 # One row of each kind; the others differ from these in the layers that they take.
 QUICK_ROWS = ("concat_last_four", "embeddings", "weighted_all")
@@ -94,28 +87,6 @@ def test_each_row_learns_from_one_reading_of_the_encoder_and_is_scored_alike_aga
         assert len(encoder_calls) > 0
 
 
-def test_the_encoder_stays_as_it_is_and_what_is_published_says_what_it_is(start, flags, tmp_path):
-    arguments = ["--feature_cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "run", "--max_steps 3"]
-    row = "--feature_based weighted_last_four --feature_weights free"
-    assert recipe("run_ner", *flags, *arguments, row, TRAIN, "--model_name_or_path", start) == 0
-    weights, before = load_file(tmp_path / "run" / "model.safetensors"), load_file(start / "model.safetensors")
-    kept = [name for name in weights if name.startswith("bert.")]
-    assert len(kept) > 20 and all(torch.equal(weights[name], before[name]) for name in kept)
-    assert not torch.equal(weights["features.weights"], torch.ones(4)), "the weights are learned, from 1"
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["model_type"] == "bert_repro"
-    assert (config["bilstm_size"], config["bilstm_layers"], config["token_features"]) == (32, 2, "weighted_last_four")
-    assert type(AutoModelForTokenClassification.from_pretrained(tmp_path / "run")) is BertReproForTokenClassification
-
-
-def test_restarts_read_the_encoder_once(start, flags, tmp_path, encoder_calls):
-    arguments = ["--feature_cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "run", "--max_steps 3"]
-    row = "--feature_based last --num_restarts 2 --sweep_learning_rates 1e-2 1e-3"
-    train = TRAIN.replace("--learning_rate 1e-2 ", "")
-    assert recipe("run_ner", *flags, *arguments, row, train, "--model_name_or_path", start) == 0
-    assert len(encoder_calls) == 2  # the training set and the dev set, each in one batch
-
-
 def test_resumed_it_ends_with_the_same_weights(start: Path, flags: tuple[object, ...], tmp_path: Path) -> None:
     cache = ["--feature_cache_dir", tmp_path / "cache"]
     command = ["run_ner", *flags, *cache, "--feature_based last --max_steps 6 --save_steps 3 --save_total_limit 5"]
@@ -126,28 +97,6 @@ def test_resumed_it_ends_with_the_same_weights(start: Path, flags: tuple[object,
     assert recipe(*command, TRAIN, "--model_name_or_path", start, *rest) == 0
     complete, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("complete", "rest"))
     assert all(torch.equal(values, resumed[name]) for name, values in complete.items())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--feature_based last --do_eval", "--feature_based needs --do_train"),
-        ("--feature_based last --do_train --packing false", "--feature_based needs packing"),
-        ("--feature_based last --do_train --peft lora", "--feature_based and --peft exclude each other"),
-        ("--feature_based middle --do_train", "--feature_based is 'middle'; it must be one of: embeddings"),
-        ("--bilstm_size 16 --do_eval", "--bilstm_size needs --do_train"),
-        ("--bilstm_size 0 --do_train", "--bilstm_size is 0; it must be positive"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(arguments, message, start, flags, tmp_path, refused):
-    place = ["--model_name_or_path", start, "--output_dir", tmp_path / "run"]
-    assert message in refused("run_ner", *flags, *place, arguments)
-
-
-def test_rows_of_four_layers_need_four(untrained, flags, tmp_path, refused):
-    place = ["--model_name_or_path", untrained, "--output_dir", tmp_path / "run"]
-    line = refused("run_ner", *flags, *place, TRAIN, "--feature_based concat_last_four")
-    assert "token_features concat_last_four needs 4 layers, got 1" in line
 
 
 # --- The cache ------------------------------------------------------------------------------------------------------
@@ -200,14 +149,6 @@ def test_states_are_those_of_the_encoder_without_dropout(make_cache: Callable[..
     torch.testing.assert_close(batch["encoder_states"], torch.cat(expected, dim=1), rtol=1e-5, atol=1e-5)
 
 
-def test_all_rows_read_the_same_states(make_cache: Callable[..., FeatureCache], tmp_path: Path) -> None:
-    make_cache(row="embeddings").load(tokenized())
-    found = folders(tmp_path)
-    cache = make_cache(row="weighted_all")
-    cache.load(tokenized())
-    assert folders(tmp_path) == found and len(found) == 1 and cache.seconds == 0
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -228,79 +169,3 @@ def test_another_encoder_never_meets_these_states(make_cache, tmp_path, changed,
     monkeypatch.setitem(SHAPE, "num_attention_heads", 2)
     make_cache().load(tokenized())
     assert len(before) == 1 and len(folders(tmp_path)) == 2
-
-
-def test_other_tokens_never_meet_these_states(make_cache: Callable[..., FeatureCache], tmp_path: Path) -> None:
-    cache = make_cache()
-    cache.load(tokenized())
-    one_segment_differs = tokenized().map(lambda row: {"token_type_ids": [1, *row["token_type_ids"][1:]]})
-    joined = tokenized().to_dict()
-    joined["input_ids"] = [joined["input_ids"][0] + joined["input_ids"][1], *joined["input_ids"][2:]]
-    joined["token_type_ids"] = [[0] * len(row) for row in joined["input_ids"]]
-    joined["length"] = [len(row) for row in joined["input_ids"]]
-    for features in (
-        tokenized(seed=1),
-        tokenized().select([0, 1]),
-        one_segment_differs,
-        datasets.Dataset.from_dict(joined),
-    ):
-        cache.load(features)
-    assert len(folders(tmp_path)) == 5
-
-
-def test_interrupted_it_leaves_nothing_that_is_taken_for_complete(make_cache, tmp_path, monkeypatch):
-    complete = make_cache()
-    expected = complete.load(tokenized()).values.copy()
-    shutil.rmtree(tmp_path / next(iter(folders(tmp_path))))
-    cache, encode = make_cache(), FeatureCache._encode
-
-    def interrupted(self: FeatureCache, features: Any, first: int, last: int) -> Any:
-        if first == 2:
-            raise KeyboardInterrupt
-        return encode(self, features, first, last)
-
-    monkeypatch.setattr(FeatureCache, "_encode", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        cache.load(tokenized())
-    assert files(tmp_path) == set()
-    folder = tmp_path / complete._digest(tokenized())
-    temporary = run_files._temporary(folder / feature_based.STATES)
-    left = temporary.with_name(temporary.name.replace(f".{os.getpid()}-", ".999999999-"))
-    left.write_bytes(b"what a killed process leaves")
-    monkeypatch.setattr(FeatureCache, "_encode", encode)
-    assert np.array_equal(make_cache().load(tokenized()).values, expected)
-    assert files(tmp_path) == {feature_based.STATES, f"{feature_based.STATES}.sha256"}
-
-
-def test_what_another_process_is_computing_is_waited_for(make_cache, tmp_path, monkeypatch):
-    first, second = make_cache(), make_cache()
-    expected = first.load(tokenized()).values.copy()
-    folder = tmp_path / first._digest(tokenized())
-    (folder / feature_based.STATES).rename(tmp_path / "ready.npy")
-    other = os.open(folder, os.O_RDONLY)
-    fcntl.flock(other, fcntl.LOCK_EX)
-    waits: list[float] = []
-
-    def the_other_ends(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 3:
-            (tmp_path / "ready.npy").rename(folder / feature_based.STATES)
-            os.close(other)
-
-    monkeypatch.setattr(feature_based.time, "sleep", the_other_ends)
-    assert np.array_equal(second.load(tokenized()).values, expected)
-    assert len(waits) == 3 and second.seconds == 0
-    assert folder.resolve() not in run_files._held, "it is given back"
-
-
-def test_a_disk_without_room_or_a_folder_that_cannot_be_written_is_named(make_cache, tmp_path, monkeypatch) -> None:
-    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
-    monkeypatch.setattr(feature_based.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(UserError, match=r"states take 0\.0 GB, and 0\.0 GB are free; name a folder on another disk"):
-        make_cache().load(tokenized())
-    assert files(tmp_path) == set()
-    monkeypatch.undo()
-    (tmp_path / "file").write_text("")
-    cache = make_cache(settings={"feature_cache_dir": str(tmp_path / "file")})
-    with pytest.raises(UserError, match=r"--feature_cache_dir .*file cannot be written \(Not a directory\)"):
-        cache.load(tokenized())

@@ -1,6 +1,5 @@
 """Pseudo-log-likelihoods equal those of a loop over upstream transformers; pairs are counted as BLiMP counts them."""
 
-import copy
 import json
 import lzma
 from pathlib import Path
@@ -14,8 +13,7 @@ from tiny_models import word_model, word_tokenizer
 
 import bert_repro
 from bert_repro.errors import UserError
-from bert_repro.inference.minimal_pairs import MinimalPair, accuracies
-from bert_repro.inference.sentence_scoring import score_sentences
+from bert_repro.inference.scoring import score_sentences
 
 TOKENIZER = word_tokenizer("the cat sleeps on a mat un ##believ ##ably it was ! do not ##s")
 SENTENCES = ["The cat sleeps!", "unbelievably mats", "it", "the cat was on a mat unbelievably ", "cats sleeps"]
@@ -59,20 +57,6 @@ def test_every_token_has_the_log_probability_of_upstream(folder, method, head, b
         assert score.log_probabilities == pytest.approx(expected(folder, sentence, method), abs=1e-4)
         assert score.tokens == tokenizer.tokenize(sentence)
         assert score.total == pytest.approx(sum(score.log_probabilities))
-
-
-def test_special_tokens_written_in_a_sentence_are_text(folder):
-    model, tokenizer = bert_repro.BertReproForMaskedLM.from_pretrained(folder), TOKENIZER
-    (score,) = score_sentences(model.eval(), tokenizer, ["the [MASK] sleeps [SEP]"])
-    assert score.tokens[0] == "the" and "sleeps" in score.tokens and not {"[MASK]", "[SEP]"} & set(score.tokens)
-
-
-def test_a_sentence_beyond_the_trained_positions_is_refused(folder):
-    model, tokenizer = bert_repro.BertReproForMaskedLM.from_pretrained(folder), copy.deepcopy(TOKENIZER)
-    assert score_sentences(model.eval(), tokenizer, ["the cat was on a mat"])
-    tokenizer.model_max_length = 7
-    with pytest.raises(UserError, match=r"has 6 tokens; the model reads 5 beside \[CLS\] and \[SEP\]"):
-        score_sentences(model.eval(), tokenizer, ["the cat was on a mat"])
 
 
 def test_the_recipe_writes_a_line_for_each_text(folder, tmp_path):
@@ -131,20 +115,11 @@ def test_minimal_pairs_are_counted_by_paradigm_and_phenomenon(folder, tmp_path):
     assert "a_term" in (tmp_path / "out" / "minimal_pairs.txt").read_text()
 
 
-def test_accuracy_in_all_is_over_pairs_and_the_mean_over_paradigms():
-    def pair(paradigm: str) -> MinimalPair:
-        return MinimalPair("x", "y", "", {"paradigm": paradigm, "phenomenon": None, "field": None})
-
-    found = accuracies([(pair("p"), 1.0), (pair("p"), 2.0), (pair("p"), 3.0), (pair("q"), -1.0)])
-    assert found["metrics"]["accuracy"] == 0.75 and found["metrics"]["mean_paradigm_accuracy"] == 0.5
-    assert found["phenomenon"] == {}
-
-
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('{"sentence_good": "the cat"}', "line 2: no field 'sentence_bad'"),
-        ('{"sentence_good": "the cat", "sentence_bad": " "}', "line 2: field 'sentence_bad' is empty"),
+        ('{"sentence_good": "the cat"}', "line 2: no text in field 'sentence_bad'"),
+        ('{"sentence_good": "the cat", "sentence_bad": " "}', "line 2: no text in field 'sentence_bad'"),
         ("the cat", "line 2: is not valid JSON"),
         (json.dumps({"sentence_good": "cat " * 20, "sentence_bad": "it"}), "line 2: has 20 tokens; the model reads 14"),
     ],
@@ -157,14 +132,3 @@ def test_a_bad_pair_is_one_line_and_code_2(folder, tmp_path, refused, line, reas
     error = refused("score_sentences", *arguments)
     assert reason in error and "pairs.jsonl" in error
     assert not (tmp_path / "out" / "results.json").exists()
-
-
-def test_a_truncated_archive_and_an_empty_text_are_refused(folder, tmp_path, refused):
-    complete = write_pairs(tmp_path / "complete.jsonl.xz", pairs("p", *[("it was", "it do")] * 50)).read_bytes()
-    (tmp_path / "cut.jsonl.xz").write_bytes(complete[:-20])
-    (tmp_path / "texts.txt").write_text("the cat\n\nit\n", encoding="utf-8")
-    common = ["--model_name_or_path", folder, "--output_dir", tmp_path / "out"]
-    damaged = refused("score_sentences", *common, "--minimal_pairs", tmp_path / "cut.jsonl.xz")
-    assert "cut.jsonl.xz: is damaged" in damaged
-    empty = refused("score_sentences", *common, "--overwrite_output_dir", "--input_file", tmp_path / "texts.txt")
-    assert "texts.txt, text 2: is empty" in empty

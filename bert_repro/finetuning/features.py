@@ -8,9 +8,8 @@ never finds stale states, and every row of Table 7 reads the same ones.
 
 All layers are stored, so that one pass of the encoder serves every row of the table; a row reads its own layers only.
 float32, so that training sees what the published model computes. CoNLL-2003 with BERT-base takes about 16 GB, with
-`--ner_context centred` far more. The file is renamed into place when it is complete, and one that has
-changed since is computed again. Of several runs that need the same
-states one computes them, and the others wait; an incomplete file of a killed run is removed by the next one.
+`--ner_context centred` far more. The file is renamed into place when it is complete. Of several runs that need the same
+states one computes them, and the others wait.
 """
 
 import hashlib
@@ -30,7 +29,7 @@ from bert_repro.configs.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZ
 from bert_repro.errors import UserError
 from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.training.batches import collate_features
-from bert_repro.utils.files import atomic_path, create_array, lock, unlock
+from bert_repro.utils.files import atomic_path, create_array, waiting_lock
 
 if TYPE_CHECKING:
     import datasets
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 STATES = "states.npy"
-_PATIENCE = 0.5  # seconds between two looks at what another process computes
 _FIELDS = ("input_ids", "token_type_ids")
 _REPLACED = ("input_ids", "token_type_ids", "position_ids")
 _COMPUTING = ("num_attention_heads", "hidden_act", "layer_norm_eps", "is_decoder", "_attn_implementation")
@@ -139,26 +137,18 @@ class FeatureCache:
         return digest.hexdigest()[:24]
 
     def _compute_once(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], folder: Path) -> None:
-        """Computes states, or waits for the process that is computing them."""
+        """Computes states into a temporary file and renames it; of several runs one does, the others wait for it."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if not lock(folder):
-                logger.info("waiting for another run to compute the frozen encoder's states")
-                while not lock(folder):
-                    time.sleep(_PATIENCE)
-            if not (folder / STATES).is_file():
-                self._compute(features, starts, folder)
+            with waiting_lock(folder):
+                if (folder / STATES).is_file():
+                    return
+                began = time.perf_counter()
+                with atomic_path(folder / STATES) as stage:
+                    self._write(features, starts, stage)
         except OSError as error:
             reason = error.strerror or str(error)
             raise UserError(f"--feature_cache_dir {self.folder} cannot be written ({reason})") from error
-        finally:
-            unlock(folder)
-
-    def _compute(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], folder: Path) -> None:
-        """Computes states into a temporary file and renames it, so that an incomplete file is never read."""
-        began = time.perf_counter()
-        with atomic_path(folder / STATES) as stage:
-            self._write(features, starts, stage)
         seconds = time.perf_counter() - began
         self.seconds += seconds
         logger.info(
@@ -167,7 +157,12 @@ class FeatureCache:
 
     def _write(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], stage: Path) -> None:
         shape = (self.encoder.config.num_hidden_layers + 1, int(starts[-1]), self.encoder.config.hidden_size)
-        self._require_room(4 * int(np.prod(shape)))
+        needed, free = 4 * int(np.prod(shape)), shutil.disk_usage(self.folder).free
+        if needed > free:
+            raise UserError(
+                f"--feature_cache_dir {self.folder}: the encoder's states take {needed / 1e9:.1f} GB, and "
+                f"{free / 1e9:.1f} GB are free; name a folder on another disk"
+            )
         states = create_array(stage, np.float32, *shape)
         size, was_training = self.config.per_device_eval_batch_size, self.encoder.training
         self.encoder.eval()
@@ -177,20 +172,11 @@ class FeatureCache:
         self.encoder.train(was_training)
         states.flush()
 
-    def _require_room(self, needed: int) -> None:
-        free = shutil.disk_usage(self.folder).free
-        if needed > free:
-            raise UserError(
-                f"--feature_cache_dir {self.folder}: the encoder's states take {needed / 1e9:.1f} GB, and "
-                f"{free / 1e9:.1f} GB are free; name a folder on another disk"
-            )
-
     @torch.no_grad()
     def _encode(self, features: "datasets.Dataset", first: int, last: int) -> npt.NDArray[np.float32]:
         columns = features[first:last]
-        rows = [
-            dict(zip(_FIELDS, values, strict=True)) for values in zip(*(columns[name] for name in _FIELDS), strict=True)
-        ]
+        pairs = zip(*(columns[name] for name in _FIELDS), strict=True)
+        rows = [dict(zip(_FIELDS, pair, strict=True)) for pair in pairs]
         batch = send_to_device(collate_features(rows, pad_token_id=0, packing=True), self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.mixed_precision == "bf16"):
             states = self.encoder(**batch, output_hidden_states=True).hidden_states

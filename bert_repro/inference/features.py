@@ -21,19 +21,17 @@ from bert_repro.configs import ExtractionConfig
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.models.loading import load_pretrained, load_tokenizer, require_vocabulary
 from bert_repro.models.modeling_bert_repro import BertReproModel
-from bert_repro.tasks.encoding import join, require_length, special_ids, token_ids
+from bert_repro.tasks.encoding import join, special_ids, token_ids
 from bert_repro.training.batches import collate_features, on_device
 from bert_repro.utils.files import atomic_path
 from bert_repro.utils.process import world_size
-from bert_repro.utils.readers import half_surrogate, numbered_lines, parse_json
+from bert_repro.utils.readers import numbered_lines, parse_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger("bert_repro")
 
-JSON_LINES = (".jsonl", ".json")
-"""Endings of files with one object per line, as in `bert_repro.utils.readers`."""
 _ROW_GROUP = 32 << 20  # bytes of features
 
 
@@ -62,15 +60,23 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
         UserError: the input, the model or a layer is not there, or the output is.
         NonFiniteError: the model's output is not finite.
     """
-    _check(config)
-    model = _load_model(config)
+    path, name = Path(config.output_file), config.model_name_or_path
+    if world_size() > 1:
+        raise UserError("extract_features runs in one process; split the input to use several devices")
+    if path.suffix != ".parquet":
+        raise UserError(f"--output_file {path}: features are written as Parquet; name it .parquet")
+    if path.exists() and not config.overwrite_output_file:
+        raise UserError(f"--output_file {path} exists; name another or give --overwrite_output_file")
+    # The encoder of any BERT checkpoint, without its heads and its pooler.
+    model, info = load_pretrained(
+        BertReproModel, name, add_pooling_layer=False, attn_implementation=config.attn_implementation
+    )
+    if info["missing_keys"]:
+        raise UserError(f"--model_name_or_path {name}: lacks {min(info['missing_keys'])}; name a BERT checkpoint")
     tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
-    require_length(config.max_seq_length)
-    if config.max_seq_length > model.config.max_position_embeddings:
-        raise UserError(
-            f"--max_seq_length is {config.max_seq_length}; the model has {model.config.max_position_embeddings} "
-            "positions"
-        )
+    positions = model.config.max_position_embeddings
+    if config.max_seq_length > positions:
+        raise UserError(f"--max_seq_length is {config.max_seq_length}; the model has {positions} positions")
     require_vocabulary(config.model_name_or_path, model, tokenizer)
     layers = resolve_layers(config.layers, model.config.num_hidden_layers)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -78,7 +84,6 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
     dimension = model.config.hidden_size * (len(layers) if config.combine == "concat" else 1)
     facts = {"model": config.model_name_or_path, "layers": list(layers), "combine": config.combine}
     counts = {"texts": 0, "tokens": 0, "truncated": 0}
-    path = Path(config.output_file)
     with feature_writer(path, dimension, config.pooling, facts) as write, tqdm(unit="text") as progress:
         for texts in _batches(config, tokenizer):
             write(_encode(model, texts, layers, config, tokenizer, device))
@@ -126,30 +131,6 @@ def resolve_layers(names: Sequence[str], num_layers: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _check(config: ExtractionConfig) -> None:
-    if world_size() > 1:
-        raise UserError("extract_features runs in one process; split the input to use several devices")
-    if not Path(config.input_file).is_file():
-        raise UserError(f"--input_file {config.input_file}: no such file")
-    if Path(config.output_file).suffix != ".parquet":
-        raise UserError(f"--output_file {config.output_file}: features are written as Parquet; name it .parquet")
-    if Path(config.output_file).is_dir():
-        raise UserError(f"--output_file {config.output_file} is a folder; name a file")
-    if Path(config.output_file).exists() and not config.overwrite_output_file:
-        raise UserError(f"--output_file {config.output_file} exists; name another or give --overwrite_output_file")
-
-
-def _load_model(config: ExtractionConfig) -> BertReproModel:
-    """Loads the encoder of any BERT checkpoint, without its heads and its pooler."""
-    name = config.model_name_or_path
-    model, info = load_pretrained(
-        BertReproModel, name, add_pooling_layer=False, attn_implementation=config.attn_implementation
-    )
-    if info["missing_keys"]:
-        raise UserError(f"--model_name_or_path {name}: lacks {min(info['missing_keys'])}; name a BERT checkpoint")
-    return model  # type: ignore[no-any-return]
-
-
 def _batches(config: ExtractionConfig, tokenizer: "PreTrainedTokenizerBase") -> Iterator[list[dict[str, Any]]]:
     """Yields tokenized texts of the input, a batch at a time."""
     cls, sep = special_ids(tokenizer)
@@ -170,22 +151,15 @@ def read_texts(path: Path, column: str) -> Iterator[str]:
         UserError: a line is not UTF-8, or not JSON with that field.
     """
     for number, text in numbered_lines(path):
-        if path.suffix not in JSON_LINES:
+        if path.suffix not in (".jsonl", ".json"):
             yield text
         elif text.strip():
-            yield _field(path, number, text, column)
-
-
-def _field(path: Path, number: int, line: str, column: str) -> str:
-    record = parse_json(line, f"{path}, line {number}", "write one object per line", any_text=True)
-    text = record.get(column) if isinstance(record, dict) else None
-    if not isinstance(text, str):
-        raise UserError(f"{path}, line {number}: no text in field {column!r}; name the field with --text_column")
-    if half := half_surrogate(text):
-        raise UserError(
-            f"{path}, line {number}: field {column!r} has half a surrogate pair at character {half}; repair it"
-        )
-    return text
+            record = parse_json(text, f"{path}, line {number}", "write one object per line")
+            if not isinstance(record, dict) or not isinstance(record.get(column), str):
+                raise UserError(
+                    f"{path}, line {number}: no text in field {column!r}; name the field with --text_column"
+                )
+            yield record[column]
 
 
 @torch.no_grad()
@@ -207,16 +181,12 @@ def _encode(
     if not np.isfinite(array).all():
         raise NonFiniteError(f"--model_name_or_path {config.model_name_or_path}: the model's output is not finite")
     ends = np.cumsum([len(text["input_ids"]) for text in texts])[:-1]
-    return [
-        EncodedText(tokenizer.convert_ids_to_tokens(text["input_ids"].tolist()), _pool(rows, config))
-        for text, rows in zip(texts, np.split(array, ends), strict=True)
-    ]
-
-
-def _pool(rows: Any, config: ExtractionConfig) -> Any:
-    if config.pooling == "cls":
-        return rows[:1]
-    return rows.mean(axis=0, keepdims=True) if config.pooling == "mean" else rows
+    encoded = []
+    for text, rows in zip(texts, np.split(array, ends), strict=True):
+        if config.pooling != "none":
+            rows = rows[:1] if config.pooling == "cls" else rows.mean(axis=0, keepdims=True)
+        encoded.append(EncodedText(tokenizer.convert_ids_to_tokens(text["input_ids"].tolist()), rows))
+    return encoded
 
 
 @contextmanager

@@ -6,13 +6,19 @@ default masks the pieces to its right as well (Kauf and Ivanova, 2023, "A Better
 Scoring"; `within_word_l2r`).
 
     n tokens of a sentence     L its tokens with [CLS] and [SEP], n + 2     P masked copies in a batch
+
+Minimal pairs: how often the model prefers the acceptable sentence (BLiMP, Warstadt et al., 2020). Files are those of
+BLiMP, or of the same form: JSON lines (also .gz, .xz) with `sentence_good` and `sentence_bad`, and where they are there
+`UID` (the paradigm), `linguistics_term` (the phenomenon) and `field`.
 """
 
 import json
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,14 +30,14 @@ from tqdm.auto import tqdm
 
 from bert_repro.configs import SentenceScoringConfig
 from bert_repro.errors import NonFiniteError, UserError
-from bert_repro.inference.feature_extraction import read_texts
+from bert_repro.inference.features import read_texts
 from bert_repro.models.loading import load_pretrained, load_tokenizer, longest_input, require_vocabulary
 from bert_repro.models.modeling_bert_repro import BertReproForMaskedLM
 from bert_repro.tasks.encoding import special_ids, tokenized
 from bert_repro.training.batches import collate_features, on_device
 from bert_repro.utils import process
-from bert_repro.utils.files import atomic_file
-from bert_repro.utils.readers import shown
+from bert_repro.utils.files import RESULTS, atomic_file, write_json, write_text
+from bert_repro.utils.readers import numbered_lines, parse_json, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,6 +46,9 @@ logger = logging.getLogger("bert_repro")
 
 METHODS = ("within_word_l2r", "original")
 SCORES_FILE = "scores.jsonl"
+PAIR_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz")
+TABLE_FILE = "minimal_pairs.txt"
+_LEVELS = {"paradigm": "UID", "phenomenon": "linguistics_term", "field": "field"}
 _SENTENCES_AT_A_TIME = 2000
 
 
@@ -205,7 +214,7 @@ def _log_probabilities(model: Any, batch: Sequence[_MaskedCopy], pad_token_id: i
 
 
 def run_sentence_scoring(config: SentenceScoringConfig) -> dict[str, Any]:
-    """Scores the texts of a file, or minimal pairs (`bert_repro.inference.minimal_pairs`), into `output_dir`.
+    """Scores the texts of a file, or minimal pairs, into `output_dir`.
 
     Returns:
         For a file `sentences`, `tokens`, `log_probability` per token and `perplexity` of all; for pairs what
@@ -215,27 +224,49 @@ def run_sentence_scoring(config: SentenceScoringConfig) -> dict[str, Any]:
         UserError: the input or the model is not there, or the output is.
         NonFiniteError: the model's output is not finite.
     """
-    _check_folder(config)
-    tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
-    model = load_masked_lm(config)
-    require_vocabulary(config.model_name_or_path, model, tokenizer)
-    if config.minimal_pairs:
-        from bert_repro.inference.minimal_pairs import score_minimal_pairs
+    folder, name = Path(config.output_dir), config.model_name_or_path
+    if not (process.is_free_folder(folder) or config.overwrite_output_dir):
+        raise UserError(f"--output_dir {folder} is not empty; name another folder or give --overwrite_output_dir")
+    files = find_pair_files(config.minimal_pairs) if config.minimal_pairs else [Path(config.input_file or "")]
+    tokenizer = load_tokenizer(config.tokenizer_name or name)
+    model, info = load_pretrained(BertReproForMaskedLM, name)
+    if info["missing_keys"]:
+        raise UserError(
+            f"--model_name_or_path {name}: lacks {min(info['missing_keys'])}; name a masked language model, such as a "
+            "pre-trained BERT"
+        )
+    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    require_vocabulary(name, model, tokenizer)
 
-        return score_minimal_pairs(config, model, tokenizer)
-    target = Path(config.output_dir) / SCORES_FILE
-    texts = enumerate(read_texts(Path(config.input_file or ""), config.text_column), start=1)
-    count, tokens, total = 0, 0, 0.0
+    def score(sentences: Sequence[str], names: Sequence[str]) -> list[SentenceScore]:
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=config.mixed_precision == "bf16"):
+            return score_sentences(
+                model, tokenizer, sentences, method=config.method, batch_tokens=config.batch_tokens, names=names
+            )
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if config.minimal_pairs:
+        return _score_pairs(config, files, score)
+    return _score_texts(config, files[0], score)
+
+
+Score = Callable[[Sequence[str], Sequence[str]], list[SentenceScore]]
+"""Scores sentences, given with their names for messages."""
+
+
+def _score_texts(config: SentenceScoringConfig, path: Path, score: Score) -> dict[str, Any]:
+    texts = enumerate(read_texts(path, config.text_column), start=1)
+    target, count, tokens, total = Path(config.output_dir) / SCORES_FILE, 0, 0, 0.0
     with atomic_file(target) as file, tqdm(unit="sentence") as progress:
         while chunk := list(islice(texts, _SENTENCES_AT_A_TIME)):
-            names = [f"{config.input_file}, text {number}" for number, _ in chunk]
             sentences = [text for _, text in chunk]
-            for text, score in zip(sentences, score_with(config, model, tokenizer, sentences, names), strict=True):
-                file.write(json.dumps(score_record(text, score), ensure_ascii=False) + "\n")
-                count, tokens, total = count + 1, tokens + len(score.tokens), total + score.total
+            scores = score(sentences, [f"{path}, text {number}" for number, _ in chunk])
+            for text, one in zip(sentences, scores, strict=True):
+                file.write(json.dumps(score_record(text, one), ensure_ascii=False) + "\n")
+                count, tokens, total = count + 1, tokens + len(one.tokens), total + one.total
             progress.update(len(chunk))
         if not count:
-            raise UserError(f"--input_file {config.input_file}: no texts; name a file with at least one")
+            raise UserError(f"--input_file {path}: no texts; name a file with at least one")
     mean = total / tokens
     logger.info("%s: %d sentences, %d tokens, %.4f nats a token", target, count, tokens, -mean)
     return {"sentences": count, "tokens": tokens, "log_probability": mean, "perplexity": math.exp(min(700.0, -mean))}
@@ -251,38 +282,136 @@ def score_record(text: str, score: SentenceScore) -> dict[str, Any]:
     }
 
 
-def load_masked_lm(config: SentenceScoringConfig) -> BertReproForMaskedLM:
-    """Loads the checkpoint's encoder and prediction head in float32, ready to score.
+# --- Minimal pairs ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MinimalPair:
+    """Two sentences that differ in one respect, and what it is.
+
+    Args:
+        good: the acceptable sentence.
+        bad: the other one.
+        place: file and line, for messages.
+        levels: its `paradigm`, `phenomenon` and `field`; None where the file does not say.
+    """
+
+    good: str
+    bad: str
+    place: str
+    levels: dict[str, str | None]
+
+
+def find_pair_files(names: Sequence[str]) -> list[Path]:
+    """Resolves files and folders of minimal pairs, the files of a folder sorted by name.
 
     Raises:
-        UserError: there is no such checkpoint, or it lacks a masked language model's head.
+        UserError: a name leads nowhere, or a folder holds no such file.
     """
-    name = config.model_name_or_path
-    model, info = load_pretrained(BertReproForMaskedLM, name)
-    if info["missing_keys"]:
-        raise UserError(
-            f"--model_name_or_path {name}: lacks {min(info['missing_keys'])}; name a masked language model, such as a "
-            "pre-trained BERT"
+    found: list[Path] = []
+    for name in names:
+        path = Path(name)
+        files = (
+            sorted(file for file in path.iterdir() if file.name.endswith(PAIR_SUFFIXES)) if path.is_dir() else [path]
         )
-    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()  # type: ignore[no-any-return]
+        if not files:
+            raise UserError(f"--minimal_pairs {name}: holds no file that ends in {', '.join(PAIR_SUFFIXES)}")
+        found += files
+    return found
 
 
-def score_with(
-    config: SentenceScoringConfig, model: Any, tokenizer: Any, sentences: Sequence[str], names: Sequence[str]
-) -> list[SentenceScore]:
-    """Scores sentences as a configuration says; see `score_sentences`."""
-    with torch.autocast(model.device.type, torch.bfloat16, enabled=config.mixed_precision == "bf16"):
-        return score_sentences(
-            model, tokenizer, sentences, method=config.method, batch_tokens=config.batch_tokens, names=names
-        )
+def read_pairs(path: Path) -> list[MinimalPair]:
+    """Reads the pairs of one file; without `UID` the file's name is the paradigm.
+
+    Raises:
+        UserError: the file is damaged, or a row lacks a sentence.
+    """
+    pairs = []
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        place = f"{path}, line {number}"
+        row = parse_json(line, place, "write one object per line")
+        for name in ("sentence_good", "sentence_bad"):
+            if not isinstance(row, dict) or not str(row.get(name) or "").strip():
+                raise UserError(f"{place}: no text in field {name!r}; give a sentence")
+        levels = {level: row.get(name) for level, name in _LEVELS.items()}
+        levels["paradigm"] = levels["paradigm"] or path.name.split(".")[0]
+        pairs.append(MinimalPair(row["sentence_good"], row["sentence_bad"], place, levels))
+    if not pairs:
+        raise UserError(f"{path}: no rows; name a file with at least one")
+    return pairs
 
 
-def _check_folder(config: SentenceScoringConfig) -> None:
-    if config.input_file and not Path(config.input_file).is_file():
-        raise UserError(f"--input_file {config.input_file}: no such file")
-    folder = Path(config.output_dir)
-    if folder.is_file():
-        raise UserError(f"--output_dir {folder} is a file; name a folder")
-    if not (process.is_free_folder(folder) or config.overwrite_output_dir):
-        raise UserError(f"--output_dir {folder} is not empty; name another folder or give --overwrite_output_dir")
-    folder.mkdir(parents=True, exist_ok=True)
+def _score_pairs(config: SentenceScoringConfig, files: Sequence[Path], score: Score) -> dict[str, Any]:
+    """Scores every pair; writes results.json and a table into the output folder."""
+    began = time.perf_counter()
+    by_file = [read_pairs(path) for path in files]  # all, before hours of scoring
+    margins: list[tuple[MinimalPair, float]] = []
+    for pairs in tqdm(by_file, unit="file"):
+        sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
+        totals = [one.total for one in score(sentences, [pair.place for pair in pairs for _ in range(2)])]
+        margins += [(pair, good - bad) for pair, good, bad in zip(pairs, totals[::2], totals[1::2], strict=True)]
+    results = {
+        "task": "minimal pairs",
+        "settings": asdict(config),
+        "method": config.method,
+        "mixed_precision": config.mixed_precision,
+        "rows_scored": len(margins),
+        **accuracies(margins),
+        "wall_time_seconds": round(time.perf_counter() - began, 1),
+    }
+    folder, table = Path(config.output_dir), accuracy_table(results)
+    write_json(folder / RESULTS, results)
+    write_text(folder / TABLE_FILE, table)
+    logger.info("%s", table.rstrip())
+    return results
+
+
+def accuracies(margins: Sequence[tuple[MinimalPair, float]]) -> dict[str, Any]:
+    """Computes the accuracy per paradigm, phenomenon and field, and over all pairs.
+
+    Args:
+        margins: each pair with the score of its good sentence less that of its bad one; equal scores count as wrong.
+
+    Returns:
+        `metrics` (`accuracy` over pairs, `mean_paradigm_accuracy`, `ties`) and, by level, `paradigm`, `phenomenon` and
+        `field`: name -> `accuracy` and `pairs`; of paradigms also the other two levels.
+    """
+    tallies: dict[str, dict[str, list[bool]]] = {level: defaultdict(list) for level in _LEVELS}
+    above: dict[str, dict[str, str | None]] = {}
+    for pair, margin in margins:
+        for level, name in pair.levels.items():
+            if name is not None:
+                tallies[level][name].append(margin > 0)
+        paradigm = pair.levels["paradigm"] or ""
+        above[paradigm] = {level: name for level, name in pair.levels.items() if level != "paradigm" and name}
+    levels: dict[str, dict[str, dict[str, Any]]] = {
+        level: {
+            name: {"accuracy": sum(right) / len(right), "pairs": len(right)} for name, right in sorted(tally.items())
+        }
+        for level, tally in tallies.items()
+    }
+    for name, entry in levels["paradigm"].items():
+        entry |= above[name]
+    paradigms = [entry["accuracy"] for entry in levels["paradigm"].values()]
+    metrics = {
+        "accuracy": sum(margin > 0 for _, margin in margins) / len(margins),
+        "mean_paradigm_accuracy": sum(paradigms) / len(paradigms),
+        "ties": sum(margin == 0 for _, margin in margins),
+    }
+    return {"metrics": metrics, **levels}
+
+
+def accuracy_table(results: dict[str, Any]) -> str:
+    """Returns the accuracies as text: over all pairs, per phenomenon, per paradigm."""
+    rows = [("all pairs", results["metrics"]["accuracy"], results["rows_scored"])]
+    for level in ("phenomenon", "paradigm"):
+        rows.append((f"by {level}", None, None))
+        rows += [(f"  {name}", entry["accuracy"], entry["pairs"]) for name, entry in results[level].items()]
+    width = max(len(name) for name, *_ in rows)
+    lines = [
+        name if accuracy is None else f"{name:<{width}}  {100 * accuracy:5.1f}  {pairs:>6}"
+        for name, accuracy, pairs in rows
+    ]
+    return f"{'':<{width}}  {'acc.':>5}  {'pairs':>6}\n" + "\n".join(lines) + "\n"

@@ -12,9 +12,7 @@ from running import recipe
 from tiny_models import NARROW, save_model
 from transformers import AutoModel, AutoTokenizer
 
-from bert_repro.errors import UserError
-from bert_repro.inference import feature_extraction
-from bert_repro.inference.feature_extraction import EncodedText, feature_writer, read_texts, resolve_layers
+from bert_repro.inference.features import resolve_layers
 
 TEXTS = ["the river runs slowly", "", "a bright stone", "green " * 40, "never under the glass"]
 LENGTH = 24
@@ -84,42 +82,12 @@ def test_one_vector_for_a_text(model: Path, texts: Path, tmp_path: Path, pooling
     assert all(close(row, wanted(states[3])) for row, states in zip(found, expected(model), strict=True))
 
 
-@pytest.mark.parametrize("name", ["texts.jsonl", "texts.json"])
-def test_json_lines_give_the_same_as_text(model: Path, texts: Path, tmp_path: Path, name: str) -> None:
-    lines = tmp_path / name
-    lines.write_text("".join(json.dumps({"body": text}) + "\n" for text in TEXTS))
-    assert extract(model, texts, tmp_path / "a.parquet") == 0
-    assert extract(model, lines, tmp_path / "b.parquet", "--text_column body") == 0
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
-
-
 @pytest.mark.parametrize(
     ("names", "layers"),
     [(["embeddings"], (0,)), (["last_four"], (9, 10, 11, 12)), (["-1", "second_to_last", "3"], (12, 11, 3))],
 )
 def test_layers_by_the_names_of_table_7_and_by_index(names: list[str], layers: tuple[int, ...]) -> None:
     assert resolve_layers(names, 12) == layers
-
-
-@pytest.mark.parametrize("name", ["13", "-14", "first"])
-def test_layers_that_are_not_there(name: str) -> None:
-    with pytest.raises(UserError, match=f"--layers {name}"):
-        resolve_layers([name], 12)
-    with pytest.raises(UserError, match="--layers last_four: the model has layers 1 to 3"):
-        resolve_layers(["last_four"], 3)
-
-
-def test_texts_are_read_one_at_a_time_and_empty_lines_between_json_lines_are_none(tmp_path: Path) -> None:
-    path = tmp_path / "texts.txt"
-    path.write_bytes(b"fine\nbroken \xff\n")
-    texts = read_texts(path, "text")
-    assert next(texts) == "fine"
-    with pytest.raises(UserError, match="line 2: byte 0xff at position 7 is not UTF-8"):
-        next(texts)
-    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n\n{"text": ""}\n  \n')
-    assert list(read_texts(tmp_path / "x.jsonl", "text")) == ["a", ""]
-    (tmp_path / "x.txt").write_text("a\n\nb\n")
-    assert list(read_texts(tmp_path / "x.txt", "text")) == ["a", "", "b"]
 
 
 def test_nothing_half_written_is_left(model: Path, tmp_path: Path, refused: Any) -> None:
@@ -129,35 +97,22 @@ def test_nothing_half_written_is_left(model: Path, tmp_path: Path, refused: Any)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.jsonl"]
 
 
+def test_json_lines_give_the_same_as_text(model: Path, texts: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "texts.jsonl"
+    lines.write_text("\n".join(json.dumps({"body": text}) + "\n" for text in TEXTS))
+    assert extract(model, texts, tmp_path / "a.parquet") == 0
+    assert extract(model, lines, tmp_path / "b.parquet", "--text_column body") == 0
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
 def test_bad_input(model: Path, texts: Path, tmp_path: Path, refused: Any) -> None:
-    empty, half = tmp_path / "empty.jsonl", tmp_path / "half.jsonl"
+    empty, there = tmp_path / "empty.jsonl", tmp_path / "there.parquet"
     empty.write_text("\n \n")
-    there, folder = tmp_path / "there.parquet", tmp_path / "folder.parquet"
     there.touch()
-    folder.mkdir()
-    half.write_text('{"text": "a \\ud83d"}\n')
     for source, target, message in (
         (tmp_path / "no.txt", tmp_path / "f.parquet", "no.txt: no such file"),
         (texts, tmp_path / "f.npy", "features are written as Parquet; name it .parquet"),
         (texts, there, "exists; name another or give --overwrite_output_file"),
-        (texts, folder, "is a folder; name a file"),
         (empty, tmp_path / "f.parquet", "no texts; name a file with at least one"),
-        (half, tmp_path / "f.parquet", "line 1: field 'text' has half a surrogate pair at character 3; repair it"),
     ):
         assert message in refused(*command(model, source, target))
-
-
-def test_a_tokenizer_of_more_words_than_the_model_is_refused(world, texts, tmp_path, refused):
-    small = save_model(world, tmp_path / "small", "Model", vocab_size=9)
-    line = refused(*command(small, texts, tmp_path / "f.parquet"))
-    assert "its vocabulary of 9 is smaller than the tokenizer's" in line
-
-
-def test_a_parquet_files_groups_hold_many_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_extraction, "_ROW_GROUP", 10_000)
-    text = EncodedText(list("abcde"), np.ones((5, 8), dtype=np.float32))
-    with feature_writer(tmp_path / "f.parquet", 8, "none", {}) as write:
-        for _ in range(301):
-            write([text, text])
-    groups = pyarrow.parquet.ParquetFile(tmp_path / "f.parquet").metadata
-    assert groups.num_rows == 602 and groups.num_row_groups == -(-602 * 5 * 8 * 4 // 10_000)
