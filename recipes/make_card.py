@@ -8,14 +8,10 @@ know.
     python recipes/make_card.py --folder runs/mrpc \
       --base_model google-bert/bert-base-uncased
 
-    python recipes/make_card.py --folder runs/cola --output_file bert-cola.md \
-      --same_runs runs/cola-1 runs/cola-2
-
 Every run writes a card; its numbers come from results.json and train_log.jsonl
 only. What may be added: the base model's id on the Hub where the run started
-from a local copy, languages and licenses, a sentence about the data, and runs
-of other seeds, of which mean and standard deviation are shown. The metadata is
-checked.
+from a local copy, languages, the license of the weights, and a sentence about
+the data.
 Cost: seconds.
 """
 

@@ -10,7 +10,7 @@ size.
       --glue_dir glue --squad_dir squad --output_dir runs/study
 
     python recipes/run_study.py --table 5 6 7 8 figure5 --size_preset gpu \
-      --corpus runs/corpus --list > study.txt
+      --corpus runs/corpus --list
 
 A run that several tables need is made once; the same command, repeated,
 resumes, and in several shells it shares the work. --list prints one command

@@ -39,7 +39,7 @@ FUNCTIONS_MAY_BE_LONGER = {
 }
 # Files whose tests may skip themselves, and when. Every other test runs or is excluded by a marker.
 MAY_SKIP = {
-    "tests/reproduction/test_schedulers.py": "Ray, an optional extra, is not installed",
+    "tests/reproduction/test_runner.py": "Ray, an optional extra, is not installed",
     "tests/corpus/test_prepare.py": "the real corpora are not beside the project",
     "tests/pretraining/test_dataset.py": "the system has no /proc",
     "tests/models/test_real_weights.py": "the package with real weights is not installed",
