@@ -719,27 +719,6 @@ def plain_yaml(content: bytes) -> Any:
     return {**values, **given, "model_name_or_path": "m", "output_dir": "o"}
 
 
-def make_card_file(world: Any, folder: Path) -> None:
-    from bert_repro.hub.card import make_card
-
-    (folder / "README.md").write_text(make_card(RESULTS, "org/x"))
-
-
-def read_card(folder: Path) -> Any:
-    """Checks and renames a card, as a push does."""
-    from bert_repro.hub.card import renamed
-    from bert_repro.hub.push import check_card
-
-    check_card(folder)
-    text = (folder / "README.md").read_text()
-    renamed(text, "org/other")
-    return text
-
-
-def plain_card(content: bytes) -> Any:
-    return content.decode().replace("\r\n", "\n").replace("\r", "\n")
-
-
 KINDS: dict[str, Kind] = {
     "GLUE TSV": Kind(make_glue, "SST-2/train.tsv", read_glue, mutations.text, plain_glue),
     "custom CSV": Kind(
@@ -800,5 +779,4 @@ KINDS: dict[str, Kind] = {
     "minimal pairs": Kind(make_pairs, "pairs.jsonl", read_minimal_pairs, mutations.json_lines, plain_pairs),
     "texts": Kind(make_texts, "texts.jsonl", read_plain_texts, mutations.json_lines, plain_texts),
     "YAML": Kind(make_yaml, "run.yaml", read_settings, mutations.text, plain_yaml),
-    "model card": Kind(make_card_file, "README.md", read_card, mutations.text, plain_card),
 }  # fmt: skip
