@@ -131,6 +131,7 @@ def test_a_workload_that_fails_says_why():
 
 
 def test_the_smoke_test_makes_its_steps(monkeypatch):
+    AcceleratorState._reset_state(reset_partial_state=True)
     found = importlib.import_module("gpu_smoke").compiled_steps(toy=True)
     AcceleratorState._reset_state(reset_partial_state=True)  # its precision is that of the whole process
     assert len(found["seconds_of_steps"]) == 19 and len(found["losses"]) == len(found["tokens_of_steps"]) == 20

@@ -251,13 +251,8 @@ class FinetuningRun:
         shown = ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())
         logger.info("%s %s: %s", self.task.name, name, shown)
         details = self.task.score_details(predictions, split.examples)
-        published = SPLIT_ROWS.get((self.task.name, name))
-        return {
-            "metrics": metrics,
-            "rows_scored": len(split.examples),
-            **({"published_rows": published} if published else {}),
-            **({"details": details} if details else {}),
-        }
+        rows = {"rows_scored": len(split.examples), "published_rows": SPLIT_ROWS.get((self.task.name, name))}
+        return {"metrics": metrics, **rows, **({"details": details} if details else {})}
 
     def predictions(self, split: Split) -> Predictions:
         """Returns what the model predicts for a split."""

@@ -325,7 +325,10 @@ def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
         name: train[name] for name in ("rows", "steps", "batch", "tokens", "best_step", "seconds") if name in train
     }
     if phases := train.get("phases"):
-        facts["phases"] = [f"{p['steps']:,} steps of {p['batch']} x {p['max_seq_length']} tokens" for p in phases]
+        facts["phases"] = [
+            f"{phase.get('steps')} steps of {phase.get('batch')} x {phase.get('max_seq_length')} tokens"
+            for phase in phases
+        ]
     if hardware:
         places = (hardware.get("processor"), hardware.get("device"))
         facts["hardware"] = (

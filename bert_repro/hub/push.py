@@ -115,6 +115,8 @@ def published_files(folder: Path) -> list[Path]:
             "--resume_from_checkpoint latest, or push one of its checkpoints"
         )
     found = sorted({path.relative_to(folder) for pattern in PUBLISHED for path in folder.glob(pattern)})
+    if links := [path for path in found if (folder / path).resolve() != folder.resolve() / path]:
+        raise UserError(f"{folder / links[0]}: is a link, which a push does not follow; put the file there")
     has_weights = any(path.match("model*.safetensors") for path in found)
     if not has_weights and not any(path.name == "adapter_model.safetensors" for path in found):
         raise UserError(
