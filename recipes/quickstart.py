@@ -38,7 +38,7 @@ from sklearn.linear_model import LogisticRegression  # noqa: E402
 from sklearn.pipeline import make_pipeline  # noqa: E402
 
 import bert_repro  # noqa: E402
-from bert_repro.utils.randomness import torch_seed  # noqa: E402
+from bert_repro.utils.arrays import torch_seed  # noqa: E402
 
 TRAIN_TEXTS, VALIDATION_TEXTS = 64, 100  # per label
 MASKED = (  # fixed before any model was trained

@@ -49,14 +49,13 @@ LAYERS = {
         "errors registration",
         "utils",
         "configs results models",
-        "corpus hub",
+        "recipes arguments corpus hub",
         "training",
         "tasks pretraining",
         "finetuning conversion",
         "inference",
-        "api",
-        "reproduction",
-        "cli recipes",
+        "api reproduction",
+        "cli",
         "__main__",
     ))
     for name in names.split()
@@ -132,7 +131,7 @@ def test_the_architecture_page_names_every_module():
 def test_recipes_are_short_and_say_what_they_do():
     for path in (ROOT / "recipes").glob("*.py"):
         source = path.read_text("utf-8")
-        assert len(code_lines(source)) <= (200 if path.stem == "quickstart" else 40), path
+        assert len(code_lines(source)) <= {"quickstart": 200, "quickstart_text": 110}.get(path.stem, 40), path
         assert ast.get_docstring(ast.parse(source)), path
 
 

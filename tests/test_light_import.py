@@ -24,7 +24,7 @@ def run(*lines: str) -> str:
 
 
 def test_settings_and_text_need_no_torch():
-    modules = "bert_repro, bert_repro.cli, bert_repro.configs.presets, bert_repro.corpus.prepare"
+    modules = "bert_repro, bert_repro.cli, bert_repro.configs.presets, bert_repro.corpus.sentences"
     assert run(f"import sys, {modules}", "print(sorted({'torch', 'transformers'} & set(sys.modules)))") == "[]"
 
 

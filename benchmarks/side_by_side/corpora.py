@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.models.loading import load_tokenizer
-from bert_repro.utils.randomness import draw, fraction
+from bert_repro.utils.arrays import draw, fraction
 
 VOCABULARY = 30_522
 SENTENCE_LOG_MEAN, SENTENCE_LOG_DEVIATION = 3.32, 0.66  # tokens of a sentence

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from bert_repro.training import environment
+from bert_repro.training import run
+from bert_repro.training.checkpoint import versions
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
@@ -27,14 +28,14 @@ def write(benchmark: str, device: str, threads: int, content: dict[str, Any], fo
     Returns:
         The file; an earlier one of the same day is replaced.
     """
-    hardware = {**environment.hardware(torch.device(device)), "cpu_threads": threads}
+    hardware = {**run.hardware(torch.device(device)), "cpu_threads": threads}
     made = {
         "benchmark": benchmark,
         "date": time.strftime("%Y-%m-%d"),
         "command": command(sys.argv),
-        "git_commit": environment.git_commit(),
+        "git_commit": run.git_commit(),
         "hardware": hardware,
-        "versions": environment.versions(),
+        "versions": versions(),
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{made['date']}-{benchmark}-{device}.json"

@@ -1,13 +1,21 @@
 """Settings of every recipe: each once, with its help text. A room of the package has its settings in the file of its
 name; `presets` holds what the paper states."""
 
-from bert_repro.configs.base import LOCATIONS, Config, decides_result, deciding_settings, require, setting
+from bert_repro.configs.base import (
+    LOCATIONS,
+    Config,
+    decides_result,
+    deciding_settings,
+    looks_like_a_folder,
+    require,
+    require_paths,
+    setting,
+)
 from bert_repro.configs.conversion import ConversionConfig
 from bert_repro.configs.corpus import CorpusConfig, TextConfig, TokenizerConfig
 from bert_repro.configs.finetuning import SWEPT, CustomDataConfig, FinetuningConfig
 from bert_repro.configs.hub import CardConfig, CorpusPushConfig, PushConfig
 from bert_repro.configs.inference import ExtractionConfig, OnnxConfig, PredictConfig, SentenceScoringConfig
-from bert_repro.configs.paths import looks_like_a_folder, require_paths
 from bert_repro.configs.pretraining import AuditConfig, CurveComparisonConfig, ExampleConfig, Phase, PretrainingConfig
 from bert_repro.configs.reproduction import ReportConfig, StudyConfig
 from bert_repro.configs.tasks import (

@@ -1,13 +1,17 @@
-"""What all configurations share: how a setting is declared and how values are checked."""
+"""What all configurations share: how a setting is declared, how values and paths are checked before a run begins."""
 
 import difflib
 import functools
+import os
+import re
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from bert_repro.errors import UserError
+from bert_repro.utils.process import is_free_folder, is_main_process
 from bert_repro.utils.readers import shown
 
 LOCATIONS = frozenset({
@@ -117,3 +121,101 @@ def require_fraction(config: Config, *names: str, below_one: bool = False) -> No
 def _numbers(config: Config, name: str) -> list[float]:
     value = getattr(config, name)
     return [one for one in (value if isinstance(value, tuple) else (value,)) if one is not None]
+
+
+# --- Paths ----------------------------------------------------------------------------------------------------------
+
+_ON_THE_HUB_TOO = ("model_name_or_path", "tokenizer_name", "tokenizer", "ensemble_with", "corpus")
+_FILES = (
+    "train_file", "validation_file", "test_file", "context_file", "data_file", "predictions_file", "null_odds_file",
+    "qa_file", "triviaqa_file", "input_file",
+)  # fmt: skip
+_FOLDERS = ("folder", "runs", "data_dir", "evidence_dir", "glue_dir", "squad_dir", "swag_dir", "conll_dir", "runs_dir")
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+
+def require_paths(config: Config) -> None:
+    """Refuses names of models, inputs and outputs that cannot be right.
+
+    Raises:
+        UserError: no such model, file or folder, with the nearest name there is; a file where a folder must be or the
+            reverse; an output file or folder that is in use.
+    """
+    for item in fields(config):
+        value = getattr(config, item.name)
+        for name in value if isinstance(value, tuple) else (value,):
+            if not isinstance(name, str) or not name:
+                continue
+            if "\0" in name:
+                raise UserError(f"--{item.name} holds a null character; write the name again")
+            if item.name in _ON_THE_HUB_TOO:
+                _require_model_or_corpus(item.name, name)
+            elif item.name in (*_FILES, *_FOLDERS):
+                _require_input(item.name, name, is_file=item.name in _FILES)
+            elif item.name in ("output_dir", "report_dir", "records_dir", "output_file"):
+                _require_place(item.name, Path(name))
+    if is_main_process():  # the others may see what it has begun to write
+        _require_unused(config)
+
+
+def looks_like_a_folder(name: str) -> bool:
+    """Returns whether a name is meant as a place on the disk, not as an id of the Hub."""
+    in_folder = len(Path(name).parts) > 1 and Path(name).parts[0] == "runs"
+    return name.startswith((".", "~")) or name.endswith("/") or in_folder or not _HUB_ID.fullmatch(name)
+
+
+def _require_model_or_corpus(setting: str, name: str) -> None:
+    if os.path.exists(name):
+        return
+    fix = _nearest(Path(name))
+    if fix or looks_like_a_folder(name):
+        fix = fix or "name the output folder of a finished run, or an id of the Hub such as org/name"
+        raise UserError(f"--{setting} {name}: no such folder; {fix}")
+
+
+def _require_input(setting: str, name: str, *, is_file: bool) -> None:
+    kind, other = ("file", "folder") if is_file else ("folder", "file")
+    if not os.path.exists(name):
+        raise UserError(f"--{setting} {name}: no such {kind}; {_nearest(Path(name)) or 'check the path'}")
+    require(os.path.isdir(name) != is_file, f"--{setting} {name} is a {other}; name a {kind}")
+
+
+def _nearest(path: Path) -> str:
+    """Returns "did you mean ...?" with the closest name in the folder of a path that does not exist."""
+    if len(path.parts) < 2 and "." not in path.name:
+        return ""  # a model of the Hub such as bert-base-uncased
+    try:
+        names = os.listdir(path.parent)
+    except (OSError, ValueError):
+        return ""
+    return did_you_mean(path.name, names, prefix="" if path.parent == Path() else f"{path.parent}/")
+
+
+def _require_place(setting: str, path: Path) -> None:
+    """Refuses an output whose place is taken by something of another kind, or that no disk can hold."""
+    try:
+        present = next(part for part in (path, *path.parents) if part.exists())
+    except OSError as error:
+        raise UserError(f"--{setting} {path}: {error.strerror}; name another place") from error
+    if present == path and setting.endswith("_file"):
+        require(not path.is_dir(), f"--{setting} {path} is a folder; name a file")
+    else:
+        fault = "is a file" if present == path else f"lies below the file {present}"
+        require(present.is_dir(), f"--{setting} {path} {fault}; name a folder")
+
+
+def _require_unused(config: Config) -> None:
+    """Refuses to write where something else is; the recipes that go on with what they left say so themselves."""
+    output_file, output_dir = getattr(config, "output_file", None), getattr(config, "output_dir", None)
+    if output_file and hasattr(config, "overwrite_output_file") and not config.overwrite_output_file:
+        require(
+            not os.path.exists(output_file),
+            f"--output_file {output_file} exists; name another or give --overwrite_output_file",
+        )
+    goes_on = getattr(config, "overwrite_output_dir", True) or getattr(config, "resume_from_checkpoint", None)
+    if output_dir and not (goes_on or getattr(config, "sweeps", False) or hasattr(config, "num_proc")):
+        require(
+            is_free_folder(Path(output_dir)),
+            f"--output_dir {output_dir} is not empty; name another folder, give --overwrite_output_dir"
+            + (", or resume with --resume_from_checkpoint latest" if hasattr(config, "max_steps") else ""),
+        )

@@ -44,6 +44,7 @@ from bert_repro.corpus.sentences import TokenizeSettings, tokenize_blocks
 from bert_repro.errors import UserError
 from bert_repro.models.loading import load_tokenizer, save_tokenizer, tokenizer_fingerprint
 from bert_repro.utils import process
+from bert_repro.utils.arrays import row_starts
 from bert_repro.utils.files import (
     UNFINISHED,
     atomic_file,
@@ -54,7 +55,6 @@ from bert_repro.utils.files import (
     unlock,
     write_json,
 )
-from bert_repro.utils.ragged import row_starts
 from bert_repro.utils.readers import read_json_object
 
 if TYPE_CHECKING:

@@ -23,10 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import UserError
+from bert_repro.utils.arrays import Int64Array, draw, fraction
 from bert_repro.utils.files import file_digest, json_digest
 from bert_repro.utils.process import is_local_main_process
-from bert_repro.utils.ragged import Int64Array
-from bert_repro.utils.randomness import draw, fraction
 from bert_repro.utils.readers import read_json_object
 
 FORMAT_VERSION = 1

@@ -22,8 +22,8 @@ from bert_repro.finetuning.features import FeatureCache
 from bert_repro.models.loading import tokenizer_fingerprint
 from bert_repro.tasks.base import Task
 from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step, even_passes
+from bert_repro.utils.arrays import draw
 from bert_repro.utils.files import disk_errors
-from bert_repro.utils.randomness import draw
 
 if TYPE_CHECKING:
     import datasets

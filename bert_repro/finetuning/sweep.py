@@ -36,7 +36,7 @@ from bert_repro.results import RunResults, SweepResults, read_results
 from bert_repro.tasks.base import Task
 from bert_repro.training import checkpoint, run
 from bert_repro.training.batches import batch_sizes
-from bert_repro.training.trackers import run_name
+from bert_repro.training.training_log import run_name
 from bert_repro.utils import process
 from bert_repro.utils.files import (
     ADAPTER,
@@ -51,8 +51,7 @@ from bert_repro.utils.files import (
     write_text,
 )
 from bert_repro.utils.process import broadcast, is_main_process
-from bert_repro.utils.readers import read_json_object
-from bert_repro.utils.redaction import redacted
+from bert_repro.utils.readers import read_json_object, redacted
 
 logger = logging.getLogger("bert_repro")
 

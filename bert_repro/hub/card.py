@@ -24,7 +24,7 @@ from bert_repro import configs
 from bert_repro.errors import UserError
 from bert_repro.results import read_results
 from bert_repro.utils.files import CARD, write_text
-from bert_repro.utils.redaction import redacted
+from bert_repro.utils.readers import redacted
 
 logger = logging.getLogger("bert_repro")
 

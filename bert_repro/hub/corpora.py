@@ -10,7 +10,7 @@ from bert_repro.corpus.prepared_corpus import MANIFEST, PreparedCorpus, manifest
 from bert_repro.errors import UserError
 from bert_repro.hub.push import prepare_repository, send, show_contents
 from bert_repro.utils.files import CARD
-from bert_repro.utils.redaction import redacted
+from bert_repro.utils.readers import redacted
 
 TEMPLATE = "corpus_card.md.jinja"
 CORPUS_FILES = ("*.arrow", "*.npy", "dataset_info.json", "state.json", MANIFEST, "tokenizer/*", CARD)

@@ -36,8 +36,7 @@ from bert_repro.utils.files import (
     TRAINING_PLOT,
     step_of,
 )
-from bert_repro.utils.readers import read_json_object, read_utf8
-from bert_repro.utils.redaction import redacted
+from bert_repro.utils.readers import read_json_object, read_utf8, redacted
 
 logger = logging.getLogger("bert_repro")
 

@@ -23,8 +23,8 @@ from bert_repro.pretraining.masking import DataCollatorForBertPreTraining
 from bert_repro.pretraining.segment_pairs import FORCED
 from bert_repro.training.batches import IGNORE_INDEX
 from bert_repro.utils import process
+from bert_repro.utils.arrays import row_starts
 from bert_repro.utils.files import SAMPLE_INDEX, write_json, write_text
-from bert_repro.utils.ragged import row_starts
 
 logger = logging.getLogger("bert_repro")
 

@@ -33,9 +33,8 @@ from bert_repro.pretraining.segment_pairs import (
 )
 from bert_repro.training.batches import IGNORE_INDEX, Ids, MicroBatch, StaticShape, Step, even_passes
 from bert_repro.training.performance import pretraining_flops_per_token
+from bert_repro.utils.arrays import Int64Array, draw, row_starts
 from bert_repro.utils.files import SAMPLE_INDEX
-from bert_repro.utils.ragged import Int64Array, row_starts
-from bert_repro.utils.randomness import draw
 
 _ORDER_DRAW = 0x4F52444552  # names the order's draws among all others of (seed, phase, epoch)
 _SAMPLE = 1000  # examples

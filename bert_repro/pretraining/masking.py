@@ -28,8 +28,16 @@ from bert_repro.training.batches import (
     padded_batch,
     round_up,
 )
-from bert_repro.utils.ragged import Int64Array, places_in_row, row_starts
-from bert_repro.utils.randomness import UInt64Array, below, draw, fraction, sample_without_replacement
+from bert_repro.utils.arrays import (
+    Int64Array,
+    UInt64Array,
+    below,
+    draw,
+    fraction,
+    places_in_row,
+    row_starts,
+    sample_without_replacement,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -31,7 +31,7 @@ from bert_repro.pretraining.evaluation import (
     heldout_evaluations,
 )
 from bert_repro.results import RunResults
-from bert_repro.training import adapters, environment, run
+from bert_repro.training import adapters, run
 from bert_repro.training.batches import batch_sizes
 from bert_repro.training.performance import (
     PUBLISHED_TFLOPS,
@@ -41,9 +41,9 @@ from bert_repro.training.performance import (
     published_peak,
 )
 from bert_repro.training.trainer import Trainer
+from bert_repro.utils.arrays import torch_seed
 from bert_repro.utils.files import SAMPLE_INDEX
 from bert_repro.utils.process import world_size
-from bert_repro.utils.randomness import torch_seed
 
 logger = logging.getLogger("bert_repro")
 
@@ -200,7 +200,7 @@ def _uploads(config: PretrainingConfig, begun: run.Run, model: Any, data: dict[s
     if not config.push_to_hub or config.hub_strategy != "every_save" or not accelerator.is_main_process:
         return None
     assert config.hub_model_id is not None, "checked when the run began"
-    known = {"task": "pre-training", "data": data, **environment.run_facts(config, accelerator, model)}
+    known = {"task": "pre-training", "data": data, **run.run_facts(config, accelerator, model)}
     return RevisionUploads(config.hub_model_id, private=config.hub_private_repo, results=known)
 
 

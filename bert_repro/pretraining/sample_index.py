@@ -18,9 +18,8 @@ import numpy as np
 
 from bert_repro.errors import UserError
 from bert_repro.pretraining.segment_pairs import FORCED, NOT_NEXT, ROW, PairGenerator, RowArray
+from bert_repro.utils.arrays import Int64Array, draw
 from bert_repro.utils.files import atomic_path, waiting_lock
-from bert_repro.utils.ragged import Int64Array
-from bert_repro.utils.randomness import draw
 
 logger = logging.getLogger("bert_repro")
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import UserError
-from bert_repro.utils.randomness import draw
+from bert_repro.utils.arrays import draw
 from bert_repro.utils.readers import listed, numbered_lines, parse_json, shown
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from bert_repro.configs import RunConfig
 from bert_repro.errors import ProcessKilledError, UserError
+from bert_repro.utils.arrays import Int64Array, pad, places_in_row, row_starts
 from bert_repro.utils.process import keep_child_signal_handler, leave_signals_to_parent
-from bert_repro.utils.ragged import Int64Array, pad, places_in_row, row_starts
 
 IGNORE_INDEX = -100
 PREFETCHED_STEPS = 4  # by each loader process

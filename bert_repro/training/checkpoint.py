@@ -11,23 +11,27 @@ file is checked against the manifest; a damaged checkpoint is named and passed o
                        manifest.json                        SHA-256 of every file and of itself, versions, threads
 """
 
+import copy
+import importlib.metadata
 import json
 import logging
+import platform
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
+from accelerate import Accelerator
 from torch import nn
 
+from bert_repro.configs import LOCATIONS, decides_result
 from bert_repro.errors import UserError
 from bert_repro.hub.export import write_pooling
 from bert_repro.models.loading import save_tokenizer
 from bert_repro.training import adapters
-from bert_repro.training.parallelism import savable
 from bert_repro.utils.files import (
     BEST,
     CHECKPOINTS,
@@ -44,8 +48,14 @@ from bert_repro.utils.files import (
     write_json,
     write_manifest,
 )
+from bert_repro.utils.readers import redacted
+
+if TYPE_CHECKING:
+    from bert_repro.training.batches import BatchSource
 
 logger = logging.getLogger("bert_repro")
+
+_LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy", "safetensors")
 
 _OPTIMIZER, _STATE = f"{TRAINER_STATE}/optimizer.safetensors", f"{TRAINER_STATE}/state.json"
 
@@ -241,6 +251,157 @@ def _remove_leftovers(checkpoints: Path) -> None:
     for prefix in UNFINISHED:
         for folder in checkpoints.glob(f"{prefix}*"):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def find_non_finite(model: nn.Module) -> str | None:
+    """Returns the name of a parameter with a value that is not finite, or None."""
+    for name, parameter in model.named_parameters():
+        own = parameter.cpu() if parameter.device.type == "xla" else parameter  # there it would be one more graph
+        if not bool(torch.isfinite(own.detach()).all()):
+            return name
+    return None
+
+
+def savable(model: nn.Module) -> nn.Module:
+    """Returns the model, or a copy on the CPU where files cannot be written from the device's memory (XLA)."""
+    if next(model.parameters()).device.type != "xla":
+        return model
+    on_cpu = {
+        id(parameter): nn.Parameter(parameter.detach().cpu(), parameter.requires_grad)
+        for parameter in model.parameters()
+    }
+    return copy.deepcopy(model, on_cpu)
+
+
+def environment(accelerator: Accelerator) -> dict[str, Any]:
+    """Returns what bit-exact repetition depends on: versions, processes, CPU threads, device."""
+    return {
+        "versions": versions(),
+        "processes": accelerator.num_processes,
+        "cpu_threads": torch.get_num_threads(),
+        "device": device_name(accelerator.device),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Returns the versions of Python, this package and the libraries that decide numbers; None: not installed as one.
+
+    The package has no version where its sources are run without being installed.
+    """
+    found = {"python": platform.python_version(), "bert_repro": _version("bert-repro")}
+    return found | {name: _version(name) for name in _LIBRARIES}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def device_name(device: torch.device) -> str:
+    """Returns the name of a GPU, or the type of another device."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def stored_settings(config: Any) -> dict[str, Any]:
+    """Returns a run's settings as a checkpoint keeps them: plain JSON without secrets."""
+    settings: dict[str, Any] = json.loads(json.dumps(redacted(asdict(config))))
+    return settings
+
+
+def require_same_data(folder: Path, state: TrainerState, source: "BatchSource", config: Any) -> None:
+    """Refuses to resume a run on other data, or with fewer steps than it has taken.
+
+    What a batch source makes of settings alone (the steps of each phase come from `max_steps` or `phases`) counts as
+    data too, unless `allow_changed_settings` lets those differ.
+
+    Args:
+        folder: the checkpoint, for messages.
+        state: as the checkpoint holds it.
+        source: the data of the resumed run.
+        config: its settings.
+
+    Raises:
+        UserError: names what differs.
+    """
+    for name, before in (state.data_fingerprint or {}).items():
+        now, is_setting = source.data_fingerprint.get(name), name in {"steps", *(state.settings or {})}
+        if now != before and not (is_setting and getattr(config, "allow_changed_settings", False)):
+            accepted = "accept another result with --allow_changed_settings"
+            raise UserError(
+                f"{folder}: its run had the {name} {before}, not {now}; resume with the data and settings that it "
+                f"had, or {accepted if is_setting else 'start again with --overwrite_output_dir'}"
+            )
+    _require_same_beginning(folder, state.step, state.data_fingerprint or {}, source.data_fingerprint)
+    if state.step > source.total_steps:
+        raise UserError(
+            f"{folder}: its run has taken {state.step} steps, and this one is to take {source.total_steps} in "
+            "all; ask for more, or resume from an earlier checkpoint"
+        )
+
+
+def _require_same_beginning(folder: Path, step: int, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Refuses phases in which the steps of a checkpoint were not taken: only the last one it is in may be longer."""
+    begin, phases_now = 0, [*now.get("steps", ()), *[0] * len(before.get("steps", ()))]
+    for number, (steps, steps_now) in enumerate(zip(before.get("steps", ()), phases_now, strict=False)):
+        taken = min(steps, step - begin)
+        begin += steps
+        if steps_now < taken or (step > begin and steps_now != steps):
+            raise UserError(
+                f"{folder}: it has taken {taken:,} steps of phases[{number}], which has {steps_now:,} now; keep the "
+                "phases and steps that were trained, or resume from an earlier checkpoint"
+            )
+
+
+def require_same_settings(folder: Path, before: dict[str, Any] | None, config: Any) -> None:
+    """Compares the settings of a run with those of the checkpoint that it resumes from, and reports all differences.
+
+    Args:
+        folder: the checkpoint, for messages.
+        before: what `stored_settings` returned.
+        config: today's settings.
+
+    Raises:
+        UserError: a setting that decides the result differs, and `allow_changed_settings` is not set.
+    """
+    now = stored_settings(config)
+    changed = [
+        (name, difference)
+        for name, value in (before or {}).items()
+        for difference in _differences(name, value, now.get(name, value))
+    ]
+    deciding = [
+        f"--{path} {_shown(old)}, now {_shown(new)}"
+        for name, (path, old, new) in changed
+        if decides_result(name) and name not in LOCATIONS
+    ]
+    if deciding and not getattr(config, "allow_changed_settings", False):
+        raise UserError(
+            f"{folder}: its run had {'; '.join(deciding)}; resume with the settings that it had, or accept another "
+            "result with --allow_changed_settings"
+        )
+    for name, (path, old, new) in changed:
+        if name not in {"resume_from_checkpoint", "output_dir", "overwrite_output_dir"}:
+            logger.info("resuming with --%s %s, was %s", path, _shown(new), _shown(old))
+
+
+def _differences(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yields what differs with its old and new value; of phases only the entries that do: `phases[1].steps`."""
+    if old == new:
+        return
+    lists = isinstance(old, list) and isinstance(new, list) and len(old) == len(new)
+    if not lists or not all(isinstance(entry, dict) for entry in old + new):
+        yield name, old, new
+        return
+    for number, (before, now) in enumerate(zip(old, new, strict=True)):
+        for entry in {**before, **now}:  # in the order of the configuration
+            yield from _differences(f"{name}[{number}].{entry}", before.get(entry), now.get(entry))
+
+
+def _shown(value: Any) -> str:
+    text = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 class BestModel:

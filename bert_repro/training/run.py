@@ -1,16 +1,21 @@
 """What every training run does before its first step and after its last."""
 
+import dataclasses
 import logging
 import math
 import os
+import platform
+import shlex
 import shutil
+import subprocess
+import sys
 import time
 import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from accelerate import Accelerator
@@ -23,13 +28,13 @@ from bert_repro.hub.plots import plot_scores, plot_training
 from bert_repro.hub.push import prepare_repository, push_folder
 from bert_repro.models.cpu_kernels import use_cpu_kernels
 from bert_repro.models.loading import first_line, load_pretrained, quiet_transformers
-from bert_repro.results import RunResults, write_results
+from bert_repro.results import HardwareResults, ModelResults, RunResults, read_results, write_results
 from bert_repro.training import adapters, checkpoint, training_log
-from bert_repro.training.environment import run_facts
-from bert_repro.training.parallelism import find_non_finite, savable
+from bert_repro.training.checkpoint import device_name, find_non_finite, savable, versions
 from bert_repro.training.performance import prepare_cpu, training_totals
-from bert_repro.training.trackers import end_trackers, report_results, start_trackers, wanted_trackers
+from bert_repro.training.training_log import end_trackers, report_results, start_trackers, wanted_trackers
 from bert_repro.utils import process
+from bert_repro.utils.arrays import torch_seed
 from bert_repro.utils.files import (
     ADAPTER,
     BEST,
@@ -46,10 +51,15 @@ from bert_repro.utils.files import (
     lock,
 )
 from bert_repro.utils.process import is_main_process, world_size
-from bert_repro.utils.randomness import torch_seed
-from bert_repro.utils.redaction import redacted
+from bert_repro.utils.readers import redacted
+
+if TYPE_CHECKING:
+    pass
 
 logger = logging.getLogger("bert_repro")
+
+_SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
+_NOTEBOOKS = ("ipykernel_launcher", "colab_kernel_launcher")
 
 _PRODUCTS = (
     CHECKPOINTS, TRAIN_LOG, STATUS, RESULTS, TRAINING_PLOT, SCORES_PLOT, CARD, BEST, ADAPTER, SWEEP,
@@ -293,3 +303,85 @@ def prepare_model(model: Any, config: RunConfig) -> Any:
     if config.cpu_kernels:
         use_cpu_kernels(model)
     return model
+
+
+def run_facts(config: Any, accelerator: Accelerator, model: torch.nn.Module) -> RunResults:
+    """Returns the fields of results.json that every run has; the caller adds task, metrics and data."""
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    shape = {name: getattr(model.config, name) for name in _SHAPE}
+    return {
+        "seed": config.seed,
+        "settings": dataclasses.asdict(config),
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "hardware": hardware(accelerator.device) | {"processes": accelerator.num_processes},
+        "command": command(),
+        "base_model": _hub_id(config.model_name_or_path),
+        "model": typing.cast(ModelResults, {"class": type(model).__name__, "parameters": parameters, **shape}),
+    }
+
+
+def git_commit() -> str | None:
+    """Returns the commit of the source tree, with `-dirty` when it has changes; None for an installed package."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        options: dict[str, Any] = {"cwd": root, "capture_output": True, "text": True, "check": True}
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], **options).stdout.strip()
+        changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], **options).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{commit}-dirty" if changed else commit
+
+
+def hardware(device: torch.device) -> HardwareResults:
+    """Returns device, processor, cores and threads."""
+    return {
+        "device": device_name(device),
+        "processor": _processor_name(),
+        "cores": os.cpu_count(),
+        "cpu_threads": torch.get_num_threads(),
+    }
+
+
+def command() -> str:
+    """Returns the command line of this process, without the folders before the script's name."""
+    script = Path(sys.argv[0])
+    if script.stem in _NOTEBOOKS:
+        return "a notebook"
+    if script.name == "__main__.py" and script.parent.name == "bert_repro":  # python -m bert_repro
+        return shlex.join(["bert-repro", *sys.argv[1:]])
+    if script.suffix != ".py":  # the installed `bert-repro`, which is a program
+        return shlex.join([script.name, *sys.argv[1:]])
+    shown = f"recipes/{script.name}" if script.parent.name == "recipes" else script.name
+    return shlex.join(["python", shown, *sys.argv[1:]])
+
+
+def _hub_id(name: str | None) -> str | None:
+    """Returns the id on the Hub of a checkpoint, where it is known.
+
+    A folder of this machine has one if it lies in the Hub's cache, or if its own run was pushed.
+    """
+    if not name:
+        return None
+    folder = Path(name).expanduser()
+    if not folder.exists():  # asked here, where the run is
+        return None if name.count("/") > 1 or name[0] in "./~" else name
+    cached = next((part for part in folder.resolve().parts if part.startswith("models--")), "")
+    if cached:
+        return cached.removeprefix("models--").replace("--", "/", 1)
+    try:
+        settings = read_results(folder).get("settings", {})
+    except UserError:
+        return None
+    return settings.get("hub_model_id") if settings.get("push_to_hub") else None
+
+
+def _processor_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 
 from bert_repro.errors import StopRequested, UserError
 from bert_repro.utils.files import STATUS, UNFINISHED, unlock, write_in_place, write_json
-from bert_repro.utils.readers import read_json_object
-from bert_repro.utils.redaction import redacted
+from bert_repro.utils.readers import read_json_object, redacted
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Strict readers of lines and JSON, and how messages show what was found.
+"""Text: read strictly, shown in messages, cleaned before it is published.
 
 Whatever is wrong with a file is a `UserError` of one line that names the file, the line, the value and the fix. Line
 numbers are those of an editor, from 1.
@@ -7,9 +7,10 @@ numbers are those of an editor, from 1.
 import gzip
 import json
 import lzma
+import os
 import zlib
-from collections.abc import Hashable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, NoReturn
 
 import yaml
@@ -143,17 +144,51 @@ def parse_yaml(text: str) -> Any:
 
 class _YamlLoader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        twice = first_repeated(str(key.value) for key, _ in node.value)
-        if twice is not None:
-            raise ValueError(f"line {node.start_mark.line + 1}: {twice!r} is given twice; leave one out")
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in seen:
+                raise ValueError(f"line {key.start_mark.line + 1}: {key.value!r} is given twice; leave one out")
+            seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
 
-def first_repeated(names: Iterable[str]) -> str | None:
-    """Returns the first name that occurs a second time, or None."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
+REMOVED = "[removed]"
+_SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY")
+
+
+def redacted(value: Any) -> Any:
+    """Returns a copy of results without the tokens of this environment, and with `~` for the user's home folder.
+
+    Args:
+        value: mappings, sequences, strings, numbers, nested as JSON is.
+    """
+    if isinstance(value, Mapping):
+        return {redacted(key): redacted(element) for key, element in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(element) for element in value]
+    if not isinstance(value, str):
+        return value
+    for secret in filter(None, map(os.environ.get, _SECRETS)):
+        value = value.replace(secret, REMOVED)
+    home = str(Path.home())
+    return value.replace(home, "~") if len(home) > 1 else value
+
+
+def without_machine_paths(value: Any) -> Any:
+    """Returns a copy of results in which each path of this machine is shown by its last part alone.
+
+    Paths are texts, and words of a command, that begin with `/`, `~/`, `./` or `../`; `org/name` may be an id on the
+    Hub and stays.
+    """
+    if isinstance(value, Mapping):
+        return {
+            name: element if name == "labels" else without_machine_paths(element) for name, element in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [without_machine_paths(element) for element in value]
+    if not isinstance(value, str) or "\n" in value:
+        return value
+    words = (
+        PurePosixPath(word).name if word.startswith(("/", "~/", "./", "../")) else word for word in value.split(" ")
+    )
+    return " ".join(words)

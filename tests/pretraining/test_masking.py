@@ -6,7 +6,7 @@ from scipy import stats
 
 from bert_repro.configs import ExampleConfig
 from bert_repro.pretraining.masking import Masker, fill_without_overflow, num_predictions
-from bert_repro.utils.randomness import draw, sample_without_replacement
+from bert_repro.utils.arrays import draw, sample_without_replacement
 
 PAD, UNK, CLS, SEP, MASK, UNUSED = range(6)
 VOCABULARY = {

@@ -15,7 +15,7 @@ from bert_repro.pretraining.masking import (
     num_predictions,
 )
 from bert_repro.training.batches import StaticShape
-from bert_repro.utils.randomness import draw
+from bert_repro.utils.arrays import draw
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(55))]
 LENGTH = 24

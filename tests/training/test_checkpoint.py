@@ -17,8 +17,7 @@ from toy import ToyConfig, make_trainer
 
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.training import checkpoint
-from bert_repro.training.checkpoint import BestModel
-from bert_repro.training.environment import require_same_data
+from bert_repro.training.checkpoint import BestModel, require_same_data
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from bert_repro import BertReproConfig
 from bert_repro.pretraining.evaluation import count_right
 from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch
 from bert_repro.training.batches import collate_features
-from bert_repro.training.parallelism import TrainingForward, count_nothing
-from bert_repro.utils.randomness import draw
+from bert_repro.training.trainer import TrainingForward, count_nothing
+from bert_repro.utils.arrays import draw
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(55))]
 SHAPE = {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128}

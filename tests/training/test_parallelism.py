@@ -6,7 +6,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from bert_repro.training.parallelism import ParallelModel
+from bert_repro.training.trainer import ParallelModel
 
 
 class Output(NamedTuple):

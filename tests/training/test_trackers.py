@@ -10,7 +10,7 @@ from running import recipe
 
 from bert_repro.configs import GlueConfig
 from bert_repro.configs.training import TRACKERS
-from bert_repro.training import trackers
+from bert_repro.training import training_log as trackers
 
 
 class Recorder(tracking.GeneralTracker):

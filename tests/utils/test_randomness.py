@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bert_repro.utils.randomness import below, draw, fraction, torch_seed
+from bert_repro.utils.arrays import below, draw, fraction, torch_seed
 
 
 def test_draws_do_not_move_and_a_seed_fits() -> None:

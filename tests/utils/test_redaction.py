@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from running import recipe
 
-from bert_repro.utils.redaction import REMOVED, redacted, without_machine_paths
+from bert_repro.utils.readers import REMOVED, redacted, without_machine_paths
 
 TOKEN = "hf_" + "aB3" * 8
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.tasks.squad.windows import Passage, fullest_windows
-from bert_repro.utils.ragged import Int64Array
+from bert_repro.utils.arrays import Int64Array
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
