@@ -88,8 +88,14 @@ def _pretrain(
     config: PretrainingConfig = resolve_layout(begun.config, accelerator.device)
     model = build_model(config, tokenizer)
     phases = resolve_phases(config, processes)
-    _check_lengths(phases, model.config.max_position_embeddings)
-    tokenizer.model_max_length = _longest_input(config, tokenizer, phases)  # later positions are random
+    longest, positions = max(phase.max_seq_length for phase in phases), model.config.max_position_embeddings
+    if longest > positions:
+        raise UserError(f"--max_seq_length is {longest}; the model has {positions} positions")
+    start = config.model_name_or_path
+    if start:  # what it was trained with before counts too; positions beyond are random
+        own = load_tokenizer(start) if (Path(start) / "tokenizer.json").exists() else tokenizer
+        longest = max(longest, own.model_max_length)
+    tokenizer.model_max_length = longest
     begun.clear()  # before the sample indexes, which are in the folder
     source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
     on_xla = accelerator.device.type == "xla"
@@ -102,7 +108,8 @@ def _pretrain(
     model, adapter = adapters.merge_and_save(trainer.model, tokenizer, begun.output_dir, write=writes)
     train = {"steps": trainer.state.step, "compiled_graphs": trainer.compiled_graphs}
     breakdown = MlmBreakdown(corpus.token_counts(), tokenizer.mask_token_id)
-    measured = _measure(evaluations[-1], model, accelerator, breakdown)
+    metrics = evaluations[-1].measure(model, accelerator, breakdown)
+    logger.info("held-out: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
     if accelerator.is_local_main_process:  # every process has read its last example
         shutil.rmtree(begun.output_dir / SAMPLE_INDEX, ignore_errors=True)
     return begun.finish(
@@ -111,7 +118,9 @@ def _pretrain(
         {
             "task": "pre-training",
             "split": f"held-out documents ({config.heldout_fraction:.2%} of the corpus, by content)",
-            **measured,
+            "metrics": metrics,
+            "mlm_breakdown": breakdown.results(accelerator),
+            "rows_scored": evaluations[-1].rows,
             "data": data,
             "train": {**adapter, **train, "phases": [vars(phase) for phase in phases]},
         },
@@ -160,7 +169,14 @@ def resolve_phases(config: PretrainingConfig, processes: int) -> tuple[Phase, ..
     if config.phases:
         if config.max_steps is not None:
             raise UserError("--max_steps and phases are both given; each phase states its own steps")
-        return tuple(_with_device_batch(phase, config, processes) for phase in config.phases)
+        phases = []
+        for phase in config.phases:
+            own = replace(
+                config, per_device_train_batch_size=phase.per_device_batch or config.per_device_train_batch_size
+            )
+            sizes = batch_sizes(own, processes, 0, fixed=phase.batch)
+            phases.append(replace(phase, per_device_batch=sizes.micro))
+        return tuple(phases)
     if config.max_steps is None:
         raise UserError("--max_steps is missing; give it, or phases through --preset or --config")
     sizes = batch_sizes(config, processes, PAPER_BATCH)
@@ -305,30 +321,6 @@ def _data_description(corpus: PreparedCorpus, training: int, heldout: int) -> di
         "training_documents": training,
         "heldout_documents": heldout,
     }
-
-
-def _measure(evaluation: HeldOutEvaluation, model: Any, accelerator: Any, breakdown: MlmBreakdown) -> dict[str, Any]:
-    metrics = evaluation.measure(model, accelerator, breakdown)
-    logger.info("held-out: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
-    return {"metrics": metrics, "mlm_breakdown": breakdown.results(accelerator), "rows_scored": evaluation.rows}
-
-
-def _with_device_batch(phase: Phase, config: PretrainingConfig, processes: int) -> Phase:
-    per_device = phase.per_device_batch or config.per_device_train_batch_size
-    sizes = batch_sizes(replace(config, per_device_train_batch_size=per_device), processes, 0, fixed=phase.batch)
-    return replace(phase, per_device_batch=sizes.micro)
-
-
-def _longest_input(config: PretrainingConfig, tokenizer: Any, phases: tuple[Phase, ...]) -> int:
-    longest, checkpoint = max(phase.max_seq_length for phase in phases), config.model_name_or_path
-    own = load_tokenizer(checkpoint) if checkpoint and (Path(checkpoint) / "tokenizer.json").exists() else tokenizer
-    return max(longest, own.model_max_length) if checkpoint else longest
-
-
-def _check_lengths(phases: tuple[Phase, ...], positions: int) -> None:
-    for phase in phases:
-        if phase.max_seq_length > positions:
-            raise UserError(f"--max_seq_length is {phase.max_seq_length}; the model has {positions} positions")
 
 
 def _check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:

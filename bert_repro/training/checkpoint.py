@@ -112,7 +112,9 @@ def save(
         UserError: the disk is full or not writable; the older checkpoints are as they were.
     """
     target = output_dir / CHECKPOINTS / f"{STEP}{state.step}"
-    _remove_leftovers(target.parent)
+    for prefix in UNFINISHED:  # of a killed process; one at a time writes in a run's folder
+        for left in target.parent.glob(f"{prefix}*"):
+            shutil.rmtree(left, ignore_errors=True)
     try:
         with atomic_folder(target) as folder:
             (folder / TRAINER_STATE).mkdir()
@@ -130,7 +132,10 @@ def save(
             f"{target}: the checkpoint cannot be written ({reason}); free or unlock the disk and resume with "
             "--resume_from_checkpoint latest, older checkpoints are as they were"
         ) from error
-    _rotate(output_dir, state.step, keep)
+    # Later steps do not count: a damaged one that was passed over must not push out the one just written.
+    up_to_now = [path for path in _newest_first(output_dir) if (step_of(path) or 0) <= state.step]
+    for old in up_to_now[keep:]:
+        remove_folder(old)
     return target
 
 
@@ -237,20 +242,6 @@ def drop_last(output_dir: Path, step: int) -> None:
 def _newest_first(output_dir: Path) -> list[Path]:
     steps = ((step_of(path), path) for path in (output_dir / CHECKPOINTS).glob(f"{STEP}*"))
     return [path for _, path in sorted(((step, path) for step, path in steps if step is not None), reverse=True)]
-
-
-def _rotate(output_dir: Path, step: int, keep: int) -> None:
-    # Later steps do not count: a damaged one that was passed over must not push out the one just written.
-    up_to_now = [path for path in _newest_first(output_dir) if (step_of(path) or 0) <= step]
-    for old in up_to_now[keep:]:
-        remove_folder(old)
-
-
-def _remove_leftovers(checkpoints: Path) -> None:
-    """Removes what a killed process was writing or removing; one process at a time writes in a run's folder."""
-    for prefix in UNFINISHED:
-        for folder in checkpoints.glob(f"{prefix}*"):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def find_non_finite(model: nn.Module) -> str | None:

@@ -135,7 +135,10 @@ class Run:
         complete = self._completed(results, model)
         self._require_finite(model, complete)
         if self.accelerator.is_main_process:
-            self._draw_plots(complete)
+            if "train" in complete and (self.output_dir / TRAIN_LOG).exists():
+                rows = training_log.read(self.output_dir / TRAIN_LOG)
+                plot_training(self.output_dir / TRAINING_PLOT, rows, complete)
+            plot_scores(self.output_dir / SCORES_PLOT, complete)
             if save_model:
                 adapters.save_final_config(model, self.output_dir)
                 pooling = getattr(self.config, "pooling", "mean")  # the setting of models without a task
@@ -166,11 +169,6 @@ class Run:
                     raise NonFiniteError(f"{split}{name} is {value}; nothing was published. Lower --learning_rate")
         if (lost := find_non_finite(model)) is not None:
             raise NonFiniteError(f"the weights {lost} are not finite; nothing was published. Lower --learning_rate")
-
-    def _draw_plots(self, results: RunResults) -> None:
-        if "train" in results and (self.output_dir / TRAIN_LOG).exists():
-            plot_training(self.output_dir / TRAINING_PLOT, training_log.read(self.output_dir / TRAIN_LOG), results)
-        plot_scores(self.output_dir / SCORES_PLOT, results)
 
     def _remove_what_resuming_needs(self, results: RunResults) -> None:
         """Removes what was saved only for the case that the run would not come this far."""

@@ -129,11 +129,6 @@ class ParallelModel:
         if compile_options is not None:
             self.wrapped = torch.compile(self.wrapped, **compile_options)  # type: ignore[assignment]
 
-    def accumulating(self) -> AbstractContextManager[None]:
-        """Returns a context in which backward passes add up gradients on each device and exchange nothing."""
-        context: AbstractContextManager[None] = self.accelerator.no_sync(self.wrapped)
-        return context
-
     def uncompiled(self) -> AbstractContextManager[Any]:
         """Returns a context in which layers are not compiled again for the shapes of an evaluation."""
         return torch.compiler.set_stance("force_eager") if self._compiles else nullcontext()
@@ -394,16 +389,20 @@ class Trainer:
         """Computes forward, backward and update of one global batch; `_read` gives its metrics."""
         sums: dict[str, Any] = {}
         for number, micro_batch in enumerate(micro_batches):
-            self._seed_dropout(number)
+            names = (self.config.seed, DROPOUT, self.state.step, self.accelerator.process_index, number)
+            self.parallel.seed(torch_seed(*names))
             last = number == len(micro_batches) - 1
-            with nullcontext() if last else self.parallel.accumulating():
+            with nullcontext() if last else self.accelerator.no_sync(self.parallel.wrapped):  # gradients add up here
                 shares = self._backward(step, micro_batch)
             for name, share in shares.items():
                 sums[name] = sums.get(name, 0) + share
         tokens = sum(micro_batch.tokens for micro_batch in micro_batches)
         taken = TakenStep(step, self.state, tuple(sums), self._clip_and_add_up(sums, tokens, stop))
         if self.reads_late:
-            self._refuse_on_device(taken)
+            # The optimizer's kernel refuses this update and all later ones if the step is not finite.
+            bad = (~torch.isfinite(taken.values).all()).to(torch.float32)
+            self._refused = bad if self._refused is None else torch.maximum(self._refused, bad)
+            self.optimizer.optimizer.found_inf = self._refused
             taken.copy_to_host()
         else:
             self._require_finite(taken)
@@ -444,10 +443,6 @@ class Trainer:
             shares[term.replace("loss", "accuracy")] = number.to(shares[term].dtype) / total
         return shares
 
-    def _seed_dropout(self, micro_batch: int) -> None:
-        names = (self.config.seed, DROPOUT, self.state.step, self.accelerator.process_index, micro_batch)
-        self.parallel.seed(torch_seed(*names))
-
     def _clip_and_add_up(self, sums: dict[str, Any], tokens: int, stop: bool) -> torch.Tensor:
         """Clips the gradient; adds up loss terms, tokens and wishes to stop over the processes, in one collective.
 
@@ -472,12 +467,6 @@ class Trainer:
         norm = accurate_norm(parameter.grad for parameter in self._parameters if parameter.grad is not None)
         torch.nn.utils.clip_grads_with_norm_(self._parameters, max_norm, norm)
         return norm
-
-    def _refuse_on_device(self, taken: TakenStep) -> None:
-        """Makes the optimizer's kernel refuse this update and all later ones if the step is not finite."""
-        bad = (~torch.isfinite(taken.values).all()).to(torch.float32)
-        self._refused = bad if self._refused is None else torch.maximum(self._refused, bad)
-        self.optimizer.optimizer.found_inf = self._refused
 
     def _require_finite(self, taken: TakenStep) -> None:
         """Refuses a step that is not finite, and with it all that came after."""
