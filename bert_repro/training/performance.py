@@ -133,12 +133,6 @@ def format_hours(seconds: float) -> str:
     return f"{hours:,.0f} hours" if hours < 72 else f"{hours / 24:,.0f} days"
 
 
-_SETTINGS_WITH_OTHER_WEIGHTS = ("peft", "feature_based", "bilstm_size")
-"""Settings with which not BERT's weights are trained, or others too; their FLOPs are not counted."""
-_MLM_HEADS = ("ForPreTraining", "ForMaskedLM")
-_TASK_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
-
-
 def flops_per_token(
     num_hidden_layers: int,
     hidden_size: int,
@@ -171,7 +165,9 @@ def flops_per_token(
 
 
 def pretraining_flops_per_token(model_config: Any, config: PretrainingConfig, length: int) -> float:
-    """Returns the useful FLOPs per token of a model at a sequence length; see `flops_per_token`."""
+    """Returns the useful FLOPs per token at a sequence length (`flops_per_token`); 0 for adapters, not counted."""
+    if config.peft:
+        return 0.0
     return flops_per_token(
         model_config.num_hidden_layers,
         model_config.hidden_size,
@@ -182,73 +178,24 @@ def pretraining_flops_per_token(model_config: Any, config: PretrainingConfig, le
     )
 
 
-def training_totals(rows: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> TrainResults:
-    """Sums up a training log, all parts of a resumed run together.
-
-    Args:
-        rows: of train_log.jsonl.
-        results: of the run, with `settings`, `train` and the shape of the model in `model`.
+def training_totals(rows: Sequence[Mapping[str, Any]]) -> TrainResults:
+    """Sums up the rows of a train_log.jsonl, all parts of a resumed run together.
 
     Returns:
-        `tokens` (real ones, no padding), `seconds` (of training, without evaluations) and, where BERT's weights and
-        no others were trained, `flops` to three digits, with the mean length of a sequence as the number of tokens
-        that each attends to in fine-tuning; `mfu`, the mean over the seconds whose log has it. Empty without a log.
+        `tokens` (real ones, no padding), `seconds` (of training, without evaluations) and, in pre-training, `flops`
+        to three digits; `mfu`, the mean over the seconds whose rows have it. Empty without rows.
     """
     trained = [row for row in rows if row.get("tokens") is not None and row.get("seconds") is not None]
     if not trained:
         return {}
     totals: TrainResults = {"tokens": trained[-1]["tokens"], "seconds": round(trained[-1]["seconds"], 1)}
-    flops = _run_flops(trained, results)
-    if flops:
-        totals["flops"] = float(f"{flops:.3g}")
-    mfu = _mean_mfu(trained)
-    if mfu:
-        totals["mfu"] = float(f"{mfu:.3g}")
-    return totals
-
-
-def _mean_mfu(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    if trained[-1].get("flops"):
+        totals["flops"] = float(f"{trained[-1]['flops']:.3g}")
     seconds, shares = 0.0, 0.0
-    for before, row in itertools.pairwise([{"tokens": 0}, *rows]):
+    for before, row in itertools.pairwise([{"tokens": 0}, *trained]):
         if row.get("mfu") and row.get("tokens_per_second"):
             taken = (row["tokens"] - before["tokens"]) / row["tokens_per_second"]
             seconds, shares = seconds + taken, shares + taken * row["mfu"]
-    return shares / seconds if seconds else None
-
-
-def _run_flops(rows: Sequence[Mapping[str, Any]], results: Mapping[str, Any]) -> float | None:
-    model, train, settings = results["model"], results["train"], results["settings"]
-    if any(settings.get(name) for name in _SETTINGS_WITH_OTHER_WEIGHTS) or "num_hidden_layers" not in model:
-        return None
-    name = str(model["class"])
-    if train.get("phases") and name.endswith(_MLM_HEADS):
-        total, before = 0.0, 0
-        for row in rows:
-            length = _phase_length(train["phases"], row["step"])
-            total += (row["tokens"] - before) * _model_flops_per_token(model, length, settings["masked_lm_prob"])
-            before = row["tokens"]
-        return total
-    if train.get("batch") and name.endswith(_TASK_HEADS):
-        sequences = train["steps"] * train["batch"] * train.get("sequences_per_example", 1)
-        tokens = rows[-1]["tokens"]
-        return float(tokens * _model_flops_per_token(model, round(tokens / sequences), 0.0))
-    return None
-
-
-def _model_flops_per_token(model: Mapping[str, Any], length: int, predicted_fraction: float) -> float:
-    return flops_per_token(
-        model["num_hidden_layers"],
-        model["hidden_size"],
-        model["vocab_size"],
-        length,
-        intermediate_size=model["intermediate_size"],
-        predicted_fraction=predicted_fraction,
-    )
-
-
-def _phase_length(phases: Sequence[Mapping[str, Any]], step: int) -> int:
-    for phase in phases:
-        step -= phase["steps"]
-        if step <= 0:
-            break
-    return int(phase["max_seq_length"])
+    if seconds:
+        totals["mfu"] = float(f"{shares / seconds:.3g}")
+    return totals

@@ -183,7 +183,7 @@ class Run:
         complete = typing.cast(RunResults, redacted({**results, **facts}))
         complete["wall_time_seconds"] = round(time.perf_counter() - self.began, 1)
         if "train" in complete:
-            complete["train"] |= training_totals(training_log.read(self.output_dir / TRAIN_LOG), complete)
+            complete["train"] |= training_totals(training_log.read(self.output_dir / TRAIN_LOG))
         return complete
 
 

@@ -120,7 +120,7 @@ class TrainingLog:
         self.start, self.total = 0, total
         self.active = accelerator.is_main_process
         self._window: list[dict[str, float]] = []
-        self._tokens = 0
+        self._tokens, self._flops = 0, 0.0
         self._seconds_before = self._window_seconds_before = 0.0
         self._peak: float | None = None
         self._began = self._window_began = time.perf_counter()
@@ -134,7 +134,7 @@ class TrainingLog:
         """
         self.start = start
         if state:
-            self._window, self._tokens = state["window"], state["tokens"]
+            self._window, self._tokens, self._flops = state["window"], state["tokens"], state["flops"]
             self._seconds_before, self._window_seconds_before = state["seconds"], state["window_seconds"]
         if self.active:
             kept = [row for row in read(self.path) if row["step"] <= start] if start else []
@@ -145,6 +145,7 @@ class TrainingLog:
         return {
             "window": [{name: _or_none(value) for name, value in entry.items()} for entry in self._window],
             "tokens": self._tokens,
+            "flops": self._flops,
             "seconds": self._seconds(),
             "window_seconds": self._window_seconds(),
         }
@@ -169,8 +170,9 @@ class TrainingLog:
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """Takes the metrics of one step; every `logging_steps` writes their mean over the window.
 
-        In the log `tokens` counts real tokens since the beginning of the run, `tokens_per_second` those of the window;
-        `mfu` is the useful FLOPs per second as a share of those of a large matrix product on the same devices.
+        In the log `tokens` (real ones) and `flops` count from the beginning of the run, `tokens_per_second` is that of
+        the window; `mfu` is the useful FLOPs per second as a share of those of a large matrix product on the same
+        devices.
         """
         self._bar.update(1)
         self._window.append(metrics)
@@ -202,8 +204,11 @@ class TrainingLog:
         self._tokens += int(sums["tokens"])
         row |= {"learning_rate": last["learning_rate"], "tokens": self._tokens}
         row["tokens_per_second"] = sums["tokens"] / seconds
-        if sums["flops"] and self._peak:
-            row["mfu"] = sums["flops"] / seconds / self._peak
+        if sums["flops"]:
+            self._flops += sums["flops"]
+            row["flops"] = self._flops
+            if self._peak:
+                row["mfu"] = sums["flops"] / seconds / self._peak
         return row
 
     def _peak_of_all_processes(self) -> float:
