@@ -90,7 +90,6 @@ test-tensorflow: $(READY) $(TENSORFLOW)/.installed $(ORIGINAL) ## The original c
 	rm -rf $(TENSORFLOW)/runs
 	$(TENSORFLOW)/bin/python -I tests/conversion/original_environment.py write $(ORIGINAL) $(TENSORFLOW)/runs
 	$(BIN)/python tests/conversion/compare_with_original.py $(TENSORFLOW)/runs
-	$(TENSORFLOW)/bin/python -I tests/conversion/original_environment.py read $(ORIGINAL) $(TENSORFLOW)/runs
 
 test-versions: $(READY) ## Published folders with nine versions of transformers, 4.30 to the newest, each in an environment of its own
 	$(BIN)/python tests/hub/versions_of_transformers.py --write
@@ -201,11 +200,12 @@ docs-site: $(READY) ## Build the documentation as a website into site/, offline
 bench-cpu: $(READY) ## The speeds quoted for a CPU, with nothing else running: some twenty minutes on two cores
 	$(BIN)/python benchmarks/two_cores.py
 
-bench: $(READY) ## The side-by-side measurements, one after another
-	@for script in $(filter-out benchmarks/two_cores.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+bench: $(READY) ## The steps side by side with transformers
+	$(BIN)/python benchmarks/pretraining_step.py
+	$(BIN)/python benchmarks/finetuning_step.py
 
-card: $(READY) ## Write a run's card: make card RUN=runs/mrpc NAME=bert-mrpc ARGS='--base_model org/bert'
-	$(BIN)/python recipes/make_card.py --folder $(RUN) --output_file model_cards/$(NAME).md --hub_model_id $(NAME) $(ARGS)
+card: $(READY) ## Write a run's card: make card RUN=runs/mrpc ARGS='--base_model org/bert'
+	$(BIN)/python recipes/make_card.py --folder $(RUN) $(ARGS)
 
 report: $(READY) ## Write docs/report from the results of finished runs: ours beside the paper's numbers
 	$(BIN)/python recipes/report.py --runs_dir docs/report/runs --report_dir docs/report

@@ -46,7 +46,6 @@ OPTIMIZATIONS = {
     "fused_optimizer": "fused optimizer",
     "fast_float32": "float32 by oneDNN",
     "compile": "compiled graph",
-    "joint_projection": "one buffer for the gradient behind query, key and value",
 }
 PARITY_BOUND = 1e-4
 TUNED, COMPILED = "transformers, tuned", "transformers, compiled"
@@ -173,8 +172,6 @@ def workloads(options: argparse.Namespace, spec: StepSpec) -> dict[str, tuple[ti
         for optimization in OPTIMIZATIONS:
             if does_something(optimization, spec):
                 workloads[f"without {optimization}"] = without(spec, optimization)
-        if options.device == "cuda" and spec.precision == "bf16":
-            workloads["with bf16_residual"] = (baselines.ours, replace(spec, bf16_residual=True))
     return workloads
 
 
@@ -192,7 +189,7 @@ def does_something(optimization: str, spec: StepSpec) -> bool:
         return spec.precision == "bf16"
     if optimization == "fast_float32":
         return spec.precision == "no" and spec.device == "cpu"
-    if optimization in ("compile", "joint_projection"):
+    if optimization == "compile":
         return spec.device == "cuda"
     return spec.device == "cpu" or optimization not in ("kept_memory", "cpu_kernels")
 

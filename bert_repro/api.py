@@ -1,17 +1,18 @@
-"""Pre-training and fine-tuning from Python, for scripts and notebooks: settings in, the typed results out.
+"""Pre-training and fine-tuning from Python, for scripts and notebooks: settings in, results with the model out.
 
-The recipes run the same code; the settings are those of docs/CONFIGURATION.md. Errors are raised as exceptions
-(`bert_repro.errors.UserError` for wrong input) in place of exit codes, and status.json is written as by a recipe.
+The recipes run the same code with the same settings. Errors are raised as exceptions (`bert_repro.errors.UserError` for
+wrong input) in place of exit codes, and status.json is written as by a recipe.
 """
 
+import html
 import logging
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bert_repro.configs import (
     Config,
@@ -26,24 +27,69 @@ from bert_repro.configs import (
 )
 from bert_repro.configs.presets import preset_values
 from bert_repro.errors import UserError
-from bert_repro.in_memory_data import Data, Family, family_of, write_split
 from bert_repro.recipes import RECIPES
-from bert_repro.results import RunResults
+
+if TYPE_CHECKING:
+    from bert_repro.tasks.data import Data
+
+    Texts = Data | Sequence[str] | Sequence[tuple[str, str]]
 
 logger = logging.getLogger("bert_repro")
 
 C = TypeVar("C", bound=Config)
 
-_RECIPE_OF: dict[type[FinetuningConfig], str] = {
-    GlueConfig: "run_glue",
-    NerConfig: "run_ner",
-    SquadConfig: "run_squad",
-    SwagConfig: "run_swag",
-}
-_CONFIG_OF: dict[Family, type[FinetuningConfig]] = {"texts": GlueConfig, "tags": NerConfig, "questions": SquadConfig}
+_RECIPES = {GlueConfig: "run_glue", NerConfig: "run_ner", SquadConfig: "run_squad", SwagConfig: "run_swag"}
 
 
-def pretrain(config: PretrainingConfig | None = None, *, preset: str | None = None, **settings: Any) -> RunResults:
+class RunResult(dict[str, Any]):
+    """What results.json of a run holds, as a dict, with the model that the run left.
+
+    Args:
+        results: the results.
+        folder: the run's output folder.
+    """
+
+    def __init__(self, results: Any, folder: str | Path) -> None:
+        super().__init__(results)
+        self.folder = Path(folder)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The scores on the split that `self["split"]` names; empty where nothing was scored."""
+        return dict(self.get("metrics", {}))
+
+    @cached_property
+    def model(self) -> Any:
+        """The model, loaded from the folder once."""
+        from bert_repro.models import modeling_bert_repro
+        from bert_repro.models.loading import load_config
+
+        name = load_config(str(self.folder)).architectures[0].removeprefix("BertRepro").removeprefix("Bert")
+        return getattr(modeling_bert_repro, f"BertRepro{name}").from_pretrained(self.folder).eval()
+
+    def predict(self, data: "Texts", **settings: Any) -> list[dict[str, Any]]:
+        """Returns what the model says about texts; see `bert_repro.predict`."""
+        return predict(self.folder, data, **settings)
+
+    def push_to_hub(self, repo_id: str, *, dry_run: bool = False) -> None:
+        """Uploads the folder to a repository of the Hub; a dry run lists files and sizes, and stops."""
+        from bert_repro.configs import PushConfig
+
+        RECIPES["push_to_hub"].run(PushConfig(folder=str(self.folder), hub_model_id=repo_id, dry_run=dry_run))
+
+    def _rows(self) -> list[tuple[str, str]]:
+        scores = [(name, f"{value:.4f}") for name, value in self.metrics.items()]
+        return [("task", str(self.get("task"))), *scores, ("folder", str(self.folder))]
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name:<20} {value}" for name, value in self._rows())
+
+    def _repr_html_(self) -> str:
+        rows = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in self._rows())
+        return f"<table>{''.join(rows)}</table>"
+
+
+def pretrain(config: PretrainingConfig | None = None, *, preset: str | None = None, **settings: Any) -> RunResult:
     """Pre-trains BERT from scratch or continues from a checkpoint (paper 3.1, A.2).
 
         import bert_repro
@@ -58,7 +104,7 @@ def pretrain(config: PretrainingConfig | None = None, *, preset: str | None = No
             max_steps=3,
             output_dir="runs/tiny-bert",
         )
-        print(results["metrics"]["mlm_accuracy"], results["model"]["parameters"])
+        print(results.metrics["mlm_accuracy"], results["model"]["parameters"])
 
     Args:
         config: all settings as one object, in place of the two others; `corpus` names a folder that
@@ -76,7 +122,7 @@ def pretrain(config: PretrainingConfig | None = None, *, preset: str | None = No
     if config is None:
         config = _configured(PretrainingConfig, preset, settings)
     elif preset or settings:
-        raise TypeError("give a configuration, or a preset and settings, not both")
+        raise TypeError("give config=, or preset= and settings, not both")
     return _run("run_pretraining", config)
 
 
@@ -84,12 +130,12 @@ def finetune(
     config: FinetuningConfig | None = None,
     *,
     model: str | Path | None = None,
-    train: Data | None = None,
-    validation: Data | None = None,
-    test: Data | None = None,
+    train: "Data | None" = None,
+    validation: "Data | None" = None,
+    test: "Data | None" = None,
     preset: str | None = None,
     **settings: Any,
-) -> RunResults:
+) -> RunResult:
     """Fine-tunes a model on the data given, scores it and predicts with it.
 
         import bert_repro
@@ -106,22 +152,23 @@ def finetune(
             num_train_epochs=1,
             train_batch_size=8,
         )
-        print(results["metrics"]["accuracy"])
+        print(results.metrics["accuracy"], results.predict(["A warm evening."])[0]["prediction"])
 
     The columns of the data say the task: `text` (or `text_a` and `text_b`) with `label` is classification or, with
     `regression=True`, regression; `tokens` with `tags` is tagging; `question`, `context` and `answers` is question
-    answering. For multiple choice, GLUE and the other tasks of the paper give a configuration.
+    answering; `sent1`, `sent2`, `ending0`, `ending1` ... is multiple choice. For GLUE and the other tasks of the paper
+    give a configuration.
 
     Args:
         config: all settings as one object, in place of everything else: `GlueConfig`, `NerConfig`, `SquadConfig` or
             `SwagConfig`.
         model: folder or Hub id of the checkpoint to start from.
         train: what to train on: a `datasets.Dataset`, a pandas data frame, a list of rows (dicts), a dict of columns,
-            or the path of a file. Objects are written to OUTPUT_DIR-data, so that the run can be repeated.
+            or the path of a file.
         validation: what to score.
         test: what to predict; may lack labels.
         preset: name of a preset.
-        settings: settings by name, see docs/CONFIGURATION.md.
+        settings: settings by name.
 
     Returns:
         What results.json in the output folder holds: metrics by split, training, settings, hardware. The model and its
@@ -131,16 +178,26 @@ def finetune(
         UserError: the settings, the data or the model are not as they should be.
         NonFiniteError: the loss is not finite; lower the learning rate.
     """
-    data = {name: split for name, split in (("train", train), ("validation", validation), ("test", test))
-            if split is not None}  # fmt: skip
-    if config is None:
-        config = _with_data(data, preset, settings | ({"model_name_or_path": str(model)} if model else {}))
-    elif data or model or preset or settings:
-        raise TypeError("give a configuration, or data and settings, not both")
-    return _run(next(name for kind, name in _RECIPE_OF.items() if isinstance(config, kind)), config)
+    given = {"train": train, "validation": validation, "test": test}
+    given = {split: data for split, data in given.items() if data is not None}
+    if config is not None:
+        if given or model or preset or settings:
+            raise TypeError("give config=, or data and settings, not both")
+        return _run(_RECIPES[type(config)], config)
+    if not given:
+        raise UserError("no data: give train=, validation= or test=, or config= for a task of the paper")
+    from bert_repro.tasks.data import as_dataset
+
+    rows = {split: as_dataset(data, f"{split}=") for split, data in given.items()}
+    for split, data in given.items():  # what the results call them
+        settings[f"{split}_file"] = str(data) if isinstance(data, str | Path) else f"{split} (in memory)"
+    if model:
+        settings["model_name_or_path"] = str(model)
+    config = _configured(_family(next(iter(rows.values())).column_names), preset, settings)
+    return _run(_RECIPES[type(config)], config, data=rows)
 
 
-def predict(model: str | Path, data: Data | Sequence[str], **settings: Any) -> list[dict[str, Any]]:
+def predict(model: str | Path, data: "Texts", **settings: Any) -> list[dict[str, Any]]:
     """Returns what a fine-tuned model says about texts, questions or choices.
 
         import bert_repro
@@ -161,28 +218,28 @@ def predict(model: str | Path, data: Data | Sequence[str], **settings: Any) -> l
     Raises:
         UserError: the model is not fine-tuned, or the data is not as its task needs it.
     """
-    from bert_repro.finetuning.predict import predictions_of
+    from bert_repro.inference.predict import predictions_of
+    from bert_repro.tasks.data import as_dataset
 
-    if isinstance(data, list | tuple) and all(isinstance(text, str) for text in data):
-        data = [{"text": text} for text in data]
-    elif isinstance(data, list | tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in data):
-        data = [{"text_a": first, "text_b": second} for first, second in data]
-    with tempfile.TemporaryDirectory(prefix="bert-repro-") as folder:
-        path = write_split(data, "texts", Path(folder), "data")
-        config = PredictConfig(model_name_or_path=str(model), input_file=str(path), **settings)
-        require_paths(config)
-        return predictions_of(config)
+    rows: Any = data
+    if isinstance(data, list | tuple) and data and all(isinstance(text, str) for text in data):
+        rows = {"text": list(data)}
+    elif isinstance(data, list | tuple) and data and all(isinstance(pair, tuple) and len(pair) == 2 for pair in data):
+        rows = dict(zip(("text_a", "text_b"), map(list, zip(*data, strict=True)), strict=True))
+    config = _configured(PredictConfig, None, {"model_name_or_path": str(model), **settings})
+    require_paths(config)
+    if isinstance(data, str | Path):
+        return predictions_of(_configured(PredictConfig, None, {**vars(config), "input_file": str(data)}))
+    return predictions_of(config, as_dataset(rows, "data="))
 
 
-def _with_data(data: dict[str, Data], preset: str | None, settings: dict[str, Any]) -> FinetuningConfig:
-    """Makes the configuration for data given as objects or files."""
-    if not data:
-        raise UserError("no data: give train=, validation= or test=, or a configuration for a task of the paper")
-    family = family_of(next(iter(data.values())))
-    output_dir = settings.setdefault("output_dir", "runs/run")
-    for split, content in data.items():
-        settings[f"{split}_file"] = str(write_split(content, family, Path(f"{output_dir}-data"), split))
-    return _configured(_CONFIG_OF[family], preset, settings)
+def _family(columns: Sequence[str]) -> type[FinetuningConfig]:
+    """Returns the settings of the kind of task that data with these columns is for."""
+    if {"question", "context"} <= set(columns):
+        return SquadConfig
+    if "ending0" in columns:
+        return SwagConfig
+    return NerConfig if {"tokens", "words"} & set(columns) else GlueConfig
 
 
 def _configured(config_class: type[C], preset: str | None, settings: dict[str, Any]) -> C:
@@ -196,9 +253,9 @@ def _configured(config_class: type[C], preset: str | None, settings: dict[str, A
     return config_class(**{**values, **settings, **lists})
 
 
-def _run(recipe: str, config: Config) -> RunResults:
+def _run(recipe: str, config: Any, **data: Any) -> RunResult:
     with _progress_on_stdout():
-        return cast(RunResults, RECIPES[recipe].run(config))
+        return RunResult(RECIPES[recipe].run(config, **data), config.output_dir)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ class Recipe:
     config: type[configs.Config]
     function: str
 
-    def run(self, config: Any) -> Any:
+    def run(self, config: Any, **data: Any) -> Any:
         """Runs the recipe; where it has an output folder, status.json there says how it ended.
 
         Returns:
@@ -37,7 +37,7 @@ class Recipe:
         try:
             configs.require_paths(config)
             with disk_errors(Path(output_dir or "."), "cannot be read or written"):
-                result = self.load()(config)
+                result = self.load()(config, **data)
         except BaseException as error:
             self._record(output_dir, *outcome(error))
             raise
@@ -65,13 +65,13 @@ RECIPES = {
     "run_ner": Recipe(configs.NerConfig, "finetuning.run:run_finetuning"),
     "run_squad": Recipe(configs.SquadConfig, "finetuning.run:run_finetuning"),
     "run_swag": Recipe(configs.SwagConfig, "finetuning.run:run_finetuning"),
-    "predict": Recipe(configs.PredictConfig, "finetuning.predict:predict"),
-    "extract_features": Recipe(configs.ExtractionConfig, "inference.feature_extraction:extract_features"),
-    "score_sentences": Recipe(configs.SentenceScoringConfig, "inference.sentence_scoring:run_sentence_scoring"),
+    "predict": Recipe(configs.PredictConfig, "inference.predict:predict"),
+    "extract_features": Recipe(configs.ExtractionConfig, "inference.features:extract_features"),
+    "score_sentences": Recipe(configs.SentenceScoringConfig, "inference.scoring:run_sentence_scoring"),
     "export_onnx": Recipe(configs.OnnxConfig, "inference.onnx:export_onnx"),
     "convert_checkpoint": Recipe(configs.ConversionConfig, "conversion.convert:convert_checkpoint"),
     "make_card": Recipe(configs.CardConfig, "hub.card:write_card"),
-    "push_to_hub": Recipe(configs.PushConfig, "hub.revisions:push_to_hub"),
+    "push_to_hub": Recipe(configs.PushConfig, "hub.push:push_to_hub"),
     "push_corpus": Recipe(configs.CorpusPushConfig, "hub.corpora:push_corpus"),
     "run_study": Recipe(configs.StudyConfig, "reproduction.runner:run_study"),
     "report": Recipe(configs.ReportConfig, "reproduction.report:write_report"),

@@ -16,6 +16,7 @@ class SplitResults(TypedDict, total=False):
 
     metrics: Metrics
     rows_scored: Annotated[int, "rows that the metrics are over"]
+    published_rows: Annotated[int | None, "rows of the published split; fewer scored are not tagged as its score"]
     details: Annotated[dict[str, Any], "scores of each label or type, confusions, calibration, as the task has them"]
     degenerate: Annotated[bool, "the model gives the same answer for every row"]
     rows: Annotated[int, "rows of the split that were read"]

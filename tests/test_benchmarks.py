@@ -6,6 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from accelerate.state import AcceleratorState
+from running import recipe
+from safetensors.torch import load_file
 
 from bert_repro.results import write_results
 
@@ -95,40 +99,6 @@ def test_finetuning_step(tmp_path):
         check_speeds(row)
 
 
-@pytest.mark.slow
-def test_data_pipeline(tmp_path):
-    results = results_of(
-        "data_pipeline", tmp_path, "--documents", "30", "--seconds", "0.01", "--repeats", "1", "--memory_documents",
-        "20",
-    )  # fmt: skip
-    assert all(row["per_second"]["median"] > 0 for row in results["speeds"].values())
-    assert {"masked and packed, 256 at a time", "pairs, paper", "pairs, original"} <= set(results["speeds"])
-    small, large = results["memory"]
-    assert small["tokens"] < large["tokens"] and small["mebibytes"] >= 0
-    assert results["goals"]["masking_and_batching"] == 200_000
-
-
-@pytest.mark.slow
-def test_memory(tmp_path):
-    results = results_of("memory", tmp_path, *TINY_MODEL, "--length", "32", "--batch", "2")
-    assert [(case["side"], case["checkpointing"]) for case in results["cases"]] == [
-        (side, checkpointing) for side in ("ours", "transformers, tuned") for checkpointing in (False, True)
-    ]
-    assert all(case["peak_mebibytes"] > 10 for case in results["cases"])
-
-
-@pytest.mark.slow
-def test_scaling(tmp_path):
-    results = results_of(
-        "scaling", tmp_path, "--model", "2/32", "--lengths", "32", "--batches", "2", "--tokens", "64", "--repeats", "1",
-        "--threads", "1",
-    )  # fmt: skip
-    for shapes in (results["lengths"]["32"], results["batches"]["2"], results["processes"]):
-        assert len(shapes) == 3
-        assert all(row["seconds_per_step"]["median"] > 0 for row in shapes.values())
-    assert len(list(tmp_path.glob("*-scaling-cpu.png"))) == 1
-
-
 def test_small_models_stand_beside_bag_of_words(tmp_path, world, capsys):
     script = importlib.import_module("small_models")
     settings = dict.fromkeys(script.SAME_RUN, 1) | {"model_name_or_path": "runs/tiny"}
@@ -147,8 +117,8 @@ def test_small_models_stand_beside_bag_of_words(tmp_path, world, capsys):
 
 def test_results_name_no_place_on_the_machine():
     command = importlib.import_module("side_by_side.results_file").command
-    shown = command(["/somewhere/benchmarks/scaling.py", "--corpus", "/data/private/corpus", "--tokens", "64"])
-    assert shown == "python benchmarks/scaling.py --corpus corpus --tokens 64"
+    shown = command(["/somewhere/benchmarks/small_models.py", "--corpus", "/data/private/corpus", "--tokens", "64"])
+    assert shown == "python benchmarks/small_models.py --corpus corpus --tokens 64"
 
 
 def test_a_workload_that_fails_says_why():
@@ -157,18 +127,50 @@ def test_a_workload_that_fails_says_why():
         timing.run_once(baselines.parity, baselines.StepSpec(2, 33, 32, 2, 1), 1)
 
 
-@pytest.mark.slow
-def test_loss_curves_agree_but_for_the_order_of_sums(tmp_path):
-    results = results_of("loss_curves", tmp_path, "--layers", "2", "--hidden", "32", "--steps", "12", "--threads", "1")
-    assert {row["optimization"] for row in results["curves"]} >= {
-        "packing",
-        "predicted_only",
-        "cpu_kernels",
-        "fused_optimizer",
-    }
-    assert results["curves"][-1]["optimization"] == "all of them" and len(results["loss_all_off"]) == 12
-    assert len(list(tmp_path.glob("*-loss_curves-cpu.png"))) == 1
-    for row in results["curves"]:
-        assert row["float64"] <= results["bounds"]["float64"] < 1e-9
-        assert row["float32"] <= results["bounds"]["float32"] < 1e-3
-    assert results["loss"][0] > results["loss"][-1]
+# ------------------------------------------------------------------------------------------- the scripts for one GPU
+
+
+def test_the_smoke_test_makes_its_steps(monkeypatch):
+    AcceleratorState._reset_state(reset_partial_state=True)
+    found = importlib.import_module("gpu_smoke").compiled_steps(toy=True)
+    AcceleratorState._reset_state(reset_partial_state=True)  # its precision is that of the whole process
+    assert len(found["seconds_of_steps"]) == 19 and len(found["losses"]) == len(found["tokens_of_steps"]) == 20
+    assert found["kernels"] and found["losses"][0] > 0
+    assert all((BENCHMARKS.parent / path).is_file() for path in importlib.import_module("gpu_smoke").GPU_TESTS)
+
+
+def test_the_headline_has_every_side(tmp_path):
+    results = results_of("gpu_headline", tmp_path, "--toy", "--repeats", "1")
+    assert set(results["sides"]) == {"ours", "transformers, tuned"} and results["parity"]["loss_difference"] < 1e-4
+    assert all(row["per_second"]["median"] > 0 and 0 < row["mfu"] < 1 for row in results["sides"].values())
+
+
+def test_training_in_parts_ends_with_weights_and_scores(world, tmp_path, monkeypatch):
+    script = importlib.import_module("gpu_train")
+    monkeypatch.setattr(script, "run", lambda name, flags, seconds, log: recipe(name, *flags.split()))
+    monkeypatch.setattr(script, "TOY_TASKS", {"sst2": script.TOY_TASKS["sst2"]})
+    flags = ["--corpus", str(world.corpus), "--data_dir", str(world.glue), "--work", str(tmp_path / "work"), "--toy"]
+    results = json.loads(script.main([*flags, "--out", str(tmp_path / "out")]).read_text())
+    assert {name: part["code"] for name, part in results.items()} == {"pretraining": 0, "sst2": 0}
+    assert results["sst2"]["metrics"]["accuracy"] >= 0
+    pieces = sorted((tmp_path / "out").glob("model.safetensors.*"))
+    (tmp_path / "model.safetensors").write_bytes(b"".join(piece.read_bytes() for piece in pieces))
+    weights = load_file(tmp_path / "model.safetensors")
+    published = load_file(tmp_path / "work" / "model" / "model.safetensors")
+    assert all(torch.equal(weights[name], published[name].bfloat16()) for name in published)
+
+
+def test_a_part_of_training_that_is_over_its_time_is_stopped_and_resumed(tmp_path, monkeypatch):
+    script = importlib.import_module("gpu_train")
+    monkeypatch.setattr(script, "SECONDS_TO_STOP", 5)
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    (tmp_path / "recipes").mkdir()
+    slow = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(143)); print('ready', flush=True); "
+    (tmp_path / "recipes" / "slow.py").write_text(slow + "time.sleep(60)")
+    assert script.run("slow", "", 7, tmp_path / "log") == 143 and (tmp_path / "log").read_text() == "ready\n"
+    called = []
+    monkeypatch.setattr(script, "run", lambda name, flags, seconds, log: called.append(flags) or 143)
+    (tmp_path / "work" / "model" / "checkpoints" / "step-4").mkdir(parents=True)
+    flags = ["--corpus", "c", "--data_dir", "d", "--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
+    script.main(flags)
+    assert len(called) == 1 and "--resume_from_checkpoint latest" in called[0]

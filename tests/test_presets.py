@@ -22,7 +22,7 @@ from bert_repro.configs.presets import (
     tokens_including_padding,
 )
 from bert_repro.errors import UserError
-from bert_repro.paper_results import TABLES
+from bert_repro.reproduction.paper_results import TABLES
 from bert_repro.training.performance import flops_per_token
 
 # What a configuration needs beside a preset.

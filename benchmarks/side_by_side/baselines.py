@@ -21,7 +21,6 @@ from transformers import BertConfig, BertForPreTraining, DataCollatorForLanguage
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.configs import Phase, PretrainingConfig, RunConfig
-from bert_repro.models.modeling_bert_repro import use_bf16_residual, use_joint_projection
 from bert_repro.pretraining.dataset import Position, PretrainingSource
 from bert_repro.pretraining.evaluation import count_right
 from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch
@@ -57,7 +56,6 @@ class StepSpec:
         vocabulary: size of the model's vocabulary.
         learning_rate: at the first step; it falls too slowly to matter.
         micro: sequences in one forward pass of ours; default: all of the batch.
-        bf16_residual: round what LayerNorms of ours read and write, too.
     """
 
     layers: int
@@ -77,7 +75,6 @@ class StepSpec:
     vocabulary: int = corpora.VOCABULARY
     learning_rate: float = 1e-4
     micro: int | None = None
-    bf16_residual: bool = False
 
 
 def model_config(spec: StepSpec, **more: Any) -> BertReproConfig:
@@ -165,8 +162,6 @@ def product(
     """
     accelerator = Accelerator(cpu=spec.device == "cpu", mixed_precision=spec.precision)
     config = resolve_layout(_config(spec, folder), accelerator.device)
-    use_joint_projection("joint_projection" not in spec.off)
-    use_bf16_residual(config.bf16_residual)
     if spec.device == "cpu":
         prepare_cpu(config)
     source, model = MeasuredSource(spec, config), new_model(spec).to(dtype)
@@ -186,7 +181,6 @@ def _config(spec: StepSpec, folder: str) -> PretrainingConfig:
         output_dir=folder,
         seed=0,
         mixed_precision=spec.precision,
-        bf16_residual=spec.bf16_residual,
         packing="packing" not in spec.off,
         decode_predicted_only="predicted_only" not in spec.off,
         cpu_kernels="cpu_kernels" not in spec.off,

@@ -11,17 +11,13 @@ class CardConfig(Config):
 
       bert-repro make_card --folder runs/mrpc --base_model google-bert/bert-base-uncased
 
-    Numbers come from results.json and train_log.jsonl only. With --same_runs, folders of other seeds, the card shows
-    means and standard deviations.
+    Numbers come from results.json and train_log.jsonl only.
     """
 
     REQUIRED = ("folder",)
 
     folder: str = setting("", "Output folder of a finished run.")
     output_file: str | None = setting(None, "File to write; default: README.md in the folder.")
-    same_runs: tuple[str, ...] = setting(
-        (), "Folders of the same run with other seeds: the card shows mean and standard deviation over all of them."
-    )
     hub_model_id: str | None = setting(
         None, "The model's name on the card; default: as in the run, else the folder's name."
     )
@@ -31,11 +27,7 @@ class CardConfig(Config):
     )
     language: tuple[str, ...] = setting((), "Languages of the text, as ISO 639 codes.")
     license: str | None = setting(None, "License of the weights, as the Hub spells it, for example apache-2.0.")
-    data_license: str | None = setting(None, "License of the training data, in words.")
     note: str | None = setting(None, "A sentence about the data or the scores.")
-    example: tuple[str, ...] = setting(
-        (), "Texts of the card's example and the Hub's widget; none: a neutral sentence. Default: those of the run."
-    )
 
 
 @dataclass(frozen=True)
@@ -59,7 +51,7 @@ class PushConfig(Config):
     )
     hub_revision: str | None = setting(None, "Branch to upload to; default: main, for a checkpoint step-N.")
     checkpoints: bool = setting(False, "Upload the run's checkpoints too, each as the revision step-N.")
-    dry_run: bool = setting(False, "List files and sizes, check the card's metadata, and stop.")
+    dry_run: bool = setting(False, "List files and sizes, and stop.")
 
 
 @dataclass(frozen=True)

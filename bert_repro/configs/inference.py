@@ -36,9 +36,12 @@ class PredictConfig(Config):
         "Default: by the ending of input_file, else text. conll: a word on each line, an empty line after a sentence.",
     )
     text_columns: tuple[str, ...] = setting(
-        (), "Columns of the texts; default: text, text_a and text_b, or those of a GLUE task."
+        (),
+        "Columns of the texts; default: as in training, else text, text_a and text_b, or those of a GLUE task.",
     )
-    label_column: str = setting("label", "Column of the right answers, carried along where it is there.")
+    label_column: str | None = setting(
+        None, "Column of the right answers, carried along where it is there; default: as in training."
+    )
     id_column: str | None = setting(None, "A column to carry along as id.")
     context_file: str | None = setting(None, "Questions in plain text: the file of the passage that they are about.")
     output_file: str | None = setting(None, "File to write; default: the standard output.")
@@ -160,24 +163,11 @@ class OnnxConfig(Config):
         None, "File to write for a single type; default: onnx/ in the folder, with report.json."
     )
     overwrite_output_file: bool = setting(False, "Replace files that exist.")
-    data_dir: str | None = setting(None, "Folder of the task's official files: scores PyTorch and every file on dev.")
-    validation_file: str | None = setting(None, "File in place of --data_dir, in the form that the run was trained on.")
-    max_eval_samples: int | None = setting(None, "Score this many examples of dev.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "max_eval_samples")
         require(len(set(self.dtypes)) == len(self.dtypes), f"--dtypes is {' '.join(self.dtypes)}; name each once")
         require(
             self.output_file is None or len(self.dtypes) == 1,
             f"--output_file is one file and --dtypes {' '.join(self.dtypes)} are several; leave --output_file out",
         )
-        require(
-            self.data_dir is None or self.validation_file is None,
-            "--data_dir and --validation_file exclude each other; leave one out",
-        )
-
-    @property
-    def scores(self) -> bool:
-        """Whether there is data to score on."""
-        return self.data_dir is not None or self.validation_file is not None

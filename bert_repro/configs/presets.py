@@ -2,7 +2,7 @@
 
 The paper: Devlin, Chang, Lee and Toutanova (2019), arXiv:1810.04805v2. What is not from it says so: "original
 implementation" is the code its authors published (google-research/bert), "ours" a choice of this project. The paper's
-results are in `bert_repro.paper_results`.
+results are in `bert_repro.reproduction.paper_results`.
 """
 
 from collections.abc import Mapping, Sequence

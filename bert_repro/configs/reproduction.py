@@ -3,26 +3,25 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bert_repro.configs.base import Config, require, setting
-from bert_repro.configs.training import DryRunConfig
+from bert_repro.configs.base import Config, setting
 
 TableName = Literal["1", "2", "3", "4", "5", "6", "7", "8", "figure5"]
 
 
 @dataclass(frozen=True)
-class StudyConfig(DryRunConfig):
+class StudyConfig(Config):
     """Repeats tables of the paper: makes the runs behind Tables 1 to 8 and Figure 5.
 
       bert-repro run_study --table 5 --size_preset trial --corpus runs/corpus --glue_dir glue --squad_dir squad \\
         --output_dir runs/study
 
     A run that several tables need is made once; the same command, repeated, resumes, and in several shells it shares
-    the work. --dry_run lists runs, FLOPs and hours; --list prints a command for every run, for a scheduler. Then
+    the work. --list prints a command for every run that is not done, for a scheduler. Then
     `bert-repro report --runs_dir runs/study/records` shows our numbers next to the paper's. The size trial takes two
-    hours on two CPU cores, gpu about a day on one modern GPU.
+    hours on two CPU cores, gpu about a day on one modern GPU (estimated).
     """
 
-    REQUIRED = ("table", "output_dir")
+    REQUIRED = ("table", "corpus", "output_dir")
 
     table: tuple[TableName, ...] = setting(
         (), "Tables to repeat: 1 to 8, figure5. Runs that several need are made once."
@@ -35,9 +34,6 @@ class StudyConfig(DryRunConfig):
     )
     glue_dir: str | None = setting(None, "Folder of GLUE's official files; default: the Hub.")
     squad_dir: str | None = setting(None, "Folder of SQuAD's official files; default: the Hub.")
-    triviaqa_file: str | None = setting(
-        None, "Questions of TriviaQA as convert_triviaqa writes them; without: no such rows in Table 2."
-    )
     swag_dir: str | None = setting(None, "Folder of SWAG's official files; default: the Hub.")
     conll_dir: str | None = setting(None, "Folder of CoNLL-2003's official files; default: the Hub.")
     output_dir: str = setting("runs/study", "Folder for all runs; the same command, repeated, resumes.")
@@ -48,19 +44,15 @@ class StudyConfig(DryRunConfig):
         False, "Keep the weights of fine-tuned models; those of pre-trained ones are always kept."
     )
     only: tuple[str, ...] = setting((), "Make only the runs with these names, and those that they start from.")
+    list: bool = setting(False, "Make no run; print one command for each that is not done, for an array job.")
     engine: Literal["local", "ray"] = setting(
         "local", "Run one after another in this process (local), or as many as a Ray cluster has room for (ray)."
     )
-    list: bool = setting(False, "Print one command a line for every run, in an order that works, and stop.")
 
     @property
     def makes_runs(self) -> bool:
         """Whether it does more than list runs; only then it writes a status.json."""
-        return not self.dry_run and not self.list
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.dry_run or bool(self.corpus), "--corpus is missing; name a prepared corpus")
+        return not self.list
 
 
 @dataclass(frozen=True)
@@ -73,4 +65,4 @@ class ReportConfig(Config):
     """
 
     runs_dir: str = setting("runs/study/records", "Folder with the results.json of finished runs below it.")
-    report_dir: str = setting("runs/report", "Folder for report.md, index.html, numbers.json and the plots.")
+    report_dir: str = setting("runs/report", "Folder for report.md and the plots.")

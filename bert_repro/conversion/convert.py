@@ -1,18 +1,15 @@
-"""Converts checkpoints of the original implementation to published folders, and back (recipes/convert_checkpoint.py).
+"""Converts checkpoints of the original implementation to published folders (recipes/convert_checkpoint.py).
 
---checkpoint        source: files found, archives unpacked
-   | tensor_bundle, or torch_weights for a pytorch_model.bin     tensors
-   | original_names                                              strict: names, shapes, settings
+--checkpoint        a folder or prefix of TensorFlow's files, or a pytorch_model.bin
+   | tensor_bundle, or torch.load        tensors
+   | original_names                      strict: names, shapes, settings
    v
-a model of ours     hub/export, into a folder beside the one asked for
-   | parity         tensors, outputs, tokenizer compared as they were written
-   v
---output_dir        conversion.json says what was read, decided and compared
+--output_dir        the published folder; conversion.json says what was read and decided
 """
 
-import json
 import logging
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,14 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bert_repro.configs import ConversionConfig
-from bert_repro.conversion import parity
-from bert_repro.conversion.decisions import (
-    ORIGINAL_CONFIG,
-    VOCABULARY,
-    decide_activation,
-    decide_case,
-    labels_of,
-)
 from bert_repro.conversion.original_names import (
     ACTIVATIONS,
     GELU,
@@ -36,7 +25,6 @@ from bert_repro.conversion.original_names import (
     NOT_TRAINED,
     SETTINGS,
     Array,
-    TensorPair,
     canonical_torch_names,
     check_sizes,
     head_of,
@@ -45,27 +33,30 @@ from bert_repro.conversion.original_names import (
     read_settings,
     require_bert,
 )
-from bert_repro.conversion.source import CheckpointFiles, open_source
 from bert_repro.conversion.tensor_bundle import TensorBundle
-from bert_repro.conversion.torch_weights import read_torch_weights
 from bert_repro.errors import UserError
 from bert_repro.hub.export import export_checkpoint
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, BertReproConfig
-from bert_repro.models.loading import MAX_INPUT_CHARS_PER_WORD as MAX_CHARS
-from bert_repro.models.loading import load_tokenizer, quiet_transformers, read_model_config
+from bert_repro.models.loading import MAX_INPUT_CHARS_PER_WORD, load_tokenizer, quiet_transformers, read_model_config
 from bert_repro.utils.files import CONVERSION, atomic_folder, write_json
 from bert_repro.utils.process import is_free_folder
 from bert_repro.utils.readers import listed, read_json, shown
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger("bert_repro")
 
+_TORCH_WEIGHTS = "pytorch_model.bin"
 _TORCH_CONFIG = "config.json"
+_ORIGINAL_CONFIG = "bert_config.json"
+_VOCABULARY = "vocab.txt"
 _LABELS = ("classification", "tagging")
 _ALSO_KEPT = ("hidden_act", "layer_norm_eps", "classifier_dropout", "pad_token_id", "problem_type")
-"""What a config.json says beside `SETTINGS`."""
+"""What a config.json says in addition to `SETTINGS`."""
+_CAN_BE_LEFT_OUT = re.compile(
+    r"bert/pooler/dense/(kernel|bias)|cls/(predictions|seq_relationship|squad)/.+|output_(weights|bias)"
+)
 
 
 @dataclass
@@ -88,7 +79,7 @@ class Original:
 
 
 def convert_checkpoint(config: ConversionConfig) -> Path:
-    """Converts a checkpoint; nothing is left where the result differs from what was read.
+    """Converts a checkpoint; the folder appears when all of it is written.
 
     Args:
         config: the checkpoint, the folder to write, and what the files do not say themselves.
@@ -98,72 +89,114 @@ def convert_checkpoint(config: ConversionConfig) -> Path:
 
     Raises:
         UserError: the checkpoint is missing, damaged or of another model, or leaves something undecided.
-        DifferenceError: what was written differs.
     """
     quiet_transformers()
     output_dir = Path(config.output_dir)
-    if output_dir.exists() and not output_dir.is_dir():
+    if output_dir.is_file():
         raise UserError(f"--output_dir {output_dir}: is a file; name a folder")
     if not is_free_folder(output_dir) and not config.overwrite_output_dir:
         raise UserError(f"--output_dir {output_dir} is not empty; choose another or give --overwrite_output_dir")
-    with open_source(config.checkpoint, output_dir.parent, 20_000_000_000) as source:
-        try:
-            original = _read(source, config, output_dir.parent)
-            tokenizer = _tokenizer(source, config, original)
-        except UserError as error:
-            if str(error).startswith("--"):
-                raise
-            raise UserError(f"--checkpoint {config.checkpoint}: {error}") from error
-        with atomic_folder(output_dir) as folder:
-            _publish(original, tokenizer, folder, output_dir.name, Path(config.checkpoint).name)
-            report = {"source": Path(config.checkpoint).name} | _check(original, tokenizer, folder)
-            write_json(folder / CONVERSION, report, ensure_ascii=False)
-    _log_decisions(report, output_dir)
+    try:
+        weights = _find_weights(Path(config.checkpoint))
+        original = _read(weights, config)
+        tokenizer = _tokenizer(weights.parent, config, original)
+    except UserError as error:
+        raise UserError(f"--checkpoint {config.checkpoint}: {error}") from error
+    with atomic_folder(output_dir) as folder:
+        names = _publish(original, tokenizer, folder, output_dir.name, Path(config.checkpoint).name)
+        report = {
+            "source": Path(config.checkpoint).name,
+            "class": AUTO_CLASSES[HEAD_NAMES[original.head]].upstream,
+            "decisions": original.decisions,
+            "tensors": names,
+            "left_out": original.left_out,
+        }
+        write_json(folder / CONVERSION, report, ensure_ascii=False)
+    for subject, decision in original.decisions.items():
+        logger.info("%s: %s", subject, decision)
+    reasons = list(original.left_out.values())
+    left_out = "".join(f"; {reasons.count(reason)} left out ({reason})" for reason in sorted(set(reasons)))
+    logger.info("tensors: %d converted%s", len(names), left_out)
+    logger.info("model: %s (%s says all of it)", output_dir, CONVERSION)
     return output_dir
+
+
+def _find_weights(path: Path) -> Path:
+    """Returns the prefix of a TensorFlow checkpoint or a pytorch_model.bin, for its path or its folder's.
+
+    Raises:
+        UserError: there is none or more than one.
+    """
+    if path.is_dir():
+        found = sorted(file.with_suffix("") for file in path.glob("*.index"))
+        found += [file for file in (path / _TORCH_WEIGHTS,) if file.is_file()]
+        if len(found) > 1:
+            raise UserError(f"holds several checkpoints: {listed(file.name for file in found)}; name one of them")
+        if not found:
+            raise UserError(f"holds no checkpoint: neither a .index of TensorFlow's nor {_TORCH_WEIGHTS}")
+        return found[0]
+    if path.is_file() and path.suffix == ".bin":
+        return path
+    prefix = path.with_name(re.sub(r"\.(index|meta|data-\d{5}-of-\d{5})$", "", path.name))
+    if prefix.with_name(f"{prefix.name}.index").is_file():
+        return prefix
+    raise UserError(f"is no checkpoint; name its folder, the prefix of bert_model.ckpt.index, or a {_TORCH_WEIGHTS}")
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def _read(source: CheckpointFiles, config: ConversionConfig, work_dir: Path) -> Original:
-    tensors, left_out = _torch_tensors(source, work_dir) if source.is_torch else _tensorflow_tensors(source)
-    known = _torch_config(source) if source.is_torch and (source.folder / _TORCH_CONFIG).is_file() else None
+def _read(weights: Path, config: ConversionConfig) -> Original:
+    is_torch, folder = weights.suffix == ".bin", weights.parent
+    tensors, left_out = _torch_tensors(weights) if is_torch else _tensorflow_tensors(weights)
+    known = read_model_config(folder) if is_torch and (folder / _TORCH_CONFIG).is_file() else None
     head = config.head if config.head != "auto" else _head_named_by(known) or head_of(tensors)
     decisions = {"head": f"{head} ({'as its files say' if config.head == 'auto' else '--head'})"}
-    settings = _settings(source, known, config, decisions)
-    labels: dict[str, Any] = {}
-    file = _TORCH_CONFIG if known else ORIGINAL_CONFIG
+    if known is not None:
+        settings = _torch_settings(known, config)
+    else:
+        settings, activation = read_settings(read_json(folder / _ORIGINAL_CONFIG), _ORIGINAL_CONFIG)
+        settings["hidden_act"] = _decide_activation(activation, config.gelu, is_torch)
+    file = _TORCH_CONFIG if known else _ORIGINAL_CONFIG
+    decisions["hidden_act"] = f"{settings['hidden_act']} ({f'--gelu {config.gelu}' if config.gelu else file})"
     check_sizes(tensors, settings, file)
     if head in _LABELS:
-        labels = labels_of(tensors, known, config.label_names)
+        settings |= _labels_of(tensors, known, config.label_names)
     elif config.label_names:
         raise UserError(f"--label_names are for a classifier or tagger, and this is {head}; leave them out")
     try:
-        model_config = BertReproConfig(**settings, **labels)
+        model_config = BertReproConfig(**settings)
         model_config.check()
-    except Exception as error:  # the library's own checks raise many kinds
-        raise UserError(f"{file}: {' '.join(str(error).split())[:300]}") from error
+    except ValueError as error:
+        raise UserError(f"its settings make no BERT: {error}") from error
     original = Original(tensors, model_config, head, left_out, decisions)
     _match_tensors(original)
     return original
 
 
-def _tensorflow_tensors(source: CheckpointFiles) -> tuple[dict[str, Array], dict[str, str]]:
-    bundle = TensorBundle(source.weights)
+def _tensorflow_tensors(prefix: Path) -> tuple[dict[str, Array], dict[str, str]]:
+    bundle = TensorBundle(prefix)
     left_out = {name: "left by training" for name in bundle.entries if NOT_TRAINED.fullmatch(name)}
     names = [name for name in bundle.entries if name not in left_out]
     require_bert(names)
     return {name: _as_float(name, bundle.read(name)) for name in names}, left_out
 
 
-def _torch_tensors(source: CheckpointFiles, work_dir: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    tensors = canonical_torch_names(read_torch_weights(source.weights, work_dir))
+def _torch_tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+    import torch
+
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)  # builds tensors, runs nothing
+        tensors = {name: value.float().numpy() for name, value in content.items() if value.is_floating_point()}
+    except Exception as error:  # torch raises many kinds for a file that it cannot read
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise UserError(f"{path.name}: cannot be read as weights ({reason}); get it again") from error
     found = {}
-    for name, array in tensors.items():
+    for name, array in canonical_torch_names(tensors).items():
         try:
             pair = pair_of(name)
         except (KeyError, IndexError):
-            raise UserError(f"{source.weights.name} holds {shown(name)}, which is no weight of a BERT") from None
+            raise UserError(f"{path.name} holds {shown(name)}, which is no weight of a BERT") from None
         found[pair.original] = _as_float(name, pair.as_original(array))
     require_bert(found)
     return found, {}
@@ -189,30 +222,21 @@ def _match_tensors(original: Original) -> None:
     if missing:
         raise UserError(f"lacks {listed(missing)}, which --head {original.head} needs; name a checkpoint that has it")
     surplus = sorted(set(original.tensors) - set(wanted))
-    known = re.compile(
-        r"bert/pooler/dense/(kernel|bias)|cls/(predictions|seq_relationship|squad)/.+|output_(weights|bias)"
-    )
-    unknown = [name for name in surplus if not known.fullmatch(name)]
+    unknown = [name for name in surplus if not _CAN_BE_LEFT_OUT.fullmatch(name)]
     if unknown:
-        raise UserError(f"holds {listed(unknown)}, which is no tensor of a BERT of {original.config.num_hidden_layers} "
-                        "layers; nothing is left out without a reason")  # fmt: skip
+        raise UserError(
+            f"holds {listed(unknown)}, which is no tensor of a BERT of {original.config.num_hidden_layers} layers"
+        )
     for name in surplus:
         original.left_out[name] = f"not part of --head {original.head}"
         del original.tensors[name]
     for name, (pair, shape) in wanted.items():
-        found = pair.as_original(original.tensors[name]).shape
-        if found != shape:
-            needed = list(reversed(shape)) if pair.transposed else list(shape)
-            raise UserError(
-                f"{name} has the shape {list(original.tensors[name].shape)}, where the settings ask for {needed}"
-            )
+        found, needed = original.tensors[name].shape, shape[::-1] if pair.transposed else shape
+        if found != needed:
+            raise UserError(f"{name} has the shape {list(found)}, where the settings ask for {list(needed)}")
 
 
-# ------------------------------------------------------------------------------------------------------------ settings
-
-
-def _torch_config(source: CheckpointFiles) -> BertReproConfig:
-    return read_model_config(source.folder)
+# ------------------------------------------------------------------------------------------ what the files do not say
 
 
 def _head_named_by(config: BertReproConfig | None) -> str | None:
@@ -224,47 +248,98 @@ def _head_named_by(config: BertReproConfig | None) -> str | None:
     return None
 
 
-def _settings(
-    source: CheckpointFiles, known: BertReproConfig | None, config: ConversionConfig, decisions: dict[str, str]
-) -> dict[str, Any]:
-    """Returns the fields of the model's configuration; says what was decided about gelu."""
-    if known is not None:
-        if config.gelu is not None:
-            raise UserError("--gelu is for bert_config.json, which does not say which; config.json does; leave it out")
-        if known.hidden_act not in (*ACTIVATIONS.values(), *GELU.values()):
-            raise UserError(f"{_TORCH_CONFIG}: hidden_act {shown(known.hidden_act)} is not one of BERT's")
-        if known.is_decoder:
-            raise UserError(f"{_TORCH_CONFIG}: is_decoder is true; a BERT sees both sides")
-        decisions["hidden_act"] = f"{known.hidden_act} ({_TORCH_CONFIG})"
-        return {name: getattr(known, name) for name in (*SETTINGS, *_ALSO_KEPT)}
-    content = read_json(source.folder / ORIGINAL_CONFIG)
-    settings, ignored = read_settings(content, ORIGINAL_CONFIG)
-    if ignored:
-        decisions["settings"] = f"without meaning here: {listed(ignored)}"
-    settings["hidden_act"], decisions["hidden_act"] = decide_activation(
-        content["hidden_act"], config.gelu, source.is_torch
-    )
-    return settings
+def _torch_settings(known: BertReproConfig, config: ConversionConfig) -> dict[str, Any]:
+    if config.gelu is not None:
+        raise UserError("--gelu is for bert_config.json, which does not say which; config.json does; leave it out")
+    if known.is_decoder:
+        raise UserError(f"{_TORCH_CONFIG}: is_decoder is true; a BERT sees both sides")
+    return {name: getattr(known, name) for name in (*SETTINGS, *_ALSO_KEPT)}
 
 
-# ----------------------------------------------------------------------------------------------------------- tokenizer
+def _decide_activation(named: str | None, gelu: str | None, is_torch: bool) -> str:
+    """Returns the activation under transformers' name."""
+    if named == "gelu":
+        if gelu is None and not is_torch:  # PyTorch's BERT always computed erf
+            raise UserError(
+                f"{_ORIGINAL_CONFIG} says hidden_act gelu, which was the erf form in 2018 and is the tanh form in the "
+                "code since February 2019; say which with --gelu erf (the first releases) or --gelu tanh"
+            )
+        return GELU[gelu or "erf"]
+    if gelu is not None:
+        raise UserError(f"--gelu {gelu}: {_ORIGINAL_CONFIG} says hidden_act {shown(named)}; leave it out")
+    if named not in ACTIVATIONS:
+        raise UserError(f"{_ORIGINAL_CONFIG}: hidden_act {shown(named)} is not known to the original implementation")
+    return ACTIVATIONS[named]
 
 
-def _tokenizer(source: CheckpointFiles, config: ConversionConfig, original: Original) -> "PreTrainedTokenizerBase":
-    vocab_file = source.folder / VOCABULARY
+def _labels_of(tensors: Mapping[str, Array], known: BertReproConfig | None, names: tuple[str, ...]) -> dict[str, Any]:
+    """Returns the labels of a classifier or tagger: those given, else those of config.json, else numbered ones.
+
+    Raises:
+        UserError: there is no output layer, or another number of names.
+    """
+    if "output_weights" not in tensors:
+        raise UserError("lacks output_weights and output_bias, which a classifier or tagger has")
+    count = len(tensors["output_weights"])
+    if names and len(set(names)) != count:
+        raise UserError(
+            f"--label_names gives {len(set(names))} different names, and the checkpoint has {count} outputs"
+        )
+    if not names and known is not None and len(known.id2label) == count:
+        names = tuple(known.id2label[index] for index in range(count))
+    labels = dict(enumerate(names or (f"LABEL_{index}" for index in range(count))))
+    return {"id2label": labels, "label2id": {label: index for index, label in labels.items()}}
+
+
+def _tokenizer(folder: Path, config: ConversionConfig, original: Original) -> "PreTrainedTokenizerBase":
+    vocab_file = folder / _VOCABULARY
     if not vocab_file.is_file():
-        raise UserError(f"there is no {VOCABULARY} beside the weights; put the model's vocabulary there")
-    vocabulary = load_tokenizer(vocab_file).get_vocab()
-    lowercase, why = decide_case(source.folder, source.called, config.do_lower_case, vocabulary)
-    tokenizer = load_tokenizer(vocab_file, lowercase=lowercase)
-    if len(tokenizer) > original.config.vocab_size:
-        raise UserError(f"{VOCABULARY} has {len(tokenizer):,} entries, and the model {original.config.vocab_size:,}")
+        raise UserError(f"there is no {_VOCABULARY} beside the weights; put the model's vocabulary there")
+    entries = load_tokenizer(vocab_file).get_vocab()
+    lowercase, why = _decide_case(folder, config, entries)
+    size = original.config.vocab_size
+    if len(entries) > size:
+        raise UserError(f"{_VOCABULARY} has {len(entries):,} entries, and the model {size:,}")
     original.decisions["case"] = f"{'uncased' if lowercase else 'cased'} ({why})"
-    if len(tokenizer) < original.config.vocab_size:
-        missing = original.config.vocab_size - len(tokenizer)
-        original.decisions["vocabulary"] = f"{missing:,} of the model's embeddings have no entry in {VOCABULARY}"
-    original.decisions["longest word"] = f"{MAX_CHARS} characters, as in 2018 (200 in the code since 2018-11-23)"
-    return tokenizer
+    if len(entries) < size:
+        original.decisions["vocabulary"] = f"{size - len(entries):,} of the embeddings have no entry in {_VOCABULARY}"
+    original.decisions["longest word"] = (
+        f"{MAX_INPUT_CHARS_PER_WORD} characters, as in 2018 (200 in the code since 2018-11-23)"
+    )
+    return load_tokenizer(vocab_file, lowercase=lowercase)
+
+
+def _decide_case(folder: Path, config: ConversionConfig, entries: Mapping[str, int]) -> tuple[bool, str]:
+    """Returns whether text is lower-cased, and why.
+
+    Raises:
+        UserError: the signs contradict each other, or there are none.
+    """
+    if config.do_lower_case is not None:
+        return config.do_lower_case, f"--do_lower_case {str(config.do_lower_case).lower()}"
+    signs = {}
+    path = folder / "tokenizer_config.json"
+    content = read_json(path) if path.is_file() else {}
+    if isinstance(content.get("do_lower_case"), bool):
+        signs[path.name] = content["do_lower_case"]
+    called = f"{Path(config.checkpoint).name} {folder.resolve().name}".lower()
+    if found := re.search(r"(?<![a-z])(un)?cased(?![a-z])", called):
+        signs[f"the name {found[0]}"] = found[1] is not None
+    words = [entry for entry in entries if not re.fullmatch(r"\[.*\]", entry)]
+    if upper := sum(word != word.lower() for word in words):
+        signs[f"{upper:,} upper-case entries of {_VOCABULARY}"] = False
+    elif not any(map(_has_accents, words)) and sum(word != word.upper() for word in words) > len(words) // 2:
+        signs[f"{_VOCABULARY} without upper case and accents"] = True
+    if len(set(signs.values())) != 1:
+        described = "; ".join(f"{sign}: {'uncased' if lower else 'cased'}" for sign, lower in signs.items())
+        raise UserError(
+            f"cased or uncased? {described or 'nothing in its files says'}; say it with --do_lower_case true or false"
+        )
+    return next(iter(signs.values())), ", ".join(signs)
+
+
+def _has_accents(word: str) -> bool:
+    return any(unicodedata.category(character) == "Mn" for character in unicodedata.normalize("NFD", word))
 
 
 # ---------------------------------------------------------------------------------------------------------- publishing
@@ -272,74 +347,23 @@ def _tokenizer(source: CheckpointFiles, config: ConversionConfig, original: Orig
 
 def _publish(
     original: Original, tokenizer: "PreTrainedTokenizerBase", folder: Path, name: str, converted_from: str
-) -> None:
+) -> list[dict[str, Any]]:
+    """Writes the published folder; returns the names of what was converted, ready for JSON."""
     import torch
 
     from bert_repro.models import modeling_bert_repro
 
     auto_class = HEAD_NAMES[original.head]
-    pairs = (pair for pair, _ in model_pairs(auto_class, original.config).values())
+    pairs = [pair for pair, _ in model_pairs(auto_class, original.config).values()]
     prefix = "bert." if auto_class == "AutoModel" else ""
     state = {
         pair.name.removeprefix(prefix): torch.from_numpy(
-            np.ascontiguousarray(pair.as_original(original.tensors[pair.original]))
+            np.array(pair.as_original(original.tensors[pair.original]), order="C")
         )
         for pair in pairs
     }
     model_class = getattr(modeling_bert_repro, AUTO_CLASSES[auto_class].ours)
-    model: PreTrainedModel = model_class.from_pretrained(None, config=original.config, state_dict=state)
+    model = model_class.from_pretrained(None, config=original.config, state_dict=state)
     facts = {"converted_from": converted_from, "license": "unknown"}  # nothing is claimed for others' weights
     export_checkpoint(model, tokenizer, folder, model_id=name, card_facts=facts)
-
-
-def _check(original: Original, tokenizer: "PreTrainedTokenizerBase", folder: Path) -> dict[str, Any]:
-    """Compares the folder with the checkpoint; returns the report.
-
-    Raises:
-        DifferenceError: they differ.
-    """
-    from safetensors.numpy import load_file
-
-    auto_class = HEAD_NAMES[original.head]
-    pairs = [pair for pair, _ in model_pairs(auto_class, original.config).values()]
-    prefix = "bert." if auto_class == "AutoModel" else ""
-    written: dict[str, Array] = {}
-    for path in folder.glob("model*.safetensors"):
-        written |= {prefix + name: array for name, array in load_file(path).items()}
-    parity.check_tensors(written, original.tensors, pairs)
-    lowercase = original.decisions["case"].startswith("uncased")
-    models = parity.load_both_ways(folder, original.head)
-    inputs = parity.sample_inputs(tokenizer, original.config)
-    return {
-        "class": AUTO_CLASSES[auto_class].upstream,
-        "decisions": original.decisions,
-        "tensors": [_described(pair, original) for pair in pairs],
-        "left_out": original.left_out,
-        "outputs": parity.compare_outputs(models, original.tensors, original.head, inputs),
-        "tolerance": parity.TOLERANCE,
-        "tokenizer": parity.compare_tokenizers(folder, tokenizer.get_vocab(), lowercase=lowercase, max_chars=MAX_CHARS),
-    }
-
-
-def _described(pair: TensorPair, original: Original) -> dict[str, Any]:
-    return {**asdict(pair), "shape": list(original.tensors[pair.original].shape)}
-
-
-def _log_decisions(report: Mapping[str, Any], folder: Path) -> None:
-    for subject, decision in report["decisions"].items():
-        logger.info("%s: %s", subject, decision)
-    parts = [f"{len(report['tensors'])} tensors converted, bit by bit"]
-    if report["left_out"]:
-        reasons = sorted(set(report["left_out"].values()))
-        counts = [(list(report["left_out"].values()).count(reason), reason) for reason in reasons]
-        parts += [f"{count} left out ({reason})" for count, reason in counts]
-    logger.info("tensors: %s", "; ".join(parts))
-    for way, differences in report["outputs"].items():
-        worst = max(differences.values())
-        logger.info("outputs of %s: largest difference %.1e over %d sentences", way, worst, len(parity.SENTENCES))
-    found = report["tokenizer"]
-    logger.info(
-        "tokenizer: %d sentences, and %s of %s entries of the vocabulary, have the tokens of the original algorithm",
-        found["sentences_with_equal_tokens"], f"{found['entries_with_equal_tokens']:,}", f"{found['entries']:,}",
-    )  # fmt: skip
-    logger.info("model: %s (%s says all of it)", folder, json.dumps(CONVERSION).strip('"'))
+    return [asdict(pair) | {"shape": list(original.tensors[pair.original].shape)} for pair in pairs]

@@ -35,7 +35,6 @@ NOT_TRAINED = re.compile(
     r"|(.*/)?(global_step|beta[12]_power|good_steps|bad_steps|loss_scale|current_loss_scale)|(loss_scale|optimizer)/.*"
 )
 """What training left beside the weights: slots of the optimizer, counters, the loss scale."""
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _SPECIAL = {
     "cls.predictions.bias": "cls/predictions/output_bias",
     "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",
@@ -61,7 +60,9 @@ _SIZED_BY = {
     WORDS: ("vocab_size", "hidden_size"),
 }
 """Tensors whose shapes are sizes of the model."""
-ACTIVATIONS = {"relu": "relu", "tanh": "tanh", "linear": "linear", None: "linear", "": "linear"}
+ACTIVATIONS: Mapping[str | None, str] = {
+    "relu": "relu", "tanh": "tanh", "linear": "linear", None: "linear", "": "linear"
+}  # fmt: skip
 """Activations of the original implementation but for gelu -> transformers' names."""
 GELU = {"erf": "gelu", "tanh": "gelu_new"}
 """How the original implementation computed gelu in 2018, and since February 2019 -> transformers' names."""
@@ -123,7 +124,7 @@ def require_bert(names: Iterable[str]) -> None:
         UserError: it lacks the word embeddings under their name.
     """
     found = set(names)
-    if _OBJECT_GRAPH in found:
+    if "_CHECKPOINTABLE_OBJECT_GRAPH" in found:
         raise UserError("was written by TensorFlow 2's object-based saving; name one written by tf.train.Saver")
     if WORDS not in found:
         raise UserError(f"holds no {WORDS}; name a checkpoint of the original BERT")
@@ -192,8 +193,8 @@ def canonical_torch_names(tensors: Mapping[str, Array]) -> dict[str, Array]:
     return renamed
 
 
-def read_settings(content: Any, file: str) -> tuple[dict[str, Any], list[str]]:
-    """Returns the settings of a bert_config.json without its activation, and the names of keys that say nothing here.
+def read_settings(content: Any, file: str) -> tuple[dict[str, Any], str | None]:
+    """Returns the settings of a bert_config.json without its activation, and that activation.
 
     Raises:
         UserError: it is no object, or lacks a setting.
@@ -205,25 +206,9 @@ def read_settings(content: Any, file: str) -> tuple[dict[str, Any], list[str]]:
         raise UserError(f"{file} lacks {listed(missing)}")
     if content.get("directionality", "bidi") != "bidi":
         raise UserError(f"{file} says directionality {shown(content['directionality'])}; only bidi is BERT's")
-    others = [name for name in content if name not in (*SETTINGS, "hidden_act")]
-    unknown = [name for name in others if not _WITHOUT_MEANING.fullmatch(name)]
+    unknown = [
+        name for name in content if name not in (*SETTINGS, "hidden_act") and not _WITHOUT_MEANING.fullmatch(name)
+    ]
     if unknown:
         raise UserError(f"{file} has {listed(unknown)}, which the original BERT does not know; name one of its models")
-    return {name: content[name] for name in SETTINGS if name in content}, others
-
-
-def original_settings(config: BertReproConfig) -> dict[str, Any]:
-    """Returns the bert_config.json of one of our models.
-
-    Raises:
-        UserError: it has something that the original implementation does not know.
-    """
-    activations = {ours: name for name, ours in ACTIVATIONS.items() if name} | dict.fromkeys(GELU.values(), "gelu")
-    if config.hidden_act not in activations:
-        raise UserError(f"hidden_act {config.hidden_act} is not known to the original implementation")
-    for name, only in (("pool_token", "first"), ("bilstm_size", None), ("token_features", None),
-                       ("is_decoder", False), ("layer_norm_eps", 1e-12), ("tie_word_embeddings", True)):  # fmt: skip
-        if getattr(config, name) != only:
-            raise UserError(f"{name} {getattr(config, name)} has no counterpart in the original implementation")
-    settings = {name: getattr(config, name) for name in SETTINGS}
-    return dict(sorted((settings | {"hidden_act": activations[config.hidden_act]}).items()))
+    return {name: content[name] for name in SETTINGS if name in content}, content["hidden_act"]

@@ -134,8 +134,6 @@ def _settings(config: CorpusConfig, sources: list[Source], tokenizer: "PreTraine
 
 def _finished(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> dict[str, Any] | None:
     """Returns the manifest of a corpus that is there already, None where one is to be prepared."""
-    if output_dir.is_file():
-        raise UserError(f"--output_dir {output_dir} is a file; name a folder")
     if process.is_free_folder(output_dir):
         return None
     if not (output_dir / MANIFEST).is_file():

@@ -15,7 +15,6 @@ from bert_repro.corpus.cleaning import passages
 from bert_repro.corpus.documents import find_sources, read_all
 from bert_repro.errors import UserError
 from bert_repro.models.loading import MAX_INPUT_CHARS_PER_WORD, SPECIAL_TOKENS, build_tokenizer, save_tokenizer
-from bert_repro.utils import process
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -36,11 +35,9 @@ def train_tokenizer(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
         )
 
     Raises:
-        UserError: bad input, no text, or an output folder that is not empty.
+        UserError: bad input, or no text.
     """
     output_dir = Path(config.output_dir)
-    if not process.is_free_folder(output_dir) and not config.overwrite_output_dir:
-        raise UserError(f"--output_dir {output_dir} is not empty; choose another or give --overwrite_output_dir")
     tokenizer = train_wordpiece(
         _texts(config),
         vocab_size=config.vocab_size,

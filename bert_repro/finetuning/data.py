@@ -1,18 +1,14 @@
 """What a fine-tuning run reads: the task's splits, tokenized once, and the batches that training takes from one.
 
 A split is a pair of `datasets.Dataset`s: its examples as the task reads them, and their features, one row per model
-input. A sweep hands the same cache to all its runs, so that files are read and tokenized once. Tokenized splits are
-also kept on disk: `datasets` finds again only what it read from its own files, while official files and custom data are
-read into memory. A split is found there by a digest of its rows, of the settings and of the code that encodes them.
+input. A sweep hands the same cache to all its runs, so that files are read and tokenized once. `datasets` keeps the
+features of what it reads from the Hub.
 """
 
 import hashlib
-import inspect
-import json
 import logging
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,12 +18,11 @@ from accelerate import Accelerator
 
 from bert_repro.configs import FinetuningConfig
 from bert_repro.errors import UserError
-from bert_repro.finetuning.feature_based import FeatureCache
+from bert_repro.finetuning.features import FeatureCache
 from bert_repro.models.loading import tokenizer_fingerprint
 from bert_repro.tasks.base import Task
-from bert_repro.tasks.encoding import require_length
 from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step, even_passes
-from bert_repro.utils.files import disk_errors, waiting_lock
+from bert_repro.utils.files import disk_errors
 from bert_repro.utils.randomness import draw
 
 if TYPE_CHECKING:
@@ -38,9 +33,6 @@ logger = logging.getLogger("bert_repro")
 
 ORDER = 3  # names this draw in `randomness.draw`
 _ROWS_HASHED_AT_ONCE = 10_000
-
-FOLDER = "bert_repro"  # of tokenized splits, where `datasets` keeps its own
-_ROWS_AT_ONCE = 1000
 
 
 class Split(NamedTuple):
@@ -144,7 +136,7 @@ def load_splits(task: Task, data_dir: str | None, names: Sequence[str]) -> "dict
 def encode(
     task: Task, dataset: "datasets.Dataset", tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
 ) -> "datasets.Dataset":
-    """Tokenizes a split, or finds it tokenized on disk. Texts that were cut are counted in the log.
+    """Tokenizes a split. Texts that were cut are counted in the log.
 
     Args:
         task: the task, as `Task.prepared` returns it.
@@ -156,78 +148,34 @@ def encode(
         One row per feature, in the order of the examples, with the columns of `Task.encode_batch`.
 
     Raises:
-        UserError: the length leaves no room for text, the tokenizer lacks special tokens, or the disk is full.
+        UserError: the tokenizer lacks special tokens, or the disk is full.
     """
-    require_length(max_seq_length)
-    key = [task.encoding_settings(), tokenizer_fingerprint(tokenizer), max_seq_length]
-    with cached(dataset, key, (type(task).encode_batch, *task.encoding_code)) as place:
+    import datasets
+
+    from bert_repro import __version__
+
+    # `datasets` would hash the pickled task, in which settings that change no feature and the version are wrong keys.
+    key = [
+        dataset._fingerprint, __version__, type(task).__name__, task.encoding_settings(),
+        tokenizer_fingerprint(tokenizer), max_seq_length,
+    ]  # fmt: skip
+    folders = {os.path.dirname(file["filename"]) for file in dataset.cache_files}
+    folder = Path(datasets.config.HF_DATASETS_CACHE)
+    with disk_errors(folder, "cannot be written"):
         features = dataset.map(
             task.encode_batch,
             batched=True,
             batch_size=task.rows_at_once(dataset, max_seq_length),
             fn_kwargs={"tokenizer": tokenizer, "max_seq_length": max_seq_length},
             remove_columns=dataset.column_names,
+            keep_in_memory=not all(os.access(folder, os.W_OK) for folder in folders),
+            new_fingerprint=datasets.fingerprint.Hasher.hash(key),
             desc=f"tokenizing {task.name}",
-            **place,
         )
     truncated = task.count_truncated(features)
     if truncated:
         logger.info("%s: %d of %d inputs lost text to the length limit", task.name, truncated, len(features))
     return features
-
-
-@contextmanager
-def cached(dataset: "datasets.Dataset", settings: Sequence[Any], code: Sequence[Any]) -> Iterator[dict[str, str]]:
-    """Yields arguments of `Dataset.map` that write its result to a file of its own, or read it from there.
-
-    One process at a time writes it; what a killed one or a full disk has left unfinished is removed, and what is not as
-    it was written is written again.
-
-    Args:
-        dataset: what is mapped.
-        settings: all else that decides the result, ready for JSON.
-        code: the functions and modules that compute it, so that no later version takes an earlier one's features.
-
-    Yields:
-        `cache_file_name` and `new_fingerprint`; nothing where caching is off (`datasets.disable_caching()`).
-
-    Raises:
-        UserError: the disk is full or not writable.
-    """
-    import datasets
-
-    if not datasets.is_caching_enabled():
-        yield {}
-        return
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for part in code:
-        digest.update(_source(part))
-    for rows in dataset.iter(batch_size=_ROWS_AT_ONCE):
-        digest.update(json.dumps(rows, default=str).encode())
-    name = digest.hexdigest()
-    folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER / name
-    path = folder / "features.arrow"
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with waiting_lock(folder):
-            _remove_unfinished(folder)
-            is_new = not path.is_file()
-            if is_new:
-                path.unlink(missing_ok=True)
-            try:
-                yield {"cache_file_name": str(path), "new_fingerprint": name}
-            finally:
-                _remove_unfinished(folder)
-
-
-def _remove_unfinished(folder: Path) -> None:
-    for path in folder.glob("tmp*"):  # as `datasets` names a file until it is complete
-        path.unlink(missing_ok=True)
-
-
-@cache
-def _source(part: Any) -> bytes:
-    return inspect.getsource(part).encode()
 
 
 class ModelInputs:
@@ -349,28 +297,12 @@ def rows_of(features: "datasets.Dataset", ids: Ids) -> list[dict[str, Any]]:
 
 def content_digest(features: "datasets.Dataset") -> str:
     """Returns a short digest of token ids, labels and everything else that training reads, in order."""
+    import pyarrow
+
     digest = hashlib.sha256()
     for batch in features.with_format("arrow").iter(_ROWS_HASHED_AT_ONCE):
-        for name in sorted(batch.column_names):
-            column = batch.column(name).combine_chunks()
-            digest.update(f"{name} {column.type} {len(column)}".encode())
-            while hasattr(column, "value_lengths"):  # lists, and lists of lists
-                digest.update(np.ascontiguousarray(column.value_lengths().to_numpy(zero_copy_only=False)).tobytes())
-                column = column.flatten()
-            digest.update(repr(column.to_pylist()).encode() if column.null_count else _plain_bytes(column))
+        table, stream = batch.replace_schema_metadata(None).combine_chunks(), pyarrow.BufferOutputStream()
+        with pyarrow.ipc.new_stream(stream, table.schema) as writer:
+            writer.write_table(table)
+        digest.update(stream.getvalue())
     return digest.hexdigest()[:16]
-
-
-def _plain_bytes(column: Any) -> bytes:
-    values = column.to_numpy(zero_copy_only=False)
-    return repr(values.tolist()).encode() if values.dtype == object else np.ascontiguousarray(values).tobytes()
-
-
-@contextmanager
-def member_errors(name: str) -> Iterator[None]:
-    """Rewords an error so that it names the model of `--ensemble_with`."""
-    try:
-        yield
-    except UserError as error:
-        reason = str(error).removeprefix("--model_name_or_path").removeprefix(f" {name}").removeprefix(": ")
-        raise UserError(f"--ensemble_with {name}: {reason.replace(', or add --do_train', '')}") from error

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +14,14 @@ from accelerate.utils import gather_object, send_to_device
 
 from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.errors import UserError
-from bert_repro.finetuning import data
-from bert_repro.finetuning.data import FinetuningSource, ModelInputs, Split, SplitCache, SplitReader
-from bert_repro.finetuning.feature_based import FeatureCache, model_changes
+from bert_repro.finetuning.data import FinetuningSource, ModelInputs, Split, SplitCache, SplitReader, rows_of
+from bert_repro.finetuning.features import FeatureCache, model_changes
 from bert_repro.models import modeling_bert_repro
 from bert_repro.models.loading import extend_longest_input, load_tokenizer, require_vocabulary, tokenizer_fingerprint
 from bert_repro.results import RunResults
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Predictions, Task
+from bert_repro.tasks.split_rows import SPLIT_ROWS
 from bert_repro.training import adapters, run
 from bert_repro.training.batches import Ids, batch_sizes
 from bert_repro.training.checkpoint import BestModel
@@ -41,9 +41,14 @@ STEPS_WORTH_COMPILING = 7_500
 FEATURES_AT_ONCE = 8192  # computed between two exchanges of the processes, and held in memory
 
 
-def run_finetuning(config: FinetuningConfig) -> RunResults:
-    """Fine-tunes, scores and predicts once, or sweeps over several runs where the configuration asks for it."""
-    task = configured_task(config)
+def run_finetuning(config: FinetuningConfig, data: "Mapping[str, datasets.Dataset] | None" = None) -> RunResults:
+    """Fine-tunes, scores and predicts once, or sweeps over several runs where the configuration asks for it.
+
+    Args:
+        config: the settings.
+        data: the user's rows by split (`train`, `validation`, `test`), in place of the files that the settings name.
+    """
+    task = configured_task(config, data)
     if config.sweeps:
         from bert_repro.finetuning.sweep import run_sweep
 
@@ -246,7 +251,8 @@ class FinetuningRun:
         shown = ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())
         logger.info("%s %s: %s", self.task.name, name, shown)
         details = self.task.score_details(predictions, split.examples)
-        return {"metrics": metrics, "rows_scored": len(split.examples), **({"details": details} if details else {})}
+        rows = {"rows_scored": len(split.examples), "published_rows": SPLIT_ROWS.get((self.task.name, name))}
+        return {"metrics": metrics, **rows, **({"details": details} if details else {})}
 
     def predictions(self, split: Split) -> Predictions:
         """Returns what the model predicts for a split."""
@@ -299,8 +305,7 @@ class Predictor:
         self.config, self.task, self.accelerator, self.model_inputs = config, task, accelerator, model_inputs
         self._members: dict[str, Any] = {}
         for name in config.ensemble_with:
-            with data.member_errors(name):
-                self._members[name] = self._checked_member(name, tokenizer)
+            self._members[name] = self._checked_member(name, tokenizer)
 
     def outputs(self, model: Any, features: "datasets.Dataset") -> Iterator[FloatArray]:
         """Yields the head's output for every feature, in order; for an ensemble the mean of its models' outputs.
@@ -345,7 +350,7 @@ class Predictor:
 
     @torch.no_grad()
     def _forward(self, model: Any, features: "datasets.Dataset", rows: Ids) -> Iterator[tuple[int, FloatArray]]:
-        chosen = [{key: value for key, value in row.items() if key != "labels"} for row in data.rows_of(features, rows)]
+        chosen = [{key: value for key, value in row.items() if key != "labels"} for row in rows_of(features, rows)]
         batch = self.model_inputs(features, rows, chosen)
         with self.accelerator.autocast():
             output = model(**send_to_device(batch, self.accelerator.device))
@@ -360,14 +365,16 @@ class Predictor:
         tokenizer = load_tokenizer(config.tokenizer_name or name)
         if tokenizer_fingerprint(tokenizer) != tokenizer_fingerprint(first):
             raise UserError(
-                f"its tokenizer is not that of {config.model_name_or_path}, so their logits are not of the same "
-                "tokens; combine models of one vocabulary"
+                f"--ensemble_with {name}: its tokenizer is not that of {config.model_name_or_path}; combine models of "
+                "one vocabulary"
             )
         model_class = getattr(modeling_bert_repro, self.task.head)
         loaded = load_model(model_class, dataclasses.replace(config, model_name_or_path=name), may_add_weights=False)
         positions = loaded.config.max_position_embeddings
         if config.max_seq_length > positions:
-            raise UserError(f"it has {positions} positions, and --max_seq_length is {config.max_seq_length}")
+            raise UserError(
+                f"--ensemble_with {name}: has {positions} positions, and --max_seq_length is {config.max_seq_length}"
+            )
         require_vocabulary(name, loaded, tokenizer)
         if self.task.label_names:
             self.task.label_columns(loaded.config.id2label)

@@ -8,16 +8,20 @@ Every run of a sweep is an ordinary fine-tuning run in a folder of its own, name
 
 The same command resumes an interrupted sweep, and a wider grid keeps the runs that are done: a run is done when its
 results exist, and an interrupted run resumes from its newest checkpoint.
+
+Mean and deviation are over all runs of a configuration that have a score, degenerate ones included; what they would be
+without the degenerate ones is given apart. Deviations are those of a sample (n - 1).
 """
 
 import json
 import logging
 import shutil
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from accelerate import Accelerator
 
@@ -25,7 +29,6 @@ from bert_repro.configs import SWEPT, AdapterConfig, FinetuningConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.finetuning.data import SplitCache, load_splits
 from bert_repro.finetuning.run import finetune
-from bert_repro.finetuning.sweep_table import Configuration, Outcome, best_run, sweep_results, text_table
 from bert_repro.hub.export import republish
 from bert_repro.hub.push import push_folder
 from bert_repro.models.loading import load_tokenizer
@@ -57,12 +60,75 @@ _TEST = "test"  # folder of the best run's test predictions
 _ONLY_TRAINING = {"bilstm_size", "feature_based", *(item.name for item in fields(AdapterConfig))}
 # Settings that a resumed sweep may change: those it varies itself, and those that change no result.
 _MAY_CHANGE = {
-    *SWEPT, *SWEPT.values(), "seed", "num_restarts", "max_steps", "sweep_keep_models", "output_dir",
+    *SWEPT, *SWEPT.values(), "seed", "num_restarts", "max_steps", "output_dir",
     "overwrite_output_dir", "resume_from_checkpoint", "do_predict", "push_to_hub", "hub_model_id", "report_to",
     "run_name", "project", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "dataloader_num_workers",
     "dataloader_prefetch_factor", "dataloader_pin_memory", "hub_private_repo", "per_device_train_batch_size",
     "gradient_accumulation_steps", "per_device_eval_batch_size",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What the restarts of a configuration share.
+
+    Args:
+        learning_rate: peak learning rate.
+        batch: sequences per optimizer step over all devices.
+        epochs: passes over the training set; None where steps are given.
+        steps: optimizer steps; None where epochs are given.
+    """
+
+    learning_rate: float
+    batch: int
+    epochs: float | None
+    steps: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        length = f"epochs{self.epochs:g}" if self.steps is None else f"steps{self.steps}"
+        return f"lr{self.learning_rate:g}-batch{self.batch}-{length}"
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run of the sweep: what it varies, its folder below the sweep's, and its settings."""
+
+    varied: Configuration
+    folder: str
+    config: FinetuningConfig
+
+    @property
+    def path(self) -> Path:
+        """Its output folder."""
+        return Path(self.config.output_dir)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one run ended.
+
+    Args:
+        varied: what the sweep varies.
+        seed: its seed.
+        folder: its folder below that of the sweep.
+        scores: split -> metrics; None: it was stopped because its loss was not finite.
+        degenerate: whether it gives one answer for every row of dev.
+    """
+
+    varied: Configuration
+    seed: int
+    folder: str
+    scores: Mapping[str, Mapping[str, float]] | None
+    degenerate: bool = False
+
+    def results(self) -> dict[str, Any]:
+        """Returns the run for results.json."""
+        ended: dict[str, Any] = {"splits": self.scores, "degenerate": self.degenerate}
+        if self.scores is None:
+            ended = {"not_finite": True}
+        return {**asdict(self.varied), "seed": self.seed, "folder": self.folder, **ended}
 
 
 def run_sweep(config: FinetuningConfig, task: Task) -> RunResults:
@@ -95,32 +161,25 @@ def run_sweep(config: FinetuningConfig, task: Task) -> RunResults:
     sweep.ensure_done(best, with_model=True)
     if config.do_predict and not labelled:
         sweep.predict(best)
-    results = sweep.publish(best)
+    results: Any = None
+    if accelerator.is_main_process:
+        found = sweep.found()
+        _publish(config, best, found)
+        results = read_results(Path(config.output_dir))
+        logger.info("%s", text_table(found))
+    agreed: RunResults = broadcast(results)
     accelerator.end_training()
-    return results
-
-
-@dataclass(frozen=True)
-class _PlannedRun:
-    """A run of the sweep: what it varies, its folder below the sweep's, and its settings."""
-
-    varied: Configuration
-    folder: str
-    config: FinetuningConfig
-
-    @property
-    def path(self) -> Path:
-        return Path(self.config.output_dir)
+    return agreed
 
 
 class _Sweep:
     """The runs of a sweep. All processes take the same decisions, based on what the main one finds on disk."""
 
-    def __init__(self, config: FinetuningConfig, task: Task, accelerator: Accelerator, runs: list[_PlannedRun]) -> None:
+    def __init__(self, config: FinetuningConfig, task: Task, accelerator: Accelerator, runs: list[PlannedRun]) -> None:
         self.config, self.task, self.accelerator, self.runs = config, task, accelerator, runs
         self._cache: SplitCache = {}
 
-    def ensure_done(self, planned: _PlannedRun, *, with_model: bool = False) -> None:
+    def ensure_done(self, planned: PlannedRun, *, with_model: bool = False) -> None:
         """Makes a run unless it is done.
 
         Args:
@@ -130,7 +189,7 @@ class _Sweep:
         state = broadcast(self._state(planned))
         if state == "not finite":
             return
-        if state == "done" and not (with_model and broadcast(not _models(planned.path))):
+        if state == "done" and not (with_model and broadcast(not list(planned.path.glob("*.safetensors*")))):
             self._close(planned, 0, "done")
             return
         resume = "latest" if state == "begun" else None
@@ -145,7 +204,7 @@ class _Sweep:
             self._close(planned, stop.exit_code, str(stop))
             raise
 
-    def best(self) -> _PlannedRun:
+    def best(self) -> PlannedRun:
         """Returns the run that is best on dev.
 
         Raises:
@@ -161,7 +220,7 @@ class _Sweep:
             logger.warning("the best run gives one answer for every row, and no other run scores higher")
         return next(planned for planned in self.runs if planned.folder == best.folder)
 
-    def predict(self, best: _PlannedRun) -> None:
+    def predict(self, best: PlannedRun) -> None:
         """Predicts the test set with the best run's model, in a folder of that run."""
         path = best.path / _TEST
         if broadcast((path / RESULTS).exists()):
@@ -172,22 +231,11 @@ class _Sweep:
         config = replace(best.config, model_name_or_path=str(best.path), overwrite_output_dir=True, **only)
         finetune(config, self.task, last=False, cache=self._cache)
 
-    def publish(self, best: _PlannedRun) -> RunResults:
-        """Publishes the best run's model in the output folder, with the sweep in its results; returns these."""
-        results: Any = None
-        if self.accelerator.is_main_process:
-            found = self.found()
-            _publish(self.config, best, found)
-            results = read_results(Path(self.config.output_dir))
-            logger.info("%s", text_table(found))
-        agreed: RunResults = broadcast(results)
-        return agreed
-
     def found(self) -> SweepResults:
         """Returns the results so far, for results.json."""
         return sweep_results(self._outcomes(), split=self._split(), metric=self.task.primary_metric)
 
-    def _close(self, planned: _PlannedRun, code: int, reason: str) -> None:
+    def _close(self, planned: PlannedRun, code: int, reason: str) -> None:
         """Writes how a run ended; of the runs that are done, removes what is no longer needed."""
         if not self.accelerator.is_main_process:
             return
@@ -195,10 +243,13 @@ class _Sweep:
         outcomes = self._outcomes()
         best = best_run(outcomes, self._split(), self.task.primary_metric)
         for other in self.runs:
-            if self._state(other) == "done":
-                shutil.rmtree(other.path / CHECKPOINTS, ignore_errors=True)
-                if best is not None and other.folder != best.folder:
-                    _remove_model(other.path)
+            if self._state(other) != "done":
+                continue
+            shutil.rmtree(other.path / CHECKPOINTS, ignore_errors=True)
+            if best is not None and other.folder != best.folder:
+                for file in (*other.path.glob("*.safetensors*"), other.path / CARD):
+                    file.unlink(missing_ok=True)
+                shutil.rmtree(other.path / ADAPTER, ignore_errors=True)
         if outcomes:
             _write(self.config, self.found())
 
@@ -220,7 +271,7 @@ class _Sweep:
         done = next((planned for planned in self.runs if self._state(planned) == "done"), None)
         return str(read_results(done.path)["split"]) if done else self.task.eval_splits[0]
 
-    def _state(self, planned: _PlannedRun) -> str:
+    def _state(self, planned: PlannedRun) -> str:
         """Returns done, not finite, begun (a checkpoint exists) or new."""
         path, predicts = planned.path, planned.config.do_predict
         if (path / RESULTS).exists():
@@ -241,8 +292,14 @@ def _begin(config: FinetuningConfig) -> run.Run:
     starts_over = config.overwrite_output_dir and not config.resume_from_checkpoint
     if is_main_process() and not starts_over:
         folder = Path(config.output_dir)
-        if (_folder(config) / SWEEP_STATE).exists():
-            _require_same_settings(config)
+        if (state := _folder(config) / SWEEP_STATE).exists():
+            before = read_json_object(state)["settings"]
+            for name, value in _settings(config).items():
+                if before.get(name, value) != value:
+                    raise UserError(
+                        f"{state}: this sweep has --{name} {before[name]}, not {value}; name another --output_dir, or "
+                        "start again with --overwrite_output_dir"
+                    )
             claim = replace(claim, resume_from_checkpoint="latest")
         elif config.resume_from_checkpoint and not process.is_free_folder(folder):
             raise UserError(f"--resume_from_checkpoint latest: --output_dir {folder} holds no sweep; name another one")
@@ -264,9 +321,7 @@ def _test_set_is_labelled(config: FinetuningConfig, task: Task, accelerator: Acc
     return any(prepared.is_labelled(dataset) for dataset in found.values())
 
 
-def _planned_runs(
-    config: FinetuningConfig, task: Task, processes: int, *, each_predicts: bool
-) -> Iterator[_PlannedRun]:
+def _planned_runs(config: FinetuningConfig, task: Task, processes: int, *, each_predicts: bool) -> Iterator[PlannedRun]:
     """Yields all runs, configuration by configuration."""
     once: dict[str, Any] = {**dict.fromkeys(SWEPT, ()), "num_restarts": 1, "do_predict": each_predicts}
     once |= {"resume_from_checkpoint": None, "push_to_hub": False, "hub_model_id": None}
@@ -282,10 +337,11 @@ def _planned_runs(
             folder = f"{varied.name}/seed{seed}"
             name = f"{run_name(config)}-{varied.name}-seed{seed}"
             run_config = replace(chosen, seed=seed, output_dir=str(_folder(config) / folder), run_name=name)
-            yield _PlannedRun(varied, folder, run_config)
+            yield PlannedRun(varied, folder, run_config)
 
 
-def _publish(config: FinetuningConfig, best: _PlannedRun, found: SweepResults) -> None:
+def _publish(config: FinetuningConfig, best: PlannedRun, found: SweepResults) -> None:
+    """Publishes the best run's model in the output folder, with the sweep in its results."""
     output_dir, results = Path(config.output_dir), read_results(best.path)
     files = [path for path in (best.path / ADAPTER,) if path.exists()]
     asked = ("output_dir", "overwrite_output_dir", "do_predict", "push_to_hub", "hub_model_id", "run_name")
@@ -297,28 +353,6 @@ def _publish(config: FinetuningConfig, best: _PlannedRun, found: SweepResults) -
     republish(best.path, output_dir, results={**results, "sweep": found}, files=files)
     if config.push_to_hub and config.hub_model_id:
         push_folder(output_dir, config.hub_model_id, private=config.hub_private_repo)
-
-
-def _models(path: Path) -> list[Path]:
-    return list(path.glob("*.safetensors*"))
-
-
-def _remove_model(path: Path) -> None:
-    for file in (*_models(path), path / CARD):
-        file.unlink(missing_ok=True)
-    shutil.rmtree(path / ADAPTER, ignore_errors=True)
-
-
-def _require_same_settings(config: FinetuningConfig) -> None:
-    path = _folder(config) / SWEEP_STATE
-    settings = read_json_object(path, damaged="start again with --overwrite_output_dir").get("settings")
-    before = settings if isinstance(settings, dict) else {}
-    for name, value in _settings(config).items():
-        if before.get(name, value) != value:
-            raise UserError(
-                f"{path}: this sweep has --{name} {before[name]}, not {value}; name another --output_dir, or start "
-                "again with --overwrite_output_dir"
-            )
 
 
 def _settings(config: FinetuningConfig) -> dict[str, Any]:
@@ -336,3 +370,121 @@ def _write(config: FinetuningConfig, found: SweepResults | None) -> None:
 
 def _folder(config: FinetuningConfig) -> Path:
     return Path(config.output_dir) / SWEEP
+
+
+# --- Results ----------------------------------------------------------------------------------------------------------
+
+
+def best_run(outcomes: Sequence[Outcome], split: str, metric: str) -> Outcome | None:
+    """Returns the run with the highest score; among equals one that is not degenerate, else the first."""
+    scored = [(outcome, outcome.scores[split][metric]) for outcome in outcomes if outcome.scores is not None]
+    best = max(scored, key=lambda pair: (pair[1], not pair[0].degenerate), default=None)
+    return None if best is None else best[0]
+
+
+def sweep_results(outcomes: Sequence[Outcome], *, split: str, metric: str) -> SweepResults:
+    """Summarizes a sweep for results.json.
+
+    Args:
+        outcomes: its runs, configuration by configuration.
+        split: the dev split that chooses.
+        metric: the metric that chooses.
+
+    Returns:
+        How many runs there were, degenerate and stopped ones among them; the best run; every run; and for every
+        configuration mean, deviation and best of each metric on each split, `without_degenerate` where some are.
+    """
+    best = best_run(outcomes, split, metric)
+    configurations: list[Any] = []
+    for varied, group in groupby(outcomes, key=lambda outcome: outcome.varied):
+        runs = list(group)
+        scored = [run for run in runs if run.scores is not None]
+        kept = [run for run in scored if not run.degenerate]
+        best_restart = best_run(runs, split, metric)
+        summary = {
+            **asdict(varied),
+            "runs": len(runs),
+            "degenerate": len(scored) - len(kept),
+            "not_finite": len(runs) - len(scored),
+            "best_seed": None if best_restart is None else best_restart.seed,
+            "splits": _summaries(scored),
+        }
+        if len(kept) < len(scored):
+            summary["without_degenerate"] = {"runs": len(kept), "splits": _summaries(kept)}
+        configurations.append(summary)
+    return cast(
+        SweepResults,
+        {
+            "split": split,
+            "metric": metric,
+            "runs_done": len(outcomes),
+            "degenerate": sum(outcome.degenerate for outcome in outcomes),
+            "not_finite": sum(outcome.scores is None for outcome in outcomes),
+            "best": None if best is None else best.results(),
+            "configurations": configurations,
+            "runs": [outcome.results() for outcome in outcomes],
+        },
+    )
+
+
+def _summaries(runs: Sequence[Outcome]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Returns mean, deviation and best of each metric on each split that all runs have."""
+    scores = [run.scores for run in runs if run.scores is not None]
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    for split, metrics in scores[0].items() if scores else ():
+        if all(split in score for score in scores):
+            found[split] = {}
+            for metric in metrics:
+                values = [score[split][metric] for score in scores]
+                deviation = statistics.stdev(values) if len(values) > 1 else None
+                found[split][metric] = {
+                    "mean": statistics.fmean(values), "standard_deviation": deviation, "best": max(values),
+                }  # fmt: skip
+    return found
+
+
+def text_table(found: SweepResults) -> str:
+    """Writes the configurations of a sweep as a table of text: the metric that chooses, on every split."""
+    split, metric, rows = found["split"], found["metric"], cast(list[dict[str, Any]], found["configurations"])
+
+    def column(rows: Sequence[Mapping[str, Any]], name: str, statistic: str) -> list[str]:
+        values = [row["splits"].get(name, {}).get(metric, {}).get(statistic) for row in rows]
+        return ["-" if value is None else f"{value:.4f}" for value in values]
+
+    columns = {
+        "learning rate": [f"{row['learning_rate']:g}" for row in rows],
+        "batch": [str(row["batch"]) for row in rows],
+        **{name: [f"{row[name]:g}" for row in rows] for name in ("epochs", "steps") if rows[0][name] is not None},
+        "runs": [str(row["runs"]) for row in rows],
+        "mean": column(rows, split, "mean"),
+        "deviation": column(rows, split, "standard_deviation"),
+        "best": column(rows, split, "best"),
+        "seed": ["-" if row["best_seed"] is None else str(row["best_seed"]) for row in rows],
+        "degenerate": [str(row["degenerate"]) for row in rows],
+    }
+    for name in dict.fromkeys(name for row in rows for name in row["splits"] if name != split):
+        columns[f"{name} mean"] = column(rows, name, "mean")
+        columns[f"{name} deviation"] = column(rows, name, "standard_deviation")
+    if found["degenerate"]:
+        kept = [row.get("without_degenerate", {"splits": {}}) for row in rows]
+        columns["mean without degenerate"] = column(kept, split, "mean")
+        columns["deviation without degenerate"] = column(kept, split, "standard_deviation")
+    if found["not_finite"]:
+        columns["not finite"] = [str(row["not_finite"]) for row in rows]
+    widths = {head: max(map(len, (head, *values))) for head, values in columns.items()}
+    lines = [_summary_line(found)]
+    for cells in [list(columns), *zip(*columns.values(), strict=True)]:
+        lines.append("  ".join(f"{text:>{width}}" for text, width in zip(cells, widths.values(), strict=True)))
+    return "\n".join(lines) + "\n"
+
+
+def _summary_line(found: SweepResults) -> str:
+    scope, best = f"{found['metric']} on {found['split']}, {found['runs_done']} runs", found["best"]
+    if best is None:
+        return scope
+    length = f"{best['epochs']:g} epochs" if best["steps"] is None else f"{best['steps']} steps"
+    score = best["splits"][found["split"]][found["metric"]]
+    return (
+        f"{scope}; best {score:.4f}: learning rate {best['learning_rate']:g}, batch {best['batch']}, {length}, "
+        f"seed {best['seed']}{' (degenerate)' if best['degenerate'] else ''}"
+    )

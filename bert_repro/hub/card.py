@@ -3,58 +3,130 @@
 The results are what results.json holds (`bert_repro.results.RunResults`; every key may be missing), and what
 `recipes/make_card.py` adds:
 
-    data       {dataset, config, license, language, note ...}   `dataset`: id on the Hub; None: it has none
-    runs       [{seed, splits}]                                 the same run with other seeds
-    license                                                     of the weights
-    converted_from                                              the checkpoint of a conversion
-    revision                                                    of a checkpoint on the Hub
+    data             {dataset, config, license, language, note ...}   `dataset`: id on the Hub; None: it has none
+    license          of the weights
+    converted_from   the checkpoint of a conversion
+    revision         of a checkpoint on the Hub
 """
 
+import dataclasses
 import json
 import logging
+import math
 import re
-import statistics
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from bert_repro.configs import CardConfig
+from bert_repro import configs
 from bert_repro.errors import UserError
-from bert_repro.hub.card_words import called, facts, line, one_line, purpose, score_details
-from bert_repro.hub.metadata import (
-    THRESHOLD,
-    card_metadata,
-    eval_result_entries,
-    example_of,
-    find_card_errors,
-    hub_task_of,
-    scores,
-    threshold_was_tuned,
-)
-from bert_repro.hub.plots import plot_scores
 from bert_repro.results import read_results
-from bert_repro.utils.files import CARD, RESULTS, SCORES_PLOT, write_text
-from bert_repro.utils.readers import shown
-from bert_repro.utils.redaction import redacted, without_machine_paths
+from bert_repro.utils.files import CARD, write_text
+from bert_repro.utils.redaction import redacted
 
 logger = logging.getLogger("bert_repro")
 
 TEMPLATE = "card_template.md.jinja"
-EVAL_RESULTS = ".eval_results"
-"""Folder of a published folder that the Hub's benchmarks read."""
+THRESHOLD = "null_score_diff_threshold"
 
 
 @dataclass(frozen=True)
-class Spread:
-    """One score over several seeds; `deviation` is that of a sample."""
+class HubTask:
+    """What a model class is to the Hub.
+
+    Args:
+        auto_class: the class of transformers that loads it.
+        pipeline_tag: the Hub's name for its task; None: the Hub has none.
+        example: an input that quotes nobody, for where the run's data has none to show.
+        widget: the inputs of the Hub's widget; (): it has none.
+    """
+
+    auto_class: str
+    pipeline_tag: str | None = None
+    example: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    widget: tuple[str, ...] = ()
+
+
+_MASKED = {"text": "Paris is the [MASK] of France."}
+_CHOICE = {"prompt": "She opened the window", "choices": ["and fresh air came in.", "and swallowed the key."]}
+_QUESTION = {"text": "Where did Marie Curie work?", "context": "Marie Curie worked in Paris."}
+HUB_TASKS: Mapping[str, HubTask] = {
+    "ForPreTraining": HubTask("AutoModelForPreTraining", "fill-mask", _MASKED, ("text",)),
+    "ForMaskedLM": HubTask("AutoModelForMaskedLM", "fill-mask", _MASKED, ("text",)),
+    "ForCausalLM": HubTask("AutoModelForCausalLM", "text-generation"),
+    "ForNextSentencePrediction": HubTask(
+        "AutoModelForNextSentencePrediction",
+        None,
+        {"text": "She opened the window.", "text_pair": "Fresh air came in."},
+    ),
+    "ForSequenceClassification": HubTask(
+        "AutoModelForSequenceClassification",
+        "text-classification",
+        {"text": "A film that never lets you go."},
+        ("text",),
+    ),
+    "ForTokenClassification": HubTask(
+        "AutoModelForTokenClassification", "token-classification", {"text": "Marie Curie worked in Paris."}, ("text",)
+    ),
+    "ForQuestionAnswering": HubTask(
+        "AutoModelForQuestionAnswering", "question-answering", _QUESTION, ("text", "context")
+    ),
+    "ForMultipleChoice": HubTask("AutoModelForMultipleChoice", "multiple-choice", _CHOICE),
+    "Model": HubTask("AutoModel", "feature-extraction"),
+}
+"""By the ending of the class name, ours and transformers' alike."""
+_PURPOSES = {
+    "ForPreTraining": "was pre-trained with masked language modeling and next sentence prediction",
+    "ForMaskedLM": "was pre-trained with masked language modeling",
+    "ForCausalLM": "was pre-trained with left-to-right language modeling",
+    "ForSequenceClassification": "classifies {texts}, fine-tuned on {data}",
+    "ForTokenClassification": "tags the words of a text, fine-tuned on {data}",
+    "ForQuestionAnswering": "answers a question by a span of a passage, fine-tuned on {data}",
+    "ForMultipleChoice": "chooses the continuation of a text, fine-tuned on {data}",
+}
+_CONFIGS = {
+    "pre-training": configs.PretrainingConfig,
+    "squad": configs.SquadConfig,
+    "squad_v2": configs.SquadConfig,
+    "swag": configs.SwagConfig,
+    "conll2003": configs.NerConfig,
+}
+_IN_WORDS = frozenset({
+    "model_name_or_path", "hub_model_id", "output_dir", "resume_from_checkpoint", "seed", "data_dir", "corpus",
+    "phases", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "allow_changed_settings",
+    "overwrite_output_dir", "do_train", "do_eval", "do_predict", "task_name",
+})  # fmt: skip
+"""Settings that a card says elsewhere, or that mean nothing to its reader."""
+_NAMES = {
+    "steps": "optimizer steps", "batch": "examples per step", "rows": "training inputs", "tokens": "tokens read",
+    "seconds": "seconds of training", "mfu": "MFU", "best_step": "step of the published weights",
+    "f1": "F1", "macro_f1": "macro F1", "micro_f1": "micro F1", "weighted_f1": "weighted F1", "entity_f1": "entity F1",
+    "matthews_correlation": "Matthews correlation", "pearson": "Pearson correlation",
+    "spearmanr": "Spearman correlation", "has_answer_f1": "F1 where there is an answer",
+    "has_answer_exact_match": "exact match where there is an answer",
+    "no_answer_accuracy": "accuracy where there is none",
+    "mlm_loss": "MLM loss (nats)", "nsp_loss": "NSP loss (nats)", "mlm_accuracy": "MLM accuracy",
+    "mlm_perplexity": "MLM perplexity", "nsp_accuracy": "NSP accuracy",
+}  # fmt: skip
+"""Field of the results -> what the card calls it, where that is not the name with spaces."""
+_MARKDOWN = re.compile(r"([\\`*\[\]<>|]|(?<!\w)_|_(?!\w))")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One row of the result table.
+
+    Args:
+        whole: whether all rows of the published split were scored.
+    """
 
     split: str
     metric: str
-    runs: int
-    mean: float
-    deviation: float
+    value: float | None
+    rows: int | None
+    whole: bool = False
 
 
 def make_card(results: Mapping[str, Any], model_id: str, *, pictures: Collection[str] = ()) -> str:
@@ -63,219 +135,248 @@ def make_card(results: Mapping[str, Any], model_id: str, *, pictures: Collection
     Args:
         results: what is known of the run; see the module's docstring.
         model_id: how the snippets name the model: its id on the Hub, or the folder.
-        pictures: names of the plots beside the card, which it then shows.
+        pictures: names of the plots in the same folder, which the card then shows.
 
     Returns:
-        Markdown. Credentials are taken out, and of paths outside the run all but the last part. No text of the results
-        (names of labels, models, files) can change the structure of the card or of its snippets.
+        Markdown. No text of the results (names of labels, models, files) can change the structure of the card or of its
+        snippets.
     """
     import jinja2
 
-    clean = redacted(results)
-    known = without_machine_paths(clean)
+    known: Mapping[str, Any] = redacted(results)
     class_name = known.get("model", {}).get("class")
-    settings = known.get("settings", {})
+    revision = known.get("revision")
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.ChainableUndefined
     )
-    filters = {"cell": _cell, "line": line, "code": _code, "fenced": _fenced, "score": _score, "called": called}
+    filters = {"cell": _cell, "line": line, "code": _code, "fenced": _fenced, "score": _score, "called": _called}
     environment.filters |= {**filters, "literal": _literal}
     template = environment.from_string(resources.files("bert_repro.hub").joinpath(TEMPLATE).read_text("utf-8"))
     text = template.render(
-        metadata=card_metadata(clean, model_id),
+        metadata=card_metadata(known, model_id),
         title=line(model_id),
-        where=_location(model_id, known.get("revision")),
+        where=_literal(model_id) + (f", revision={_literal(revision)}" if revision else ""),
         class_name=class_name,
         task=hub_task_of(class_name) if class_name else None,
         loads_upstream=known.get("model", {}).get("model_type", "bert") == "bert",
-        pair=len(known.get("data", {}).get("text_columns", ())) == 2,
-        base=known.get("base_model"),
-        local_base=settings.get("model_name_or_path"),
-        purpose=purpose(known),
-        example=example_of(clean),
-        pictures=pictures,
-        details=score_details(known),
-        kind=known.get("data", {}).get("kind"),
-        resumed=bool(settings.get("resume_from_checkpoint")),
+        purpose=_purpose(known),
+        example=example_of(known),
         results=known,
-        facts={name: facts(name, known) for name in ("model", "data", "train", "hardware", "settings")},
         scores=list(scores(known)),
-        unanswerable=THRESHOLD in known.get("metrics", {}),
-        tuned=threshold_was_tuned(known),
-        seeds=[known.get("seed"), *(run["seed"] for run in known.get("runs", []))],
-        spreads=list(spreads(known)),
+        notes=list(_notes(known)),
+        facts=_facts(known),
+        settings=_changed_settings(known),
+        pictures=pictures,
     )
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 
 
 def renamed(card: str, model_id: str) -> str:
-    """Returns a card of `make_card` with another name of the model: in its title, metadata and snippets.
-
-    Args:
-        card: Markdown; one without a title stays as it is.
-        model_id: the new name.
-    """
+    """Returns a card of `make_card` with another name of the model in its title, metadata and snippets."""
     title = re.search(r"^# (.+)$", card, re.MULTILINE)
-    if title is None or title[1] == line(model_id):
+    if title is None:
         return card
-    old, short = re.sub(r"\\(.)", r"\1", title[1]), model_id.rsplit("/", 1)[-1]
-    metadata, body = card[: title.start()], card[title.end() :]
-    metadata = metadata.replace(f"\n- name: {old.rsplit('/', 1)[-1]}\n", f"\n- name: {short}\n")
-    body = re.sub(
-        r"^```python\n.*?^```",
-        lambda code: code[0].replace(_literal(old), _literal(model_id)),
-        body,
-        flags=re.M | re.S,
-    )
-    return f"{metadata}# {line(model_id)}{body}"
+    old = re.sub(r"\\(.)", r"\1", title[1])
+    card = card.replace(title[0], f"# {line(model_id)}", 1).replace(_literal(old), _literal(model_id))
+    return card.replace(f"\n- name: {old.rsplit('/', 1)[-1]}\n", f"\n- name: {model_id.rsplit('/', 1)[-1]}\n")
 
 
-def spreads(results: Mapping[str, Any]) -> Iterator[Spread]:
-    """Yields mean and deviation of every score over the seeds, where there are several."""
-    if not results.get("runs"):
-        return
-    values: dict[tuple[str, str], list[float]] = {}
-    for run in (results, *results["runs"]):
-        for score in scores(run):
-            if score.value is not None:
-                values.setdefault((score.split, score.metric), []).append(score.value)
-    for (split, metric), found in values.items():
-        if len(found) > 1:
-            yield Spread(split, metric, len(found), statistics.mean(found), statistics.stdev(found))
-
-
-def write_eval_results(folder: Path, results: Mapping[str, Any]) -> None:
-    """Writes what the Hub's benchmarks read of a run, in the place of what an earlier one claimed there.
-
-    Args:
-        folder: published folder; its `.eval_results` is removed where there is nothing to claim.
-        results: see the module's docstring.
-    """
-    import shutil
-
-    import yaml
-
-    shutil.rmtree(folder / EVAL_RESULTS, ignore_errors=True)
-    if entries := eval_result_entries(results):
-        path = folder / EVAL_RESULTS / f"{results['task']}.yaml"
-        write_text(path, yaml.safe_dump(entries, sort_keys=False))
-
-
-# --- The recipe -----------------------------------------------------------------------------------------------------
-
-
-def write_card(config: CardConfig) -> Path:
+def write_card(config: configs.CardConfig) -> Path:
     """Writes the card of a finished run again, from its results.json and the facts given (recipes/make_card.py).
-
-    With the folder's own README.md, what the folder claims in `.eval_results` is written again too: a push sends both.
 
     Returns:
         The file.
 
     Raises:
-        UserError: the folder has no results, runs that should be the same are not, or a fact given is not as the Hub
-            wants it.
+        UserError: the folder has no results of a training run.
     """
     folder = Path(config.folder)
     results: dict[str, Any] = dict(read_results(folder))
     if "train" not in results:
-        raise UserError(
-            f"--folder {folder}: its run made no model, it scored others; name the folder of a training run"
-        )
-    results["data"] = _data(results.get("data", {}), config)
-    if config.example:
-        results["data"]["example"] = _given_example(config.example, results)
+        raise UserError(f"--folder {folder}: its run made no model, it scored others; name a training run's folder")
+    data = results["data"] = dict(results.get("data", {}))
+    if config.dataset is not None:
+        for name in ("config", "language", "license"):  # facts about the run's own dataset
+            data.pop(name, None)
+        data["dataset"] = None if config.dataset == "none" else config.dataset
+    data |= {name: value for name, value in {"language": list(config.language), "note": config.note}.items() if value}
     given = {"base_model": config.base_model, "license": config.license}
     results |= {name: value for name, value in given.items() if value}
-    results["runs"] = [_same_run(Path(name), results) for name in config.same_runs]
     name = config.hub_model_id or results.get("settings", {}).get("hub_model_id") or folder.resolve().name
     path = Path(config.output_file) if config.output_file else folder / CARD
-    beside_run = path.resolve() == (folder / CARD).resolve()
-    if beside_run:
-        plot_scores(folder / SCORES_PLOT, results)
-    pictures = {picture.name for picture in folder.glob("*.png")} if beside_run else set()
-    try:
-        card = make_card(results, name, pictures=pictures)
-    except UserError:
-        raise
-    except Exception as error:  # fields that no run writes, which fail wherever they are used
-        raise UserError(
-            f"{folder / RESULTS}: its fields make no card ({type(error).__name__}: {error}); copy the file again"
-        ) from error
-    if errors := find_card_errors(card):
-        raise UserError(f"the card would not be right: {errors[0]}")
-    write_text(path, card)
-    if beside_run:
-        write_eval_results(folder, results)
+    pictures = {picture.name for picture in folder.glob("*.png")} if path.resolve().parent == folder.resolve() else ()
+    write_text(path, make_card(results, name, pictures=pictures))
     logger.info("wrote %s", path)
     return path
 
 
-def _data(known: Mapping[str, Any], config: CardConfig) -> dict[str, Any]:
-    """Returns the facts about the data: those of the run, less what another dataset makes untrue, and those given."""
-    data = dict(known)
-    if config.dataset is not None:
-        published = data.get("dataset") is not None  # then language and license are facts about that dataset
-        for name in ("config", "language", "license") if published else ("config",):
-            data.pop(name, None)
-        data["dataset"] = None if config.dataset == "none" else config.dataset
-    given = {"language": list(config.language), "license": config.data_license, "note": config.note}
-    return data | {name: value for name, value in given.items() if value}
+# ------------------------------------------------------------------------------------------------------------ contents
 
 
-def _given_example(texts: tuple[str, ...], results: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `--example` as the input of the model's task; empty where a neutral sentence is asked for."""
-    if texts == ("none",):
-        return {}
-    names = list(example_of({**results, "data": {**results["data"], "example": None}}))
-    if "choices" in names:
-        return {"prompt": texts[0], "choices": list(texts[1:])}
-    if len(texts) != len(names):
-        raise UserError(f"--example: {len(texts)} texts; this model takes {len(names)}: {', '.join(names)}")
-    return dict(zip(names, texts, strict=True))
+def hub_task_of(class_name: str) -> HubTask:
+    """Returns the entry of `HUB_TASKS` for a model class.
+
+    Raises:
+        ValueError: the class is none of the BERT family.
+    """
+    for ending, task in HUB_TASKS.items():
+        if class_name.endswith(ending) and class_name.isidentifier():
+            return task
+    raise ValueError(f"{class_name} is no BERT model; its name must end in one of: {', '.join(HUB_TASKS)}")
 
 
-def _same_run(folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns seed and scores of a run that differs from another by its seed alone."""
-    other: dict[str, Any] = dict(read_results(folder))
-    for name in ("task", "settings"):
-        mine, yours = _comparable(results.get(name)), _comparable(other.get(name))
-        if mine != yours:
-            raise UserError(
-                f"--same_runs {folder}: its {_difference(name, mine, yours)}; name runs of other seeds only"
+def example_of(results: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the input of a card's snippet: an example of the run's own data, or a neutral one for the task."""
+    class_name, data = results.get("model", {}).get("class"), results.get("data", {})
+    neutral = dict(hub_task_of(class_name).example) if class_name else {}
+    if class_name and class_name.endswith("ForSequenceClassification") and len(data.get("text_columns", ())) == 2:
+        neutral = {"text": "A man is playing a guitar.", "text_pair": "Someone makes music."}
+    own = data.get("example")
+    return own if isinstance(own, Mapping) and own.keys() == neutral.keys() else neutral
+
+
+def scores(results: Mapping[str, Any]) -> Iterator[Score]:
+    """Yields the scores of a run, one per split and metric; a split that was not scored has the value None."""
+    splits = results.get("splits") or {results.get("split", "validation"): results}
+    for name, split in splits.items():
+        if split.get("missing"):
+            yield Score(name, "any", None, None)
+        rows = split.get("rows_scored")
+        for metric, value in split.get("metrics", {}).items():
+            yield Score(
+                name, metric, float(value), rows, whole=rows is not None and rows == split.get("published_rows")
             )
-    if other.get("seed") == results.get("seed"):
-        raise UserError(f"--same_runs {folder}: has the same seed {other.get('seed')}; name runs of other seeds only")
-    return {name: other[name] for name in ("seed", "split", "splits", "metrics", "rows_scored") if name in other}
 
 
-def _comparable(value: Any) -> Any:
-    apart = ("seed", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "logging_steps",
-             "report_to", "run_name", "project")  # fmt: skip
-    return {name: item for name, item in value.items() if name not in apart} if isinstance(value, dict) else value
+def card_metadata(results: Mapping[str, Any], model_id: str) -> str:
+    """Returns the metadata of a card as YAML, without the lines of dashes around it.
+
+    A score is tagged as that of a published split only where all of its rows were scored. See
+    huggingface.co/docs/hub/model-cards.
+
+    Args:
+        results: what is known of the run; see the module's docstring.
+        model_id: how the card names the model.
+    """
+    from huggingface_hub import EvalResult, ModelCardData
+
+    data, class_name = results.get("data", {}), results.get("model", {}).get("class")
+    task = hub_task_of(class_name) if class_name else HubTask("AutoModel")
+    example, task_name = example_of(results), results.get("task")
+    # The Hub's classification widget has one field of text.
+    widget = {name: example[name] for name in task.widget} if "text_pair" not in example else {}
+    claims = [
+        EvalResult(
+            task_type=task.pipeline_tag or "other",
+            dataset_type=data["dataset"],
+            dataset_name=task_name,
+            dataset_config=data.get("config"),
+            dataset_split=score.split,
+            metric_type=score.metric,
+            metric_value=score.value,
+        )
+        for score in scores(results)
+        if data.get("dataset") and score.whole and math.isfinite(score.value or 0) and score.metric != THRESHOLD
+    ]
+    fields: dict[str, Any] = {
+        "library_name": "transformers",
+        "license": results.get("license", "apache-2.0"),
+        "language": data.get("language"),
+        "datasets": [data["dataset"]] if data.get("dataset") else None,
+        "base_model": results.get("base_model"),
+        "pipeline_tag": task.pipeline_tag,
+        "tags": ["bert", "bert-repro", *([task_name] if task_name and not data.get("files") else [])],
+        "widget": [widget] if widget else None,
+    }
+    if claims:
+        fields |= {"model_name": model_id.rsplit("/", 1)[-1], "eval_results": claims}
+    return str(ModelCardData(**fields).to_yaml())
 
 
-def _difference(name: str, mine: Any, yours: Any) -> str:
-    if not (isinstance(mine, dict) and isinstance(yours, dict)):
-        return f"{name} is {shown(yours)}, not {shown(mine)}"
-    key = min(key for key in {*mine, *yours} if mine.get(key) != yours.get(key))
-    return f"{key} is {shown(yours.get(key))}, not {shown(mine.get(key))}"
+def _purpose(results: Mapping[str, Any]) -> str:
+    """Returns what the model was made for, as the rest of the sentence "A BERT that ..."; empty where not known."""
+    name, data = results.get("model", {}).get("class", ""), results.get("data", {})
+    if not results.get("task"):
+        return ""
+    purpose = next((words for ending, words in _PURPOSES.items() if name.endswith(ending)), "was made for {data}")
+    title = line(data.get("title") or results["task"])
+    own = results["task"] == "custom" or data.get("files")
+    pairs = len(data.get("text_columns", ())) == 2
+    return purpose.format(texts="pairs of texts" if pairs else "texts", data=f"custom data ({title})" if own else title)
 
 
-# --- Values in the text ---------------------------------------------------------------------------------------------
+def _notes(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what a reader of the scores must know."""
+    settings = results.get("settings", {})
+    if number := settings.get("max_train_samples"):
+        yield f"Trained on the first {number:,} examples only."
+    if number := settings.get("max_eval_samples"):
+        yield f"Scored on the first {number:,} examples only."
+    if settings.get(THRESHOLD) is None and "train" in results and THRESHOLD in results.get("metrics", {}):
+        yield "The threshold for no answer was chosen on the split that is scored here, which flatters it a little."
+    if results.get("degenerate"):
+        yield "**This run is degenerate**: the model gives the same answer for every row."
+
+
+def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the rows of the table about training."""
+    train, hardware = results.get("train", {}), results.get("hardware", {})
+    facts = {
+        name: train[name] for name in ("rows", "steps", "batch", "tokens", "best_step", "seconds") if name in train
+    }
+    if phases := train.get("phases"):
+        facts["phases"] = [
+            f"{phase.get('steps')} steps of {phase.get('batch')} x {phase.get('max_seq_length')} tokens"
+            for phase in phases
+        ]
+    if hardware:
+        places = (hardware.get("processor"), hardware.get("device"))
+        facts["hardware"] = (
+            f"{hardware.get('processes', 1)} x {next((name for name in places if name), 'not recorded')}"
+        )
+    if results.get("versions"):
+        facts["versions"] = ", ".join(f"{name} {version}" for name, version in results["versions"].items() if version)
+    if results.get("git_commit"):
+        facts["commit"] = results["git_commit"]
+    return facts
+
+
+def _changed_settings(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of the run that differ from their defaults."""
+    config_class = _CONFIGS.get(results.get("task", ""), configs.GlueConfig)
+    defaults = {field.name: field.default for field in dataclasses.fields(config_class)}
+    return {
+        name: value
+        for name, value in results.get("settings", {}).items()
+        if name not in _IN_WORDS and (tuple(value) if isinstance(value, list) else value) != defaults.get(name)
+    }
+
+
+# --------------------------------------------------------------------------------------------------- texts in Markdown
+
+
+def line(text: Any) -> str:
+    """Returns a text as Markdown that shows it on one line and means nothing else."""
+    return _MARKDOWN.sub(r"\\\1", _one_line(text))
+
+
+def _one_line(text: Any) -> str:
+    return " ".join("".join(filter(str.isprintable, word)) for word in str(text).split())
+
+
+def _called(name: str) -> str:
+    return line(_NAMES.get(name, name.replace("_", " ")))
 
 
 def _code(text: Any) -> str:
-    """Returns a text as a Markdown code span."""
-    code = one_line(text)
+    code = _one_line(text)
     ticks = "`" * (1 + max((len(run) for run in re.findall("`+", code)), default=0))
     return f"{ticks} {code} {ticks}" if "`" in code else f"`{code}`"
 
 
 def _fenced(text: Any) -> str:
-    """Returns a text as a Markdown code block."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", str(text))), default=0))
-    return f"{fence}\n{one_line(text)}\n{fence}"
+    return f"{fence}\n{_one_line(text)}\n{fence}"
 
 
 def _literal(text: str) -> str:
@@ -283,20 +384,13 @@ def _literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("`", r"\x60")
 
 
-def _location(model_id: str, revision: str | None) -> str:
-    """Returns the arguments by which a snippet names the model."""
-    return _literal(model_id) + (f", revision={_literal(revision)}" if revision else "")
-
-
 def _score(value: Any) -> str:
-    """Returns a score in a table; "-" where there is none."""
     return f"{value:.4f}" if isinstance(value, int | float) else "-"
 
 
 def _cell(value: Any) -> str:
-    """Returns a value in a Markdown table."""
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ", ".join(_cell(element) for element in value)
-    if isinstance(value, float) and value >= 1e6:
-        return f"{value:.3g}"
+    if isinstance(value, float) and value >= 1e3:
+        return f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else line(value)

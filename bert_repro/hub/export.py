@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_repro.hub.card import EVAL_RESULTS, make_card, write_eval_results
+from bert_repro.hub.card import make_card
 from bert_repro.models.loading import longest_input, save_tokenizer
 from bert_repro.utils.files import (
     ADAPTER,
@@ -43,7 +43,7 @@ _MODES = {"cls": "cls_token", "mean": "mean_tokens"}
 _OTHER_MODES = ("max_tokens", "mean_sqrt_len_tokens")  # text-embeddings-inference wants them named
 PREDICTIONS = ("predictions.*", "nbest_predictions.*", "null_odds.*")
 """Files of a run's predictions, as patterns of names in its folder."""
-MADE_FROM_WEIGHTS = ("onnx", EVAL_RESULTS, *POOLING_FILES)
+MADE_FROM_WEIGHTS = ("onnx", *POOLING_FILES)
 """What is made from the weights of a folder or claimed about them, and would be wrong beside others."""
 _CONFIG = "config.json"
 _WEIGHTS = "model*.safetensors*"
@@ -153,7 +153,6 @@ def _describe(
     name = model_id or record.get("settings", {}).get("hub_model_id") or folder.resolve().name
     pictures = {path.name for place in (folder, stage) for path in place.glob("*.png")} if with_results else set()
     write_text(stage / CARD, make_card(record, name, pictures=pictures))
-    write_eval_results(stage, record)
     if with_results:
         write_json(stage / RESULTS, record, ensure_ascii=False)
 

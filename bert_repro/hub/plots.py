@@ -1,4 +1,4 @@
-"""The pictures of a card: how training went (training.png) and what the scores consist of (scores.png).
+"""The pictures of a card: how training went (training.png) and which labels were confused (scores.png).
 
 Both are drawn from what a run leaves on disk, results.json and the rows of train_log.jsonl.
 """
@@ -17,10 +17,7 @@ LogRow = Mapping[str, Any]
 
 _DOTS_PER_INCH = 120
 _SMOOTHED_FROM = 60  # points of a training curve
-_MOST_BARS, _MOST_CELLS_WITH_NUMBERS, _MOST_NAMED_CELLS = 25, 12, 30
-_LONGEST_NAME = 24
-SCORES_OF = {"per_label": "label", "per_entity": "entity", "per_question_word": "question word"}
-"""Detail with scores of each of its names -> what these are."""
+_MOST_LABELS_WITH_COUNTS, _MOST_NAMED_LABELS = 12, 30
 
 
 # --- training.png ---------------------------------------------------------------------------------------------------
@@ -173,131 +170,45 @@ def _mark_published(axes: Sequence["Axes"], results: Mapping[str, Any]) -> None:
 
 
 def plot_scores(path: Path, results: Mapping[str, Any]) -> bool:
-    """Draws scores of each label, confusions and calibration, or numbers against labels, of the first scored split.
+    """Draws the confusion matrix of the first scored split that has one.
 
     Returns:
-        Whether there was something to draw; if not, there is no picture.
+        Whether there was one; if not, there is no picture.
     """
     from matplotlib.figure import Figure
 
-    split, details = scored_details(results)
-    drawings = _drawings(details)
-    if not drawings:
+    found = ((name, split["details"]) for name, split in results.get("splits", {}).items() if "details" in split)
+    split, matrix, names = next(
+        ((name, details["confusion_matrix"], details["labels"]) for name, details in found
+         if details.get("confusion_matrix")), ("", [], [])
+    )  # fmt: skip
+    if not matrix:
         path.unlink(missing_ok=True)
         return False
-    height = max(4.0, *(tall for _, tall in drawings))
-    figure = Figure(figsize=(5.2 * len(drawings), height), layout="constrained")
+    side = 2.6 + 0.3 * min(len(matrix), _MOST_NAMED_LABELS)
+    figure = Figure(figsize=(side + 1, side), layout="constrained")
     figure.suptitle(f"{path.parent.resolve().name}: {split}", fontsize=11)
-    for axis, (draw, _) in zip(figure.subplots(1, len(drawings), squeeze=False)[0], drawings, strict=True):
-        draw(axis, details)
+    _draw_confusions(figure.subplots(), names, matrix)
     with atomic_path(path) as partial:
         figure.savefig(partial, dpi=_DOTS_PER_INCH)
     return True
 
 
-def scored_details(results: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Returns the first scored split that has details, and these; empty where none has."""
-    found = ((name, split["details"]) for name, split in results.get("splits", {}).items() if split.get("details"))
-    return next(found, ("", {}))
-
-
-def _drawings(details: Mapping[str, Any]) -> list[tuple[Any, float]]:
-    """Returns what can be drawn of details, each with the height that it needs in inches."""
-    drawings: list[tuple[Any, float]] = []
-    scored: Mapping[str, Any] = next((details[name] for name in SCORES_OF if details.get(name)), {})
-    if scored:
-        drawings.append((_draw_scores, 1.2 + 0.34 * min(len(scored), _MOST_BARS)))
-    if matrix := details.get("confusion_matrix"):
-        drawings.append((_draw_confusions, 2.0 + 0.3 * min(len(matrix), _MOST_NAMED_CELLS)))
-    if details.get("calibration_bins"):
-        drawings.append((_draw_calibration, 4.0))
-    if details.get("numbers"):
-        drawings += [(_draw_numbers, 5.0), (_draw_distances, 5.0)]
-    return drawings
-
-
-def _draw_scores(axis: "Axes", details: Mapping[str, Any]) -> None:
-    kind = next(name for name in SCORES_OF if details.get(name))
-    count = next(name for name in ("rows", "entities", "questions") if name in next(iter(details[kind].values())))
-    largest = sorted(details[kind].items(), key=lambda item: -item[1][count])[:_MOST_BARS]
-    places = range(len(largest))
-    axis.barh(places, [scores["f1"] for _, scores in largest], color="tab:blue", alpha=0.6, label="F1")
-    for name, marker in (("precision", ">"), ("recall", "<"), ("exact_match", "|")):
-        if name in largest[0][1]:
-            values = [scores[name] for _, scores in largest]
-            axis.plot(values, places, marker, color="black", markersize=6, label=name.replace("_", " "))
-    axis.set_yticks(places, [f"{_short(name)} ({scores[count]:,})" for name, scores in largest], fontsize=8)
-    axis.set_ylim(len(largest) - 0.4, -0.6)
-    axis.set_xlim(0, 1.02)
-    left_out = len(details[kind]) - len(largest)
-    axis.set_title(
-        f"each {SCORES_OF[kind]} (number of {count})" + (f", the {_MOST_BARS} most frequent" * bool(left_out)),
-        fontsize=10,
-    )
-    axis.grid(axis="x", alpha=0.3)
-    axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, -0.2), ncols=3)
-
-
-def _draw_confusions(axis: "Axes", details: Mapping[str, Any]) -> None:
-    names, matrix = list(details["per_label"]), details["confusion_matrix"]
+def _draw_confusions(axis: "Axes", names: list[str], matrix: list[list[int]]) -> None:
     shares = [[count / max(1, sum(row)) for count in row] for row in matrix]
     axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    if len(names) <= _MOST_CELLS_WITH_NUMBERS:
+    if len(names) <= _MOST_LABELS_WITH_COUNTS:
         for row, counts in enumerate(matrix):
             for column, count in enumerate(counts):
                 color = "white" if shares[row][column] > 0.5 else "black"
                 axis.text(column, row, f"{count:,}", ha="center", va="center", fontsize=8, color=color)
-    if len(names) <= _MOST_NAMED_CELLS:
-        shown = [_short(name) for name in names]
-        slanted = max(map(len, shown)) * len(shown) > 40
+    if len(names) <= _MOST_NAMED_LABELS:
+        texts = [textwrap.shorten(name.replace("$", r"\$"), 24, placeholder="...") for name in names]
+        slanted = max(map(len, texts)) * len(texts) > 40
         axis.set_xticks(
-            range(len(names)), shown, fontsize=8, rotation=45 if slanted else 0, ha="right" if slanted else "center"
+            range(len(names)), texts, fontsize=8, rotation=45 if slanted else 0, ha="right" if slanted else "center"
         )
-        axis.set_yticks(range(len(names)), shown, fontsize=8)
+        axis.set_yticks(range(len(names)), texts, fontsize=8)
     axis.set_xlabel("predicted")
     axis.set_ylabel("true")
     axis.set_title("confusions (shade: share of the row)", fontsize=10)
-
-
-def _draw_calibration(axis: "Axes", details: Mapping[str, Any]) -> None:
-    bins = details["calibration_bins"]
-    most = max(found["rows"] for found in bins)
-    sizes = [15 + 185 * found["rows"] / most for found in bins]
-    axis.plot([0, 1], [0, 1], color="tab:gray", linestyle="--", linewidth=1, label="perfectly calibrated")
-    probabilities, correct = ([found[name] for found in bins] for name in ("probability", "correct"))
-    axis.plot(probabilities, correct, color="tab:blue", linewidth=1)
-    axis.scatter(probabilities, correct, s=sizes, color="tab:blue", alpha=0.7, label="model (area: rows)")
-    axis.set_xlim(0, 1.03)
-    axis.set_ylim(-0.03, 1.03)
-    axis.set_xlabel("probability that the model gives")
-    axis.set_ylabel("how often it is correct")
-    axis.set_title(f"calibration error {details['calibration_error']:.3f}", fontsize=10)
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8, loc="upper left")
-
-
-def _draw_numbers(axis: "Axes", details: Mapping[str, Any]) -> None:
-    labels, predictions = zip(*details["numbers"], strict=True)
-    ends = [min(*labels, *predictions), max(*labels, *predictions)]
-    axis.plot(ends, ends, color="tab:gray", linestyle="--", linewidth=1, label="equal")
-    axis.scatter(labels, predictions, s=14, color="tab:blue", alpha=0.4, linewidths=0, label="rows")
-    axis.set_xlabel("label")
-    axis.set_ylabel("prediction")
-    axis.set_title(f"mean absolute error {details['mean_absolute_error']:.3g}", fontsize=10)
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8, loc="upper left")
-
-
-def _draw_distances(axis: "Axes", details: Mapping[str, Any]) -> None:
-    distances = [prediction - label for label, prediction in details["numbers"]]
-    axis.hist(distances, bins=30, color="tab:blue", alpha=0.6)
-    axis.axvline(0, color="tab:gray", linestyle="--", linewidth=1)
-    axis.set_xlabel("prediction less label")
-    axis.set_ylabel("rows")
-    axis.set_title(f"root mean squared error {details['root_mean_squared_error']:.3g}", fontsize=10)
-    axis.grid(alpha=0.3)
-
-
-def _short(name: str) -> str:
-    shown = name.replace("$", r"\$")  # else matplotlib reads mathematics
-    return shown if len(shown) <= _LONGEST_NAME else shown[: _LONGEST_NAME - 1] + "…"

@@ -1,28 +1,29 @@
-"""Uploads published folders to the Hub: as one commit or not at all, only what changed, checked afterwards.
+"""Uploads published folders to the Hub, each as one commit or not at all.
 
 Only files that belong to a published model leave the machine (`PUBLISHED`): no optimizer state of checkpoints, and no
 predictions, which can repeat data that may not be passed on. Files of an earlier push that are no longer there are
-removed from the repository by the same commit; what others put beside them stays.
-
-An upload that broke off continues when it is pushed again: the Hub keeps the large files that arrived complete, and
-knows the pieces of the others. Credentials come from the Hub's own login or environment only.
+removed from the repository by the same commit; what others put there stays. huggingface_hub sends again only what did
+not arrive, and makes no commit where nothing changed. Credentials come from its own login or environment only.
 """
 
-import hashlib
 import json
 import logging
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bert_repro.configs import PushConfig
 from bert_repro.errors import UserError
-from bert_repro.hub.card import renamed
+from bert_repro.hub.card import make_card, renamed
+from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 from bert_repro.models.loading import CONFIG, check_folder
+from bert_repro.results import read_results
 from bert_repro.utils.files import (
     CARD,
+    CHECKPOINTS,
     CONVERSION,
     POOLING,
     POOLING_MODULES,
@@ -30,73 +31,99 @@ from bert_repro.utils.files import (
     RESULTS,
     SCORES_PLOT,
     STATUS,
+    STEP,
     TRAIN_LOG,
     TRAINING_PLOT,
+    step_of,
 )
 from bert_repro.utils.readers import read_json_object, read_utf8
-from bert_repro.utils.redaction import redacted, without_machine_paths
-
-if TYPE_CHECKING:
-    from huggingface_hub import CommitOperationAdd, HfApi
+from bert_repro.utils.redaction import redacted
 
 logger = logging.getLogger("bert_repro")
 
 MAIN = "main"
 PUBLISHED = (
-    "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
+    CONFIG, "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
     "adapter_config.json", "adapter_model.safetensors", "adapter/*.json", "adapter/*.safetensors",
     "onnx/model.onnx", "onnx/model_fp16.onnx", "onnx/model_quantized.onnx", "onnx/report.json",
     "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "*_bert_repro.py",
     POOLING_MODULES, POOLING_TEXT, f"{POOLING}/config.json",
-    CARD, RESULTS, ".eval_results/*.yaml", TRAIN_LOG, TRAINING_PLOT, SCORES_PLOT, CONVERSION,
+    CARD, RESULTS, TRAIN_LOG, TRAINING_PLOT, SCORES_PLOT, CONVERSION,
 )  # fmt: skip
 """What of a folder is uploaded, as patterns of paths in it."""
-_WEIGHTS = ("model*.safetensors", "adapter_model.safetensors")
 _WITH_PATHS = (RESULTS, "adapter_config.json", "adapter/adapter_config.json")
+_ABOUT_THE_END = (
+    "metrics", "splits", "split", "rows_scored", "wall_time_seconds", "sweep", "primary_metric", "degenerate",
+)  # fmt: skip
+_TOTALS = ("tokens", "seconds", "flops", "mfu")  # of the complete run
 _NOT_LOGGED_IN = 401
 
 
-@dataclass(frozen=True)
-class Repository:
-    """A repository, ready to take a commit.
+def push_to_hub(config: PushConfig) -> list[str]:
+    """Uploads a folder and, where asked, its run's checkpoints; or lists what would be uploaded.
 
-    Args:
-        repo_id: its id.
-        revision: the branch.
-        sha: newest commit of the branch.
-        repo_type: `model` or `dataset`.
-        flag: the setting that named it, for messages.
+    Returns:
+        Addresses of the commits.
+
+    Raises:
+        UserError: see `push_folder`.
     """
+    from huggingface_hub.utils import validate_repo_id
 
-    repo_id: str
-    revision: str
-    sha: str | None
-    repo_type: str = "model"
-    flag: str = "--hub_model_id"
+    folder = Path(config.folder).resolve()  # a checkpoint is known by its name, which "." hides
+    if not folder.is_dir():
+        raise UserError(f"--folder {folder}: no such folder; name the output folder of a finished run")
+    with _hub_errors(config.hub_model_id):
+        validate_repo_id(config.hub_model_id)
+    folders = [folder]
+    if config.checkpoints:
+        steps = [path for path in (folder / CHECKPOINTS).glob(f"{STEP}*") if step_of(path) is not None]
+        if not steps:
+            raise UserError(f"{folder / CHECKPOINTS} holds no checkpoint; leave --checkpoints out")
+        folders = [*sorted(steps, key=lambda path: step_of(path) or 0), folder]
+    for path in folders:
+        published_files(path)  # before any of them is sent
+    commits = []
+    for path in folders:
+        is_checkpoint = step_of(path) is not None
+        card = checkpoint_card(path, _results_of_run(path), config.hub_model_id) if is_checkpoint else None
+        revision = path.name if is_checkpoint else MAIN
+        if path == folder and config.hub_revision is not None:
+            revision = config.hub_revision
+        if config.dry_run:
+            contents = _contents(path, config.hub_model_id, card)
+            show_contents(contents, f"{config.hub_model_id} ({revision})")
+            left = sorted({path.name for path in path.iterdir()} - {name.split("/")[0] for name in contents})
+            sys.stdout.write(f"stays in {path}: {', '.join(left)}\n")
+        else:
+            commits.append(
+                push_folder(path, config.hub_model_id, private=config.hub_private_repo, revision=revision, card=card)
+            )
+    return commits
 
 
 def published_files(folder: Path) -> list[Path]:
     """Returns the files of a folder that a push uploads, relative to it, sorted.
 
     Raises:
-        UserError: there is no model in the folder that loads, the run in it has not ended, or a file is a link.
+        UserError: there is no model in the folder that loads, or the run in it has not ended.
     """
-    state = _state(folder)
-    if state.get("code") != 0 and "code" in state and not (folder / RESULTS).exists():
+    status = read_json_object(folder / STATUS) if (folder / STATUS).exists() else {}
+    if status.get("code", 0) != 0 and not (folder / RESULTS).exists():
         raise UserError(
-            f"{folder}: its run has not ended ({state.get('reason')}) and published no model; continue it with "
+            f"{folder}: its run has not ended ({status.get('reason')}) and published no model; continue it with "
             "--resume_from_checkpoint latest, or push one of its checkpoints"
         )
     found = sorted({path.relative_to(folder) for pattern in PUBLISHED for path in folder.glob(pattern)})
-    for path in found:
-        if (folder / path).resolve() != folder.resolve() / path or not (folder / path).is_file():
-            raise UserError(f"{folder / path}: is a link or no file, which a push does not follow; put the file there")
-    if not any(fnmatch(path.as_posix(), pattern) for path in found for pattern in _WEIGHTS):
+    if links := [path for path in found if (folder / path).resolve() != folder.resolve() / path]:
+        raise UserError(f"{folder / links[0]}: is a link, which a push does not follow; put the file there")
+    has_weights = any(path.match("model*.safetensors") for path in found)
+    if not has_weights and not any(path.name == "adapter_model.safetensors" for path in found):
         raise UserError(
             f"{folder} holds no published model (no model.safetensors); name the output folder of a finished run, or "
             "one of its checkpoints"
         )
-    if any(fnmatch(path.as_posix(), _WEIGHTS[0]) for path in found):
+    if has_weights:
         check_folder(folder)
     return found
 
@@ -105,8 +132,6 @@ def push_folder(
     folder: Path, repo_id: str, *, private: bool | None = None, revision: str = MAIN, card: str | None = None
 ) -> str:
     """Creates the repository and the branch where needed and uploads a published folder as one commit.
-
-    Pushed again, an unchanged folder makes no commit.
 
     Args:
         folder: a run's output folder, or a checkpoint.
@@ -119,63 +144,16 @@ def push_folder(
         Address of the commit that holds the folder.
 
     Raises:
-        UserError: not logged in, no right or no room to write there, a broken connection, or a file that arrived
-            otherwise than it was sent.
+        UserError: not logged in, no right or no room to write there, or a broken connection.
     """
-    files = published_files(folder)
-    check_card(folder, card)
-    repository = prepare_repository(repo_id, private=private, revision=revision)
-    made = contents_for_others(folder, repo_id, card)
-    names = sorted({*map(Path.as_posix, files), *made})
-    contents = {name: made.get(name, folder / name) for name in names}
-    return send(repository, contents, folder, PUBLISHED)
-
-
-def send(repository: Repository, contents: Mapping[str, bytes | Path], folder: Path, patterns: Collection[str]) -> str:
-    """Uploads files as one commit, checked afterwards; without a commit where all of them are there already.
-
-    Args:
-        repository: where to.
-        contents: path in the repository -> content, or file.
-        folder: where they come from, for messages.
-        patterns: what of the repository is ours, as patterns of paths; such files that are not sent are removed.
-
-    Returns:
-        Address of the commit that holds the files.
-
-    Raises:
-        UserError: no right or no room to write there, a broken connection, or a file that arrived otherwise than sent.
-    """
-    repo_id = repository.repo_id
-    state = f"{folder} is complete; the same push again sends only what has not arrived"
-    with _hub_errors(repo_id, state, repository.flag):
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-
-        api = HfApi()
-        additions = [CommitOperationAdd(name, content) for name, content in contents.items()]
-        stale = [name for name in _remote_files(api, repository) if _matches(name, patterns) and name not in contents]
-        commit = api.create_commit(
-            repo_id,
-            [*additions, *map(CommitOperationDelete, stale)],
-            commit_message=f"Upload {folder.resolve().name}",
-            repo_type=repository.repo_type,
-            revision=repository.revision,
-            parent_commit=repository.sha,
-        )
-        _compare(api, repository, additions)
-    outcome = "holds this folder already" if commit.oid == repository.sha else "uploaded"
-    logger.info("%s (%s): %s, %s", repo_id, repository.revision, outcome, commit.commit_url)
-    return str(commit.commit_url)
+    contents = _contents(folder, repo_id, card)
+    prepare_repository(repo_id, private=private, revision=revision)
+    return send(repo_id, contents, folder, PUBLISHED, revision=revision)
 
 
 def prepare_repository(
-    repo_id: str,
-    *,
-    private: bool | None = None,
-    revision: str = MAIN,
-    repo_type: str = "model",
-    flag: str = "--hub_model_id",
-) -> Repository:
+    repo_id: str, *, private: bool | None = None, revision: str = MAIN, repo_type: str = "model"
+) -> None:
     """Makes sure that a folder can be pushed: the repository and its branch exist and this login may write there.
 
     Args:
@@ -183,165 +161,170 @@ def prepare_repository(
         private: of a new repository; None: public, unless its organization decides otherwise.
         revision: the branch.
         repo_type: `model` or `dataset`.
-        flag: the setting that named it, for messages.
 
     Raises:
         UserError: this login cannot do that, or the repository is public and should be private.
     """
-    check_repo_id(repo_id, flag)
-    with _hub_errors(repo_id, "nothing was uploaded", flag):
+    with _hub_errors(repo_id, repo_type=repo_type):
         from huggingface_hub import HfApi
 
         api = HfApi()
         api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True)
         if private and not api.repo_info(repo_id, repo_type=repo_type).private:
-            raise UserError(
-                f"{flag} {repo_id} is public; make it private in its settings first, or leave out --hub_private_repo"
-            )
+            raise UserError(f"{repo_id} is public; make it private in its settings, or leave out --hub_private_repo")
         if revision != MAIN:
             api.create_branch(repo_id, branch=revision, repo_type=repo_type, exist_ok=True)
-        sha = api.repo_info(repo_id, revision=revision, repo_type=repo_type).sha
-        return Repository(repo_id, revision, sha, repo_type, flag)
 
 
-def check_repo_id(repo_id: str, flag: str = "--hub_model_id") -> None:
-    """Checks that a name can be that of a repository, without asking the Hub.
+def send(
+    repo_id: str,
+    contents: Mapping[str, bytes | Path],
+    folder: Path,
+    patterns: Collection[str],
+    *,
+    revision: str = MAIN,
+    repo_type: str = "model",
+) -> str:
+    """Uploads files as one commit; without a commit where all of them are there already.
 
     Args:
-        repo_id: the name.
-        flag: the setting that named it, for messages.
+        repo_id: where to.
+        contents: path in the repository -> content, or file.
+        folder: where they come from, for messages.
+        patterns: what of the repository is ours, as patterns of paths; such files that are not sent are removed.
+        revision: the branch.
+        repo_type: `model` or `dataset`.
+
+    Returns:
+        Address of the commit that holds the files.
 
     Raises:
-        UserError: it cannot.
+        UserError: no right or no room to write there, or a broken connection.
     """
-    with _hub_errors(repo_id, "nothing was uploaded", flag):
-        from huggingface_hub.utils import validate_repo_id
+    state = f"{folder} is complete; the same push again sends only what has not arrived"
+    with _hub_errors(repo_id, state, repo_type):
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
-        validate_repo_id(repo_id)
+        api = HfApi()
+        there = api.list_repo_files(repo_id, revision=revision, repo_type=repo_type)
+        stale = [name for name in there if name not in contents and _matches(name, patterns)]
+        commit = api.create_commit(
+            repo_id,
+            [*(CommitOperationAdd(*item) for item in contents.items()), *map(CommitOperationDelete, stale)],
+            commit_message=f"Upload {folder.resolve().name}",
+            repo_type=repo_type,
+            revision=revision,
+        )
+    logger.info("%s (%s): uploaded, %s", repo_id, revision, commit.commit_url)
+    return str(commit.commit_url)
 
 
-def check_card(folder: Path, card: str | None = None) -> None:
-    """Checks the metadata of a card, if there is one, without asking the Hub.
+def show_contents(contents: Mapping[str, bytes | Path], place: str) -> None:
+    """Writes the files that a push would send, with their sizes."""
+    sizes = {
+        name: content.stat().st_size if isinstance(content, Path) else len(content)
+        for name, content in sorted(contents.items())
+    }
+    lines = [f"{size:>15,}  {name}" for name, size in sizes.items()]
+    lines.append(f"{sum(sizes.values()):>15,}  bytes in {len(sizes)} files to {place}")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+class RevisionUploads:
+    """Uploads checkpoints during training, each as a revision of the same repository.
+
+    `from_pretrained(repo_id, revision="step-100000")` loads one. A failed upload is a warning, so that it does not end
+    a week of training; `recipes/push_to_hub.py --checkpoints` makes up for it as long as the checkpoint is there.
 
     Args:
-        folder: published folder.
-        card: text of the card; default: its README.md.
+        repo_id: the repository.
+        private: see `prepare_repository`.
+        results: what is known of the run, for the cards.
+    """
+
+    def __init__(self, repo_id: str, *, private: bool | None, results: Mapping[str, Any]) -> None:
+        self.repo_id, self.private, self.results = repo_id, private, results
+
+    def upload(self, checkpoint: Path) -> None:
+        """Uploads a checkpoint that is complete."""
+        try:
+            card = checkpoint_card(checkpoint, self.results, self.repo_id)
+            push_folder(checkpoint, self.repo_id, private=self.private, revision=checkpoint.name, card=card)
+        except UserError as error:
+            logger.warning("%s", error)
+
+
+def checkpoint_card(checkpoint: Path, results: Mapping[str, Any], repo_id: str) -> str:
+    """Returns the card of a checkpoint: that of its run, without the scores, which are those of the finished model.
+
+    Args:
+        checkpoint: its folder.
+        results: what is known of the run; see `bert_repro.hub.card`.
+        repo_id: the repository.
 
     Raises:
-        UserError: a field is not as the Hub wants it.
+        UserError: the checkpoint holds an adapter alone.
     """
-    from bert_repro.hub.metadata import find_card_errors
+    if not (checkpoint / CONFIG).exists():
+        raise UserError(f"{checkpoint}: holds an adapter alone, no model; leave --checkpoints out")
+    config = read_json_object(checkpoint / CONFIG)
+    upstream = (config.get("architectures") or ["BertModel"])[0]
+    ours = next((head.ours for head in AUTO_CLASSES.values() if head.upstream == upstream), upstream)
+    known = {name: value for name, value in results.items() if name not in _ABOUT_THE_END}
+    known["model"] = {"class": ours, "model_type": config["model_type"], **results.get("model", {})}
+    train = {name: value for name, value in results.get("train", {}).items() if name not in _TOTALS}
+    known["train"] = {**train, "steps": step_of(checkpoint)}
+    return make_card({**known, "revision": checkpoint.name}, repo_id)
 
-    path = folder / CARD
-    if card is None and path.exists():
-        card = read_utf8(path)
-    errors = find_card_errors(card) if card else []
-    if errors:
-        raise UserError(f"{path}: {errors[0]}; fix the metadata block at its top")
+
+def _results_of_run(checkpoint: Path) -> Mapping[str, Any]:
+    run = checkpoint.parents[1]
+    return read_results(run) if (run / RESULTS).exists() else {}
 
 
-def contents_for_others(folder: Path, repo_id: str, card: str | None = None) -> dict[str, bytes]:
-    """Returns the files that are not sent as they are in the folder: the card, config.json, and results with paths.
+def _contents(folder: Path, repo_id: str, card: str | None) -> dict[str, bytes | Path]:
+    """Returns what is sent of a folder: its files, but for those that name this machine or the folder.
 
-    The folder keeps this machine's paths, for whoever repeats the run here; elsewhere they mean nothing.
-
-    Args:
-        folder: published folder.
-        repo_id: where it goes.
-        card: text of the card; default: its README.md, if it has one.
+    config.json's `auto_map` names the repository, so that a model that was fine-tuned from it elsewhere and saved
+    without the code still finds it.
     """
-    if card is None and (folder / CARD).exists():
+    contents: dict[str, bytes | Path] = {path.as_posix(): folder / path for path in published_files(folder)}
+    if card is None and CARD in contents:
         card = renamed(read_utf8(folder / CARD), repo_id)
-    made = {CARD: card.encode()} if card else {}
-    if (folder / CONFIG).exists():
-        made[CONFIG] = _config_for_others(folder / CONFIG, repo_id)
-    for name in _WITH_PATHS:
-        if (folder / name).exists():
-            record = without_machine_paths(redacted(read_json_object(folder / name)))
-            made[name] = (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
-    return made
-
-
-def _config_for_others(path: Path, repo_id: str) -> bytes:
-    """Returns config.json whose `auto_map` names the repository, so that a model fine-tuned from it elsewhere, which is
-    saved without the code, still finds it."""
-    config = read_json_object(path)
-    if isinstance(auto_map := config.get("auto_map"), dict):
-        config["auto_map"] = {name: f"{repo_id}--{str(place).split('--')[-1]}" for name, place in auto_map.items()}
-    return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
-
-
-def _state(folder: Path) -> dict[str, Any]:
-    """Returns what the run in a folder says of its end; nothing where there is none."""
-    try:
-        return read_json_object(folder / STATUS)
-    except UserError:
-        return {}
+    if card is not None:
+        contents[CARD] = card.encode()
+    for name in {CONFIG, *_WITH_PATHS} & contents.keys():
+        record = redacted(read_json_object(folder / name))
+        if name == CONFIG and "auto_map" in record:
+            places = record["auto_map"].items()
+            record["auto_map"] = {auto: f"{repo_id}--{place.split('--')[-1]}" for auto, place in places}
+        contents[name] = (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
+    return contents
 
 
 def _matches(name: str, patterns: Collection[str]) -> bool:
     return any(fnmatch(name, pattern) and name.count("/") == pattern.count("/") for pattern in patterns)
 
 
-def _remote_files(api: "HfApi", repository: Repository) -> dict[str, Any]:
-    from huggingface_hub.hf_api import RepoFile
-
-    place = {"revision": repository.revision, "repo_type": repository.repo_type}
-    tree = api.list_repo_tree(repository.repo_id, recursive=True, **place)
-    return {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
-
-
-def _compare(api: "HfApi", repository: Repository, additions: "list[CommitOperationAdd]") -> None:
-    """Refuses a repository whose files are not those that were sent."""
-    remote = _remote_files(api, repository)
-    for addition in additions:
-        entry = remote.get(addition.path_in_repo)
-        if entry is None:
-            raise UserError(f"{repository.repo_id}: {addition.path_in_repo} is missing after the upload; push again")
-        if entry.lfs:
-            equal = entry.lfs.sha256 == addition.upload_info.sha256.hex()
-        else:
-            with addition.as_file() as file:
-                equal = entry.blob_id == _git_blob(file.read())
-        if not equal:
-            raise UserError(
-                f"{repository.repo_id}: the checksum of {addition.path_in_repo} is not that of the file that was sent; "
-                "push again"
-            )
-
-
-def _git_blob(content: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-
-
 @contextmanager
-def _hub_errors(repo_id: str, state: str, flag: str) -> Iterator[None]:
+def _hub_errors(repo_id: str, state: str = "nothing was uploaded", repo_type: str = "model") -> Iterator[None]:
     """Turns what the Hub's library raises into one line: what happened, and what state that leaves."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
     try:
         yield
-    except UserError:
-        raise
     except (HTTPError, OSError, RuntimeError, ValueError) as error:  # the library raises all of them for a refusal
-        fix = ""
+        if isinstance(error, UserError):
+            raise
+        reason, fix = str(error), ""
         if isinstance(error, HfHubHTTPError):
+            reason = error.server_message or reason
             if error.response.status_code == _NOT_LOGGED_IN:
                 fix = "; log in with `hf auth login`, or set HF_TOKEN"
         elif isinstance(error, HTTPError):  # nobody answered
             fix = f"; is {constants.ENDPOINT} within reach?"
-        raise UserError(f"{flag} {repo_id}: {hub_reason(error)}{fix}; {state}") from error
-
-
-def hub_reason(error: BaseException) -> str:
-    """Returns on one line what went wrong, in the words of the Hub where it said something."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    reasons = []
-    cause: BaseException | None = error
-    while cause is not None:
-        words = cause.server_message if isinstance(cause, HfHubHTTPError) else None
-        reasons.append(" ".join(str(words or cause or type(cause).__name__).split()))
-        cause = None if isinstance(cause, HfHubHTTPError) else cause.__cause__
-    return str(redacted(": ".join(dict.fromkeys(reasons))))
+        elif error.__cause__ is not None:
+            reason += f": {getattr(error.__cause__, 'server_message', None) or error.__cause__}"
+        reason = " ".join(str(redacted(reason)).split())
+        raise UserError(f"--hub_{repo_type}_id {repo_id}: {reason}{fix}; {state}") from error

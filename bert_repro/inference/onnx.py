@@ -18,9 +18,10 @@ import logging
 import math
 import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,10 +29,8 @@ import torch
 from bert_repro.configs import OnnxConfig
 from bert_repro.configs.inference import ONNX_FILES
 from bert_repro.errors import UserError
-from bert_repro.inference.onnx_scores import DevScorer, DevScores, open_graph
 from bert_repro.models.loading import load_config, load_pretrained
-from bert_repro.utils.files import atomic_path, file_digest, write_json
-from bert_repro.utils.readers import read_json_object
+from bert_repro.utils.files import atomic_path, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -52,109 +51,66 @@ _SEED = 0
 def export_onnx(config: OnnxConfig) -> list[Path]:
     """Writes a published folder's model as ONNX files; none is left where one differs from PyTorch.
 
-    Args:
-        config: the folder, the types of the weights, data to score them on.
-
     Returns:
         The files, in the order of `config.dtypes`.
 
     Raises:
-        UserError: the packages for ONNX are missing, there is no model in the folder, the model has a BiLSTM, a file
-            exists, or the data is not that of the model's task.
+        UserError: the packages for ONNX are missing, there is no model in the folder, the model has a BiLSTM, or a file
+            exists.
         RuntimeError: a graph differs from PyTorch by more than `TOLERANCES`.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
             raise UserError(f"export_onnx needs the package {package}; run: pip install onnx onnxruntime onnxscript")
-    folder, files = Path(config.folder), _files(config)
-    model = load_model(folder)
-    scorer = DevScorer(config, model) if config.scores else None
-    expected = scorer.scores(model) if scorer else {}
-    entries: dict[str, dict[str, Any]] = {}
-    with _write_together(model, files) as parts:
-        for dtype, part in parts.items():
-            entries[dtype] = _describe(model, part, dtype, scorer)
-            _log(files[dtype], dtype, entries[dtype], expected)
-    if config.output_file is None:
-        _write_report(model, files, entries, expected)
-    return list(files.values())
-
-
-def _files(config: OnnxConfig) -> dict[str, Path]:
-    """Returns where each type is written."""
     folder = Path(config.folder) / ONNX_FOLDER
-    named: dict[str, Path] = {dtype: Path(config.output_file or folder / ONNX_FILES[dtype]) for dtype in config.dtypes}
-    for path in named.values():
+    files = {dtype: Path(config.output_file or folder / ONNX_FILES[dtype]) for dtype in config.dtypes}
+    for path in files.values():
         if path.exists() and not config.overwrite_output_file:
             raise UserError(f"--output_file {path} exists; name another or give --overwrite_output_file")
-    return named
-
-
-@contextmanager
-def _write_together(model: "PreTrainedModel", files: dict[str, Path]) -> Iterator[dict[str, Path]]:
-    """Writes every type beside its place; the files take their names when the block ends without an error."""
-    with ExitStack() as stack:
+    model = load_model(Path(config.folder))
+    entries: dict[str, dict[str, Any]] = {}
+    with ExitStack() as stack:  # the files take their names together, when all are as PyTorch
         parts = {dtype: stack.enter_context(atomic_path(path)) for dtype, path in files.items()}
         graph = parts.get("fp32") or Path(stack.enter_context(tempfile.TemporaryDirectory())) / ONNX_FILES["fp32"]
         write_graph(model, graph)
-        for dtype, write in (("fp16", write_half), ("q8", write_quantized)):
-            if dtype in parts:
-                write(graph, parts[dtype])
-        yield parts
-
-
-def _describe(model: "PreTrainedModel", path: Path, dtype: str, scorer: DevScorer | None) -> dict[str, Any]:
-    """Compares a file with PyTorch and scores it; returns its entry of the report."""
-    difference, limit = largest_difference(model, path), TOLERANCES[dtype]
-    if difference > limit:
-        raise RuntimeError(
-            f"the {dtype} graph of {model.name_or_path} differs from PyTorch by {difference:.1e}, above {limit}"
-        )
-    entry = {"bytes": path.stat().st_size, "sha256": file_digest(path), "largest_difference": difference}
-    return entry | ({"scores": scorer.scores(open_graph(path))} if scorer else {})
-
-
-def _log(path: Path, dtype: str, entry: dict[str, Any], expected: DevScores) -> None:
-    logger.info(
-        "%s: %s, %.1f MB, largest difference to PyTorch %.1e",
-        path,
-        dtype,
-        entry["bytes"] / 1e6,
-        entry["largest_difference"],
-    )
-    for split, scores in entry.get("scores", {}).items():
-        shown = (
-            f"{name} {value:.4f} (PyTorch {expected[split]['metrics'][name]:.4f})"
-            for name, value in scores["metrics"].items()
-        )
-        logger.info("%s: %s, %d rows: %s", path, split, scores["rows_scored"], ", ".join(shown))
-
-
-def _write_report(
-    model: "PreTrainedModel", files: dict[str, Path], entries: dict[str, Any], expected: DevScores
-) -> None:
-    """Writes report.json beside the files; what an earlier export wrote there stays in it while its files do."""
-    folder = next(iter(files.values())).parent
-    report = folder / REPORT
-    try:
-        before = read_json_object(report)["files"]
-        kept = {
-            name: entry
-            for name, entry in before.items()
-            if (folder / name).is_file() and file_digest(folder / name) == entry["sha256"]
+        for dtype, part in parts.items():
+            if dtype != "fp32":
+                (write_half if dtype == "fp16" else write_quantized)(graph, part)
+            difference, size = largest_difference(model, part), part.stat().st_size
+            if difference > TOLERANCES[dtype]:
+                raise RuntimeError(
+                    f"the {dtype} graph of {config.folder} differs from PyTorch by {difference:.1e}, above "
+                    f"{TOLERANCES[dtype]}"
+                )
+            entries[files[dtype].name] = {"dtype": dtype, "bytes": size, "largest_difference": difference}
+            logger.info(
+                "%s: %s, %.1f MB, largest difference to PyTorch %.1e", files[dtype], dtype, size / 1e6, difference
+            )
+    if config.output_file is None:
+        report = {
+            "class": type(model).__name__,
+            "largest_difference": "of all outputs to PyTorch on random ids, as a share of the largest output",
+            "files": entries,
+            "versions": {
+                name: importlib.metadata.version(name) for name in ("torch", "onnx", "onnxscript", "onnxruntime")
+            },
         }
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # there is none, or it is damaged
-        kept = {}
-    written = {path.name: {"dtype": dtype, **entries[dtype]} for dtype, path in files.items()}
-    content = {
-        "class": type(model).__name__,
-        "largest_difference": "of all outputs to PyTorch in float32 on random ids, as a share of the largest output",
-        "shapes": [{"batch": batch, "sequence": length} for batch, length in _shapes(model)],
-        "files": kept | written,
-        "pytorch": {"scores": expected} if expected else {},
-        "versions": {name: importlib.metadata.version(name) for name in ("torch", "onnx", "onnxscript", "onnxruntime")},
-    }
-    write_json(report, content)
+        write_json(folder / REPORT, report)
+    return list(files.values())
+
+
+def open_graph(path: Path) -> Callable[..., Any]:
+    """Opens an ONNX file on the CPU: named int64 tensors in, an object with its outputs as float tensors out."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def run(**inputs: torch.Tensor) -> SimpleNamespace:
+        arrays = session.run(names, {name: tensor.numpy() for name, tensor in inputs.items()})
+        return SimpleNamespace(**{name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)})
+
+    return run
 
 
 def load_model(folder: Path) -> "PreTrainedModel":

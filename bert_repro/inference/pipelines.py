@@ -17,7 +17,7 @@ from transformers.pipelines.base import ChunkPipeline, Pipeline
 
 from bert_repro.configs import SquadConfig
 from bert_repro.errors import UserError
-from bert_repro.inference.sentence_scoring import METHODS, score_record, score_sentences
+from bert_repro.inference.scoring import METHODS, score_record, score_sentences
 from bert_repro.models.loading import longest_input
 from bert_repro.tasks.squad.decoding import Decoder, text_by_offsets
 from bert_repro.tasks.squad.squad_task import SQUAD, SquadTask
@@ -266,7 +266,7 @@ class SentenceScoringPipeline(_ReadsText, Pipeline):  # type: ignore[misc]
     A list of texts gives a list. The masked copies of a text are batched together.
 
     Parameters of the pipeline or of a call:
-        method: `within_word_l2r` (default) or `original`; see `bert_repro.inference.sentence_scoring.score_sentences`.
+        method: `within_word_l2r` (default) or `original`; see `bert_repro.inference.scoring.score_sentences`.
         batch_tokens: most tokens of a forward pass.
     """
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from bert_repro.configs import AuditConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.errors import UserError
 from bert_repro.hub.corpora import corpus_folder
 from bert_repro.models.loading import load_tokenizer
 from bert_repro.pretraining.dataset import ExampleStream, Position
@@ -42,11 +41,9 @@ def audit_pretraining_data(config: AuditConfig) -> dict[str, Any]:
         What audit.json holds: `statistics`, `examples`, `settings`.
 
     Raises:
-        UserError: the corpus is none, or the output folder is not empty.
+        UserError: the corpus is none.
     """
     output_dir = Path(config.output_dir)
-    if not process.is_free_folder(output_dir) and not config.overwrite_output_dir:
-        raise UserError(f"--output_dir {output_dir} is not empty; choose another or give --overwrite_output_dir")
     folder = corpus_folder(config.corpus)
     corpus = PreparedCorpus.load(folder)
     process.claim_folder(output_dir)

@@ -1,4 +1,4 @@
-"""Reads the results that finished runs left for the report, and refuses what is not as a run writes it."""
+"""Reads the results that finished runs left for the report."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 
 from bert_repro.errors import UserError
-from bert_repro.paper_results import FIGURE_5_KEY, FIGURE_5_ROWS, TABLE_KEYS, TABLES, Column, TableEntry
+from bert_repro.reproduction.paper_results import FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
 from bert_repro.reproduction.run_store import CURVE_FILE, EXAMPLES_FILE
 from bert_repro.reproduction.statistics import Float64Array, total_score
 from bert_repro.results import RunResults, read_results
 from bert_repro.utils.files import RESULTS
-from bert_repro.utils.readers import read_json_object, shown
+from bert_repro.utils.readers import read_json_object
+
+_PLATEAU = 0.01
+"""Held-out accuracy of all but the most frequent tokens that a pre-training reaches once it predicts anything else."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,6 @@ class FinishedRun:
     curve: Mapping[str, Any] | None = None
 
     @property
-    def seed(self) -> int:
-        """Its seed."""
-        return int(self.results["seed"])
-
-    @property
     def is_pretraining(self) -> bool:
         """Whether other runs may have started from it."""
         return bool(self.results["task"] == "pre-training")
@@ -61,10 +59,10 @@ class FinishedRun:
         return int(self.results.get("model", {}).get("parameters", 0))
 
     @property
-    def breakdown(self) -> Mapping[str, Any] | None:
-        """What held-out accuracy of masked tokens and NSP depends on; None where the run did not measure it."""
-        found: Mapping[str, Any] | None = self.results.get("mlm_breakdown")
-        return found or None
+    def never_left_the_plateau(self) -> bool:
+        """Whether a pre-training predicts nothing but the most frequent tokens, so that it counts as failed."""
+        bins = self.results.get("mlm_breakdown", {}).get("by_frequency", [])
+        return len(bins) > 1 and all(row["accuracy"] < _PLATEAU for row in bins[:-1])
 
     def split_name(self, column: Column) -> str:
         """Returns the split scored for a column: the column's, or dev where the test set has no labels."""
@@ -80,8 +78,7 @@ class FinishedRun:
 
     def is_degenerate(self, column: Column) -> bool:
         """Whether it gave one answer for all examples of the split for a column."""
-        split = self.split(column)
-        return bool(split.get("degenerate"))
+        return bool(self.split(column).get("degenerate"))
 
     def score(self, column: Column) -> float:
         """Returns its score in a column: a fraction, or a perplexity."""
@@ -98,7 +95,8 @@ def collect(folder: Path) -> list[FinishedRun]:
     A results.json without `study` belongs to no study: it fills no table entry.
 
     Raises:
-        UserError: there is no such folder, a file is not as a run writes it, or two runs fill an entry with one seed.
+        UserError: there is no such folder, a table entry is unknown or has no score, or two runs fill an entry with one
+            seed.
     """
     if not folder.is_dir():
         raise UserError(
@@ -111,20 +109,18 @@ def collect(folder: Path) -> list[FinishedRun]:
 
 def _read_run(folder: Path, path: Path) -> FinishedRun:
     results = read_results(path, needs=("task", "seed"))
-    needed = "metrics" if results["task"] == "pre-training" else "splits"
-    if needed not in results:
-        raise UserError(f"{path}: field {needed} is missing; copy the file of a finished run, or remove it")
     study = results.get("study", {})
-    entries = study.get("table_entries", study.get("cells", []))  # `cells` and `scale` until 0.2
-    if not isinstance(entries, list):
-        raise _wrong(path, "study: table_entries", entries, "write a list of objects with table, row and column")
+    examples = read_json_object(path.with_name(EXAMPLES_FILE)) if path.with_name(EXAMPLES_FILE).exists() else {}
     run = FinishedRun(
         path.parent.relative_to(folder).as_posix(),
         results,
-        str(study.get("size_preset", study.get("scale", "no study"))),
-        tuple(_table_entry(path, entry) for entry in entries),
+        str(study.get("size_preset", "no study")),
+        tuple(_table_entry(path, entry) for entry in study.get("table_entries", ())),
         study.get("pretraining"),
-        _examples(path.with_name(EXAMPLES_FILE)),
+        {
+            split: {metric: np.array(values, dtype=np.float64) for metric, values in scores.items()}
+            for split, scores in examples.items()
+        },
         read_json_object(path.with_name(CURVE_FILE)) if path.with_name(CURVE_FILE).exists() else None,
     )
     for entry in run.entries:
@@ -132,20 +128,14 @@ def _read_run(folder: Path, path: Path) -> FinishedRun:
     return run
 
 
-def _table_entry(path: Path, value: Any) -> TableEntry:
-    name = "study: table_entries"
-    if not isinstance(value, dict) or not {"table", "row", "column"} <= set(value):
-        raise _wrong(path, name, value, "each needs table, row and column")
-    entry = TableEntry(str(value["table"]), str(value["row"]), str(value["column"]))
-    if entry.table not in TABLE_KEYS:
-        raise _wrong(path, name, value, f"tables are {', '.join(map(str, TABLES))} and {FIGURE_5_KEY}")
+def _table_entry(path: Path, value: Mapping[str, Any]) -> TableEntry:
+    entry = TableEntry(*(str(value.get(name)) for name in ("table", "row", "column")))
     if entry.table == FIGURE_5_KEY:
-        if entry.row not in FIGURE_5_ROWS or not entry.column.isdigit():
-            raise _wrong(path, name, value, f"Figure 5 has rows {' and '.join(FIGURE_5_ROWS)}, columns are steps")
-        return entry
-    names = [column.name for column in TABLES[int(entry.table)].columns]
-    if entry.column not in names:
-        raise _wrong(path, name, value, f"Table {entry.table} has columns {', '.join(names)}")
+        known = entry.row in FIGURE_5_ROWS and entry.column.isdigit()
+    else:
+        known = entry.table in map(str, TABLES) and entry.column in [c.name for c in TABLES[int(entry.table)].columns]
+    if not known:
+        raise UserError(f"{path}: study: table_entries has {dict(value)}, which is no entry of the paper's tables")
     return entry
 
 
@@ -153,48 +143,24 @@ def _check_score(path: Path, run: FinishedRun, entry: TableEntry) -> None:
     column = entry.measured
     try:
         score, rows = run.score(column), run.split(column)["rows_scored"]
-    except (KeyError, TypeError, ValueError) as error:
+    except KeyError as error:
         raise UserError(
             f"{path}: has no {column.metric} on {column.split} with rows_scored, which {entry} needs; run it with "
             "--do_eval, or remove the entry from study"
         ) from error
-    if not math.isfinite(score) or not isinstance(rows, int):
-        raise _wrong(path, f"{column.split}: {column.metric}", score, "a score is a finite number")
     examples = run.example_scores(column)
-    if examples is not None:
-        found = float(total_score(examples[None])[0])
-        if len(examples) != rows or abs(found - score) > 1e-3:
-            raise UserError(
-                f"{path.with_name(EXAMPLES_FILE)}: {len(examples)} examples give {column.metric} {found:.4f}, "
-                f"results.json says {score:.4f} on {rows}; write it again from this run's predictions"
-            )
-
-
-def _examples(path: Path) -> dict[str, dict[str, Float64Array]]:
-    if not path.exists():
-        return {}
-    try:
-        splits = {
-            split: {metric: np.array(values, dtype=np.float64) for metric, values in scores.items()}
-            for split, scores in read_json_object(path).items()
-        }
-    except (AttributeError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: holds no scores ({error}); write it again from the predictions") from error
-    for split, scores in splits.items():
-        for metric, values in scores.items():
-            if not values.size or values.shape[1:] not in ((), (3,)) or not np.isfinite(values).all():
-                raise UserError(f"{path}: {split}: {metric}: scores must be finite numbers, one or three an example")
-    return splits
+    if not math.isfinite(score) or (examples is not None and len(examples) != rows):
+        raise UserError(f"{path}: {column.metric} is {score} on {rows} rows, which its examples do not have")
+    if examples is not None and abs(float(total_score(examples[None])[0]) - score) > 1e-3:
+        raise UserError(f"{path.with_name(EXAMPLES_FILE)}: its scores do not give {column.metric} {score:.4f}")
 
 
 def _check_seeds(runs: Sequence[FinishedRun]) -> None:
     filled: dict[tuple[str, TableEntry, int], str] = {}
     for run in runs:
         for entry in run.entries:
-            other = filled.setdefault((run.size_preset, entry, run.seed), run.name)
+            other = filled.setdefault((run.size_preset, entry, run.results["seed"]), run.name)
             if other != run.name:
-                raise UserError(f"{other} and {run.name} both fill {entry} with seed {run.seed}; remove one of them")
-
-
-def _wrong(path: Path, name: str, value: Any, fix: str) -> UserError:
-    return UserError(f"{path}: {name} is {shown(value)}; {fix}")
+                raise UserError(
+                    f"{other} and {run.name} both fill {entry} with seed {run.results['seed']}; remove one of them"
+                )

@@ -1,28 +1,17 @@
-"""The paper's tables with our numbers in them: means over seeds, their uncertainty, and what may be subtracted."""
+"""The paper's tables with our numbers in them, and which of the paper's orderings appear in ours."""
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
-from bert_repro.paper_results import FIGURE_5, FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
 from bert_repro.reproduction.collect import FinishedRun
 from bert_repro.reproduction.conditions import named_settings, no_difference
+from bert_repro.reproduction.paper_results import FIGURE_5, FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
 from bert_repro.reproduction.statistics import Comparison, Float64Array, compare, interval, resampled_scores
-
-BASELINES: Mapping[str, str] = {
-    "1": "BERT-base",
-    "2": "BERT-base",
-    "3": "BERT-large",
-    "4": "BERT-base",
-    "5": "BERT-base",
-    "7": "BERT-base",
-    "8": "80/10/10",
-    FIGURE_5_KEY: "MLM",
-}
-"""The row that the others are tested against. Table 6, whose rows are sizes, takes the smallest that was run."""
 
 AVERAGED = "glue"  # the task of Table 1's last column
 FEATURE_ROWS: Mapping[str, tuple[str, slice]] = {
@@ -34,9 +23,23 @@ FEATURE_ROWS: Mapping[str, tuple[str, slice]] = {
     "Weighted sum all 12 layers": ("weighted", slice(1, None)),
 }
 """Table 7's rows of features: how they combine which of the L + 1 hidden states, the embeddings first."""
-
-_CORRELATIONS = ("matthews_correlation", "pearson", "spearmanr")
-_OTHER_SYSTEMS: Mapping[str, tuple[str, ...]] = {"7": ("ELMo", "CVT", "CSE")}
+_CONCAT = "Concat last four hidden"
+PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "1": (("BERT-large", "BERT-base"),),
+    "2": (("BERT-large", "BERT-base"), ("BERT-large + TriviaQA", "BERT-large")),
+    "4": (("BERT-large", "BERT-base"),),
+    "5": (("No NSP", "BERT-base"), ("LTR & no NSP", "No NSP"), ("LTR & no NSP + BiLSTM", "LTR & no NSP")),
+    "7": (
+        ("BERT-large", "BERT-base"),
+        (_CONCAT, "BERT-base"),
+        *((row, _CONCAT) for row in FEATURE_ROWS if row != _CONCAT),
+    ),
+    "8": tuple((row, "80/10/10") for row in TABLES[8].rows if row != "80/10/10"),
+}
+"""The rows that each table sets against each other. Table 6 sets every size against the next smaller one."""
+SIGNIFICANT = 0.05
+APPEARS, INCONCLUSIVE, REVERSED, FAILED, NOT_RUN = "appears", "inconclusive", "reversed", "failed", "not run"
+VERDICTS = (APPEARS, REVERSED, INCONCLUSIVE, FAILED, NOT_RUN)
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,9 @@ class OurNumber:
         column: what it measures.
         runs: those behind it, one for each seed.
         scores: theirs, in the paper's unit: percent, or a perplexity.
+        failed: whether half of the runs or more gave one answer for all examples, or the pre-training behind them never
+            left the plateau: then the mean says nothing about the row.
         low, high: ends of the interval; None where the runs have no scores of examples.
-        comparison: against the baseline row, in the paper's unit; None where there is none.
         difference: ours minus the paper's.
         reason: why there is no difference; None: there is one, or the paper has no number.
     """
@@ -56,9 +60,9 @@ class OurNumber:
     column: Column
     runs: tuple[FinishedRun, ...]
     scores: tuple[float, ...]
+    failed: bool
     low: float | None = None
     high: float | None = None
-    comparison: Comparison | None = None
     difference: float | None = None
     reason: str | None = None
 
@@ -77,11 +81,6 @@ class OurNumber:
         """How many of the runs gave one answer for all examples."""
         return sum(run.is_degenerate(self.column) for run in self.runs)
 
-    @property
-    def is_degenerate(self) -> bool:
-        """Whether half of the runs or more are degenerate: then the mean says nothing about the model."""
-        return 2 * self.degenerate >= len(self.runs)
-
 
 @dataclass(frozen=True)
 class ResultsRow:
@@ -91,26 +90,15 @@ class ResultsRow:
         name: name of the row.
         paper: column -> the printed number, where there is one; empty for a row that the paper lacks.
         ours: column -> our number, where something was run.
-        is_bert: whether it is a model that this project could run, and not another system of the paper's table.
         average: Table 1's average of ours; None: not all nine columns are there.
-        average_difference: that minus the paper's.
-        average_reason: why there is no such difference; None: there is one, or one of the two averages is missing.
         same_as: an earlier row of ours that is the same computation, whatever the paper's model had.
     """
 
     name: str
     paper: Mapping[str, float]
     ours: Mapping[str, OurNumber] = field(default_factory=dict)
-    is_bert: bool = True
     average: float | None = None
-    average_difference: float | None = None
-    average_reason: str | None = None
     same_as: str | None = None
-
-    @property
-    def runs(self) -> list[FinishedRun]:
-        """The runs behind the row, each once."""
-        return list({run.name: run for ours in self.ours.values() for run in ours.runs}.values())
 
 
 @dataclass(frozen=True)
@@ -121,21 +109,53 @@ class ResultsTable:
         key: 1 to 8, or `figure5`.
         title: what it shows.
         columns: left to right.
-        rows: the paper's, then those that only we have.
+        rows: the paper's, then those that only we have, the smaller models first.
         size_preset: that of our runs; None: nothing was run.
-        baseline: the row that the others are tested against; None where it was not run.
     """
 
     key: str
     title: str
     columns: tuple[Column, ...]
-    rows: tuple[ResultsRow, ...]
+    rows: Mapping[str, ResultsRow]
     size_preset: str | None
-    baseline: str | None
 
-    def row(self, name: str) -> ResultsRow | None:
-        """Returns the row of that name."""
-        return next((row for row in self.rows if row.name == name), None)
+
+@dataclass(frozen=True)
+class Ordering:
+    """One row against another in one column, in the paper and in ours.
+
+    Args:
+        table: 1 to 8, or `figure5`.
+        size_preset: that of our runs; None: nothing of the table was run.
+        statement: `one row` above or below `the other`, as the paper has it.
+        column: the column's name.
+        paper: the paper's difference in points; None where it prints no numbers.
+        expected: the sign of the paper's difference.
+        ours: our difference with its test; None: not run or not testable.
+        untested: our difference where it cannot be tested (no scores of examples).
+        failed: whether one side failed, see `OurNumber`.
+    """
+
+    table: str
+    size_preset: str | None
+    statement: str
+    column: str
+    paper: float | None
+    expected: int
+    ours: Comparison | None = None
+    untested: float | None = None
+    failed: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """One of VERDICTS: an ordering appears when it is ours too, and is reversed, beyond chance only."""
+        if self.failed:
+            return FAILED
+        if self.ours is None:
+            return NOT_RUN if self.untested is None else INCONCLUSIVE
+        if self.ours.p_value >= SIGNIFICANT:
+            return INCONCLUSIVE
+        return APPEARS if self.ours.difference * self.expected > 0 else REVERSED
 
 
 def unit(column: Column) -> float:
@@ -147,7 +167,7 @@ def score_range(column: Column) -> tuple[float, float]:
     """Returns the lowest and the highest possible score, as printed."""
     if "perplexity" in column.metric:
         return 1.0, math.inf
-    return (-100.0 if column.metric in _CORRELATIONS else 0.0), 100.0
+    return (-100.0 if column.metric in ("matthews_correlation", "pearson", "spearmanr") else 0.0), 100.0
 
 
 class AllResults:
@@ -163,129 +183,148 @@ class AllResults:
         for run in runs:
             for entry in run.entries:
                 self._entries.setdefault((run.size_preset, entry), []).append(run)
+        self.failed_pretrainings = [run.name for run in runs if run.is_pretraining and run.never_left_the_plateau]
         self._resampled: dict[tuple[str, str, str], Float64Array] = {}
 
     @cached_property
     def tables(self) -> list[ResultsTable]:
-        """Tables 1 to 8, each once for every size preset at which some of it was run, or once where none was."""
+        """Tables 1 to 8 and Figure 5, each at every size preset at which some of it was run, or once."""
         return [
             self._table(key, size_preset)
-            for key in map(str, TABLES)
-            for size_preset in (*self.size_presets(key),) or (None,)
+            for key in (*map(str, TABLES), FIGURE_5_KEY)
+            for size_preset in sorted({at for at, entry in self._entries if entry.table == key}) or (None,)
         ]
 
     @cached_property
-    def figures(self) -> list[ResultsTable]:
-        """Figure 5 for every size preset at which it was run."""
-        return [self._table(FIGURE_5_KEY, size_preset) for size_preset in self.size_presets(FIGURE_5_KEY)]
+    def orderings(self) -> list[Ordering]:
+        """All orderings of the paper that differ at all, at every size preset, in the order of the tables."""
+        return [ordering for table in self.tables for ordering in self._orderings(table)]
 
-    def size_presets(self, key: str) -> list[str]:
-        """Returns the size presets at which something of a table was run."""
-        return sorted({size_preset for size_preset, entry in self._entries if entry.table == key})
-
-    def compare(self, ours: OurNumber, other: OurNumber) -> Comparison | None:
-        """Tests one of our numbers against another in the same column; None where examples cannot be paired."""
-        first, second = (self._by_seed(item) for item in (ours, other))
-        if first is None or second is None or self._examples(ours) != self._examples(other):
-            return None
-        found, factor = compare(first, second), unit(ours.column)
-        lowest, highest = score_range(ours.column)
-        low, high = _within((factor * found.low, factor * found.high), lowest - highest, highest - lowest)
-        return Comparison(factor * found.difference, low, high, found.p_value, found.paired_seeds)
+    # ---------------------------------------------------------------------------------------------------------- tables
 
     def _table(self, key: str, size_preset: str | None) -> ResultsTable:
+        papers: Mapping[str, Mapping[str, float]]
         if key == FIGURE_5_KEY:
-            title, columns = FIGURE_5.statement, tuple(self._steps(size_preset))
-            papers: Mapping[str, Mapping[str, float]] = {name: {} for name in FIGURE_5_ROWS}
+            title, measured, papers = FIGURE_5.statement, FIGURE_5.column, {name: {} for name in FIGURE_5_ROWS}
+            steps = {int(e.column) for at, e in self._entries if at == size_preset and e.table == key}
+            columns = tuple(Column(str(s), measured.task, measured.metric, measured.split) for s in sorted(steps))
         else:
-            title, columns, printed = TABLES[int(key)].title, TABLES[int(key)].columns, TABLES[int(key)].rows
-            names = [column.name for column in columns]
+            title, columns = TABLES[int(key)].title, TABLES[int(key)].columns
             papers = {
-                name: {column: value for column, value in zip(names, values, strict=True) if value is not None}
-                for name, values in printed.items()
+                name: {c.name: value for c, value in zip(columns, values, strict=True) if value is not None}
+                for name, values in TABLES[int(key)].rows.items()
             }
-        others = [row for row in self._rows_of(key, size_preset) if row not in papers]
-        found = {name: self._ours(key, size_preset, name, columns, papers.get(name, {})) for name in [*papers, *others]}
-        baseline = self._baseline(key, found)
-        same = _coinciding(found)
-        rows = [
-            ResultsRow(
-                name,
-                papers.get(name, {}),
-                self._tested(ours, found[baseline] if baseline and name != baseline else {}),
-                _is_bert(key, name),
-                *_average(columns, ours, papers.get(name, {})),
-                same.get(name),
-            )
-            for name, ours in found.items()
-        ]
-        return ResultsTable(key, title, columns, tuple(rows), size_preset, baseline)
-
-    def _steps(self, size_preset: str | None) -> list[Column]:
-        steps = {int(entry.column) for at, entry in self._entries if at == size_preset and entry.table == FIGURE_5_KEY}
-        measured = FIGURE_5.column
-        return [Column(str(step), measured.task, measured.metric, measured.split) for step in sorted(steps)]
-
-    def _rows_of(self, key: str, size_preset: str | None) -> list[str]:
-        """Rows that were run, the smaller models first."""
-        sizes: dict[str, int] = {}
-        for (at, entry), runs in self._entries.items():
-            if at == size_preset and entry.table == key:
-                sizes.setdefault(entry.row, runs[0].parameters)
-        return sorted(sizes, key=lambda name: (sizes[name], name))
-
-    def _ours(
-        self, key: str, size_preset: str | None, row: str, columns: Sequence[Column], paper: Mapping[str, float]
-    ) -> dict[str, OurNumber]:
-        return {
-            column.name: self._number(column, runs, paper.get(column.name))
-            for column in columns
-            if size_preset is not None and (runs := self._entries.get((size_preset, TableEntry(key, row, column.name))))
+        sizes = {
+            entry.row: runs[0].parameters
+            for (at, entry), runs in self._entries.items()
+            if at == size_preset and entry.table == key
         }
+        others = sorted((name for name in sizes if name not in papers), key=lambda name: (sizes[name], name))
+        rows, computed = {}, dict[Any, str]()
+        for name in (*papers, *others):
+            paper = papers.get(name, {})
+            ours = {
+                column.name: self._number(column, runs, paper.get(column.name))
+                for column in columns
+                if (runs := self._entries.get((str(size_preset), TableEntry(key, name, column.name))))
+            }
+            computation = _computation(name, ours)
+            same_as = computed.setdefault(computation, name) if computation else name
+            averaged = [column.name for column in columns if column.task != AVERAGED]
+            whole = len(averaged) < len(columns) and all(column in ours for column in averaged)
+            average = statistics.fmean(ours[column].mean for column in averaged) if whole else None
+            rows[name] = ResultsRow(name, paper, ours, average, same_as if same_as != name else None)
+        return ResultsTable(key, title, columns, rows, size_preset)
 
     def _number(self, column: Column, runs: list[FinishedRun], paper: float | None) -> OurNumber:
-        runs = sorted(runs, key=lambda run: run.seed)
+        runs = sorted(runs, key=lambda run: run.results["seed"])
         scores = tuple(unit(column) * run.score(column) for run in runs)
-        ours = OurNumber(column, tuple(runs), scores)
-        resampled = self._by_seed(ours)
+        failed = 2 * sum(run.is_degenerate(column) for run in runs) >= len(runs)
+        failed = failed or any((run.pretraining or run.name) in self.failed_pretrainings for run in runs)
+        resampled = self._by_seed(column, runs)
         low = high = difference = reason = None
         if resampled is not None:
             ends = interval([score for score, _ in resampled.values()], [draws for _, draws in resampled.values()])
             low, high = _within([unit(column) * end for end in ends], *score_range(column))
         if paper is not None:
             reason = no_difference(column, runs)
-            difference = ours.mean - paper if reason is None else None
-        return replace(ours, low=low, high=high, difference=difference, reason=reason)
+            difference = statistics.fmean(scores) - paper if reason is None else None
+        return OurNumber(column, tuple(runs), scores, failed, low, high, difference, reason)
 
-    def _tested(self, ours: Mapping[str, OurNumber], baseline: Mapping[str, OurNumber]) -> dict[str, OurNumber]:
-        return {
-            name: replace(number, comparison=self.compare(number, baseline[name])) if name in baseline else number
-            for name, number in ours.items()
-        }
-
-    def _baseline(self, key: str, found: Mapping[str, Mapping[str, OurNumber]]) -> str | None:
-        run = [name for name, ours in found.items() if ours]
-        if key == "6":
-            sizes = {name: next(iter(found[name].values())).runs[0].parameters for name in run}
-            return min(sizes, key=lambda name: sizes[name], default=None)
-        return BASELINES[key] if BASELINES[key] in run else None
-
-    def _by_seed(self, ours: OurNumber) -> dict[int, tuple[float, Float64Array]] | None:
+    def _by_seed(self, column: Column, runs: Sequence[FinishedRun]) -> dict[int, tuple[float, Float64Array]] | None:
         """Returns seed -> score and its resamples; None where runs have no scores of examples, or not as many each."""
-        found = {}
-        for run in ours.runs:
-            examples = run.example_scores(ours.column)
+        found, lengths = {}, set()
+        for run in runs:
+            examples = run.example_scores(column)
             if examples is None:
                 return None
-            key = (run.name, ours.column.split, ours.column.metric)
+            lengths.add(len(examples))
+            key = (run.name, column.split, column.metric)
             if key not in self._resampled:
                 self._resampled[key] = resampled_scores(examples)
-            found[run.seed] = (run.score(ours.column), self._resampled[key])
-        return found if len(self._examples(ours)) == 1 else None
+            found[run.results["seed"]] = (run.score(column), self._resampled[key])
+        return found if len(lengths) == 1 else None
 
-    def _examples(self, ours: OurNumber) -> set[int]:
-        scores = [run.example_scores(ours.column) for run in ours.runs]
-        return {len(examples) for examples in scores if examples is not None}
+    # ------------------------------------------------------------------------------------------------------- orderings
+
+    def _orderings(self, table: ResultsTable) -> Iterator[Ordering]:
+        if table.key == FIGURE_5_KEY:
+            yield from self._of_figure(table)
+            return
+        rows = table.rows
+        pairs = PAIRS.get(table.key, ())
+        if table.key == "6":  # more is better in every column, for sizes of ours that the paper lacks too
+            tried = sorted((row for row in rows.values() if row.ours), key=_parameters)
+            names = [row.name for row in tried] if len(tried) > 1 else [row.name for row in rows.values() if row.paper]
+            pairs = tuple((larger, smaller) for smaller, larger in pairwise(names))
+        for first, second in ((rows[name], rows[other]) for name, other in pairs):
+            if first.same_as is not None:
+                continue  # counted once, for the row that it is the same as
+            for column in table.columns:
+                paper = None
+                if column.name in first.paper and column.name in second.paper:
+                    paper = first.paper[column.name] - second.paper[column.name]
+                if table.key == "6":
+                    expected = -1 if "perplexity" in column.metric else 1
+                elif paper is None or abs(paper) < 1e-9 or column.task == AVERAGED:
+                    continue
+                else:
+                    expected = 1 if paper > 0 else -1
+                statement = f"{first.name} {'above' if expected > 0 else 'below'} {second.name}"
+                found = self._compare(first.ours.get(column.name), second.ours.get(column.name))
+                yield Ordering(table.key, table.size_preset, statement, column.name, paper, expected, *found)
+
+    def _of_figure(self, figure: ResultsTable) -> Iterator[Ordering]:
+        """Yields the masked model above the left-to-right one, and the last checkpoint above the first."""
+        masked, other = figure.rows.values()
+        steps = [column.name for column in figure.columns] or ["0"]
+        for name in dict.fromkeys((steps[0], steps[-1])):
+            at = f"step {int(name):,}" if figure.columns else "last step"
+            found = self._compare(masked.ours.get(name), other.ours.get(name))
+            yield Ordering(FIGURE_5_KEY, figure.size_preset, "MLM above LTR", at, None, 1, *found)
+        for row in (masked, other) if len(steps) > 1 else ():
+            found = self._compare(row.ours.get(steps[-1]), row.ours.get(steps[0]))
+            statement = f"{row.name} after {int(steps[-1]):,} steps above itself after {int(steps[0]):,}"
+            yield Ordering(FIGURE_5_KEY, figure.size_preset, statement, "MNLI", None, 1, *found)
+
+    def _compare(self, ours: OurNumber | None, other: OurNumber | None) -> tuple[Comparison | None, float | None, bool]:
+        """Returns the difference with its test, or without where it cannot be tested, and whether a side failed."""
+        if ours is None or other is None:
+            return None, None, False
+        column, failed = ours.column, ours.failed or other.failed
+        first, second = self._by_seed(column, ours.runs), self._by_seed(column, other.runs)
+        # The same examples are drawn for both.
+        examples = [run.example_scores(column) for run in (ours.runs[0], other.runs[0])]
+        if first is None or second is None or len({len(item) for item in examples if item is not None}) > 1:
+            return None, ours.mean - other.mean, failed
+        found, factor = compare(first, second), unit(column)
+        lowest, highest = score_range(column)
+        low, high = _within((factor * found.low, factor * found.high), lowest - highest, highest - lowest)
+        return Comparison(factor * found.difference, low, high, found.p_value, found.paired_seeds), None, failed
+
+
+def _parameters(row: ResultsRow) -> int:
+    return next(iter(row.ours.values())).runs[0].parameters
 
 
 def _within(ends: Sequence[float], lowest: float, highest: float) -> tuple[float, float]:
@@ -294,45 +333,13 @@ def _within(ends: Sequence[float], lowest: float, highest: float) -> tuple[float
     return low, high
 
 
-def _is_bert(key: str, row: str) -> bool:
-    if key in ("1", "2", "3", "4"):
-        return row.startswith("BERT")
-    return row not in _OTHER_SYSTEMS.get(key, ())
-
-
-def _coinciding(found: Mapping[str, Mapping[str, OurNumber]]) -> dict[str, str]:
-    """Returns row -> an earlier one that is the same computation: Table 7's rows where the model has few layers."""
-    earlier: dict[Any, str] = {}
-    same = {}
-    for name, (combine, layers) in FEATURE_ROWS.items():
-        run = next((run for ours in found.get(name, {}).values() for run in ours.runs), None)
-        if run is None or "num_hidden_layers" not in run.results.get("model", {}):
-            continue
-        read = tuple(range(run.results["model"]["num_hidden_layers"] + 1)[layers])
-        settings = {key: value for key, value in named_settings(run).items() if key != "feature_based"}
-        learning_rate = run.settings.get("learning_rate")
-        # A single layer is neither added nor concatenated.
-        computed = (read, combine if len(read) > 1 else None, run.pretraining, learning_rate, tuple(settings.items()))
-        if computed in earlier:
-            same[name] = earlier[computed]
-        earlier.setdefault(computed, name)
-    return same
-
-
-def _average(
-    columns: Sequence[Column], ours: Mapping[str, OurNumber], paper: Mapping[str, float]
-) -> tuple[float | None, float | None, str | None]:
-    """Computes Table 1's average, the mean of its other nine columns, if all are there, and its difference to the
-    paper's, or why there is none: what keeps one of the nine apart keeps their mean apart."""
-    averages = [column for column in columns if column.task == AVERAGED]
-    others = [ours.get(column.name) for column in columns if column.task != AVERAGED]
-    there = [number for number in others if number is not None]
-    if not averages or len(there) < len(others):
-        return None, None, None
-    average = statistics.fmean(number.mean for number in there)
-    printed = paper.get(averages[0].name)
-    if printed is None:
-        return average, None, None
-    reasons = (averages[0].incomparable, *(number.reason for number in there))
-    reason = next(filter(None, reasons), None)
-    return average, average - printed if reason is None else None, reason
+def _computation(name: str, ours: Mapping[str, OurNumber]) -> Any:
+    """Returns what a row of features computes, to find rows of Table 7 that are the same where the model is small."""
+    run = next((run for number in ours.values() for run in number.runs), None)
+    if run is None or name not in FEATURE_ROWS or "num_hidden_layers" not in run.results.get("model", {}):
+        return None
+    combine, layers = FEATURE_ROWS[name]
+    read = tuple(range(run.results["model"]["num_hidden_layers"] + 1)[layers])
+    settings = {key: value for key, value in named_settings(run).items() if key != "feature_based"}
+    # A single layer is neither added nor concatenated.
+    return read, combine if len(read) > 1 else None, run.pretraining, tuple(settings.items())

@@ -1,33 +1,62 @@
-"""The reproduction report: report.md, index.html, numbers.json and the plots, from the results of finished runs.
+"""The reproduction report: report.md and the plots, from the results of finished runs.
 
 The same results give the same bytes: no date, no path and no random draw without a seed is written.
 """
 
-import json
 import logging
-from collections.abc import Mapping, Sequence
-from importlib import resources
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bert_repro.configs import ReportConfig
 from bert_repro.errors import UserError
 from bert_repro.reproduction.collect import FinishedRun, collect
-from bert_repro.reproduction.conditions import Conditions, row_conditions
-from bert_repro.reproduction.orderings import APPEARS, HIDDEN, NOT_MEASURABLE, NOT_RUN, REVERSED, Ordering, orderings
-from bert_repro.reproduction.paper_tables import AllResults, OurNumber, ResultsRow, ResultsTable
-from bert_repro.reproduction.render import Line, counts, findings, table_view
-from bert_repro.reproduction.report_plots import Plot, all_plots
+from bert_repro.reproduction.conditions import settings_table
+from bert_repro.reproduction.paper_results import FIGURE_5_KEY, table_name
+from bert_repro.reproduction.paper_tables import (
+    APPEARS,
+    AVERAGED,
+    FAILED,
+    INCONCLUSIVE,
+    NOT_RUN,
+    REVERSED,
+    VERDICTS,
+    AllResults,
+    Ordering,
+    ResultsRow,
+    ResultsTable,
+    unit,
+)
 from bert_repro.reproduction.size_presets import SIZE_PRESETS
-from bert_repro.reproduction.statistics import CONFIDENCE, RESAMPLES, SEED, Comparison
+from bert_repro.reproduction.statistics import CONFIDENCE, RESAMPLES
 from bert_repro.utils.files import atomic_files
 
 logger = logging.getLogger("bert_repro")
 
-_MAX_COLUMNS = 3
-_DIGITS = 4  # of numbers.json
-PAGE, TEXT, NUMBERS, PLOTS = "index.html", "report.md", "numbers.json", "plots"
+TEXT, PLOTS = "report.md", "plots"
+FOREST, FIGURE_5, LOSSES = "orderings", "figure5", "losses"
+_COLORS = {APPEARS: "tab:green", REVERSED: "tab:red", INCONCLUSIVE: "tab:gray"}
+_LOSSES = {"mlm_loss": "masked LM loss", "lm_loss": "left-to-right LM loss", "nsp_loss": "NSP loss"}
+_NOTHING = "–"
+
+_HOW_IT_IS_COUNTED = f"""\
+## How it is counted
+
+- **Ours**: mean over fine-tuning seeds ± the standard deviation of a sample, and the {CONFIDENCE:.0%} interval.
+  Percent, perplexities plain. A run that gives one answer for all examples (degenerate) stays in the mean.
+- **Interval and test**: {RESAMPLES:,} resamples with a fixed seed. Dev examples are drawn with replacement, the same
+  ones for all runs on a split; seeds are drawn as clusters, for both rows together where they have the same seeds, and
+  their part is widened so that seeds alone would give Student's interval. p is a two-sided bootstrap p-value, not
+  corrected for the number of tests. Intervals are cut to possible scores.
+- **Verdicts**: an ordering is one row of the paper above another in one column. It appears where ours has the same sign
+  with p below 0.05, is reversed where it has the other sign with p below 0.05, and is inconclusive otherwise. It has
+  failed, and takes no part, where on one side a pre-training never left the plateau at which only the most frequent
+  tokens are predicted, or half of the runs or more are degenerate. The paper prints no spread: differences of a few
+  tenths may be chance there too.
+- **Ours − paper** is given only where task, split, metric and data agree; the letter says what keeps them apart.
+- **Settings**: those that decide a number and differ from the default. Several values belong to different rows.
+  Fine-tuning has the dropout of its pre-trained model.
+"""
 
 
 def write_report(config: ReportConfig) -> None:
@@ -39,187 +68,243 @@ def write_report(config: ReportConfig) -> None:
     runs = collect(Path(config.runs_dir))
     if not runs:
         raise UserError(f"--runs_dir {config.runs_dir}: no results.json below it; name the folder of finished runs")
-    files = report_files(runs)
+    results = AllResults(runs)
     folder = Path(config.report_dir)
     with atomic_files(folder) as unfinished:
         (unfinished / PLOTS).mkdir()
-        for name, text in files.items():
-            (unfinished / name).write_text(text, encoding="utf-8", newline="\n")
-    for stale in {path.name for path in (folder / PLOTS).glob("*.svg")} - {Path(name).name for name in files}:
+        plots = {name: path for name in (FOREST, FIGURE_5, LOSSES) if (path := _draw(name, results, unfinished))}
+        (unfinished / TEXT).write_text("\n".join(_lines(results, plots)), encoding="utf-8", newline="\n")
+    for stale in {path.name for path in (folder / PLOTS).glob("*.svg")} - {path.name for path in plots.values()}:
         (folder / PLOTS / stale).unlink()
-    logger.info("wrote %s, %s and %s", *(folder / name for name in (PAGE, TEXT, NUMBERS)))
+    logger.info("wrote %s", folder / TEXT)
 
 
-def report_files(runs: Sequence[FinishedRun]) -> dict[str, str]:
-    """Returns the files of the report, by their names below its folder.
-
-    Args:
-        runs: what `collect` returned.
-    """
-    results = AllResults(runs)
-    tables = [*results.tables, *results.figures]
-    by_name = {run.name.rsplit("/", 1)[-1]: run for run in runs}
-    conditions = [row_conditions({row.name: row.runs for row in table.rows}, by_name) for table in tables]
-    found, plots = orderings(results), all_plots(results.figures, runs)
-    context = _context(results, tables, conditions, found, plots)
-    numbers = all_numbers(runs, tables, conditions, found)
-    return {
-        PAGE: _render("page.html.jinja", context, escape=True),
-        TEXT: _render("report.md.jinja", context, escape=False),
-        NUMBERS: json.dumps(numbers, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
-        **{f"{PLOTS}/{plot.name}.svg": plot.svg for plot in plots},
-    }
+# ---------------------------------------------------------------------------------------------------------------- text
 
 
-def _context(
-    results: AllResults,
-    tables: Sequence[ResultsTable],
-    conditions: Sequence[tuple[Conditions, dict[str, Conditions]]],
-    found: Sequence[Ordering],
-    plots: Sequence[Plot],
-) -> dict[str, Any]:
-    verdicts = counts(found)
-    groups = [
-        ("Appear", "appears", {"": findings(found, APPEARS)}),
-        ("Do not appear", "absent", {name: findings(found, name) for name in (HIDDEN, REVERSED)}),
-        ("Not measurable", "unmeasurable", {"": findings(found, NOT_MEASURABLE)}),
-        ("Not run", "not-run", {"": findings(found, NOT_RUN)}),
-    ]
-    views = [table_view(table, parts) for table, parts in zip(tables, conditions, strict=True)]
-    return {
-        "tables": [view for view in views if view.is_run],
-        "not_run": [view for view in views if not view.is_run],
-        "groups": groups,
-        "counts": {
-            "Appear": verdicts[APPEARS],
-            "Do not appear": verdicts[HIDDEN] + verdicts[REVERSED],
-            "Not measurable": verdicts[NOT_MEASURABLE],
-            "Not run": verdicts[NOT_RUN],
-        },
-        "total": sum(verdicts.values()),
-        "runs": len(results.runs),
-        "size_presets": [_described(name) for name in sorted({run.size_preset for run in results.runs})],
-        "outside": [run.name for run in results.runs if not run.entries and not run.is_pretraining],
-        "plots": plots,
-        "resamples": f"{RESAMPLES:,}",
-        "confidence": f"{CONFIDENCE:.0%}",
-    }
+def _lines(results: AllResults, plots: Mapping[str, Path]) -> Iterator[str]:
+    yield "# BERT, reproduced: our numbers next to the paper's\n"
+    yield _summary(results) + "\n"
+    if FOREST in plots:
+        yield f"![Orderings of the paper: its differences and ours](plots/{plots[FOREST].name})\n"
+        yield "Ours is the point with its 95% interval, the paper's difference the diamond; points right of zero agree"
+        yield "with the paper's direction.\n"
+    yield f"Made from {len(results.runs)} finished runs in `runs/` by `make report`.\n"
+    yield from _ordering_lines(results.orderings)
+    for table in results.tables:
+        if table.size_preset is not None:
+            yield from _table_lines(table)
+    for name, title in ((FIGURE_5, "Figure 5: MNLI accuracy along pre-training"), (LOSSES, "Losses of pre-training")):
+        if name in plots:
+            yield f"## {title}\n\n![{title}](plots/{plots[name].name})\n"
+    not_run = [table for table in results.tables if table.size_preset is None]
+    if not_run:
+        yield "## Not run\n"
+        yield "; ".join(f"{table_name(table.key)} ({table.title.rstrip('.')})" for table in not_run) + ".\n"
+    yield "## Settings of our runs\n\n| setting | values | of |\n| --- | --- | --- |"
+    yield from (f"| {' | '.join(map(_cell, row))} |" for row in settings_table(results.runs))
+    yield "\n" + _HOW_IT_IS_COUNTED
 
 
-def _described(size_preset: str) -> str:
-    """Returns the preset's name, and what it is where it is one of ours."""
-    known = SIZE_PRESETS.get(size_preset)
-    return f"{size_preset} ({known.description})" if known else size_preset
-
-
-def _render(template: str, context: Mapping[str, Any], *, escape: bool) -> str:
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=escape,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
+def _summary(results: AllResults) -> str:
+    """Returns three sentences: what was found at this size, what failed, and how sure that is."""
+    counts = {verdict: sum(ordering.verdict == verdict for ordering in results.orderings) for verdict in VERDICTS}
+    tested = counts[APPEARS] + counts[REVERSED] + counts[INCONCLUSIVE]
+    presets = sorted({run.size_preset for run in results.runs if run.entries})
+    sizes = "; ".join(f"{name}: {SIZE_PRESETS[name].description}" if name in SIZE_PRESETS else name for name in presets)
+    failed = results.failed_pretrainings
+    names = f" ({', '.join(failed)})" if failed else ""
+    pretrainings = sum(run.is_pretraining for run in results.runs)
+    return (
+        f"At our size ({sizes or 'nothing was run'}), {counts[APPEARS]} of the {tested} orderings of the paper "
+        f"that were run appear, {counts[REVERSED]} are reversed and {counts[INCONCLUSIVE]} are inconclusive. "
+        f"Of {pretrainings} pre-trainings, {len(failed)} never left the plateau at which only the most frequent tokens "
+        f"are predicted{names}; {counts[FAILED]} orderings have no verdict because one side failed, and "
+        f"{counts[NOT_RUN]} were not run. "
+        "Intervals and p-values are over dev examples and fine-tuning seeds of a single pre-training for each row, so "
+        f"another pre-training seed may change a verdict, and of {tested} tests at p < 0.05 about {0.05 * tested:.0f} "
+        "pass by chance."
     )
-    environment.filters |= {"cell": _markdown_cell, "groupby_row": _by_row, "list_columns": _list_columns}
-    source = resources.files("bert_repro.reproduction").joinpath(template).read_text("utf-8")
-    return environment.from_string(source).render(context)
 
 
-def _by_row(lines: Sequence[Line]) -> list[tuple[str, list[Line]]]:
-    """Lines of the same row together, in their order."""
-    return [(name, list(group)) for name, group in groupby(lines, key=lambda line: line.row)]
+def _ordering_lines(orderings: Sequence[Ordering]) -> Iterator[str]:
+    yield "## Which orderings of the paper appear\n"
+    yield "Differences in points (perplexities plain), as the statement has them.\n"
+    yield "| table | ordering | column | paper | ours | 95% interval | p | verdict |"
+    yield "| --- | --- | --- | ---: | ---: | --- | --- | --- |"
+    for item in sorted((item for item in orderings if item.verdict != NOT_RUN), key=_verdict_order):
+        digits, ours = 2 if "perplexity" in item.column else 1, item.ours
+        difference = ours.difference if ours else item.untested
+        p_value = p_text(ours.p_value) if ours and not item.failed else _NOTHING
+        interval = f"{signed(ours.low, digits)} to {signed(ours.high, digits)}" if ours else _NOTHING
+        yield (
+            f"| {_where(item)} | {item.statement} | {item.column} | {_signed_or_nothing(item.paper, digits)} | "
+            f"{_signed_or_nothing(difference, digits)} | {interval} | {p_value} | {item.verdict} |"
+        )
+    yield ""
 
 
-def _list_columns(columns: Sequence[str], kind: str) -> str:
-    """Lists columns; many that were not run are only counted."""
-    return f"{len(columns)} columns" if kind == "not-run" and len(columns) > _MAX_COLUMNS else ", ".join(columns)
+def _verdict_order(ordering: Ordering) -> int:
+    return VERDICTS.index(ordering.verdict)
 
 
-def _markdown_cell(text: str) -> str:
+def _where(item: Ordering) -> str:
+    return table_name(item.table) + (f" ({item.size_preset})" if item.size_preset else "")
+
+
+def _table_lines(table: ResultsTable) -> Iterator[str]:
+    """Yields a table of the paper, or Figure 5, with ours."""
+    yield f"## {table_name(table.key)}, ours at size {table.size_preset}\n"
+    yield f"Paper: {table.title.rstrip('.')}.\n"
+    heads = [f"{int(c.name):,} steps" if table.key == FIGURE_5_KEY else c.name for c in table.columns]
+    measured = [f"{head}<br>{c.metric}, {c.split}" for head, c in zip(heads, table.columns, strict=True)]
+    yield f"| row | | {' | '.join(measured)} |\n| --- | --- |{' ---: |' * len(table.columns)}"
+    notes: dict[str, str] = {}
+    for row in table.rows.values():
+        if row.paper:
+            cells = [_printed(row.paper.get(c.name), 2 if unit(c) == 1 else 1) for c in table.columns]
+            yield f"| {_cell(row.name)} | paper | {' | '.join(cells)} |"
+        if row.ours:
+            cells = [_our_cell(table, row, c.name, notes) for c in table.columns]
+            yield f"| {'' if row.paper else _cell(row.name)} | ours | {' | '.join(cells)} |"
+    yield ""
+    if notes:
+        yield "No difference: " + " ".join(f"{mark}: {reason}." for reason, mark in notes.items()) + "\n"
+    for row in table.rows.values():
+        if row.same_as is not None:
+            yield f"In our small model {row.name} is the same computation as {row.same_as} and counts once.\n"
+
+
+def _our_cell(table: ResultsTable, row: ResultsRow, name: str, notes: dict[str, str]) -> str:
+    column = next(column for column in table.columns if column.name == name)
+    if column.task == AVERAGED:
+        return _printed(row.average, 1)
+    ours = row.ours.get(name)
+    if ours is None:
+        return NOT_RUN
+    digits = 2 if unit(column) == 1 else 1
+    text = f"{ours.mean:.{digits}f}"
+    if ours.deviation is not None:
+        text += f" ± {ours.deviation:.{digits}f}"
+    if ours.low is not None and ours.high is not None:
+        text += f"<br>{ours.low:.{digits}f} to {ours.high:.{digits}f}"
+    if ours.degenerate:
+        text += f"<br>{ours.degenerate} of {len(ours.runs)} degenerate"
+    if ours.difference is not None:
+        text += f"<br>{signed(ours.difference)} against the paper"
+    elif ours.reason is not None:
+        text += f" ({notes.setdefault(ours.reason, 'abcdefghijklmnopqrstuvwxyz'[len(notes) % 26])})"
+    return text
+
+
+def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("[MASK]", "\\[MASK]")
 
 
-def all_numbers(
-    runs: Sequence[FinishedRun],
-    tables: Sequence[ResultsTable],
-    conditions: Sequence[tuple[Conditions, dict[str, Conditions]]],
-    orderings: Sequence[Ordering],
-) -> dict[str, Any]:
-    """Returns all that the report prints, in the paper's units (percent, perplexities plain), to four digits."""
-    return {
-        "statistics": {"resamples": RESAMPLES, "confidence": CONFIDENCE, "seed": SEED},
-        "tables": [_table_numbers(table, parts) for table, parts in zip(tables, conditions, strict=True)],
-        "orderings": [_ordering_numbers(ordering) for ordering in orderings],
-        "breakdowns": {run.name: run.breakdown for run in runs if run.breakdown},
-    }
+def _printed(value: float | None, digits: int) -> str:
+    return _NOTHING if value is None else f"{value:.{digits}f}"
 
 
-def _table_numbers(table: ResultsTable, conditions: tuple[Conditions, dict[str, Conditions]]) -> dict[str, Any]:
-    shared, own = conditions
-    return {
-        "table": table.key,
-        "size_preset": table.size_preset,
-        "baseline": table.baseline,
-        "conditions": shared,
-        "rows": [{**_row_numbers(row), "conditions": own.get(row.name, {})} for row in table.rows],
-    }
+def signed(value: float, digits: int = 1) -> str:
+    """Returns a number with its sign, and no sign where it rounds to zero."""
+    text = f"{abs(value):.{digits}f}"
+    return text if float(text) == 0 else f"{'+' if value > 0 else '−'}{text}"
 
 
-def _row_numbers(row: ResultsRow) -> dict[str, Any]:
-    content: dict[str, Any] = {"row": row.name, "paper": dict(row.paper)}
-    if row.is_bert:
-        content["ours"] = {name: _our_numbers(ours) for name, ours in row.ours.items()} or "not run"
-    if row.average is not None:
-        content["average"] = {
-            "mean": _rounded(row.average),
-            "difference": _rounded(row.average_difference),
-            "no_difference_because": row.average_reason,
-        }
-    if row.same_as is not None:
-        content["same_as"] = row.same_as
-    return content
+def _signed_or_nothing(value: float | None, digits: int) -> str:
+    return _NOTHING if value is None else signed(value, digits)
 
 
-def _our_numbers(ours: OurNumber) -> dict[str, Any]:
-    return {
-        "metric": ours.column.metric,
-        "split": ours.column.split,
-        "mean": _rounded(ours.mean),
-        "deviation": _rounded(ours.deviation),
-        "seeds": {str(run.seed): _rounded(score) for run, score in zip(ours.runs, ours.scores, strict=True)},
-        "degenerate": ours.degenerate,
-        "interval": None if ours.low is None else [_rounded(ours.low), _rounded(ours.high)],
-        "against_baseline": _comparison_numbers(ours.comparison),
-        "difference": _rounded(ours.difference),
-        "no_difference_because": ours.reason,
-        "runs": [run.name for run in ours.runs],
-    }
+def p_text(p_value: float) -> str:
+    """Returns a p-value to three digits."""
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
 
 
-def _comparison_numbers(found: Comparison | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {
-        "difference": _rounded(found.difference),
-        "interval": [_rounded(found.low), _rounded(found.high)],
-        "p_value": _rounded(found.p_value),
-        "paired_seeds": found.paired_seeds,
-    }
+# --------------------------------------------------------------------------------------------------------------- plots
 
 
-def _ordering_numbers(ordering: Ordering) -> dict[str, Any]:
-    return {
-        "table": ordering.table,
-        "size_preset": ordering.size_preset,
-        "statement": ordering.statement,
-        "column": ordering.column,
-        "verdict": ordering.verdict,
-        "paper": _rounded(ordering.paper),
-        "ours": _comparison_numbers(ordering.ours) or _rounded(ordering.untested),
-    }
+def _draw(name: str, results: AllResults, folder: Path) -> Path | None:
+    """Draws a plot; returns its file, or None where there is nothing to draw."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    path = folder / PLOTS / f"{name}.svg"
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update({"svg.hashsalt": name, "font.size": 9.5})
+        figure = Figure(layout="constrained")
+        drawn = {FOREST: _draw_forest, FIGURE_5: _draw_figure_5, LOSSES: _draw_losses}[name](figure, results)
+        if not drawn:
+            return None
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
+    return path
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, _DIGITS)
+def _draw_forest(figure: Any, results: AllResults) -> bool:
+    """Draws every tested ordering as a row, turned so that the paper's direction is to the right."""
+    tested = [item for item in results.orderings if item.ours is not None and item.verdict in _COLORS]
+    if not tested:
+        return False
+    figure.set_size_inches(8, 1.2 + 0.25 * len(tested))
+    axis = figure.subplots()
+    for place, item in enumerate(tested):
+        assert item.ours is not None
+        sign, ours = item.expected, item.ours
+        low, high = sorted((sign * ours.low, sign * ours.high))
+        color = _COLORS[item.verdict]
+        axis.plot([low, high], [place, place], color=color, linewidth=1.5)
+        axis.plot(sign * ours.difference, place, "o", color=color, markersize=5)
+        if item.paper is not None:
+            axis.plot(abs(item.paper), place, "D", color="black", markersize=4, markerfacecolor="none")
+    for verdict, color in _COLORS.items():
+        axis.plot([], [], "o-", color=color, label=f"ours: {verdict}")
+    axis.plot([], [], "D", color="black", markerfacecolor="none", label="paper")
+    axis.axvline(0, color="black", linewidth=0.8)
+    labels = [f"{table_name(item.table)}: {item.statement}, {item.column}" for item in tested]
+    axis.set_yticks(range(len(tested)), labels, fontsize=8)
+    axis.set_ylim(len(tested) - 0.5, -0.5)
+    axis.set_xlabel("difference in points, the paper's direction to the right")
+    axis.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8.5, frameon=False)
+    return True
+
+
+def _draw_figure_5(figure: Any, results: AllResults) -> bool:
+    figures = [table for table in results.tables if table.key == FIGURE_5_KEY and table.columns]
+    figure.set_size_inches(5.5, 0.3 + 3.2 * max(1, len(figures)))
+    for number, table in enumerate(figures, start=1):
+        axis = figure.add_subplot(len(figures), 1, number)
+        for row, marker in zip(table.rows.values(), "os", strict=True):
+            numbers = list(row.ours.values())
+            errors = [[n.mean - (n.low or n.mean) for n in numbers], [(n.high or n.mean) - n.mean for n in numbers]]
+            steps = [int(step) for step in row.ours]
+            axis.errorbar(steps, [n.mean for n in numbers], errors, marker=marker, capsize=3, label=row.name)
+        axis.set(xlabel=f"pre-training steps (size {table.size_preset})", ylabel="MNLI dev accuracy (%)")
+        axis.grid(alpha=0.3)
+        axis.legend()
+    return bool(figures)
+
+
+def _draw_losses(figure: Any, results: AllResults) -> bool:
+    runs = [run for run in results.runs if run.is_pretraining and run.curve]
+    shown = [loss for loss in _LOSSES if any(loss in (run.curve or {})["training"] for run in runs)]
+    figure.set_size_inches(6.5, 0.8 + 2.6 * max(1, len(shown)) + 0.1 * len(runs))
+    for number, loss in enumerate(shown, start=1):
+        axis = figure.add_subplot(len(shown), 1, number)
+        for place, run in enumerate(runs):
+            curve = (run.curve or {})["training"]
+            if loss in curve:
+                axis.plot(curve["step"], curve[loss], linewidth=1, color=f"C{place}")
+        axis.set_ylabel(f"{_LOSSES[loss]} (nats)")
+        axis.grid(alpha=0.3)
+    if shown:
+        axis.set_xlabel("optimizer step")
+        lines = [axis.plot([], [], color=f"C{place}")[0] for place in range(len(runs))]
+        names = [_pretraining_name(run) for run in runs]
+        figure.legend(lines, names, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+    return bool(shown)
+
+
+def _pretraining_name(run: FinishedRun) -> str:
+    name = run.name.rsplit("/", 1)[-1].removeprefix("pretraining-").rpartition("-")[0] or run.name
+    return f"{name} (failed)" if run.never_left_the_plateau else name

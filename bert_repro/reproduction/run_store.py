@@ -84,11 +84,6 @@ class RunStore:
         folder = self.folder(run.start)
         return folder if run.step is None else folder / CHECKPOINTS / f"step-{run.step}"
 
-    def has_model_for(self, run: PlannedRun, needed: PlannedRun) -> bool:
-        """Whether the very model of another run that a run needs is there."""
-        folder = self.start_folder(run) if run.start is not None and needed.id == run.start.id else self.folder(needed)
-        return self.is_done(needed) and any(folder.glob(_WEIGHTS))
-
     def is_done(self, run: PlannedRun) -> bool:
         """Whether the run's results are kept."""
         return (self.kept_folder(run) / RESULTS).exists()
@@ -98,8 +93,8 @@ class RunStore:
         return not self.is_done(run) and process.recorded_exit_code(self.folder(run)) == NonFiniteError.exit_code
 
     def can_start(self, run: PlannedRun) -> bool:
-        """Whether all models that a run needs are there."""
-        return all(self.has_model_for(run, needed) for needed in run.dependencies)
+        """Whether the very model that a run starts from is there."""
+        return run.start is None or (self.is_done(run.start) and any(self.start_folder(run).glob(_WEIGHTS)))
 
     def can_resume(self, run: PlannedRun) -> bool:
         """Whether the run was interrupted and left a checkpoint to resume from."""
@@ -142,7 +137,6 @@ class RunStore:
             "table_entries": [vars(entry) for entry in run.entries],
             "pretraining": run.pretraining.id,
             "start": run.start.id if run.start else None,
-            "members": [member.id for member in run.members],
             "checkpoint_step": run.step,
             "settings": json_settings(run.settings),
         }
@@ -157,7 +151,7 @@ class RunStore:
         """Adds table entries to results that were kept for fewer tables."""
         results = read_results(self.kept_folder(run))
         study = results["study"]
-        known = study.setdefault("table_entries", study.pop("cells", []))  # `cells` until 0.2
+        known = study.setdefault("table_entries", [])
         missing = [vars(entry) for entry in run.entries if vars(entry) not in known]
         if missing:
             known += missing

@@ -6,9 +6,8 @@ Table 8's 80/10/10 row, one of Table 6's sizes and the last point of Figure 5's 
 Tables 1 to 4 have the rows BERT-base and, where the size preset has one, BERT-large, scored on dev: test sets without
 labels are the leaderboards'. So Table 1, which is test only, shows ours on dev and no difference.
 
-Table 2's ensembles are seven systems from the last two checkpoints of one pre-training, alternating, each with its own
-seed: the paper says "different pre-training checkpoints and fine-tuning seeds" and not which. Its TriviaQA rows need
-the questions that `convert_triviaqa` writes (`--triviaqa_file`); without them these rows are left out.
+Table 2's ensembles and its rows with TriviaQA are not among them: `run_squad --ensemble_with` and `convert_triviaqa`
+make these by hand.
 """
 
 import hashlib
@@ -24,14 +23,12 @@ from bert_repro.configs.presets import MASKING_MIXES
 from bert_repro.corpus.prepared_corpus import read_manifest
 from bert_repro.errors import UserError
 from bert_repro.hub.corpora import corpus_folder
-from bert_repro.paper_results import FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
+from bert_repro.reproduction.paper_results import FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
 from bert_repro.reproduction.size_presets import FEATURES, TASK_RECIPES, SizePreset, json_settings
 from bert_repro.tasks import get_task
 
 DATA_DIRS = {"run_glue": "glue_dir", "run_squad": "squad_dir", "run_swag": "swag_dir", "run_ner": "conll_dir"}
 """Recipe -> the setting of `run_study` that names the folder of its official files."""
-TRIVIAQA = "triviaqa"
-"""Beginning of the name of runs on TriviaQA, which read `run_study --triviaqa_file`."""
 
 _NO_NSP = {"next_sentence_prediction": False}
 _LEFT_TO_RIGHT = {**_NO_NSP, "left_to_right": True}
@@ -50,7 +47,6 @@ _FEATURE_ROWS = {  # Table 7's row -> what `--feature_based` calls it
     "Weighted sum all 12 layers": "weighted_all",
 }
 _TABLE_8_FEATURES = "concat_last_four"
-_ENSEMBLE_SIZE = 7  # Table 2, note 1
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,6 @@ class PlannedRun:
         data: names what it learns from: the pre-training corpus, or the task's files.
         start: the run whose model it starts from; None: it is a pre-training run.
         step: the checkpoint of `start` that it starts from; None: the finished model.
-        members: other runs whose models are averaged with that of `start`, for an ensemble.
         save_steps: of a pre-training run, how often it writes a checkpoint; all are kept. Not part of its identity.
         entries: the table entries that it fills. Not part of its identity.
         keeps_model: whether other runs need its model. Not part of its identity.
@@ -76,7 +71,6 @@ class PlannedRun:
     data: str
     start: "PlannedRun | None" = None
     step: int | None = None
-    members: tuple["PlannedRun", ...] = ()
     save_steps: int | None = None
     entries: tuple[TableEntry, ...] = ()
     keeps_model: bool = False
@@ -91,8 +85,6 @@ class PlannedRun:
             "start": self.start.digest if self.start else None,
             "step": self.step,
         }
-        if self.members:
-            identity["members"] = [member.digest for member in self.members]
         return f"{self.name}-{hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]}"
 
     @property
@@ -106,29 +98,23 @@ class PlannedRun:
         return self.start is None
 
     @property
-    def dependencies(self) -> tuple["PlannedRun", ...]:
-        """The runs whose models it needs."""
-        return (*((self.start,) if self.start else ()), *self.members)
-
-    @property
     def pretraining(self) -> "PlannedRun":
         """The pre-training run that its model comes from."""
         return self.start.pretraining if self.start else self
 
-    @cached_property
+    @property
     def depth(self) -> int:
         """How many runs, one after another, it needs before it."""
-        return max((1 + run.depth for run in self.dependencies), default=0)
+        return len(self.ancestors)
 
     @property
     def ancestors(self) -> list["PlannedRun"]:
-        """All runs that it needs directly or not, each once, those that others need first."""
-        found = {run.id: run for one in self.dependencies for run in (*one.ancestors, one)}
-        return list(found.values())
+        """All runs that it needs directly or not, those that others need first."""
+        return [*self.start.ancestors, self.start] if self.start else []
 
 
 def plan_runs(
-    tables: Iterable[str], preset: SizePreset, corpus: str, name_data: Callable[[str], str], triviaqa: str | None = None
+    tables: Iterable[str], preset: SizePreset, corpus: str, name_data: Callable[[str], str]
 ) -> list[PlannedRun]:
     """Returns the runs of some tables, each once, those that others need first.
 
@@ -137,19 +123,18 @@ def plan_runs(
         preset: how large they are.
         corpus: names the pre-training corpus; another corpus makes other runs.
         name_data: names the files of a task, a key of `size_presets.TASK_RECIPES`; other files make other runs.
-        triviaqa: names the converted questions of TriviaQA; None: Table 2's rows with them are left out.
 
     Raises:
         UserError: the preset has no settings for a task that a table needs.
     """
-    suite = _Suite(preset, corpus, name_data, triviaqa)
+    suite = _Suite(preset, corpus, name_data)
     merged: dict[str, PlannedRun] = {}
     for table in dict.fromkeys(tables):
         for run in suite.runs_of(table):
             known = merged.get(run.id)
             entries = tuple(dict.fromkeys((*(known.entries if known else ()), *run.entries)))
             merged[run.id] = replace(run, entries=entries)
-    needed = {needed.id for run in merged.values() for needed in run.dependencies}
+    needed = {run.start.id for run in merged.values() if run.start}
     runs = [replace(run, keeps_model=run.id in needed) for run in merged.values()]
     return sorted(runs, key=lambda run: run.depth)
 
@@ -157,12 +142,14 @@ def plan_runs(
 class _Suite:
     """Makes the runs of each table; one that several rows need comes once for each."""
 
-    def __init__(self, preset: SizePreset, corpus: str, name_data: Callable[[str], str], triviaqa: str | None) -> None:
-        self.preset, self.corpus, self.name_data, self.triviaqa = preset, corpus, name_data, triviaqa
+    def __init__(self, preset: SizePreset, corpus: str, name_data: Callable[[str], str]) -> None:
+        self.preset, self.corpus, self.name_data = preset, corpus, name_data
 
     def runs_of(self, table: str) -> Iterator[PlannedRun]:
-        makers = {"1": self._table_1, "2": self._table_2, "3": self._table_3, "4": self._table_4}
-        makers |= {"5": self._table_5, "6": self._table_6, "7": self._table_7, "8": self._table_8}
+        if table in ("2", "3", "4"):
+            return self._table_on_dev(table)
+        makers = {"1": self._table_1, "5": self._table_5, "6": self._table_6, "7": self._table_7}
+        makers |= {"8": self._table_8}
         return makers.get(table, self._figure_5)()
 
     def _table_1(self) -> Iterator[PlannedRun]:
@@ -170,59 +157,6 @@ class _Suite:
             for task in dict.fromkeys(column.task for column in TABLES[1].columns if column.task != "glue"):
                 columns = (column for column in TABLES[1].columns if column.task == task)
                 yield from self._finetuning(start, task, _entries("1", row, columns), **self.preset.table_1)
-
-    def _table_2(self) -> Iterator[PlannedRun]:
-        yield from self._table_on_dev("2")
-        if self.preset.large is None:
-            return
-        start = self._pretraining({}, self.preset.large)
-        yield from self._ensemble("BERT-large ensemble", start, triviaqa=False)
-        if self.triviaqa is not None:
-            for seed in self.preset.seeds:
-                run = self._squad_run(start, None, seed, triviaqa=True)
-                yield from run.ancestors
-                yield replace(run, entries=tuple(self._table_2_entries("BERT-large + TriviaQA")))
-            yield from self._ensemble("BERT-large ensemble + TriviaQA", start, triviaqa=True)
-
-    def _ensemble(self, row: str, start: PlannedRun, *, triviaqa: bool) -> Iterator[PlannedRun]:
-        """Yields seven models that answer SQuAD, and the run that scores the mean of their logits."""
-        last = self.preset.checkpoints[-2:]
-        steps = [None if step == self.preset.pretraining_steps else step for step in reversed(last)]
-        members = [
-            self._squad_run(start, steps[number % len(steps)], number + 1, triviaqa=triviaqa)
-            for number in range(_ENSEMBLE_SIZE)
-        ]
-        for member in members:
-            yield from (*member.ancestors, member)
-        settings = {**self._squad_settings(), "do_train": False, "do_eval": True, "seed": self.preset.seeds[0]}
-        data, entries = self.name_data("squad"), tuple(self._table_2_entries(row))
-        first, *others = members
-        yield PlannedRun("squad-ensemble", "run_squad", settings, data, first, members=tuple(others), entries=entries)
-
-    def _squad_run(self, start: PlannedRun, step: int | None, seed: int, *, triviaqa: bool) -> PlannedRun:
-        """Returns a run on SQuAD, after one on TriviaQA where asked."""
-        settings = {**self._squad_settings(), "do_train": True, "seed": seed}
-        if triviaqa:
-            assert self.triviaqa is not None, "asked for with the questions alone"
-            start = PlannedRun(f"{TRIVIAQA}-seed{seed}", "run_squad", settings, self.triviaqa, start, step)
-            step = None
-        settings = {**settings, "do_eval": True}
-        return PlannedRun(f"squad-seed{seed}", "run_squad", settings, self.name_data("squad"), start, step)
-
-    def _squad_settings(self) -> dict[str, Any]:
-        if "squad" not in self.preset.tasks:
-            raise UserError("the size preset's tasks lack squad, which --table 2 needs; give it an entry, if only {}")
-        return {"task_name": "squad", **self.preset.tasks["squad"]}
-
-    @staticmethod
-    def _table_2_entries(row: str) -> list[TableEntry]:
-        return _entries("2", row, (column for column in TABLES[2].columns if column.split == "validation"))
-
-    def _table_3(self) -> Iterator[PlannedRun]:
-        return self._table_on_dev("3")
-
-    def _table_4(self) -> Iterator[PlannedRun]:
-        return self._table_on_dev("4")
 
     def _table_on_dev(self, table: str) -> Iterator[PlannedRun]:
         """Yields the runs of a table of one task, its columns on dev."""
@@ -332,18 +266,6 @@ def corpus_fingerprint(corpus: str) -> str:
     known = [Path(source[0]).name for source in manifest["settings"]["sources"]], manifest["counts"]
     text = json.dumps([*known, manifest["tokenizer_fingerprint"]], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def file_fingerprint(path: Path) -> str:
-    """Names the converted questions of TriviaQA by their content.
-
-    Raises:
-        UserError: there is no such file.
-    """
-    if not path.is_file():
-        raise UserError(f"--triviaqa_file {path}: no such file; write it with recipes/convert_triviaqa.py")
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def task_fingerprint(name: str, data_dir: str | None) -> str:

@@ -1,42 +1,59 @@
-"""Tasks that give one label or one number to a text or a pair of texts (paper 4.1), and how those of GLUE are read.
+"""Tasks that give a label, several labels or a number to a text or a pair of texts: GLUE's (paper 4.1), and the user's.
 
-The tasks of GLUE themselves are in `glue/glue_tasks`, as data.
+The tasks of GLUE themselves are in `glue/glue_tasks`, as data. The names of the user's labels come from the training
+data and travel with the published model (`id2label`); without training they come from the model, as does whether it
+predicts labels or numbers.
 """
 
+import logging
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.errors import NonFiniteError
-from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task, is_constant
+from bert_repro.configs import GlueConfig
+from bert_repro.errors import UserError
+from bert_repro.tasks.base import ExampleScores, Feature, FloatArray, Predictions, Task
+from bert_repro.tasks.data import divided, number, parsed, read_glue, require_columns, short_row, texts, values
 from bert_repro.tasks.encoding import encoded_texts
 from bert_repro.tasks.predictions import (
-    calibration_details,
+    confusions,
     furthest_off,
-    label_details,
-    number_details,
-    read_prediction_rows,
-    require_first_rows,
+    read_predictions,
+    softmax,
     surest_errors,
     write_json_lines,
     write_prediction_rows,
 )
-from bert_repro.tasks.splits import from_hub, no_such_file, without_placeholder_labels
-from bert_repro.utils.readers import shown
-from bert_repro.utils.tables import read_tsv
+from bert_repro.utils.readers import listed, shown
 
 if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
 
+logger = logging.getLogger("bert_repro")
+
 GLUE_DATASET = "nyu-mll/glue"
 DEGENERATE_SPREAD = 0.01
 """Numbers whose standard deviation is below this share of the labels' count as constant (our choice)."""
+DEFAULT_THRESHOLD = 0.5
+TEXT_COLUMNS = (
+    ("text",), ("text_a", "text_b"), ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"),
+    ("question", "sentence"), ("sentence",),
+)  # fmt: skip
+"""Names that are found without --text_columns: our own, and those of GLUE's tasks, pairs before singles."""
+METRICS_OF = {
+    "label": ("accuracy", "macro_f1", "weighted_f1", "matthews_correlation"),
+    "labels": ("micro_f1", "macro_f1", "exact_match"),
+    "number": ("pearson", "spearmanr"),
+}
+"""What is reported of a row's label, its labels, or its number; the first chooses among runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,45 +67,47 @@ class ClassificationTask(Task):
         text_columns: one or two columns that hold the text.
         file_labels: how files spell `label_names`, in the same order; empty: the same spelling.
         number_range: lowest and highest value of a regression task; None: a classification task.
+        class_weights: weight of each label in the loss, in the order of `label_names`; empty: all equal. The loss is
+            the weighted mean over the global batch.
+        label_smoothing: share of the target that is spread evenly over all labels.
     """
 
     head: str = "BertReproForSequenceClassification"
     text_columns: tuple[str, ...]
     file_labels: tuple[str, ...] = ()
     number_range: tuple[float, float] | None = None
+    class_weights: tuple[float, ...] = ()
+    label_smoothing: float = 0.0
+    predictions_suffix: ClassVar[str] = ".tsv"
+
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        """Names of the possible answers, whose probabilities are written."""
+        return self.label_names
 
     def encoding_settings(self) -> dict[str, Any]:
-        """See `Task.encoding_settings`."""
         return {"text_columns": self.text_columns}
 
     def encode_batch(
         self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
     ) -> dict[str, list[Any]]:
-        """See `Task.encode_batch`; one sequence for each row."""
         labels = {"labels": examples["label"]} if "label" in examples else {}
         return encoded_texts(tokenizer, [examples[column] for column in self.text_columns], max_seq_length) | labels
 
-    def collate(
-        self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
-    ) -> Batch:
-        """See `Task.collate`; `labels` (B,) where the features have them."""
-        import torch
-
-        from bert_repro.training.batches import collate_features
-
-        labels = {}
-        if "labels" in features[0]:
-            labels["labels"] = torch.tensor([feature["labels"] for feature in features])
-        inputs = collate_features(
-            features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
-        )
-        return inputs | labels
+    def loss_items(self, features: Sequence[Feature]) -> npt.NDArray[Any]:
+        if not self.class_weights:
+            return super().loss_items(features)
+        return np.array([self.class_weights[feature["labels"]] for feature in features])
 
     def postprocess(
         self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
     ) -> Predictions:
         """Returns the likeliest label of each example with the `probabilities` of all (N, labels), or its number."""
-        return self._predict(np.stack(list(outputs)).astype(np.float64))
+        logits = np.stack(list(outputs)).astype(np.float64)
+        self.require_finite(logits)
+        if self.number_range:
+            return {"prediction": logits.reshape(len(logits))}
+        return {"prediction": logits.argmax(axis=1), "probabilities": softmax(logits)}
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
         """See `Task.is_degenerate`. Numbers are never quite equal: theirs spread less than 1% of what the labels do.
@@ -96,129 +115,123 @@ class ClassificationTask(Task):
         Spread is the standard deviation. Labels that are all equal ask for a constant.
         """
         labels = np.asarray(dataset["label"][:])
-        if is_constant(labels):
+        if (labels == labels[:1]).all():
             return False
         if self.number_range is None:
             return super().is_degenerate(predictions, dataset)
         return bool(np.std(predictions["prediction"]) < DEGENERATE_SPREAD * np.std(labels))
 
     def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
-        """See `Task.example_scores`; whether each label is correct."""
+        """See `Task.example_scores`; whether each label, or all labels of each row, are correct."""
         if self.number_range is not None:
             return super().example_scores(split, dataset, run_folder)
-        path = run_folder / f"predictions.{split}.tsv"
-        rows = read_prediction_rows(path)
-        require_first_rows(path, [row["index"] for row in rows], [str(index) for index in dataset["idx"]])
-        expected = [self.label_names[label] for label in dataset["label"][: len(rows)]]
-        return {"accuracy": [int(row["prediction"] == name) for row, name in zip(rows, expected, strict=True)]}
+        path = run_folder / f"predictions.{split}{self.predictions_suffix}"
+        predicted = read_predictions(path, dataset["idx"][:])
+        expected = [self.spelled(label) for label in dataset["label"][: len(predicted)]]
+        metric = "accuracy" if "accuracy" in self.metrics else "exact_match"
+        return {metric: [int(name == right) for name, right in zip(predicted, expected, strict=True)]}
 
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
-        """See `Task.score_details`."""
-        predicted, expected = predictions["prediction"], np.asarray(dataset["label"][:])
         if self.number_range is not None:
-            return number_details(predicted, expected)
-        details = label_details(predicted, expected, self.label_names)
-        sure = predictions["probabilities"].max(axis=1)
-        return details | calibration_details(sure, predicted == expected)
+            return {}
+        return confusions(predictions["prediction"], dataset["label"][:], self.label_names)
 
     def write_predictions(
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
     ) -> list[Path]:
-        """Writes `predictions.SPLIT.tsv` and, of a labelled split, `predictions.SPLIT.errors.jsonl`.
+        """Writes `predictions.SPLIT.tsv` (of choices .csv) and, of a labelled split, `predictions.SPLIT.errors.jsonl`.
 
         The first has the columns index, prediction (a label's name, or a number), label (where known), the probability
         of each label, and the texts; the second the hundred errors that the model was surest of, or of numbers the
         hundred that are furthest off.
         """
-        path = Path(directory) / f"predictions.{split}.tsv"
+        path = Path(directory) / f"predictions.{split}{self.predictions_suffix}"
         columns: dict[str, Sequence[object]] = {
             "index": dataset["idx"][:],
-            "prediction": [self.spelled(value) for value in self.predicted_values(predictions)],
+            "prediction": [self.spelled(value) for value in self.answers(predictions)],
         }
         if self.is_labelled(dataset):
             columns["label"] = [self.spelled(label) for label in dataset["label"]]
-        for number, name in enumerate(self.label_names if "probabilities" in predictions else ()):
-            columns[f"probability_{name}"] = [f"{share:.6f}" for share in predictions["probabilities"][:, number]]
+        for place, name in enumerate(self.answer_names if "probabilities" in predictions else ()):
+            columns[f"probability_{name}"] = [f"{share:.6f}" for share in predictions["probabilities"][:, place]]
         columns |= {name: dataset[name][:] for name in self.text_columns}
         write_prediction_rows(path, columns)
         if not self.is_labelled(dataset):
             return [path]
         errors, records = path.with_suffix(".errors.jsonl"), self.records(dataset, predictions)
-        worst = surest_errors(records) if self.number_range is None else furthest_off(records)
-        write_json_lines(errors, worst)
+        write_json_lines(errors, surest_errors(records) if self.number_range is None else furthest_off(records))
         return [path, errors]
 
     def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
-        """See `Task.records`."""
-        values, probabilities = self.predicted_values(predictions), predictions.get("probabilities")
+        answers, probabilities = self.answers(predictions), predictions.get("probabilities")
         labelled = self.is_labelled(dataset)
-        for row, (example, value) in enumerate(zip(dataset, values, strict=True)):
+        for row, (example, answer) in enumerate(zip(dataset, answers, strict=True)):
             record = {"index": example["idx"], **{name: example[name] for name in self.text_columns}}
             if labelled:
                 record["label"] = self.json_label(example["label"])
-            record["prediction"] = self.json_label(value)
+            record |= self.json_answer(example, answer)
             if probabilities is not None:
-                record["probability"] = self.answer_probability(value, probabilities[row])
-                shares = zip(self.label_names, probabilities[row], strict=True)
+                record["probability"] = self.answer_probability(answer, probabilities[row])
+                shares = zip(self.answer_names, probabilities[row], strict=True)
                 record["probabilities"] = {name: round(float(share), 6) for name, share in shares}
             yield record
 
-    def json_label(self, value: Any) -> Any:
-        """Returns a label, or a number, as records hold it."""
-        return float(f"{value:.9g}") if self.number_range is not None else self.label_names[value]
-
-    def answer_probability(self, value: Any, probabilities: npt.NDArray[np.float64]) -> float:
-        """Returns the probability of an answer, given those of all labels, (labels,)."""
-        return round(float(probabilities[value]), 6)
-
-    def predicted_values(self, predictions: Predictions) -> Sequence[Any]:
-        """Returns the answer to each example, as `spelled` takes it."""
-        values: Sequence[Any] = predictions["prediction"]
-        return values
+    def answers(self, predictions: Predictions) -> Sequence[Any]:
+        """Returns the answer to each example: a label id or a number."""
+        found: Sequence[Any] = predictions["prediction"]
+        return found
 
     def spelled(self, value: Any) -> str:
         """Spells a label by its name, or a number so that it is read back exactly."""
         return f"{value:.9g}" if self.number_range is not None else self.label_names[value]
 
+    def json_label(self, value: Any) -> Any:
+        """Returns a label, or a number, as records hold it."""
+        return float(f"{value:.9g}") if self.number_range is not None else self.label_names[value]
+
+    def json_answer(self, example: Mapping[str, Any], value: Any) -> dict[str, Any]:
+        """Returns the answer to an example as records hold it."""
+        return {"prediction": self.json_label(value)}
+
+    def answer_probability(self, value: Any, probabilities: npt.NDArray[np.float64]) -> float:
+        """Returns the probability of an answer, given those of all labels, (labels,)."""
+        return round(float(probabilities[value]), 6)
+
     def data_description(self) -> dict[str, Any]:
-        """See `Task.data_description`."""
-        return {**super().data_description(), "text_columns": list(self.text_columns)}
+        known = super().data_description() | {"text_columns": list(self.text_columns)}
+        if self.name == "custom":
+            known["kind"] = next(kind for kind, metrics in METRICS_OF.items() if metrics == self.metrics)
+        return known
+
+    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
+        return short_row(dataset, dict(zip(("text", "text_pair"), self.text_columns, strict=False)))
 
     def model_settings(self) -> dict[str, Any]:
-        """Returns the labels, and whether the loss is cross-entropy or squared error."""
-        problem_type = "regression" if self.number_range else "single_label_classification"
-        return {**super().model_settings(), "problem_type": problem_type}
+        """Returns the labels, and how the loss is taken."""
+        known: dict[str, Any] = {"problem_type": "regression" if self.number_range else "single_label_classification"}
+        if self.name == "custom":
+            known |= {"class_weights": list(self.class_weights) or None, "label_smoothing": self.label_smoothing}
+        return super().model_settings() | known
 
-    def parse_label(self, text: str) -> int | float | list[int]:
-        """Reads a label of a file.
-
-        Args:
-            text: as in the file.
+    def parse_label(self, text: Any) -> Any:
+        """Reads a label of the data: its place, or a number.
 
         Raises:
             ValueError: it is not a label of this task; the message says what would be.
         """
         if self.number_range is None:
-            spellings = self.file_labels or self.label_names
-            if text not in spellings:
-                raise ValueError(f"label {shown(text)} is not known; it must be one of: {', '.join(spellings)}")
-            return spellings.index(text)
+            spellings, label = self.file_labels or self.label_names, str(text or "").strip()
+            if label not in spellings:
+                raise ValueError(f"label {shown(label)} is not known; it must be one of: {', '.join(spellings)}")
+            return spellings.index(label)
         low, high = self.number_range
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not low <= number <= high:
+        value = number(text)
+        if not low <= value <= high:
             raise ValueError(f"label {shown(text)} is out of range; it must be a number from {low:g} to {high:g}")
-        return number
+        return value
 
-    def _predict(self, logits: npt.NDArray[np.float64]) -> Predictions:
-        if not np.isfinite(logits).all():
-            raise NonFiniteError(f"{self.name}: the model's output is not finite")
-        if self.number_range:
-            return {"prediction": logits.reshape(len(logits))}
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return {"prediction": logits.argmax(axis=1), "probabilities": weights / weights.sum(axis=1, keepdims=True)}
+
+# --- GLUE -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -269,62 +282,306 @@ class GlueTask(ClassificationTask):
     drop_incomplete_rows: bool = False
     example_texts: tuple[str, ...] = ("A man is playing a guitar.", "Someone makes music.")
     data_license: str | None = "that of its source; most of GLUE is for research use, or states none"
+    official_folder = "the folder that holds the official CoLA/, SST-2/, MRPC/ ..."
 
-    def load(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.load`; unlabelled splits have no column `label`."""
-        if data_dir is None:
-            found = from_hub(GLUE_DATASET, splits, name=self.name)
-            return {split: without_placeholder_labels(dataset) for split, dataset in found.items()}
-        paths = {split: self._folder(data_dir) / self.files[split].name for split in splits}
-        found = {split: self._read(split, path) for split, path in paths.items() if path.is_file()}
-        if not found:
-            raise no_such_file(paths, f"--data_dir is the folder that holds the official {self.title}/")
-        return found
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hub", (GLUE_DATASET, self.name, None))
 
-    def data_files(self, data_dir: Path) -> list[Path]:
-        """See `Task.data_files`."""
-        folder = self._folder(data_dir)
-        return [folder / self.files[split].name for split in ("train", *self.eval_splits)]
+    def official_file(self, data_dir: Path, split: str) -> Path:
+        folders = [data_dir / name for name in (self.title, *self.other_folders)]
+        return next((folder for folder in folders if folder.is_dir()), folders[0]) / self.files[split].name
 
-    def data_description(self) -> dict[str, Any]:
-        """See `Task.data_description`."""
-        return {
-            **super().data_description(),
-            "dataset": GLUE_DATASET,
-            "config": self.name,
-            "language": "en",
-            "license": self.data_license,
+    def read_official(self, split: str, path: Path) -> "datasets.Dataset":
+        import datasets
+
+        file = self.files[split]
+        rows = read_glue(
+            path,
+            (*file.texts, *([file.label] if file.labelled else []), *([file.index] if file.index else [])),
+            optional=(file.label,),
+            header=file.header,
+            drop_incomplete_rows=self.drop_incomplete_rows,
+        )
+        columns: dict[str, Any] = {
+            column: rows[name][:] for column, name in zip(self.text_columns, file.texts, strict=True)
         }
+        if file.label in rows.column_names:
+            columns["label"] = parsed(rows[file.label][:], file.label, str(path), self.parse_label)
+        columns["idx"] = parsed(rows[file.index][:], file.index, str(path), int) if file.index else range(len(rows))
+        return datasets.Dataset.from_dict(columns)
 
     def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any]:
         """See `Task.example`; sentences of ours, since most of GLUE may not be passed on."""
         return dict(zip(("text", "text_pair"), self.example_texts, strict=False))
 
-    def _folder(self, data_dir: Path) -> Path:
-        folders = [data_dir / name for name in (self.title, *self.other_folders)]
-        return next((folder for folder in folders if folder.is_dir()), folders[0])
 
-    def _read(self, split: str, path: Path) -> "datasets.Dataset":
-        import datasets
+# --- Several labels ---------------------------------------------------------------------------------------------------
 
-        file = self.files[split]
-        table = read_tsv(
-            path,
-            required=(*file.texts, *([file.label] if file.labelled else []), *([file.index] if file.index else [])),
-            optional=() if file.labelled else (file.label,),
-            header=file.header,
-            drop_incomplete_rows=self.drop_incomplete_rows,
+
+@dataclass(frozen=True, kw_only=True)
+class MultiLabelTask(ClassificationTask):
+    """Any number of labels for each row of the user's data: a yes or no to each, from a sigmoid of its own.
+
+    The column `label` of a split holds a list of zeros and ones in the order of `label_names`.
+
+    Args:
+        label_separator: what separates the labels of a row where they are one text.
+        thresholds: a label is predicted where its probability reaches its threshold; empty: not chosen yet, counts as
+            0.5. `tuned` chooses them on dev, and they are stored with the model.
+    """
+
+    label_separator: str = "|"
+    thresholds: tuple[float, ...] = ()
+
+    def parse_label(self, text: Any) -> list[int]:
+        """Reads the labels of a row; an empty text is a row without labels."""
+        names = split_labels(text, self.label_separator)
+        for name in names:
+            if name not in self.label_names:
+                raise ValueError(f"label {shown(name)} is not known; it must be one of: {', '.join(self.label_names)}")
+        return [int(name in names) for name in self.label_names]
+
+    def model_settings(self) -> dict[str, Any]:
+        """See `Task.model_settings`; the thresholds are part of the model's configuration."""
+        multi = {"problem_type": "multi_label_classification", "label_thresholds": list(self.thresholds) or None}
+        return {**super().model_settings(), **multi}
+
+    def restored(self, model_config: Any) -> "MultiLabelTask":
+        stored = getattr(model_config, "label_thresholds", None)
+        return self if self.thresholds or not stored else replace(self, thresholds=tuple(stored))
+
+    def tuned(self, predictions: Predictions, dataset: "datasets.Dataset") -> "MultiLabelTask":
+        """Returns the task with the threshold of each label that gives its best F1 on a labelled split."""
+        expected = np.asarray(dataset["label"][:])
+        columns = zip(predictions["probabilities"].T, expected.T, strict=True)
+        thresholds = tuple(best_f1_threshold(probabilities, labels) for probabilities, labels in columns)
+        chosen = ", ".join(f"{name} {value:.3f}" for name, value in zip(self.label_names, thresholds, strict=True))
+        logger.info("%s: F1 of each label is best at the thresholds %s", self.name, chosen)
+        return replace(self, thresholds=thresholds)
+
+    def postprocess(
+        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
+    ) -> Predictions:
+        """Returns the `probabilities` (N, labels); `answers` makes labels of them."""
+        logits = np.stack(list(outputs)).astype(np.float64)
+        self.require_finite(logits)
+        probabilities = 0.5 * (1.0 + np.tanh(0.5 * logits))
+        return {"prediction": probabilities, "probabilities": probabilities}
+
+    def answers(self, predictions: Predictions) -> Any:
+        """Returns zeros and ones, (N, labels): the labels whose probabilities reach their thresholds."""
+        limits = self.thresholds or (DEFAULT_THRESHOLD,) * len(self.label_names)
+        return (predictions["probabilities"] >= np.array(limits)).astype(np.int64)
+
+    def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
+        return super().score({"prediction": self.answers(predictions)}, dataset)
+
+    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
+        return {}
+
+    def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
+        """See `Task.is_degenerate`; whether every row gets the same labels, while the labels differ."""
+        answers, expected = self.answers(predictions), np.asarray(dataset["label"][:])
+        return bool((answers == answers[:1]).all() and not (expected == expected[:1]).all())
+
+    def spelled(self, value: Any) -> str:
+        return self.label_separator.join(self.json_label(value))
+
+    def json_label(self, value: Any) -> list[str]:
+        return [name for name, there in zip(self.label_names, value, strict=True) if there]
+
+    def answer_probability(self, value: Any, probabilities: npt.NDArray[np.float64]) -> float:
+        """Returns the probability of exactly these labels, each decided by itself."""
+        return round(float(np.where(np.asarray(value) == 1, probabilities, 1 - probabilities).prod()), 6)
+
+
+def split_labels(text: Any, separator: str) -> list[str]:
+    """Returns the labels of a row, given as a text or as a list; empty ones do not count."""
+    parts = text if isinstance(text, list) else str(text or "").split(separator)
+    return [str(part).strip() for part in parts if str(part).strip()]
+
+
+def best_f1_threshold(probabilities: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> float:
+    """Chooses the threshold with the best F1 of one label, the nearest to 0.5 among equals.
+
+    Candidates are the middles between neighboring probabilities; 0.5 where no row has the label.
+
+    Args:
+        probabilities: of the label, (N,).
+        labels: zeros and ones, (N,).
+    """
+    found = np.unique(probabilities)
+    candidates = np.concatenate([[DEFAULT_THRESHOLD], (found[1:] + found[:-1]) / 2])
+    if not labels.any():
+        return DEFAULT_THRESHOLD
+    order = np.sort(probabilities)
+    right = np.sort(probabilities[labels == 1])
+    # How many are predicted, and how many of these are correct, at each candidate.
+    predicted = len(order) - np.searchsorted(order, candidates)
+    correct = len(right) - np.searchsorted(right, candidates)
+    scores = 2 * correct / (predicted + len(right))
+    best = candidates[scores == scores.max()]
+    return float(best[np.abs(best - DEFAULT_THRESHOLD).argmin()])
+
+
+# --- The user's data --------------------------------------------------------------------------------------------------
+
+
+def custom_classification(
+    config: GlueConfig, rows: "Mapping[str, datasets.Dataset]", names: Mapping[str, str]
+) -> ClassificationTask:
+    """Makes the task of the user's texts.
+
+    Args:
+        config: the columns and, for training, what labels are and how the loss weighs them.
+        rows: the data, by split.
+        names: what messages call it.
+
+    Raises:
+        UserError: a column is missing or cannot be text, a label is empty or unknown, there are fewer than two
+            different ones, or the finished model predicts something else.
+    """
+    first = next(iter(rows))
+    text_columns = config.text_columns or found_text_columns(rows[first].column_names, names[first])
+    for name in text_columns:
+        if name in (config.label_column, "label", "idx"):
+            raise UserError(f"--text_columns: {name!r} cannot name a text here; name another column, or rename it")
+    for split in rows:
+        require_columns(rows[split], text_columns, names[split], "name the column of text with --text_columns")
+    if config.do_train:
+        kind = "number" if config.regression else "labels" if config.multi_label else "label"
+        labels = [] if kind == "number" else _training_labels(config, rows["train"], names["train"])
+        label_names = _label_names(labels, names["train"], config.label_column) if labels else (config.label_column,)
+    else:
+        kind, label_names = _kind_and_labels_of_the_model(config)
+        labels = []
+    common: dict[str, Any] = {
+        "name": "custom",
+        "title": Path(names[first]).stem,
+        "metrics": METRICS_OF[kind],
+        "primary_metric": METRICS_OF[kind][0],
+        "label_names": label_names,
+        "text_columns": tuple(text_columns),
+        "data_names": names,
+    }
+    task: ClassificationTask
+    if kind == "labels":
+        task = MultiLabelTask(**common, label_separator=config.label_separator)
+    elif kind == "number":
+        task = ClassificationTask(**common, number_range=(-math.inf, math.inf))
+    else:
+        weights = _class_weights(config, label_names, [label for row in labels for label in row])
+        task = ClassificationTask(**common, class_weights=weights, label_smoothing=config.label_smoothing)
+    data = {split: _labelled_texts(task, config, split, rows[split], names[split]) for split in rows}
+    if config.validation_fraction is not None:
+        train = data["train"]
+        strata = [None] * len(train) if kind == "number" else list(map(str, train["label"]))
+        data |= divided(train, strata, config.validation_fraction, config.seed, names["train"])
+    return replace(task, data=data)
+
+
+def found_text_columns(present: Sequence[str], where: str) -> tuple[str, ...]:
+    """Returns the first of `TEXT_COLUMNS` that data has all of."""
+    for columns in TEXT_COLUMNS:
+        if set(columns) <= set(present):
+            return columns
+    known = ", ".join(" and ".join(columns) for columns in TEXT_COLUMNS)
+    raise UserError(f"{where}: no column of text ({known}); found {listed(present)}; name it with --text_columns")
+
+
+def _labelled_texts(
+    task: ClassificationTask, config: GlueConfig, split: str, rows: "datasets.Dataset", where: str
+) -> "datasets.Dataset":
+    """Returns a split of the task; only that to predict may lack labels."""
+    import datasets
+
+    columns: dict[str, Any] = {}
+    for name in task.text_columns:
+        columns[name] = texts(rows, name, where)
+        if empty := sum(not text.strip() for text in columns[name]):
+            logger.warning("%s: column %r is empty in %d of %d rows", where, name, empty, len(rows))
+    if split != "test":
+        require_columns(rows, [config.label_column], where, "name the column of labels with --label_column")
+    labels = values(rows, config.label_column, where) if config.label_column in rows.column_names else []
+    if split != "test" or any(str(label or "").strip() for label in labels):
+        columns["label"] = parsed(labels, config.label_column, where, task.parse_label)
+    return datasets.Dataset.from_dict({**columns, "idx": range(len(rows))})
+
+
+def _training_labels(config: GlueConfig, rows: "datasets.Dataset", where: str) -> list[list[str]]:
+    """Returns the labels of every training row; one each unless rows may have several."""
+    require_columns(rows, [config.label_column], where, "name the column of labels with --label_column")
+    found = values(rows, config.label_column, where)
+    if config.multi_label:
+        return [split_labels(text, config.label_separator) for text in found]
+    for row, label in enumerate(found, 1):
+        if not str(label or "").strip():
+            raise UserError(
+                f"{where}, row {row}: column {config.label_column!r} is empty; give the row a label, or leave it out"
+            )
+    return [[str(label).strip()] for label in found]
+
+
+def _label_names(labels: Sequence[Sequence[str]], where: str, column: str) -> tuple[str, ...]:
+    names = sorted(set(chain.from_iterable(labels)), key=_numbers_first)
+    if len(names) < 2:
+        found = shown(names[0]) if names else "empty"
+        raise UserError(f"{where}: column {column!r} is {found} in every row; two labels are needed")
+    if len(names) > 20 and len(names) > len(labels) // 2:
+        raise UserError(
+            f"{where}: column {column!r} has {len(names)} different labels in {len(labels)} rows; name the column of "
+            "labels with --label_column, or predict numbers with --regression"
         )
-        columns: dict[str, list[Any]] = {
-            column: table.columns[name] for column, name in zip(self.text_columns, file.texts, strict=True)
-        }
-        if file.label in table.columns:
-            columns["label"] = table.parsed(file.label, self.parse_label)
-        columns["idx"] = table.parsed(file.index, _index) if file.index else list(range(len(table.lines)))
-        return datasets.Dataset.from_dict(columns)
+    return tuple(names)
 
 
-def _index(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"index {shown(text)} is not a number; take the official file")
-    return int(text)
+def _numbers_first(label: str) -> tuple[int, float, str]:
+    try:
+        return 0, number(label), label
+    except ValueError:
+        return 1, 0.0, label
+
+
+def _class_weights(config: GlueConfig, names: Sequence[str], labels: Sequence[str]) -> tuple[float, ...]:
+    """Returns the weight of each label, as `--class_weights` says: `balanced`, or `label=weight` for each.
+
+    `balanced` is rows / (labels x rows of the label), as in scikit-learn.
+    """
+    if not config.class_weights:
+        return ()
+    given: dict[str, float] = {}
+    if config.class_weights == ("balanced",):
+        counts = Counter(labels)
+        given = {name: len(labels) / (len(names) * counts[name]) for name in names}
+        logger.info("balanced class weights: %s", ", ".join(f"{name} {weight:.3g}" for name, weight in given.items()))
+    for item in () if given else config.class_weights:
+        name, _, weight = item.rpartition("=")
+        try:
+            given[name] = number(weight)
+        except ValueError:
+            given[name] = 0.0
+    if set(given) != set(names) or min(given.values()) <= 0:
+        raise UserError(
+            f"--class_weights {' '.join(config.class_weights)}: write `balanced`, or label=weight with a positive "
+            f"number for each of: {listed(names)}"
+        )
+    return tuple(given[name] for name in names)
+
+
+def _kind_and_labels_of_the_model(config: GlueConfig) -> tuple[str, tuple[str, ...]]:
+    """Returns whether a finished model gives a row one `label`, several `labels` or a `number`, and their names."""
+    from bert_repro.models.loading import load_config
+
+    model, name = load_config(config.model_name_or_path), config.model_name_or_path
+    labels = tuple(model.id2label[index] for index in sorted(model.id2label))
+    several = model.problem_type == "multi_label_classification"
+    numbers = model.problem_type == "regression" or len(labels) == 1
+    if config.multi_label and not several:
+        raise UserError(f"--multi_label: {name} gives one label to a row; leave --multi_label out")
+    if config.regression and not numbers:
+        raise UserError(f"--regression: {name} predicts a label, one of {listed(labels)}; leave --regression out")
+    if numbers and len(labels) > 1:
+        raise UserError(
+            f"--model_name_or_path {name}: predicts {len(labels)} numbers for each row; name a model that predicts one"
+        )
+    return ("labels", labels) if several else ("number", (config.label_column,)) if numbers else ("label", labels)

@@ -7,15 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import UserError
-from bert_repro.utils.readers import shown
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
-
-LONGEST_TEXT = 5_000_000
-"""Characters of a text; its tokens take about 200 bytes each until they are cut."""
-MIN_SEQ_LENGTH = 8
-"""Shortest allowed `max_seq_length`: the special tokens and a little of both texts."""
 
 
 def encoded_texts(
@@ -63,11 +57,7 @@ def tokenized(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> "Ba
 
     Returns:
         `input_ids`, and by number of a text its `encoding`, with offsets, and its `word_ids`.
-
-    Raises:
-        UserError: a text is longer than `LONGEST_TEXT`.
     """
-    require_texts(texts)
     return tokenizer(
         list(texts),
         add_special_tokens=False,
@@ -78,15 +68,6 @@ def tokenized(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> "Ba
         split_special_tokens=True,
         verbose=False,
     )
-
-
-def require_texts(texts: Sequence[str]) -> None:
-    """Raises `UserError` for a text longer than any book, whose tokens would fill the memory."""
-    for text in texts:
-        if len(text) > LONGEST_TEXT:
-            raise UserError(
-                f"the text {shown(text)} has {len(text):,} characters, more than {LONGEST_TEXT:,}; cut or divide it"
-            )
 
 
 def special_ids(tokenizer: "PreTrainedTokenizerBase") -> tuple[int, int]:
@@ -146,9 +127,3 @@ def join(
     tail = [] if second is None else [*second, sep]
     segments = np.repeat(np.array([0, 1], dtype=np.int8), [len(head), len(tail)])
     return np.array(head + tail, dtype=np.int32), segments
-
-
-def require_length(max_seq_length: int) -> None:
-    """Raises `UserError` when `max_seq_length` leaves no room for text."""
-    if max_seq_length < MIN_SEQ_LENGTH:
-        raise UserError(f"--max_seq_length is {max_seq_length}; it must be at least {MIN_SEQ_LENGTH}")

@@ -208,18 +208,11 @@ def begin(config: RunConfig) -> Run:
 
 def _lock_output_dir(config: RunConfig) -> None:
     folder = Path(config.output_dir)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--output_dir {folder} is a file; name a folder")
     with output_dir_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not lock(folder):
             raise UserError(f"--output_dir {folder} is written by a run that is not finished; stop it or name another")
         process.try_writing(folder)
-        if not (process.is_free_folder(folder) or config.resume_from_checkpoint or config.overwrite_output_dir):
-            raise UserError(
-                f"--output_dir {folder} is not empty; name another folder, give --overwrite_output_dir, or resume with "
-                "--resume_from_checkpoint latest"
-            )
         resumes = config.resume_from_checkpoint and process.recorded_exit_code(folder) != 0
         if process.is_free_folder(folder) or resumes:
             process.claim_folder(folder)  # a finished run stays one until this run is found right

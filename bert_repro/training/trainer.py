@@ -27,7 +27,7 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 
 from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested
-from bert_repro.hub.revisions import RevisionUploads
+from bert_repro.hub.push import RevisionUploads
 from bert_repro.training import checkpoint
 from bert_repro.training.batches import BatchSource, MicroBatch, Step, load_steps
 from bert_repro.training.checkpoint import BestModel, TrainerState
@@ -121,8 +121,6 @@ class Trainer:
                 raise StopRequested(received[0])
         finally:
             self.parallel.unwrap()
-        if self.uploads:
-            self.uploads.wait()
         self.compiled_graphs = self.parallel.compiled_graphs()
         if self.best:
             self.accelerator.wait_for_everyone()
@@ -218,7 +216,7 @@ class Trainer:
             if self.best:
                 self.best.forget_others()
             if self.uploads and upload:
-                self.uploads.start(folder)
+                self.uploads.upload(folder)
         self._saved = self.state.step
         if self.accelerator.num_processes > 1:  # on XLA even waiting for nobody compiles a graph
             self.accelerator.wait_for_everyone()

@@ -91,7 +91,7 @@ def _unreadable(path: Path, error: OSError) -> UserError:
     return UserError(f"{path}: cannot be read ({error.strerror}); name a file that can")
 
 
-def read_json(path: Path, *, damaged: str = "get or write the file again", any_text: bool = False) -> Any:
+def read_json(path: Path, *, damaged: str = "get or write the file again") -> Any:
     """Reads a JSON file.
 
     Raises:
@@ -108,7 +108,7 @@ def read_json_object(path: Path, *, damaged: str = "get or write the file again"
     return content
 
 
-def parse_json(text: str, where: str, fix: str, any_text: bool = False) -> Any:
+def parse_json(text: str, where: str, fix: str) -> Any:
     """Parses a JSON text.
 
     Args:
@@ -127,10 +127,6 @@ def parse_json(text: str, where: str, fix: str, any_text: bool = False) -> Any:
         return json.loads(text, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: is not valid JSON ({error}); {fix}") from None
-
-
-def half_surrogate(text: str) -> int | None:
-    return None
 
 
 def parse_yaml(text: str) -> Any:

@@ -26,7 +26,7 @@ if not (HERE / "bert_repro").exists():  # in a clone; in a Space the package lie
     sys.path.insert(0, str(HERE.parents[1]))
 import bert_repro  # noqa: E402, F401  (adds the pipelines for questions and for next sentences)
 from bert_repro.errors import UserError  # noqa: E402
-from bert_repro.models.loading import longest_input
+from bert_repro.models.loading import longest_input  # noqa: E402
 
 HEADS = {
     "fill-mask": ("ForMaskedLM", "ForPreTraining"),

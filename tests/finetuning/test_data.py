@@ -1,5 +1,7 @@
+"""Tokenized splits: equal whoever makes them, made again when anything that decides them changes."""
+
 import dataclasses
-import inspect
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -8,21 +10,11 @@ import pytest
 from transformers import AutoTokenizer
 
 from bert_repro.configs import NerConfig, SquadConfig
-from bert_repro.finetuning import data
-from bert_repro.finetuning.data import encode
-from bert_repro.tasks import encoding, get_task
+from bert_repro.finetuning.data import content_digest, encode
+from bert_repro.tasks import get_task
 from bert_repro.tasks.base import Task
-from bert_repro.tasks.glue import leaderboard_zip
-from bert_repro.tasks.tagging import tagged_text
-from bert_repro.tasks.tagging.tagging_task import TaggingTask
 
 ROWS = {"sentence": ["a small river", "the old house falls slowly near a green tree"], "label": [0, 1], "idx": [0, 1]}
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    return tmp_path / "cache" / "bert_repro"
 
 
 @pytest.fixture
@@ -30,67 +22,75 @@ def tokenizer(world: Any) -> Any:
     return AutoTokenizer.from_pretrained(world.tokenizer)
 
 
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A dataset that `load_dataset` keeps in a cache of its own."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "hub").mkdir()
+    datasets.Dataset.from_dict(ROWS).to_parquet(tmp_path / "hub" / "train.parquet")
+    return tmp_path / "hub"
+
+
 def encoded(task: Task, rows: dict[str, list[Any]], tokenizer: Any, length: int = 16) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = encode(task, datasets.Dataset.from_dict(rows), tokenizer, length).to_list()
     return made
 
 
-def test_the_same_split_is_tokenized_once(cache: Path, tokenizer: Any) -> None:
-    first = encoded(get_task("sst2"), ROWS, tokenizer)
-    (file,) = cache.iterdir()
-    written = file.stat().st_mtime_ns
-    assert encoded(get_task("sst2"), ROWS, tokenizer) == first
-    assert [file.stat().st_mtime_ns for file in cache.iterdir()] == [written]
+def test_a_split_of_the_hub_is_tokenized_once_for_each_tokenizer_length_and_setting(published, tokenizer, monkeypatch):
+    task = get_task("sst2")
+    calls: list[int] = []
+    original = type(task).encode_batch
+    monkeypatch.setattr(
+        type(task), "encode_batch", lambda self, *rest, **more: (calls.append(1), original(self, *rest, **more))[1]
+    )
+    for length, expected in ((16, 1), (16, 1), (8, 2)):
+        read = datasets.load_dataset(str(published), split="train")
+        assert encode(task, read, tokenizer, length)["input_ids"][:] == [
+            row["input_ids"] for row in encoded_quietly(original, task, tokenizer, length)
+        ]
+        assert len(calls) == expected
+    folder = Path(read.cache_files[0]["filename"]).parent
+    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        assert len(encode(task, read, tokenizer, 12)) == 2, "a cache that cannot be written is not needed"
+    finally:
+        folder.chmod(stat.S_IRWXU)
 
 
-def test_only_a_change_of_the_code_that_encodes_throws_features_away(
-    cache: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoded(get_task("sst2"), ROWS, tokenizer)
-    source = inspect.getsource
-    for changed, files in ((leaderboard_zip, 1), (tagged_text, 1), (encoding, 2)):
-        data._source.cache_clear()
-        monkeypatch.setattr(inspect, "getsource", lambda part, changed=changed: source(part) + "#" * (part is changed))
-        encoded(get_task("sst2"), ROWS, tokenizer)
-        assert len(list(cache.iterdir())) == files
-    data._source.cache_clear()
+def encoded_quietly(encode_batch: Any, task: Task, tokenizer: Any, length: int) -> list[dict[str, Any]]:
+    columns = encode_batch(task, ROWS, tokenizer, length)
+    return [{"input_ids": list(ids)} for ids in columns["input_ids"]]
 
 
-def test_other_text_length_or_labels_are_tokenized_again(cache: Path, tokenizer: Any) -> None:
-    task, first = get_task("sst2"), encoded(get_task("sst2"), ROWS, tokenizer)
-    for changed in ({"sentence": ["a small stone", "the old house falls"]}, {"label": [1, 1]}):
-        assert encoded(task, {**ROWS, **changed}, tokenizer) != first
-    assert encoded(task, ROWS, tokenizer, length=8) != first
-    assert len(list(cache.iterdir())) == 4
-
-
-def test_settings_that_decide_the_features_are_in_the_name(cache: Path, tokenizer: Any) -> None:
-    words = {"words": [["a", "small", "river"], ["the", "house"]], "document": [0, 0]}
+def test_everything_that_decides_the_features_decides_their_fingerprint(tokenizer: Any) -> None:
+    words = datasets.Dataset.from_dict({"words": [["a", "small", "river"], ["the", "house"]], "document": [0, 0]})
+    question = datasets.Dataset.from_dict({"question": ["what falls"], "context": ["the old house falls under a tree"]})
+    names = ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3")
+    choices = datasets.Dataset.from_dict({name: ["a river"] for name in names})
+    found = set()
     for context in ("tile", "sentence"):
         settings = NerConfig(model_name_or_path="-", ner_context=context, do_train=True)
-        encoded(get_task("conll2003").prepared(settings, tokenizer), words, tokenizer)
-    question = {"question": ["what falls"], "context": ["the small old house falls under a bright green tree"]}
+        found.add(encode(get_task("conll2003").prepared(settings, tokenizer), words, tokenizer, 16)._fingerprint)
     for stride in (2, 4):
-        settings = SquadConfig(
-            model_name_or_path="-",
-            task_name="squad",
-            do_train=True,
-            max_seq_length=16,
-            max_query_length=8,
-            doc_stride=stride,
-        )
-        encoded(get_task("squad").prepared(settings, tokenizer), question, tokenizer)
-    swag = get_task("swag")
-    choices = {name: ["a river"] for name in ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3")}
+        shape = {"max_seq_length": 16, "max_query_length": 8, "doc_stride": stride}
+        asked = SquadConfig(model_name_or_path="-", task_name="squad", do_train=True, **shape)
+        found.add(encode(get_task("squad").prepared(asked, tokenizer), question, tokenizer, 16)._fingerprint)
     for segment in ("A", "B"):
-        encoded(dataclasses.replace(swag, start_segment=segment), choices, tokenizer)
-    assert len(list(cache.iterdir())) == 6
+        task = dataclasses.replace(get_task("swag"), start_segment=segment)
+        found.add(encode(task, choices, tokenizer, 16)._fingerprint)
+    assert len(found) == 6
 
 
-def test_documents_stay_complete_however_many_sentences_there_are(cache: Path, tokenizer: Any) -> None:
+def test_the_digest_of_training_inputs_is_about_their_content_alone(tokenizer: Any) -> None:
+    task = get_task("sst2")
+    features = encode(task, datasets.Dataset.from_dict(ROWS), tokenizer, 16)
+    again = datasets.Dataset.from_dict(features.to_dict(), features=features.features)
+    assert content_digest(features) == content_digest(again) == content_digest(features.select([0, 1]))
+    assert content_digest(features.select([1, 0])) != content_digest(features)
+
+
+def test_documents_stay_complete_however_many_sentences_there_are(tokenizer: Any) -> None:
     rows = {"words": [["river"]] * 2500, "document": [0] * 2500}
-    task = get_task("conll2003")
-    assert isinstance(task, TaggingTask)
-    features = encoded(dataclasses.replace(task, context="tile"), rows, tokenizer, length=500)
+    features = encoded(get_task("conll2003"), rows, tokenizer, length=500)
     assert sum(len(row["places"]) for row in features) == 2500
     assert len(features) == -(-sum(row["length"] - 2 for row in features) // 498)

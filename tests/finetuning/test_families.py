@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 from running import recipe, results
-from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
+from transformers import AutoModelForMultipleChoice
 
 FAST = "--do_train --do_eval --bias_correction true --learning_rate 1e-2 --train_batch_size 8"
 
@@ -43,7 +43,7 @@ def test_a_tagger_of_ones_own_learns_and_is_scored_alike_again(untrained: Path, 
 
 def test_a_folder_that_is_trained_again_keeps_nothing_of_its_earlier_model(untrained: Path, tmp_path: Path) -> None:
     out, dev = tmp_path / "out", write_tags(tmp_path / "dev.txt", 8, 1)
-    stale = ["onnx/model.onnx", ".eval_results/squad.yaml", "adapter/adapter_config.json", "predictions.json"]
+    stale = ["onnx/model.onnx", "adapter/adapter_config.json", "predictions.json"]
     stale += ["predictions.test.txt", "nbest_predictions.json", "nbest_predictions.test.json", "null_odds.test.json"]
     for name in (*stale, "notes.txt"):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -52,18 +52,6 @@ def test_a_folder_that_is_trained_again_keeps_nothing_of_its_earlier_model(untra
     assert recipe("run_ner", *start, FAST, "--max_seq_length 16 --max_steps 1 --overwrite_output_dir") == 0
     assert [name for name in stale if (out / name).exists()] == []
     assert (out / "notes.txt").exists() and (out / "predictions.validation.txt").exists()
-
-
-def test_labels_of_ones_own_travel_with_the_model(untrained: Path, tmp_path: Path) -> None:
-    rows = [f"{'bright' if number % 2 else 'quiet'} river {number},{'day' if number % 2 else 'night'}" for number in
-            range(32)]  # fmt: skip
-    (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    arguments = ["--train_file", tmp_path / "train.csv", "--validation_file", tmp_path / "train.csv"]
-    start = ["--model_name_or_path", untrained, "--output_dir", tmp_path / "run", *arguments]
-    assert recipe("run_glue", *start, FAST, "--num_train_epochs 6") == 0
-    assert results(tmp_path / "run")["metrics"]["accuracy"] > 0.9
-    upstream = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run")
-    assert upstream.config.id2label == {0: "day", 1: "night"}
 
 
 def test_swag_trains_is_scored_and_loads_in_upstream_transformers(untrained: Path, tmp_path: Path) -> None:

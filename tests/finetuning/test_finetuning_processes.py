@@ -88,17 +88,6 @@ def test_two_processes_score_as_one(all_families, without_dropout, tmp_path, lau
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_two_processes_score_a_finished_model_to_the_byte(all_families, start, tmp_path, name):
-    family, model = all_families[name], tmp_path / "model"
-    assert recipe(name, *flags(family, start, model, TRAIN)) == 0
-    evaluation = "--do_eval --per_device_eval_batch_size 4"
-    launch(TORCHRUN, family.script, *flags(family, model, tmp_path / "two", evaluation))
-    assert results(tmp_path / "two")["metrics"] == results(model)["metrics"]
-    assert (tmp_path / "two" / family.predictions).read_bytes() == (model / family.predictions).read_bytes()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("adapter", ["", "--peft lora"])
 @pytest.mark.parametrize("name", NAMES)
 def test_two_processes_resume_bit_identically(all_families, start, tmp_path, name, adapter):
@@ -113,25 +102,6 @@ def test_two_processes_resume_bit_identically(all_families, start, tmp_path, nam
     )
     assert_same_weights(complete, again)
     assert results(again)["metrics"] == results(complete)["metrics"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_what_two_processes_began_any_launcher_ends_with_the_same_scores(all_families, without_dropout, tmp_path, name):
-    family, complete, begun = all_families[name], tmp_path / "complete", tmp_path / "begun"
-    assert recipe(name, *flags(family, without_dropout, complete, TRAIN)) == 0
-    launch(TORCHRUN, family.script, *flags(family, without_dropout, begun, TRAIN, "--save_steps 2"))
-    resume = f"--resume_from_checkpoint {begun / 'checkpoints' / 'step-2'}"
-    assert recipe(name, *flags(family, without_dropout, tmp_path / "python", TRAIN, *resume.split())) == 0
-    launch(
-        ACCELERATE,
-        family.script,
-        *flags(family, without_dropout, tmp_path / "accelerate", TRAIN, resume),
-    )
-    for folder in (begun, tmp_path / "python", tmp_path / "accelerate"):
-        assert results(folder)["rows_scored"] == family.written(folder) == family.rows
-        assert results(folder)["metrics"] == pytest.approx(results(complete)["metrics"], abs=1e-6)
-        assert training_log.read(folder / TRAIN_LOG)[-1]["step"] == 5
 
 
 @pytest.mark.slow

@@ -1,9 +1,6 @@
 """A sweep over settings and seeds: what it finds, what it keeps, and that it resumes where it was stopped."""
 
-import fcntl
 import json
-import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -15,11 +12,8 @@ import torch
 from running import RECIPES, TORCHRUN, launch, recipe, results
 from transformers import AutoModelForSequenceClassification
 
-from bert_repro.cli import parse
-from bert_repro.configs import GlueConfig
-from bert_repro.errors import NonFiniteError, UserError
-from bert_repro.finetuning import data, sweep
-from bert_repro.finetuning.sweep_table import Configuration, Outcome, best_run, sweep_results, text_table
+from bert_repro.finetuning import data
+from bert_repro.finetuning.sweep import Configuration, Outcome, best_run, sweep_results, text_table
 
 RUN = "--task_name sst2 --do_train --do_eval --bias_correction true --num_train_epochs 6 --train_batch_size 8"
 GRID = "--sweep_learning_rates 1e-2 1e-4 --num_restarts 2"
@@ -69,21 +63,6 @@ def test_the_best_on_dev_is_published_as_a_single_run_is(swept: Path) -> None:
     assert upstream.config.id2label == {0: "negative", 1: "positive"}
     assert "best of 4 runs on the dev set" in (swept / "README.md").read_text()
     assert json.loads((swept / "status.json").read_text()) == {"code": 0, "reason": "done"}
-
-
-def test_degenerate_runs_are_those_with_one_prediction_for_every_row(swept: Path) -> None:
-    for run in results(swept)["sweep"]["runs"]:
-        folder = swept / "sweep" / run["folder"]
-        rows = (folder / "predictions.validation.tsv").read_text().splitlines()[1:]
-        assert run["degenerate"] is (len({row.split("\t")[1] for row in rows}) == 1)
-        assert results(folder)["degenerate"] is run["degenerate"]
-    assert {run["degenerate"] for run in results(swept)["sweep"]["runs"]} == {True, False}
-
-
-def test_a_run_of_a_sweep_is_the_run_one_would_make_alone(command: Any, swept: Path, tmp_path: Path) -> None:
-    alone = command(tmp_path / "alone", "--learning_rate 1e-2 --seed 43")
-    assert recipe(*alone) == 0
-    assert results(tmp_path / "alone")["metrics"] == scores(swept)[f"{CONFIGURATIONS[0]}/seed43"]
 
 
 def test_a_wider_sweep_makes_only_what_is_new(command: Any, swept: Path) -> None:
@@ -145,20 +124,6 @@ def test_a_run_that_is_not_finite_is_counted_and_without_any_other_the_sweep_say
     assert "none of the 2 runs kept a finite loss" in capsys.readouterr().err
 
 
-def test_a_launch_with_fsdp_shards_every_run(command, tmp_path, monkeypatch):
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    monkeypatch.setenv("FSDP_VERSION", "2")
-    asked = []
-
-    def not_finite(config: GlueConfig, *_: object, **__: object) -> None:
-        asked.append(config.fsdp)
-        raise NonFiniteError("stopped")
-
-    monkeypatch.setattr(sweep, "finetune", not_finite)
-    assert recipe(*command(tmp_path / "out", "--num_restarts 2")) == 3
-    assert asked == [True, True]
-
-
 def test_a_folder_of_another_sweep_or_run_is_left_alone(command, swept, refused, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in swept.rglob("*") if path.is_file()}
     assert "this sweep has --max_seq_length 128, not 64" in refused(*command(swept, GRID, "--max_seq_length 64"))
@@ -167,39 +132,6 @@ def test_a_folder_of_another_sweep_or_run_is_left_alone(command, swept, refused,
     assert "is not empty" in refused(*command(tmp_path, GRID))
     assert "holds no sweep" in refused(*command(tmp_path, GRID, "--resume_from_checkpoint latest"))
     assert {path: path.stat().st_mtime_ns for path in swept.rglob("*") if path.is_file()} == before
-
-
-def test_what_only_training_takes_is_left_out_of_the_prediction(command, tmp_path):
-    more = "--peft lora --lora_r 4 --bilstm_size 8"
-    assert recipe(*command(tmp_path / "out", "--num_restarts 2 --max_steps 1 --do_predict", more)) == 0
-    assert (tmp_path / "out" / "predictions.test.tsv").exists()
-
-
-def test_a_missing_test_set_comes_out_before_the_first_run(command, world, tmp_path, refused):
-    (tmp_path / "glue/SST-2").mkdir(parents=True)
-    for name in ("train.tsv", "dev.tsv"):
-        (tmp_path / "glue/SST-2" / name).write_text((world.glue / "SST-2" / name).read_text())
-    own = command(tmp_path / "out", "--do_predict", f"--data_dir {tmp_path / 'glue'}")
-    for more in (GRID, ""):
-        assert "test.tsv: no such file" in refused(*own, *more.split(), "--overwrite_output_dir")
-        assert not list((tmp_path / "out").rglob("train_log.jsonl"))
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--sweep_learning_rates 1e-2 0", "--sweep_learning_rates is 0.0; it must be positive"),
-        ("--sweep_batch_sizes 8 16 8", "--sweep_batch_sizes is 8 16 8; leave repetitions out"),
-        ("--sweep_learning_rates 1e-2 --learning_rate 1e-3", "--learning_rate 0.001 and --sweep_learning_rates 0.01"),
-        ("--sweep_num_train_epochs 2 3 --max_steps 5", "--max_steps 5 and --sweep_num_train_epochs exclude"),
-        ("--num_restarts 0", "--num_restarts is 0; it must be positive"),
-        ("--num_restarts 2 --do_eval false", "need --do_train and --do_eval"),
-        ("--num_restarts 2 --resume_from_checkpoint elsewhere", "a sweep resumes with the same command"),
-    ],
-)
-def test_a_sweep_that_cannot_be_one_is_refused(flags: str, message: str) -> None:
-    with pytest.raises(UserError, match=re.escape(message)):
-        parse(GlueConfig, f"--task_name sst2 --model_name_or_path x --do_train --do_eval {flags}".split())
 
 
 def outcome(seed: int, degenerate: bool = False, **scores: float) -> Outcome:
@@ -236,18 +168,6 @@ def test_of_equal_scores_the_run_that_is_not_degenerate_is_best() -> None:
     assert best_run(outcomes[3:], "dev", "f1") is None
 
 
-def test_a_test_set_with_labels_is_scored_by_every_run(untrained: Path, tmp_path: Path) -> None:
-    text = "\n\n".join("the O\nriver B-THING\nruns O" for _ in range(8)) + "\n"
-    (tmp_path / "tags.txt").write_text(text)
-    own = " ".join(f"--{name}_file {tmp_path / 'tags.txt'}" for name in ("train", "validation", "test"))
-    typed = f"{own} --do_train --do_eval --do_predict --max_steps 2 --num_restarts 2 --max_seq_length 16"
-    assert recipe("run_ner", f"{typed} --model_name_or_path {untrained} --output_dir {tmp_path / 'out'}") == 0
-    found = results(tmp_path / "out")["sweep"]
-    assert all(set(run["splits"]) == {"validation", "test"} for run in found["runs"])
-    assert (tmp_path / "out" / "predictions.test.txt").exists()
-    assert results(tmp_path / "out")["splits"]["test"]["metrics"] == found["best"]["splits"]["test"]
-
-
 @pytest.mark.slow
 def test_two_processes_find_the_same(command: Any, swept: Path, tmp_path: Path) -> None:
     given = command(tmp_path / "two", GRID, "--do_predict")[1:]
@@ -256,36 +176,6 @@ def test_two_processes_find_the_same(command: Any, swept: Path, tmp_path: Path) 
     assert results(tmp_path / "two")["hardware"]["processes"] == 2
     assert (tmp_path / "two" / "predictions.test.tsv").exists()
     launch(TORCHRUN, RECIPES / "run_glue.py", *given)
-
-
-def files_of(folder: Path) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-
-
-def test_finished_work_is_not_removed_for_a_command_that_cannot_run(command, swept, tmp_path, refused):
-    single = tmp_path / "single"
-    assert recipe(*command(single, "--max_steps 2 --save_steps 1")) == 0
-    for folder, grid in ((swept, GRID), (single, "")):
-        before = files_of(folder)
-        for wrong in (f"--model_name_or_path {tmp_path / 'nowhere'}", f"--data_dir {tmp_path / 'nowhere'}"):
-            typed = command(folder, *([grid] if grid else []), "--overwrite_output_dir", wrong)
-            assert "nowhere" in refused(*typed)
-            assert files_of(folder) == before
-    # A sweep that another process is still making is not touched either.
-    descriptor = os.open(swept, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    before = files_of(swept)
-    assert "is written by a run that is not finished" in refused(*command(swept, GRID, "--overwrite_output_dir"))
-    os.close(descriptor)
-    assert files_of(swept) == before
-
-
-def test_overwriting_leaves_nothing_of_the_sweep_before(command: Any, tmp_path: Path) -> None:
-    for more in ("--num_restarts 2", "--num_restarts 3", ""):
-        typed = command(tmp_path / "out", "--max_steps 1 --overwrite_output_dir", *([more] if more else []))
-        assert recipe(*typed) == 0
-        runs = list((tmp_path / "out" / "sweep").glob("*/seed*"))
-        assert len(runs) == {"--num_restarts 2": 2, "--num_restarts 3": 3, "": 0}[more]
 
 
 def own_rows(path: Path, labels: str, times: int = 8) -> Path:

@@ -10,6 +10,7 @@ versions, so a recording is compared with one of the same machine and is not kep
 import argparse
 import hashlib
 import json
+import lzma
 import os
 import shutil
 import subprocess
@@ -25,6 +26,8 @@ TINY = "--num_hidden_layers 2 --hidden_size 64 --num_attention_heads 2 --learnin
 TINY += "--max_eval_sequences 64 --train_batch_size 16 --max_steps 20 --max_seq_length 64"
 FINETUNE = "--do_train --do_eval --max_steps 20 --train_batch_size 8 --logging_steps 1 --max_train_samples 200 "
 FINETUNE += f"--max_eval_samples 60 --model_name_or_path {MINI}"
+BEST = "--eval_steps 10 --load_best_model_at_end"
+WINDOWS = "--max_seq_length 96 --doc_stride 32"
 PRETRAININGS = {
     "packed": "",
     "padded": "--packing false",
@@ -68,29 +71,29 @@ def commands(data: Path, work: Path) -> Iterator[tuple[str, str, str]]:
             (f"--corpus {work}/{corpus} {shape} {flags.format(work=work)} --output_dir {work}/pretraining-{name}"),
         )
     glue = f"--data_dir {data}/glue {FINETUNE}"
+    conll, cache = f"--data_dir {data}/conll2003 {FINETUNE}", f"--feature_cache_dir {work}/cache-features"
     runs = {
         "mrpc": ("run_glue", f"--task_name mrpc {glue}"),
         "stsb": ("run_glue", f"--task_name stsb {glue} --packing false --freeze_layers 2 --bias_correction true"),
-        "cola": ("run_glue", f"--task_name cola {glue} --layerwise_lr_decay 0.9 --eval_steps 10 --load_best_model_at_end"),
+        "cola": ("run_glue", f"--task_name cola {glue} --layerwise_lr_decay 0.9 {BEST}"),
         "sweep": ("run_glue", f"--task_name rte {glue} --sweep_learning_rates 1e-4 3e-4 --num_restarts 2"),
         "table": (
             "run_glue",
             f"--train_file {work}/train.csv --validation_file {work}/dev.csv --test_file {work}/dev.csv {FINETUNE}",
         ),
-        "several-labels": ("run_glue", f"--train_file {work}/many.jsonl --multi_label true --validation_fraction 0.25 {FINETUNE}"),
+        "several-labels": (
+            "run_glue",
+            f"--train_file {work}/many.jsonl --multi_label true --validation_fraction 0.25 {FINETUNE}",
+        ),
         "ltr-bilstm": (
             "run_glue",
             f"--task_name sst2 {glue} --bilstm_size 16".replace(str(MINI), f"{work}/pretraining-left-to-right"),
         ),
-        "squad": ("run_squad", f"--task_name squad --data_dir {work}/squad-data {FINETUNE} --max_seq_length 96 --doc_stride 32"),
-        "squad2": (
-            "run_squad", f"--task_name squad_v2 --data_dir {work}/squad2-data {FINETUNE} --max_seq_length 96 --doc_stride 32"
-        ),
+        "squad": ("run_squad", f"--task_name squad --data_dir {work}/squad-data {FINETUNE} {WINDOWS}"),
+        "squad2": ("run_squad", f"--task_name squad_v2 --data_dir {work}/squad2-data {FINETUNE} {WINDOWS}"),
         "swag": ("run_swag", f"--data_dir {data}/swag {FINETUNE}"),
         "ner": ("run_ner", f"--data_dir {data}/conll2003 {FINETUNE} --max_seq_length 96 --ner_context tile"),
-        "features": (
-            "run_ner", f"--data_dir {data}/conll2003 {FINETUNE} --max_seq_length 64 --feature_based weighted_last_four --feature_cache_dir {work}/cache-features"
-        ),
+        "features": ("run_ner", f"{conll} --max_seq_length 64 --feature_based weighted_last_four {cache}"),
     }  # fmt: skip
     for name, (recipe, flags) in runs.items():
         yield name, recipe, f"{flags} --output_dir {work}/{name}"
@@ -147,9 +150,7 @@ def write_inputs(data: Path, work: Path) -> None:
             articles = json.loads((data / f"squad/{name}.json").read_text("utf-8"))["data"]
             part = [{**article, "paragraphs": article["paragraphs"][:3]} for article in articles[:8]]
             (work / folder / f"{split}-{version}.json").write_text(json.dumps({"version": version, "data": part}))
-    import lzma
-
-    pairs = lzma.open(sorted((data / "blimp").glob("*.xz"))[0], "rt", encoding="utf-8").read().splitlines()[:40]
+    pairs = lzma.decompress(sorted((data / "blimp").glob("*.xz"))[0].read_bytes()).decode("utf-8").splitlines()[:40]
     (work / "pairs.jsonl").write_text("\n".join(pairs) + "\n", "utf-8")
 
 
@@ -169,7 +170,7 @@ def weights(path: Path) -> str:
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    """What a run left: of its log losses, gradient norms and rates, of its model the weights, all scores and answers."""
+    """Returns what a run left: of its log losses, norms and rates, of its model the weights, all scores and answers."""
     found: dict[str, Any] = {}
     if (log := folder / "train_log.jsonl").exists():
         rows = [json.loads(line) for line in log.read_text().splitlines()]
@@ -217,7 +218,7 @@ def main() -> None:
         (work / name).mkdir(exist_ok=True)
         done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
         recorded[name] = facts(work / name) if done.returncode == 0 else {"failed": done.stderr[-600:]}
-        print(name, "failed:\n" + done.stderr[-600:] if done.returncode else "ok", flush=True)
+        sys.stdout.write(f"{name} {'failed: ' + done.stderr[-600:] if done.returncode else 'ok'}\n")
     given.output.write_text(json.dumps(recorded, indent=1, sort_keys=True))
     shutil.rmtree(work)
     if given.compare:
@@ -230,8 +231,9 @@ def main() -> None:
         for name in differ:
             keys = sorted(set(recorded[name]) | set(before.get(name) or {}))
             old = before.get(name) or {}
-            print(name, "differs in", [key for key in keys if recorded[name].get(key) != old.get(key)])
-        print(f"{len(recorded) - len(differ)} runs equal, {len(differ)} differ")
+            changed = [key for key in keys if recorded[name].get(key) != old.get(key)]
+            sys.stdout.write(f"{name} differs in {changed}\n")
+        sys.stdout.write(f"{len(recorded) - len(differ)} runs equal, {len(differ)} differ\n")
         sys.exit(bool(differ))
 
 

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -56,29 +54,14 @@ def test_folder_is_complete(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("head", [head.ours for head in AUTO_CLASSES.values()])
-def test_every_snippet_of_a_card_runs(head, tmp_path, tokenizer, monkeypatch, remote_code):
+def test_the_snippet_of_a_card_runs(head, tmp_path, tokenizer, monkeypatch, remote_code):
     causal = {"is_decoder": True} if head == "BertReproForCausalLM" else {}
     folder = export_checkpoint(
         tiny(head.removeprefix("BertRepro"), **causal), tokenizer, tmp_path / "toy", results=RECORD
     )
     monkeypatch.chdir(tmp_path)
-    codes = snippets(folder)
-    assert len(codes) == 3
-    for code in codes:
-        exec(compile(code, "card", "exec"), {})
-
-
-@pytest.mark.slow
-def test_snippets_run_in_processes_that_only_know_the_card(tmp_path, tokenizer):
-    folder = export_checkpoint(tiny("ForPreTraining"), tokenizer, tmp_path / "toy", results=RECORD)
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
-    upstream, remote, plugin = snippets(folder)
-    no_plugin = "import sys; sys.modules['bert_repro'] = None\n"
-    for code in (no_plugin + upstream, no_plugin + remote, plugin):
-        options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
-        done = subprocess.run([sys.executable, "-c", code], **options)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.strip()
+    (code,) = snippets(folder)
+    exec(compile(code, "card", "exec"), {})
 
 
 def test_other_files_of_the_folder_stay_and_stale_shards_go(tmp_path, tokenizer):
@@ -114,7 +97,6 @@ def leave_an_older_model(folder: Path) -> list[str]:
     """What was made from other weights, as names of files below the folder."""
     names = [
         f"onnx/{ONNX_FILES['fp32']}",
-        ".eval_results/toy.yaml",
         "adapter/adapter_model.safetensors",
         "predictions.json",
     ]
@@ -220,8 +202,9 @@ def test_an_interruption_while_saving_leaves_the_earlier_export_complete(tmp_pat
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_no_secret_is_written(tmp_path, tokenizer):
+def test_no_secret_is_written(tmp_path, tokenizer, monkeypatch):
     token = "hf_" + "q9Z" * 9
+    monkeypatch.setenv("HF_TOKEN", token)
     record = {**RECORD, "command": f"x --hub_token {token}", "settings": {"hub_model_id": "org/toy", "note": token}}
     folder = export_checkpoint(tiny(), tokenizer, tmp_path, results=record)
     assert all(token.encode() not in path.read_bytes() for path in folder.iterdir())

@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from peft import IA3Config, LoraConfig, PeftModel, PrefixTuningConfig, TaskType, get_peft_model
+from safetensors.torch import load_file
 from tiny_models import NARROW, word_model, word_tokenizer
 
 import bert_repro
@@ -132,3 +133,10 @@ def test_an_adapter_made_with_peft_fits_all_three(tmp_path):
         torch.testing.assert_close(found(**inputs).logits, expected, rtol=1e-5, atol=1e-5, msg=way)
         merged = found.merge_and_unload()
         torch.testing.assert_close(merged(**inputs).logits, expected, rtol=1e-5, atol=1e-5, msg=way)
+
+
+def test_the_shipped_model_is_stored_in_bfloat16_and_loads_in_float32():
+    folder = Path(__file__).parents[2] / "checkpoints" / "bert-repro-mini"
+    for way, model in three_ways(folder, "BertReproForPreTraining").items():
+        assert model.dtype == torch.float32, way
+    assert {values.dtype for values in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}

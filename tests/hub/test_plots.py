@@ -1,22 +1,16 @@
-"""The pictures of a card, and the tables that say the same."""
+"""The pictures of a card."""
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from bert_repro.hub import plots
 from bert_repro.hub.card import make_card
-from bert_repro.hub.card_words import score_details
-from bert_repro.tasks.predictions import number_details
 
 PER_LABEL = {
     "cold": {"precision": 0.5, "recall": 1.0, "f1": 0.6667, "rows": 2},
     "$warm$": {"precision": 1.0, "recall": 0.75, "f1": 0.8571, "rows": 8},
 }
-BINS = [{"probability": 0.6, "correct": 0.5, "rows": 4}, {"probability": 0.9, "correct": 1.0, "rows": 6}]
-DETAILS = {
-    "per_label": PER_LABEL, "confusion_matrix": [[2, 0], [2, 6]], "calibration_error": 0.1, "calibration_bins": BINS,
-}  # fmt: skip
+DETAILS = {"per_label": PER_LABEL, "confusion_matrix": [[2, 0], [2, 6]]}
 RESULTS = {
     "task": "custom",
     "split": "validation",
@@ -67,54 +61,24 @@ def test_pre_training_has_a_panel_for_each_loss(tmp_path, drawn):
     assert [line.get_label() for line in mlm.lines[1:]] == ["training, smoothed", "held out"]
 
 
-def test_scores_show_labels_confusions_and_calibration(tmp_path, drawn):
+def test_scores_show_confusions(tmp_path, drawn):
     assert plots.plot_scores(tmp_path / "scores.png", RESULTS)
-    bars, confusions, calibration = drawn[0].axes
-    assert [label.get_text() for label in bars.get_yticklabels()] == [r"\$warm\$ (8)", "cold (2)"]
+    (confusions,) = drawn[0].axes
     assert sorted(text.get_text() for text in confusions.texts) == ["0", "2", "2", "6"]
-    assert calibration.get_title() == "calibration error 0.100"
+    assert [label.get_text() for label in confusions.get_yticklabels()] == ["cold", r"\$warm\$"]
     assert not plots.plot_scores(tmp_path / "scores.png", {"splits": {"test": {"metrics": {"pearson": 1.0}}}})
     assert not (tmp_path / "scores.png").exists(), "that of another run"
 
 
-def test_numbers_are_drawn_against_labels(tmp_path, drawn):
-    details = number_details(np.array([1.0, 2.5, 3.0]), np.array([1.0, 2.0, 4.0]))
-    results = RESULTS | {"splits": {"validation": {"metrics": {"pearson": 0.9}, "details": details}}}
-    assert plots.plot_scores(tmp_path / "scores.png", results)
-    scatter, histogram = drawn[0].axes
-    assert scatter.collections[0].get_offsets().tolist() == [[1.0, 1.0], [2.0, 2.5], [4.0, 3.0]]
-    assert sum(patch.get_height() for patch in histogram.patches) == 3
-    card = make_card(results, "org/moods", pictures={"scores.png"})
-    assert "labels: mean absolute error 0.5, root mean squared error 0.6455." in card
-    assert "![Predictions against labels](scores.png)" in card
-
-
-def test_a_card_says_what_the_pictures_show():
+def test_a_card_shows_the_pictures():
     card = make_card(RESULTS, "org/moods", pictures={"scores.png", "training.png"})
     for part in (
         "A BERT (Devlin et al., 2019) that classifies texts, fine-tuned on custom data (moods), made with bert_repro.",
-        "| $warm$ | 1.0000 | 0.7500 | 0.8571 | 8 |\n| cold | 0.5000 | 1.0000 | 0.6667 | 2 |",
-        "| $warm$ | 2 | 6 |",
-        "Calibration error 0.100",
-        "![Scores of each label, confusions and calibration](scores.png)",
+        "![Confusion matrix](scores.png)",
         "](training.png)",
-        "Custom data, not published: `moods.csv` (train).",
+        "Data: not published: `moods.csv` (train).",
         r'classify("A \x60warm\x60 \"day\".")',
         '- text: A `warm` "day".',
     ):
         assert part in card, part
     assert ".png" not in make_card(RESULTS, "org/moods")
-    entities = {"per_entity": {"LOC": {"precision": 0.5, "recall": 1.0, "f1": 0.6667, "entities": 2}}}
-    tags = RESULTS | {"splits": {"validation": {"metrics": {"entity_f1": 0.6667}, "details": entities}}}
-    assert "![Scores of each entity](scores.png)" in make_card(tags, "org/moods", pictures={"scores.png"})
-
-
-def test_many_labels_are_cut_and_their_confusions_named():
-    names = [f"label{number}" for number in range(40)]
-    scores = {name: {"precision": 0.5, "recall": 0.5, "f1": 0.5, "rows": number} for number, name in enumerate(names)}
-    matrix = [[9 * (row == 3 and column == 5) for column in range(40)] for row in range(40)]
-    split = {"metrics": {"accuracy": 0.1}, "details": {"per_label": scores, "confusion_matrix": matrix}}
-    details = score_details({"splits": {"dev": split}})
-    assert len(details["rows"]) == 30 and details["left_out"] == 10 and "matrix" not in details
-    assert details["confusions"] == [("label3", "label5", 9)]
-    assert "Most often taken for another: label3 as label5 (9)." in make_card({"splits": {"dev": split}}, "x")

@@ -1,5 +1,5 @@
 """Published folders as ONNX: every head equals PyTorch at several shapes, with weights of every type; a graph that
-differs is not kept; dev scores of each file."""
+differs is not kept."""
 
 import importlib.util
 import json
@@ -8,14 +8,10 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-import transformers
-from families import NAMES, families, save_start
-from running import recipe, results
 
 import bert_repro
 from bert_repro.configs import OnnxConfig
 from bert_repro.errors import UserError
-from bert_repro.hub.push import published_files
 from bert_repro.inference import onnx
 
 SIZES = {
@@ -96,83 +92,9 @@ def check_smaller_types(folder, *paths):
             assert described[0] == described[1]
 
 
-def test_the_report_covers_the_files_that_are_there(publish, monkeypatch):
-    _, folder = publish("ForPreTraining")
-    for writer in ("write_graph", "write_half", "write_quantized"):
-        monkeypatch.setattr(onnx, writer, lambda source, path: path.write_bytes(b"graph"))
-    monkeypatch.setattr(onnx, "largest_difference", lambda model, path: 1e-5)
-
-    def export(*dtypes):
-        onnx.export_onnx(OnnxConfig(folder=str(folder), dtypes=dtypes, overwrite_output_file=True))
-        return set(json.loads((folder / "onnx" / "report.json").read_text())["files"])
-
-    assert export("q8") == {"model_quantized.onnx"}
-    assert not (folder / "onnx" / "model.onnx").exists()  # the graph that it was made from
-    assert export("fp16", "fp32") == {"model_quantized.onnx", "model_fp16.onnx", "model.onnx"}
-    (folder / "onnx" / "model_quantized.onnx").write_bytes(b"of another model")
-    (folder / "onnx" / "model_fp16.onnx").unlink()
-    assert export("fp32") == {"model.onnx"}
-    for damaged in ('{"files": {"model.onnx": []}}', '{"files": []}', "[" * 100_000):
-        (folder / "onnx" / "report.json").write_text(damaged)
-        assert export("fp32") == {"model.onnx"}
-
-
-def test_every_file_is_scored_on_dev(publish, world, monkeypatch):
-    model, folder = publish("ForSequenceClassification", vocab_size=150, id2label={0: "positive", 1: "negative"})
-    transformers.AutoTokenizer.from_pretrained(world.tokenizer).save_pretrained(folder)
-    (folder / "results.json").write_text(json.dumps({"settings": {"task_name": "sst2", "max_seq_length": 32}}))
-    monkeypatch.setattr(onnx, "write_graph", lambda model, path: path.write_bytes(b"graph"))
-    monkeypatch.setattr(onnx, "largest_difference", lambda model, path: 0.0)
-    monkeypatch.setattr(onnx, "open_graph", lambda path: model)
-    for flags, rows in (([], 21), (["--max_eval_samples", "5"], 5)):
-        again = ["--overwrite_output_file", "true"]
-        assert recipe("export_onnx", "--folder", folder, "--data_dir", world.glue, *again, *flags) == 0
-        report = json.loads((folder / "onnx" / "report.json").read_text())
-        scores = report["pytorch"]["scores"]["validation"]
-        assert scores["rows_scored"] == rows and set(scores["metrics"]) == {"accuracy"}
-        assert report["files"]["model.onnx"]["scores"] == {"validation": scores}
-
-
-def test_wrong_types_and_data_are_refused_in_one_line(publish, world, refused):
-    _, folder = publish("ForPreTraining")
-    for flags, expected in (
-        ("--max_eval_samples 5", "needs --data_dir"),
-        ("--validation_file x.csv --data_dir x", "exclude each other"),
-        ("--dtypes int4", "must be among: fp32, fp16, q8"),
-        ("--dtypes fp32 q8 --output_file x.onnx", "leave --output_file out"),
-        (f"--data_dir {world.glue}", "has no task to score"),
-    ):
-        assert expected in refused("export_onnx", "--folder", folder, flags)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_every_task_is_scored_on_dev(world, tmp_path, name):
-    scored_like_the_run(world, tmp_path, families(world, tmp_path)[name])
-
-
-def scored_like_the_run(world, tmp_path, family):
-    """Fine-tunes; PyTorch's and the float32 file's scores on dev are those of the run."""
-    start, run = save_start(world, tmp_path / "start", dropout=0.0), tmp_path / "run"
-    fast = "--do_train --do_eval --bias_correction true --learning_rate 1e-2 --train_batch_size 8 --max_steps 6"
-    assert recipe(family.recipe, "--model_name_or_path", start, *family.flags, fast, "--output_dir", run) == 0
-    data = ["--data_dir", family.flags[-1]]
-    assert recipe("export_onnx", "--folder", run, "--dtypes", "fp32 fp16 q8", *data) == 0
-    report = json.loads((run / "onnx" / "report.json").read_text())
-    expected = {"validation": {"metrics": results(run)["metrics"], "rows_scored": family.rows}}
-    assert report["pytorch"]["scores"] == report["files"]["model.onnx"]["scores"] == expected
-    for entry in report["files"].values():
-        assert entry["scores"]["validation"]["rows_scored"] == family.rows
-
-
 def test_every_head_is_compared():
     names = {f"BertRepro{name}" for name in QUICK | OTHERS}
     assert names == {head.ours for head in bert_repro.models.configuration_bert_repro.AUTO_CLASSES.values()}
-
-
-def test_a_folder_of_upstream_transformers_is_exported_too(tmp_path):
-    transformers.BertForQuestionAnswering(transformers.BertConfig(**SIZES)).save_pretrained(tmp_path)
-    assert onnx.load_model(tmp_path).__class__ is bert_repro.BertReproForQuestionAnswering
 
 
 def test_a_graph_that_differs_is_not_kept(publish, monkeypatch):
@@ -186,19 +108,6 @@ def test_a_graph_that_differs_is_not_kept(publish, monkeypatch):
             with pytest.raises(RuntimeError, match="differs from PyTorch"):
                 onnx.export_onnx(OnnxConfig(folder=str(folder)))
         assert {path.name for path in (folder / "onnx").iterdir()} == ({"model.onnx", "report.json"} if kept else set())
-
-
-def test_an_export_that_breaks_off_leaves_nothing(publish, monkeypatch):
-    _, folder = publish("ForPreTraining")
-
-    def broken(model, path):
-        path.write_bytes(b"half a gra")
-        raise ValueError("the exporter gave up")
-
-    monkeypatch.setattr(onnx, "write_graph", broken)
-    with pytest.raises(ValueError, match="gave up"):
-        onnx.export_onnx(OnnxConfig(folder=str(folder)))
-    assert list((folder / "onnx").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -225,12 +134,3 @@ def test_what_cannot_be_exported_is_refused_in_one_line(publish, tmp_path, monke
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="run: pip install onnx onnxruntime onnxscript"):
         onnx.export_onnx(OnnxConfig(folder=str(folder)))
-
-
-def test_a_push_takes_it_along(publish):
-    _, folder = publish("Model")
-    (folder / "onnx").mkdir()
-    names = {f"onnx/{name}" for name in (*onnx.ONNX_FILES.values(), "report.json")}
-    for name in names:
-        (folder / name).write_bytes(b"graph")
-    assert names <= {path.as_posix() for path in published_files(folder)}

@@ -71,10 +71,3 @@ def test_next_sentence_prediction(published, head):
     assert follows([tuple(pair.values()) for pair in pairs]) == follows(pairs)
     with pytest.raises(UserError, match="text_pair"):
         follows("one text")
-
-
-def test_our_class_in_an_upstream_pipeline(published):
-    folder = published("BertReproForSequenceClassification", is_decoder=True)
-    classify = transformers.pipeline("text-classification", model=folder)
-    assert type(classify.model) is bert_repro.BertReproForSequenceClassification
-    assert 0 < classify("a film")[0]["score"] < 1

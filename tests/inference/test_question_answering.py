@@ -114,21 +114,3 @@ def test_inputs_that_are_none(answer, inputs, message):
     with pytest.raises(UserError) as raised:
         answer(inputs)
     assert message in str(raised.value)
-
-
-def test_windows_end_with_the_trained_positions(folder):
-    found = transformers.pipeline("extractive-question-answering", model=str(folder))
-    found.tokenizer.model_max_length = 24
-    windows = list(found.preprocess({"question": QUESTION, "context": LONG}))
-    assert max(window["length"] for window in windows) == 24 and len(windows) > 4
-    assert next(found.preprocess({"question": QUESTION, "context": LONG}, max_seq_length=40))["length"] == 40
-
-
-def test_parameters_that_are_none(answer):
-    for wrong in ({"topk": 1}, {"top_k": 0}, {"doc_stride": 0}):
-        with pytest.raises(UserError):
-            answer(question=QUESTION, context=SHORT, **wrong)
-    with pytest.raises(UserError, match="max_seq_length is 600; the model has"):
-        answer(question="Who?", context="A bird.", max_seq_length=600)
-    with pytest.raises(UserError, match="2 questions and 1 contexts"):
-        answer(question=["a", "b"], context=["c"])

@@ -10,7 +10,6 @@ from scipy import stats
 from bert_repro.configs import AuditConfig, CorpusConfig
 from bert_repro.corpus.prepare import prepare_corpus
 from bert_repro.corpus.tokenizer import train_wordpiece
-from bert_repro.errors import UserError
 from bert_repro.pretraining.audit import audit_pretraining_data
 
 WORDS = [f"{first}{last}" for first in "b d f g k l m n p r s t".split() for last in "aba edo iri olu una".split()]
@@ -51,8 +50,6 @@ def test_examples_are_shown_decoded_and_described(audit, tmp_path):
     assert statistics["documents"] == DOCUMENTS + 1 and statistics["documents with a text that occurs before"] == 1
     assert sum(statistics["length_histogram"]) == statistics["sequences drawn"] > 3000
     assert len(report["examples"]) == 4 and "{[MASK] -> " in text and "IsNext: [CLS] " in text
-    with pytest.raises(UserError, match="is not empty"):
-        audit()
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,32 @@
 """Our numbers in the paper's tables: means, what may be subtracted, what is tested, which orderings appear."""
 
 import json
-from dataclasses import replace
 
 import pytest
-from made_up import entry, finetuning, pretraining, row
+from made_up import SHAPE, entry, finetuning, pretraining, row
 
-from bert_repro.paper_results import SPLIT_ROWS, TABLES, Column
+from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.reproduction.collect import collect
-from bert_repro.reproduction.conditions import no_difference
-from bert_repro.reproduction.orderings import APPEARS, HIDDEN, NOT_MEASURABLE, NOT_RUN, REVERSED, orderings
-from bert_repro.reproduction.paper_tables import AllResults, score_range
-from bert_repro.reproduction.render import table_view
-from bert_repro.tasks.glue.leaderboard_zip import FILES
+from bert_repro.reproduction.conditions import no_difference, settings_table
+from bert_repro.reproduction.paper_results import TABLES
+from bert_repro.reproduction.paper_tables import (
+    APPEARS,
+    FAILED,
+    FEATURE_ROWS,
+    INCONCLUSIVE,
+    NOT_RUN,
+    REVERSED,
+    AllResults,
+)
 
 
 def table(folder, key, size_preset="trial"):
     results = AllResults(collect(folder))
-    return next(
-        table for table in [*results.tables, *results.figures] if (table.key, table.size_preset) == (key, size_preset)
-    )
+    return next(table for table in results.tables if (table.key, table.size_preset) == (key, size_preset))
 
 
 def number(folder, key, name, column):
-    return table(folder, key).row(name).ours[column]
+    return table(folder, key).rows[name].ours[column]
 
 
 SST2 = {"task": "sst2", "split": "validation"}
@@ -127,14 +130,9 @@ def test_a_split_of_unknown_size_has_a_reason(tmp_path, task):
     assert no_difference(column, collect(tmp_path)) == f"how many rows {task}'s test set has is not published"
 
 
-def test_the_sizes_are_those_that_the_leaderboard_takes():
-    for file in FILES:
-        assert SPLIT_ROWS[file.task.name, file.split] == file.rows
-
-
 def test_a_row_the_paper_lacks_stands_without_its_numbers(tmp_path):
     row(tmp_path, [entry(6, "tiny", "MRPC")], 0.7, task="mrpc", split="validation")
-    found = table(tmp_path, "6").row("tiny")
+    found = table(tmp_path, "6").rows["tiny"]
     assert found.paper == {} and found.ours["MRPC"].difference is None and found.ours["MRPC"].reason is None
 
 
@@ -158,52 +156,10 @@ def fill_table_1(folder, shift=0.0, name="BERT-base", columns=TABLES[1].columns[
 def test_the_average_of_table_1_needs_all_nine_columns(tmp_path):
     columns = TABLES[1].columns[:-1]
     fill_table_1(tmp_path, columns=columns[:-1], rows=1000)
-    assert table(tmp_path, "1").row("BERT-base").average is None
+    assert table(tmp_path, "1").rows["BERT-base"].average is None
     last = columns[-1]
     finetuning(tmp_path, [entry(1, "BERT-base", last.name)], 0.58, task="rte", split="test", rows=1000)
-    assert table(tmp_path, "1").row("BERT-base").average == pytest.approx(54)
-
-
-def line_of(found, row, kind):
-    view = table_view(found, ({}, {}))
-    (line,) = [line for line in view.lines if (line.row, line.kind) == (row, kind)]
-    return dict(zip([head for head, _ in view.columns], line.cells, strict=True)), view.notes
-
-
-def test_the_average_has_a_difference_or_a_reason(tmp_path, monkeypatch):
-    fill_table_1(tmp_path)
-    cells, notes = line_of(table(tmp_path, "1"), "BERT-base", "difference")
-    assert cells["Average"] == cells["QNLI"] == "none (a)" and "GLUE's first release" in notes[0]
-    # Were QNLI today's, all nine could be subtracted and so could their mean.
-    columns = tuple(replace(column, incomparable=None) for column in TABLES[1].columns)
-    monkeypatch.setitem(TABLES, 1, replace(TABLES[1], columns=columns))
-    found = table(tmp_path, "1")
-    assert found.row("BERT-base").average_difference == pytest.approx(54 - 79.6, abs=0.05)
-    assert line_of(found, "BERT-base", "difference")[0]["Average"] == "−25.6"
-    fill_table_1(tmp_path / "part", rows=10, size_preset="part")
-    cells, notes = line_of(table(tmp_path, "1", "part"), "BERT-base", "difference")
-    assert cells["Average"] == cells["MNLI-m"] == "none (a)" and "scored on 10 rows" in notes[0]
-
-
-def test_an_average_that_is_not_there_has_neither(tmp_path):
-    fill_table_1(tmp_path, columns=TABLES[1].columns[:3])
-    found = table(tmp_path, "1")
-    assert line_of(found, "BERT-base", "ours")[0]["Average"] == "not all nine run"
-    assert line_of(found, "BERT-base", "difference")[0]["Average"] == "–"
-
-
-def test_a_line_of_nothing_but_dashes_is_left_out(tmp_path):
-    for seed, examples in ((1, True), (2, False)):
-        entries = [entry(5, name, "SST-2") for name in ("BERT-base", "No NSP")]
-        finetuning(tmp_path, entries, 0.7, **SST2, seed=seed, examples=examples)
-    view = table_view(table(tmp_path, "5"), ({}, {}))
-    assert [line.kind for line in view.lines if line.row == "No NSP"] == ["paper", "ours", "difference"]
-
-
-def test_two_averages_are_ordered(tmp_path):
-    fill_table_1(tmp_path)
-    fill_table_1(tmp_path, 0.1, name="BERT-large")
-    assert verdicts(tmp_path)["1", "BERT-large above BERT-base", "Average"] == APPEARS
+    assert table(tmp_path, "1").rows["BERT-base"].average == pytest.approx(54)
 
 
 def test_no_interval_leaves_what_a_score_can_be(tmp_path):
@@ -212,36 +168,6 @@ def test_no_interval_leaves_what_a_score_can_be(tmp_path):
     row(tmp_path, [entry(7, "BERT-base", "dev")], 0.94, spread=0.05, **ner)
     assert number(tmp_path, "7", "Last hidden", "dev").low == 0.0
     assert number(tmp_path, "7", "BERT-base", "dev").high == 100.0
-    comparison = number(tmp_path, "7", "Last hidden", "dev").comparison
-    assert -100 <= comparison.low <= comparison.difference <= comparison.high <= 100
-
-
-@pytest.mark.parametrize(
-    ("metric", "expected"),
-    [
-        ("accuracy", (0, 100)),
-        ("entity_f1", (0, 100)),
-        ("matthews_correlation", (-100, 100)),
-        ("spearmanr", (-100, 100)),
-    ],
-)
-def test_a_correlation_may_be_negative(metric, expected):
-    assert score_range(Column("", "", metric, "")) == expected
-
-
-def test_rows_are_tested_against_the_baseline_on_the_same_examples(tmp_path):
-    row(tmp_path, [entry(5, "BERT-base", "SST-2")], 0.80, **SST2)
-    row(tmp_path, [entry(5, "No NSP", "SST-2")], 0.60, **SST2)
-    row(tmp_path, [entry(5, "LTR & no NSP", "SST-2")], 0.60, examples=False, **SST2)
-    found = table(tmp_path, "5")
-    assert found.baseline == "BERT-base"
-    tested = found.row("No NSP").ours["SST-2"].comparison
-    assert tested.difference == pytest.approx(-20, abs=0.2) and tested.p_value < 0.01
-    assert found.row("BERT-base").ours["SST-2"].comparison is None
-    assert found.row("LTR & no NSP").ours["SST-2"].comparison is None
-    row(tmp_path / "other", [entry(5, "BERT-base", "SST-2")], 0.8, **SST2)
-    row(tmp_path / "other", [entry(5, "No NSP", "SST-2")], 0.6, rows=500, **SST2)
-    assert number(tmp_path / "other", "5", "No NSP", "SST-2").comparison is None
 
 
 def test_size_presets_are_never_put_together(tmp_path):
@@ -249,46 +175,29 @@ def test_size_presets_are_never_put_together(tmp_path):
     for size_preset, share in (("gpu", 0.9), ("trial", 0.7)):
         row(tmp_path, entries, share, **SST2, size_preset=size_preset)
     for size_preset, share in (("gpu", 90), ("trial", 70)):
-        ours = table(tmp_path, "5", size_preset).row("BERT-base").ours["SST-2"]
+        ours = table(tmp_path, "5", size_preset).rows["BERT-base"].ours["SST-2"]
         assert ours.mean == pytest.approx(share, abs=0.1) and len(ours.runs) == 3
 
 
-def test_table_6_compares_with_the_smallest_size_that_was_run(tmp_path):
-    for name, count in (("tiny", 4_000_000), ("mini", 11_000_000)):
-        size = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2, "parameters": count}
-        row(tmp_path, [entry(6, name, "MRPC")], 0.7, task="mrpc", split="validation", model=size)
-    found = table(tmp_path, "6")
-    assert found.baseline == "tiny"
-    assert [item.name for item in found.rows if item.ours] == ["tiny", "mini"]
-
-
 def verdicts(folder):
-    found = orderings(AllResults(collect(folder)))
-    return {(item.table, item.statement, item.column): item.verdict for item in found}
+    return {(item.table, item.statement, item.column): item.verdict for item in AllResults(collect(folder)).orderings}
 
 
-@pytest.fixture(scope="module")
-def found(trial):
-    return verdicts(trial)
-
-
-def test_orderings_appear_are_hidden_by_noise_are_reversed_or_not_tried(found):
+def test_orderings_appear_are_inconclusive_are_reversed_or_not_run(trial):
+    found = verdicts(trial)
     assert found["5", "LTR & no NSP below No NSP", "MNLI-m"] == APPEARS
-    assert found["5", "No NSP below BERT-base", "MNLI-m"] == HIDDEN
+    assert found["5", "No NSP below BERT-base", "MNLI-m"] == INCONCLUSIVE
     assert found["7", "Concat last four hidden below BERT-base", "dev"] == REVERSED
-    assert found["6", "4-128-4 below 2-128-4", "LM perplexity"] == APPEARS  # lower is better; one run a row
+    assert found["6", "4-128-4 below 2-128-4", "LM perplexity"] == INCONCLUSIVE  # one run a row cannot be tested
     assert found["6", "4-128-4 above 2-128-4", "MNLI-m"] == APPEARS
     assert found["figure5", "MLM above LTR", "step 2,000"] == APPEARS
     assert found["1", "BERT-large above BERT-base", "MNLI-m"] == NOT_RUN
     assert found["8", "100/0/0 below 80/10/10", "NER fine-tune"] == NOT_RUN
-    assert not [key for key in found if key[0] == "5" and "BiLSTM" in key[1] and key[2] == "MNLI-m"]
 
 
-@pytest.mark.parametrize(
-    ("degenerate", "verdict"), [(0, APPEARS), (1, APPEARS), (2, NOT_MEASURABLE), (3, NOT_MEASURABLE)]
-)
+@pytest.mark.parametrize(("degenerate", "verdict"), [(1, APPEARS), (2, FAILED)])
 @pytest.mark.parametrize("side", ["No NSP", "BERT-base"])
-def test_an_ordering_with_a_degenerate_side_is_not_measurable(tmp_path, degenerate, verdict, side):
+def test_an_ordering_with_a_degenerate_side_has_failed(tmp_path, degenerate, verdict, side):
     for name, share in (("No NSP", 0.5), ("BERT-base", 0.8)):
         for seed in (1, 2, 3):
             finetuning(
@@ -296,14 +205,54 @@ def test_an_ordering_with_a_degenerate_side_is_not_measurable(tmp_path, degenera
                 degenerate=name == side and seed <= degenerate,
             )  # fmt: skip
     assert verdicts(tmp_path)["5", "No NSP below BERT-base", "SST-2"] == verdict
-    cells, _ = line_of(table(tmp_path, "5"), "No NSP", "test")
-    assert (cells["SST-2"] == "not measurable") == (verdict == NOT_MEASURABLE)
 
 
-def test_a_worse_larger_model_is_reversed(tmp_path):
-    pretraining(tmp_path, "small", [entry(6, "2-128-4", "LM perplexity")], perplexity=50.0)
-    model = {"num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "parameters": 10**7}
-    name = pretraining(tmp_path, "large", [entry(6, "4-128-4", "LM perplexity")], perplexity=60.0)
-    row(tmp_path, [entry(6, "4-128-4", "MRPC")], 0.7, task="mrpc", split="validation", model=model, pretraining=name)
-    statements = [key for key, verdict in verdicts(tmp_path).items() if verdict == REVERSED]
-    assert [(key[0], key[2]) for key in statements] == [("6", "LM perplexity")]
+def test_a_pre_training_that_never_left_the_plateau_takes_no_part_in_a_verdict(tmp_path):
+    for name, share in (("No NSP", 0.5), ("BERT-base", 0.8)):
+        start = pretraining(tmp_path, f"start of {name}")
+        row(tmp_path, [entry(5, name, "SST-2")], share, **SST2, pretraining=start)
+    assert verdicts(tmp_path)["5", "No NSP below BERT-base", "SST-2"] == APPEARS
+    path = tmp_path / "start of No NSP" / "results.json"
+    record = json.loads(path.read_text())
+    for found in record["mlm_breakdown"]["by_frequency"][:-1]:
+        found["accuracy"] = 0.002  # nothing but the most frequent tokens is ever predicted
+    path.write_text(json.dumps(record))
+    assert verdicts(tmp_path)["5", "No NSP below BERT-base", "SST-2"] == FAILED
+    assert AllResults(collect(tmp_path)).failed_pretrainings == ["start of No NSP"]
+
+
+LAST_FOUR, ALL, CONCAT = "Weighted sum last four hidden", "Weighted sum all 12 layers", "Concat last four hidden"
+FLAGS = dict(zip(FEATURE_ROWS, BertReproTokenFeatures.LAYERS, strict=True))  # row -> `--feature_based`
+
+
+@pytest.mark.parametrize(
+    ("layers", "rates", "same_as"),
+    [(4, (5e-3, 5e-3, 5e-3), LAST_FOUR), (6, (5e-3, 5e-3, 5e-3), None), (4, (5e-3, 1e-3, 5e-3), None)],
+)
+def test_with_four_layers_two_rows_are_one(tmp_path, layers, rates, same_as):
+    for name, rate, share in zip((LAST_FOUR, ALL, CONCAT), rates, (0.5, 0.5, 0.7), strict=True):
+        assert BertReproTokenFeatures.LAYERS[FLAGS[name]] == FEATURE_ROWS[name][1]
+        finetuning(
+            tmp_path, [entry(7, name, "dev")], share, task="conll2003", split="validation", metric="entity_f1",
+            rows=400, model={**SHAPE, "num_hidden_layers": layers}, pretraining="start",
+            settings={"learning_rate": rate, "feature_based": FLAGS[name]},
+        )  # fmt: skip
+    results = AllResults(collect(tmp_path))
+    assert next(table for table in results.tables if table.key == "7").rows[ALL].same_as == same_as
+    tried = [item for item in results.orderings if item.table == "7" and item.verdict != NOT_RUN]
+    assert len(tried) == (1 if same_as else 2)
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+
+
+def test_settings_are_listed_once_with_what_they_were_used_for(tmp_path):
+    for name, nsp in (("one", True), ("two", False)):
+        pretraining(tmp_path, name, learning_rate=1.5e-3, next_sentence_prediction=nsp)
+    for task in ("sst2", "mrpc"):
+        settings = {"learning_rate": 3e-4, "train_file": "/a/b"}
+        finetuning(tmp_path, [], 0.7, task=task, split="validation", settings=settings)
+    table = settings_table(collect(tmp_path))
+    assert ("learning_rate", "0.0015", "pre-training") in table and ("learning_rate", "0.0003", "mrpc; sst2") in table
+    assert ("next_sentence_prediction", "false", "pre-training") in table
+    assert ("train_file", "b", "mrpc; sst2") in table, "no path of the machine"

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import toy_study
 from running import recipe
 
 from bert_repro import cli
-from bert_repro.configs import ReportConfig
+from bert_repro.configs import ReportConfig, StudyConfig
 from bert_repro.errors import NonFiniteError
 from bert_repro.recipes import RECIPES
 from bert_repro.reproduction import runner
@@ -75,15 +76,7 @@ def test_a_custom_size_preset_reaches_the_report_by_its_files_name(log: Path, tm
     assert str(tmp_path) not in json.dumps(found)
     report = tmp_path / "report"
     write_report(ReportConfig(runs_dir=str(tmp_path / "study" / "records"), report_dir=str(report)))
-    assert (report / "plots" / "figure5-my-preset.svg").exists()
     assert "ours at size my-preset" in (report / "report.md").read_text()
-
-
-@pytest.mark.parametrize("name", ["trial.yaml", "my preset.yaml", "a#b.yml"])
-def test_a_size_preset_file_whose_name_cannot_name_a_preset_is_refused(name: str, log: Path, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(json.dumps(dataclasses.asdict(SIZE_PRESETS["trial"])))
-    assert study(*FLAGS, "--size_preset", tmp_path / name, "--output_dir", tmp_path / "study") == 2
-    assert not log.exists()
 
 
 def test_a_second_command_makes_nothing_and_a_wider_one_only_what_is_new(log: Path, tmp_path: Path) -> None:
@@ -132,28 +125,7 @@ def test_several_processes_of_a_launcher_are_refused_before_anything_is_made(log
     monkeypatch.setenv("RANK", "0")
     assert study(*FLAGS, "--output_dir", tmp_path / "study") == 2
     assert not log.exists()
-    message = capsys.readouterr().err
-    assert all(words in message for words in ("2 processes", "several times", "--emit slurm", "--engine ray"))
-
-
-@pytest.mark.parametrize("flag", [("--dry-run",), ("--dry_run", "true"), ("--emit", "slurm")])
-def test_looking_ahead_leaves_the_status_of_the_study_alone(flag: tuple[str, ...], log: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "study"
-    looking = ("--table", "8", *flag, "--output_dir", folder)
-    with_corpus = ("--corpus", "toy") if "--emit" in flag else ()
-    assert study(*looking, *with_corpus) == 0
-    assert not (folder / "status.json").exists()
-    folder.mkdir(exist_ok=True)
-    (folder / "status.json").write_text('{"code": 143, "reason": "stopped"}')
-    assert study(*looking, *with_corpus) == 0
-    assert json.loads((folder / "status.json").read_text())["code"] == 143
-
-
-def test_a_dry_run_without_a_corpus_says_that_it_cannot_know_what_is_done(capsys, tmp_path):
-    assert study("--table", "8", "--dry-run", "--output_dir", tmp_path) == 0
-    shown = capsys.readouterr().out
-    assert "without --corpus finished runs cannot be recognized" in shown
-    assert "to do" not in shown.splitlines()[1]
+    assert "2 processes by a launcher" in capsys.readouterr().err
 
 
 def test_the_report_takes_tables_1_to_4(log: Path, tmp_path: Path) -> None:
@@ -164,24 +136,30 @@ def test_the_report_takes_tables_1_to_4(log: Path, tmp_path: Path) -> None:
     assert [f"Table {number}, ours at size trial" in text for number in (1, 2, 3, 4)] == [True] * 4
 
 
-def test_ensembles_wait_for_their_models_and_keep_them(log: Path, tmp_path: Path) -> None:
-    preset, questions, where = tmp_path / "large.yaml", tmp_path / "questions.json", tmp_path / "study"
-    trial = dataclasses.asdict(SIZE_PRESETS["trial"])
-    preset.write_text(json.dumps({**trial, "large": "4-128-2", "seeds": [1]}))
-    questions.write_text("{}")
-    flags = ("--table", "2", "--corpus", "toy", "--size_preset", preset, "--output_dir", where)
-    assert study(*flags, "--triviaqa_file", questions) == 0
-    assert set(begun(log).values()) == {1}
-    order = [line.split()[1] for line in log.read_text().splitlines() if line.startswith("begin")]
-    found = records(where / "records")
-    ensembles = [name for name in found if name.startswith("squad-ensemble")]
-    assert len(ensembles) == 2
-    for name in ensembles:
-        needed = [found[name]["study"]["start"], *found[name]["study"]["members"]]
-        assert len(needed) == 7 and all(order.index(one) < order.index(name) for one in needed)
-        assert all((where / "runs" / one / "model.safetensors").exists() for one in needed)
-        assert not (where / "runs" / name / "model.safetensors").exists()
-    assert study(*flags, "--triviaqa_file", tmp_path / "nowhere.json") == 2
+def test_a_list_has_one_command_for_each_run_that_is_not_done_and_makes_none(log, tmp_path, capsys):
+    flags = (*FLAGS, "--output_dir", tmp_path / "my study")
+    lines = cli_list(flags, capsys)
+    assert len(lines) == RUNS and not log.exists() and not (tmp_path / "my study" / "status.json").exists()
+    assert lines[0].startswith(
+        f"bert-repro run_study --table 8 --corpus toy --output_dir '{tmp_path}/my study' --only "
+    )
+    for line in (lines[0], lines[-1]):  # pre-training comes first
+        cli_run(line)
+    assert len(begun(log)) == 3 and len(cli_list(flags, capsys)) == RUNS - 3
+
+
+def cli_list(flags: tuple[object, ...], capsys: Any) -> list[str]:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        cli.main("run_study", argv=[*map(str, flags), "--list"])
+    assert not ended.value.code
+    return capsys.readouterr().out.splitlines()
+
+
+def cli_run(line: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main("run_study", argv=shlex.split(line)[2:])
+    assert not ended.value.code
 
 
 def test_only_some_runs(log: Path, tmp_path: Path) -> None:
@@ -244,4 +222,27 @@ def test_two_processes_on_one_study_share_it(tmp_path: Path) -> None:
     assert set(begun(tmp_path / "log").values()) == {1}
     # Both were at work: some run began before the one in front of it had ended.
     lines = (tmp_path / "log").read_text().splitlines()
+    assert any(one.startswith("begin") and two.startswith("begin") for one, two in pairwise(lines))
+
+
+@pytest.mark.slow
+def test_on_a_ray_cluster_of_two_workers_each_run_is_made_once(log: Path, tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray")
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={
+            "worker_process_setup_hook": lambda: toy_study.install(log, 0.1),
+            "env_vars": {
+                "PYTHONPATH": os.pathsep.join([str(Path(toy_study.__file__).parent), *filter(None, sys.path)])
+            },
+        },
+    )
+    try:
+        runner.run_study(StudyConfig(table=("8",), corpus="toy", output_dir=str(tmp_path / "study"), engine="ray"))
+    finally:
+        ray.shutdown()
+    lines = log.read_text().splitlines()
+    assert len(begun(log)) == RUNS and set(begun(log).values()) == {1}
     assert any(one.startswith("begin") and two.startswith("begin") for one, two in pairwise(lines))

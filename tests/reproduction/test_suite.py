@@ -1,16 +1,20 @@
-"""The suite of runs: every entry of the paper's tables, and each run once."""
+"""The suite of runs: every entry of the paper's tables, each run once, other data other runs, and what is kept."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bert_repro.configs import StudyConfig
 from bert_repro.configs.presets import PAPER_PHASES
 from bert_repro.errors import UserError
-from bert_repro.paper_results import TABLE_KEYS, TABLES, TableEntry
-from bert_repro.reproduction.runner import run_flops
-from bert_repro.reproduction.size_presets import RECIPE_CONFIGS, SIZE_PRESETS, find_size_preset
-from bert_repro.reproduction.suite import PlannedRun, plan_runs
+from bert_repro.reproduction import runner
+from bert_repro.reproduction.paper_results import TABLE_KEYS, TABLES, TableEntry
+from bert_repro.reproduction.run_store import CURVE_POINTS, RunStore, loss_curve
+from bert_repro.reproduction.size_presets import RECIPE_CONFIGS, SIZE_PRESETS, TASK_RECIPES, find_size_preset
+from bert_repro.reproduction.suite import PlannedRun, plan_runs, task_fingerprint
 
 TRIAL = SIZE_PRESETS["trial"]
 
@@ -60,37 +64,9 @@ def test_tables_1_to_4_have_the_models_of_the_size_preset() -> None:
 
 @pytest.mark.parametrize("preset", SIZE_PRESETS.values(), ids=SIZE_PRESETS)
 def test_every_run_has_settings_that_its_recipe_takes(preset: Any) -> None:
-    for run in plan_runs(TABLE_KEYS, preset, "corpus", str, "questions"):
+    for run in plan_runs(TABLE_KEYS, preset, "corpus", str):
         folders = {"model_name_or_path": "its start"} if run.start else {"corpus": "its corpus"}
         RECIPE_CONFIGS[run.recipe](**{**run.settings, **folders})
-        assert run_flops(run, 30_522) > 0
-
-
-def test_table_2_has_ensembles_of_seven_models_with_and_without_triviaqa() -> None:
-    with_both = plan_runs(["2"], SIZE_PRESETS["paper"], "corpus", str, "questions")
-    ensembles = {run.entries[0].row: run for run in with_both if run.members}
-    assert set(ensembles) == {"BERT-large ensemble", "BERT-large ensemble + TriviaQA"}
-    for row, run in ensembles.items():
-        models = run.dependencies
-        assert len({model.id for model in models}) == 7 and {model.settings["seed"] for model in models} == set(
-            range(1, 8)
-        )
-        starts = [model.start for model in models if model.start]
-        assert {start.name.startswith("triviaqa") for start in starts} == {row.endswith("TriviaQA")}
-        reached = {
-            (start.step if row.endswith("TriviaQA") else model.step)
-            for start, model in zip(starts, models, strict=True)
-        }
-        assert reached == {None, 800_000}  # the last two checkpoints of one pre-training
-        assert {model.pretraining.name for model in models} == {"pretraining-large"}
-    assert len(by_entry(with_both)[TableEntry("2", "BERT-large + TriviaQA", "dev F1")]) == 5
-    position = {run.id: number for number, run in enumerate(with_both)}
-    assert all(position[needed.id] < position[run.id] for run in with_both for needed in run.dependencies)
-    assert {run.id for run in with_both if run.keeps_model} == {
-        needed.id for run in with_both for needed in run.dependencies
-    }
-    rows = {entry.row for entry in by_entry(plan_runs(["2"], SIZE_PRESETS["paper"], "corpus", str))}
-    assert rows == {"BERT-base", "BERT-large", "BERT-large ensemble"}
 
 
 def test_a_size_preset_needs_the_tasks_of_the_asked_tables_only() -> None:
@@ -190,12 +166,11 @@ def test_a_custom_size_preset_is_read_and_an_unknown_one_refused(tmp_path: Any) 
     [
         ("base: one", "base: two", "base is 'two'"),
         ("max_steps: 4", "max_step: 4", "unknown setting 'max_step'; did you mean max_steps?"),
-        ("num_train_epochs: 1", "num_train_epochs: many", "tasks: sst2: --num_train_epochs"),
+        ("num_train_epochs: 1", "num_train_epochs: many", "tasks: sst2: num_train_epochs"),
         ("[2, 4]", "[2, 3]", "the last must be the end of pre-training, 4"),
         ("squad: {}, ", "squat: {}, ", "tasks has squat"),
         ("bilstm_size: 8", "bilstm_size: 8\nlarge: huge", "large is 'huge'"),
-        ("seeds: [1]", "seed: 1", "unknown field 'seed'"),
-        ("bilstm_size: 8", "", "lacks bilstm_size"),
+        ("seeds: [1]", "seed: 1", "fields that are missing or unknown: seed, seeds"),
     ],
 )
 def test_a_wrong_size_preset_is_refused_in_one_line(tmp_path: Any, old: str, new: str, message: str) -> None:
@@ -205,3 +180,93 @@ def test_a_wrong_size_preset_is_refused_in_one_line(tmp_path: Any, old: str, new
         find_size_preset(str(path))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+FILES = {
+    "mnli": ("MNLI/train.tsv", "MNLI/dev_matched.tsv", "MNLI/dev_mismatched.tsv"),
+    "qnli": ("QNLI/train.tsv", "QNLI/dev.tsv"),
+    "mrpc": ("MRPC/train.tsv", "MRPC/dev.tsv"),
+    "sst2": ("SST-2/train.tsv", "SST-2/dev.tsv"),
+    "squad": ("train-v1.1.json", "dev-v1.1.json"),
+    "conll2003": ("eng.train", "eng.testa", "eng.testb"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in (name for names in FILES.values() for name in names):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"content of {name}")
+    (tmp_path / "MNLI/test_matched.tsv").write_text("not read")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("task", "name"), [(task, name) for task, names in FILES.items() for name in names])
+def test_every_file_that_a_task_reads_counts(folder: Path, task: str, name: str) -> None:
+    before = {task: task_fingerprint(task, str(folder)) for task in FILES}
+    (folder / name).write_text("changed")
+    after = {task: task_fingerprint(task, str(folder)) for task in FILES}
+    assert {task for task in FILES if before[task] != after[task]} == {task}
+
+
+def test_the_place_of_the_files_and_what_is_not_read_do_not_count(folder: Path, tmp_path: Path) -> None:
+    before = task_fingerprint("mnli", str(folder))
+    (folder / "MNLI/test_matched.tsv").write_text("changed")
+    other = folder.rename(tmp_path.with_name(f"{tmp_path.name}-moved"))
+    assert task_fingerprint("mnli", str(other)) == before
+    assert task_fingerprint("features", str(other)) == task_fingerprint("conll2003", str(other))
+
+
+def test_the_hubs_data_sets_are_distinguished() -> None:
+    names = {task_fingerprint(task, None) for task in TASK_RECIPES}
+    assert len(names) == len(TASK_RECIPES) - 1
+
+
+def test_a_folder_without_the_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--squad_dir .*: holds none of .*train-v1.1.json"):
+        task_fingerprint("squad", str(tmp_path))
+
+
+def test_other_files_make_other_runs_of_their_task_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "corpus_fingerprint", str)
+    config = StudyConfig(table=("5",), corpus="toy", glue_dir=str(folder), squad_dir=str(folder))
+    before = {run.id for run in runner.planned_runs(config)}
+    (folder / "MRPC/train.tsv").write_text("more rows")
+    changed = [run for run in runner.planned_runs(config) if run.id not in before]
+    assert {run.settings.get("task_name") for run in changed} == {"mrpc"}
+    from_hub = {run.id for run in runner.planned_runs(dataclasses.replace(config, squad_dir=None))}
+    assert {run.name.rpartition("-")[0] for run in runner.planned_runs(config) if run.id not in from_hub} == {"squad"}
+
+
+def log(folder, rows):
+    (folder / "train_log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_curve_is_thinned_by_means_of_its_own_loss(tmp_path):
+    rows = [{"step": step, "loss": 9.0, "mlm_loss": float(step), "learning_rate": 0.1} for step in range(1, 1001)]
+    log(tmp_path, [*rows, {"step": 500, "eval_mlm_loss": 2.0, "eval_nsp_loss": 0.5}])
+    curve = loss_curve(tmp_path)
+    assert len(curve["training"]["step"]) == CURVE_POINTS and curve["training"]["step"][-1] == 1000
+    assert curve["training"]["mlm_loss"][0] == 3.0  # the mean of steps 1 to 5
+    assert curve["heldout"] == {"step": [500], "mlm_loss": [2.0], "nsp_loss": [0.5]}
+    log(tmp_path, [{"step": 1, "loss": 4.0, "learning_rate": 0.1}, {"step": 1, "eval_lm_loss": 3.0}])
+    curve = loss_curve(tmp_path)
+    assert curve == {"training": {"step": [1], "lm_loss": [4.0]}, "heldout": {"step": [1], "lm_loss": [3.0]}}
+
+
+def test_a_run_without_a_log_has_no_curve(tmp_path):
+    with pytest.raises(UserError, match="logs no training step"):
+        loss_curve(tmp_path)
+
+
+def test_an_interrupted_sweep_resumes_and_leaves_no_weights(tmp_path):
+    store = RunStore(str(tmp_path), None)
+    run = next(run for run in plan_runs(["1"], SIZE_PRESETS["paper"], "corpus", str) if run.start)
+    weights = store.folder(run) / "sweep" / "lr5e-05-batch32-epochs3" / "seed1" / "model.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"weights")
+    assert not store.can_resume(run)
+    (store.folder(run) / "sweep" / "sweep.json").write_text("{}")
+    assert store.can_resume(run)
+    store.drop_weights(run)
+    assert not weights.exists()

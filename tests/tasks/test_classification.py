@@ -1,4 +1,3 @@
-import dataclasses
 from types import SimpleNamespace
 
 import datasets
@@ -59,8 +58,6 @@ def test_truncation_is_counted_in_the_log_and_impossible_lengths_are_refused(num
     with caplog.at_level("INFO", logger="bert_repro"):
         encode(RTE, pairs([(2, 3), (9, 4)]), numbers, 10)
     assert "rte: 1 of 2 inputs lost text to the length limit" in caplog.text
-    with pytest.raises(UserError, match="max_seq_length"):
-        encode(RTE, pairs([(2, 3)]), numbers, 3)
     bare = PreTrainedTokenizerFast(tokenizer_object=numbers.backend_tokenizer, pad_token="[PAD]")
     with pytest.raises(UserError, match=r"no \[CLS\] or \[SEP\] token"):
         encode(RTE, pairs([(2, 3)]), bare, 10)
@@ -75,14 +72,6 @@ def test_collate_carries_labels(numbers, packing):
     assert batch["token_type_ids"].shape == batch["input_ids"].shape
     assert ("cu_seq_lens_q" in batch) is packing
     assert RTE.loss_items(features).tolist() == [1, 1]
-
-
-def test_collate_of_numbers_and_of_unlabelled_texts(numbers):
-    scored = list(encode(STSB, pairs([(1, 1)], label=[3.5]), numbers, 10))
-    labels = STSB.collate(scored, pad_token_id=PAD, packing=False)["labels"]
-    assert labels.dtype == torch.float32 and labels.tolist() == [3.5]
-    unlabelled = list(encode(STSB, pairs([(1, 1)]), numbers, 10))
-    assert "labels" not in STSB.collate(unlabelled, pad_token_id=PAD, packing=False)
 
 
 def test_from_model_output_to_scores(numbers):
@@ -125,26 +114,6 @@ def test_predictions_are_written_with_label_names_in_file_order(tmp_path):
     )
 
 
-def test_written_numbers_come_back_exactly(tmp_path):
-    values = np.random.default_rng(0).uniform(-1, 6, 50).astype(np.float32)
-    dataset = pairs([(1, 1)] * 50)
-    predictions = STSB.postprocess(dataset, dataset, list(values[:, None]))
-    (path,) = STSB.write_predictions(tmp_path, "validation", dataset, predictions)
-    rows = [line.split("\t") for line in path.read_text().splitlines()]
-    assert rows[0] == ["index", "prediction", "sentence1", "sentence2"]
-    assert np.array_equal(np.array([row[1] for row in rows[1:]], dtype=np.float32), values)
-
-
-def test_model_settings():
-    assert RTE.model_settings() == {
-        "id2label": {0: "entailment", 1: "not_entailment"},
-        "label2id": {"entailment": 0, "not_entailment": 1},
-        "problem_type": "single_label_classification",
-    }
-    assert STSB.model_settings()["problem_type"] == "regression"
-    assert len(STSB.model_settings()["id2label"]) == 1
-
-
 @pytest.mark.parametrize(
     ("id2label", "columns"),
     [
@@ -155,12 +124,7 @@ def test_model_settings():
 )
 def test_logits_of_finished_models_are_put_into_the_tasks_order(id2label, columns):
     assert MNLI.label_columns(id2label) == columns
-
-
-def test_a_single_output_may_have_any_name():
-    assert STSB.label_columns({0: "score"}) == [0]
-    with pytest.raises(UserError, match="needs similarity"):
-        STSB.label_columns({0: "LABEL_0", 1: "LABEL_1"})
+    assert STSB.label_columns({0: "any name"}) == [0]
 
 
 @pytest.mark.parametrize(
@@ -169,10 +133,3 @@ def test_a_single_output_may_have_any_name():
 def test_models_of_another_task_are_refused(id2label):
     with pytest.raises(UserError, match=r"--model_name_or_path: the model tells apart .* task mnli needs"):
         MNLI.label_columns(id2label)
-
-
-def test_a_task_of_ones_own_is_data_too():
-    own = dataclasses.replace(RTE, name="custom", label_names=("a", "b", "c"))
-    assert own.parse_label("c") == 2
-    with pytest.raises(ValueError, match="label 'd' is not known; it must be one of: a, b, c"):
-        own.parse_label("d")

@@ -1,9 +1,7 @@
-import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from bert_repro.errors import UserError
-from bert_repro.tasks.encoding import join, require_length, token_ids, truncated_lengths
+from bert_repro.tasks.encoding import join, token_ids, truncated_lengths
 from bert_repro.tasks.squad.windows import tokenize_passages
 
 
@@ -25,17 +23,6 @@ def test_join_marks_segments_through_the_first_separator():
     assert ids.tolist() == [101, 102] and segments.tolist() == [0, 0]
     # An empty second text still has its separator: a pair never turns into a single text.
     assert join(101, 102, [5], [])[0].tolist() == [101, 5, 102, 102]
-
-
-def test_a_text_longer_than_any_book_is_refused_before_it_is_tokenized():
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({})))
-    with pytest.raises(UserError, match=r"the text 'a a.*\.\.\. has 6,000,000 characters, more than 5,000,000; cut"):
-        token_ids(tokenizer, ["a river", "a " * 3_000_000])
-
-
-def test_too_short_a_length_is_refused():
-    with pytest.raises(UserError, match="--max_seq_length is 4; it must be at least 8"):
-        require_length(4)
 
 
 def test_special_tokens_written_in_a_text_are_text():

@@ -3,7 +3,6 @@
 import logging
 import re
 import string
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,9 @@ import numpy.typing as npt
 
 from bert_repro.configs import SquadScoringConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks.squad.questions import read_questions
-from bert_repro.utils.readers import read_json, shown
+from bert_repro.tasks.data import read_file
+from bert_repro.tasks.squad.questions import questions_of
+from bert_repro.utils.readers import read_json_object, shown
 
 if TYPE_CHECKING:
     import datasets
@@ -178,6 +178,32 @@ def scores_at_threshold(questions: QuestionScores, null_odds: Float64Array, thre
     }
 
 
+def scores_by_id(
+    predictions: Sequence[Mapping[str, Any]], references: Sequence[Mapping[str, Any]], threshold: float | None
+) -> dict[str, float]:
+    """Scores predictions in the form of the Hub's metrics `squad` and `squad_v2`.
+
+    Args:
+        predictions: `id`, `prediction_text` and, for v2.0, `no_answer_probability`, or any number in its place.
+        references: `id` and `answers` (`text`).
+        threshold: v2.0: a question counts as unanswered where the number exceeds it; None: v1.1.
+
+    Raises:
+        ValueError: a question has no prediction.
+    """
+    by_id = {prediction["id"]: prediction for prediction in predictions}
+    if lost := [reference["id"] for reference in references if reference["id"] not in by_id]:
+        raise ValueError(f"question {lost[0]!r} has no prediction; predict every question")
+    ordered = [by_id[reference["id"]] for reference in references]
+    texts = [prediction["prediction_text"] for prediction in ordered]
+    right = [reference["answers"]["text"] for reference in references]
+    questions = score_questions(texts, right, unanswerable=threshold is not None)
+    if threshold is None:
+        return questions.summary()
+    odds = np.array([prediction["no_answer_probability"] for prediction in ordered], dtype=np.float64)
+    return scores_at_threshold(questions, odds, threshold)
+
+
 def score_squad(config: SquadScoringConfig) -> dict[str, float]:
     """Scores a file of predictions.
 
@@ -189,15 +215,14 @@ def score_squad(config: SquadScoringConfig) -> dict[str, float]:
         UserError: a file is not as it should be, or a prediction or null score is missing.
     """
     unanswerable = config.task_name == "squad_v2"
-    data_file = Path(config.data_file)
-    dataset = read_questions(data_file, unanswerable=unanswerable)
+    dataset = questions_of(read_file(Path(config.data_file)), config.data_file, unanswerable=unanswerable)
     if "answers" not in dataset.column_names:
-        raise UserError(f"{data_file}: its questions have no answers to score against; name a labelled file")
-    texts = values_by_id(Path(config.predictions_file), dataset, str, "text")
+        raise UserError(f"{config.data_file}: its questions have no answers to score against; name a labelled file")
+    texts = values_by_id(Path(config.predictions_file), dataset, str)
     questions = score_questions(texts, answer_texts(dataset), unanswerable=unanswerable)
     scores = questions.summary()
     if config.null_odds_file:
-        odds = np.array(values_by_id(Path(config.null_odds_file), dataset, (int, float), "number"), dtype=np.float64)
+        odds = np.array(values_by_id(Path(config.null_odds_file), dataset, (int, float)), dtype=np.float64)
         scores |= threshold_report(questions, odds)
     logger.info("%d questions: %s", len(texts), ", ".join(f"{name} {value:.6f}" for name, value in scores.items()))
     return scores
@@ -208,39 +233,26 @@ def answer_texts(dataset: "datasets.Dataset") -> list[list[str]]:
     return [answers["text"] for answers in dataset["answers"]]
 
 
-def values_by_id(path: Path, dataset: "datasets.Dataset", kind: Any, meaning: str) -> list[Any]:
-    """Reads a JSON object of one value per question, in the order of the data set.
-
-    Ids that the data set does not have are left out, as the official scripts do, and counted in the log.
+def values_by_id(path: Path, dataset: "datasets.Dataset", kind: Any) -> list[Any]:
+    """Reads a JSON object of one value per question, in the order of the data set; other entries are left out.
 
     Raises:
-        UserError: it is no such file, lacks a question, or a value is of another kind or not finite.
+        UserError: it is no such file, lacks a question, or a value is of another kind.
     """
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: does not hold an object; write question ids with their {meaning}s")
+    content = read_json_object(path)
     missing = [identity for identity in dataset["id"] if identity not in content]
     if missing:
         raise UserError(
             f"{path}: no entry for question {shown(missing[0])} ({len(missing)} of {len(dataset)} are missing); "
             "predict every question, or name the data file it was made for"
         )
-    values = [content[identity] for identity in dataset["id"]]
-    for identity, value in zip(dataset["id"], values, strict=True):
-        # JSON as Python reads it has NaN and infinities, which no order of thresholds has a place for.
-        unordered = isinstance(value, int | float) and not abs(value) <= sys.float_info.max
-        if not isinstance(value, kind) or isinstance(value, bool) or unordered:
+    for identity in dataset["id"]:
+        if not isinstance(content[identity], kind):
             raise UserError(
-                f"{path}, question {shown(identity)}: {shown(value)} is not a {meaning}; write one for each id"
+                f"{path}, question {shown(identity)}: is {shown(content[identity])}; write a text for each id, in "
+                "--null_odds_file a number"
             )
-    if len(content) > len(values):
-        logger.warning("%s: %d entries belong to no question and are left out", path, len(content) - len(values))
-    return values
-
-
-def by_id(dataset: "datasets.Dataset", values: Sequence[Any]) -> Mapping[str, Any]:
-    """Maps question ids to values, in the order of the data set."""
-    return dict(zip(dataset["id"], values, strict=True))
+    return [content[identity] for identity in dataset["id"]]
 
 
 def _mean(values: Float64Array) -> float:

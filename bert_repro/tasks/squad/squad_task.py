@@ -1,10 +1,12 @@
 """SQuAD v1.1 and v2.0: the answer to a question is a span of a passage (paper 4.2, 4.3; original run_squad.py).
 
-A question over a long passage is one example with several features, one for each window; `questions` reads the files,
-`windows` cuts the passages, `decoding` turns scores into answers, `scoring` scores them.
+A question over a long passage is one example with several features, one for each window; `windows` cuts the passages,
+`decoding` turns scores into answers, `scoring` scores them.
 """
 
+import json
 import logging
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -15,16 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.configs import FinetuningConfig, SquadConfig
-from bert_repro.errors import NonFiniteError, UserError
-from bert_repro.tasks import encoding
+from bert_repro.errors import UserError
 from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
+from bert_repro.tasks.data import held_out_rows, read_file, short_row, split_rows
 from bert_repro.tasks.encoding import join, special_ids, token_ids
-from bert_repro.tasks.predictions import require_first_rows
-from bert_repro.tasks.splits import custom_names, custom_title, from_hub, short_row
-from bert_repro.tasks.squad import answer_lists, scoring, windows
-from bert_repro.tasks.squad.answer_lists import ListsOnDisk, answer_records, details_by_question_word, write_answers
+from bert_repro.tasks.predictions import require_first_rows, surest_errors, write_json_lines
+from bert_repro.tasks.squad import scoring, windows
 from bert_repro.tasks.squad.decoding import Decoder, OriginalText, text_by_offsets
-from bert_repro.tasks.squad.questions import divided_questions, read_questions
+from bert_repro.tasks.squad.questions import questions_of
 from bert_repro.tasks.squad.windows import (
     NO_ANSWER,
     UNFOUND,
@@ -33,11 +33,11 @@ from bert_repro.tasks.squad.windows import (
     target,
     window_spans,
 )
+from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import read_json
 
 if TYPE_CHECKING:
     import datasets
-    import evaluate
     from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger("bert_repro")
@@ -58,7 +58,6 @@ class SquadTask(Task):
 
     Args:
         files: the official file of each split.
-        hub_dataset: its id on the Hub.
         unanswerable: whether a question may have no answer (v2.0).
         settings: of the run.
         null_score_diff_threshold: v2.0: no answer where the null score exceeds the best one's by more; None: as 0.
@@ -70,16 +69,16 @@ class SquadTask(Task):
     primary_metric: str = "f1"
     data_license: str | None = "CC BY-SA 4.0"
     files: Mapping[str, str]
-    hub_dataset: str
     unanswerable: bool
     settings: SquadConfig = _DEFAULTS
     null_score_diff_threshold: float | None = None
     tokenizer: Any = field(default=None, repr=False)
     reference_column: ClassVar[str] = "answers"
-    encoding_code: ClassVar[tuple[Any, ...]] = (encoding, windows)
+    official_folder = (
+        "the folder that holds the official JSON files; or name files with --train_file, --validation_file"
+    )
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SquadTask":
-        """See `Task.prepared`."""
         assert isinstance(config, SquadConfig), "run_squad makes one"
         threshold = config.null_score_diff_threshold
         if threshold is not None and not self.unanswerable:
@@ -118,37 +117,16 @@ class SquadTask(Task):
         threshold = self.null_score_diff_threshold if self.unanswerable else None
         return {"qa_loss": self.settings.qa_loss, "null_score_diff_threshold": threshold}
 
-    def load(self, data_dir: Path | None, splits: Sequence[str]) -> "dict[str, datasets.Dataset]":
-        """See `Task.load`; files named in the settings go before those of `data_dir` or the Hub."""
-        files, fraction, seed = self.settings.data_files, self.settings.validation_fraction, self.settings.seed
-        if fraction is not None and "test" not in splits:
-            divided = divided_questions(files["train"], fraction, seed, unanswerable=self.unanswerable)
-            return {split: divided[split] for split in splits}
-        named = {split: getattr(self.settings, f"{split}_file") for split in splits}
-        official = {split: (data_dir or Path()) / self.files[split] for split in splits}
-        found = {}
-        for split in splits:
-            path = Path(named[split] or official[split])
-            if named[split] or (data_dir is not None and path.is_file()):
-                found[split] = read_questions(path, unanswerable=self.unanswerable)
-        others = [split for split in splits if split not in found]
-        if data_dir is None and others:
-            found |= from_hub(self.hub_dataset, others)
-        if not found:
-            paths, flags = " and ".join(map(str, official.values())), " or ".join(f"--{split}_file" for split in splits)
-            raise UserError(f"{paths}: no such file; put the official file into --data_dir, or name one with {flags}")
-        return found
+    def official_file(self, data_dir: Path, split: str) -> Path:
+        return data_dir / self.files[split]
 
-    def data_files(self, data_dir: Path) -> list[Path]:
-        """See `Task.data_files`."""
-        return [data_dir / self.files[split] for split in ("train", *self.eval_splits)]
+    def read_official(self, split: str, path: Path) -> "datasets.Dataset":
+        return questions_of(read_file(path), str(path), unanswerable=self.unanswerable)
 
     def encoding_settings(self) -> dict[str, Any]:
-        """See `Task.encoding_settings`."""
         return {"max_query_length": self.settings.max_query_length, "doc_stride": self.settings.doc_stride}
 
     def rows_at_once(self, dataset: "datasets.Dataset", max_seq_length: int) -> int:
-        """See `Task.rows_at_once`."""
         return windows.questions_at_once(dataset, 1 + max_seq_length // self.settings.doc_stride)
 
     def encode_batch(
@@ -208,18 +186,15 @@ class SquadTask(Task):
         """See `Task.collate`; `start_positions`, `end_positions` and, where the softmax needs it, `answer_mask`."""
         import torch
 
-        from bert_repro.training.batches import collate_features
-
         softmax, training = self.settings.qa_softmax, "labels" in features[0]
         if training and softmax == "padded":
             pad_to_multiple_of = self.settings.max_seq_length
-        batch = collate_features(
+        batch = super().collate(
             features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
         )
         if not training:
             return batch
-        labels = torch.tensor([feature["labels"] for feature in features])
-        batch["start_positions"], batch["end_positions"] = labels.unbind(dim=1)
+        batch["start_positions"], batch["end_positions"] = batch.pop("labels").unbind(dim=1)
         if softmax == "paragraph":
             rows = [self._paragraph_mask(feature) for feature in features]
             if packing:
@@ -248,13 +223,13 @@ class SquadTask(Task):
         number, starts, passage_at = (np.asarray(features[name][:]) for name in names)
         firsts = np.append(np.flatnonzero(number == 0), len(number))
         decoder, coming = self._decoder(), iter(outputs)
-        texts, odds, nbest = [], [], ListsOnDisk()
+        texts, odds, nbest = [], [], _ListsOnDisk()
         at_once = self.rows_at_once(dataset, self.settings.max_seq_length)
         for row, passage in enumerate(windows.passages_of(self.tokenizer, dataset, at_once)):
             rows = slice(firsts[row], firsts[row + 1])
             scores = [values.astype(np.float64) for values in islice(coming, rows.stop - rows.start)]
-            if not all(np.isfinite(values).all() for values in scores):
-                raise NonFiniteError(f"{self.name}: the model's output is not finite")
+            for values in scores:
+                self.require_finite(values)
             at = int(passage_at[rows.start])
             places = [
                 (start, len(values) - at - 1) for start, values in zip(starts[rows].tolist(), scores, strict=True)
@@ -272,30 +247,12 @@ class SquadTask(Task):
         pairs = zip(predictions["prediction"], predictions["null_odds"], strict=True)
         return ["" if odds > (self.null_score_diff_threshold or 0.0) else text for text, odds in pairs]
 
-    def references(self, dataset: "datasets.Dataset") -> list[dict[str, Any]]:
-        """See `Task.references`."""
-        return [
-            dict(zip(("id", "answers"), row, strict=True))
-            for row in zip(dataset["id"], dataset["answers"], strict=True)
-        ]
-
     def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
         """Computes `exact_match` and `f1`; for v2.0 those at the threshold, at 0 and at the best thresholds."""
-        columns = {"id": dataset["id"], "prediction_text": predictions["prediction"]}
-        options = {}
-        if self.unanswerable:
-            columns["no_answer_probability"] = predictions["null_odds"]
-            options["no_answer_threshold"] = self.null_score_diff_threshold or 0.0
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        references = self.references(dataset)
-        scores: dict[str, float] = self.load_metric().compute(predictions=rows, references=references, **options)
-        return scores
-
-    def load_metric(self, **options: Any) -> "evaluate.Metric":
-        """See `Task.load_metric`; the inputs are those of the Hub's `squad` and `squad_v2`."""
-        from bert_repro.tasks.metrics import Squad, SquadV2
-
-        return SquadV2(**options) if self.unanswerable else Squad(**options)
+        questions, odds = self._questions(predictions, dataset)
+        if not self.unanswerable:
+            return questions.summary()
+        return scoring.scores_at_threshold(questions, odds, self.null_score_diff_threshold or 0.0)
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
         """See `Task.is_degenerate`; by the answers after the threshold, so that none at all (v2.0) counts."""
@@ -315,29 +272,41 @@ class SquadTask(Task):
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
     ) -> list[Path]:
         """Writes predictions.json, nbest_predictions.json and, for v2.0, null_odds.json, as the official scripts take
-        them (predictions.SPLIT.json for other splits than `validation`), and the files of `write_answers`."""
+        them (predictions.SPLIT.json for other splits than `validation`); predictions.SPLIT.jsonl, a question with its
+        passage and answer on each line; and of a labelled split predictions.SPLIT.errors.jsonl, the hundred entirely
+        wrong answers that the model was surest of."""
         folder, ids = Path(directory), dataset["id"]
         contents: dict[str, Any] = {"predictions": self.answers(predictions), "nbest_predictions": predictions["nbest"]}
         if self.unanswerable:
             contents["null_odds"] = predictions["null_odds"]
         for name, values in contents.items():
-            answer_lists.write_by_id(folder / _file_name(name, split), ids, values)
-        lists = write_answers(folder, split, lambda: self.records(dataset, predictions), unanswerable=self.unanswerable)
-        return [*(folder / _file_name(name, split) for name in contents), *lists]
+            _write_by_id(folder / _file_name(name, split), ids, values)
+        written = [*(folder / _file_name(name, split) for name in contents), folder / f"predictions.{split}.jsonl"]
+        write_json_lines(written[-1], self.records(dataset, predictions))
+        if self.is_labelled(dataset):
+            written.append(folder / f"predictions.{split}.errors.jsonl")
+            write_json_lines(written[-1], surest_errors(self.records(dataset, predictions), self._is_wrong))
+        return written
 
-    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
-        """See `Task.score_details`; by what is asked for."""
-        return details_by_question_word(self.answers(predictions), dataset, unanswerable=self.unanswerable)
+    def _is_wrong(self, record: Mapping[str, Any]) -> bool:
+        """Whether an answer has no word of a right one."""
+        scores = scoring.score_questions([record["prediction"]], [record["label"]], unanswerable=self.unanswerable)
+        return not scores.f1[0]
 
     def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
-        """See `Task.records`; the label is the list of right answers, empty for none; "" predicts no answer."""
-        return answer_records(dataset, self.answers(predictions), predictions["nbest"])
+        """See `Task.records`; the label is the list of right answers, empty for none; "" predicts no answer; the
+        probability is that among the n best."""
+        labelled = self.is_labelled(dataset)
+        for example, text, best in zip(dataset, self.answers(predictions), predictions["nbest"], strict=True):
+            record = {name: example[name] for name in ("id", "question", "context")}
+            if labelled:
+                record["label"] = list(dict.fromkeys(example["answers"]["text"]))
+            shares = (entry["probability"] for entry in best if entry["text"] == text)
+            yield {**record, "prediction": text, "probability": round(next(shares, 0.0), 6)}
 
     def data_description(self) -> dict[str, Any]:
-        """See `Task.data_description`; nothing is known of custom data but its files."""
-        if files := self.settings.data_files:
-            return {"dataset": None, "title": custom_title(files), "files": custom_names(files)}
-        return {"dataset": self.hub_dataset, "language": "en", "license": self.data_license}
+        known = super().data_description()
+        return known | {"title": Path(next(iter(self.data_names.values()))).stem} if self.data_names else known
 
     def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
         """See `Task.example`; a training question with a short passage. SQuAD's license allows it."""
@@ -361,6 +330,32 @@ class SquadTask(Task):
         )
 
 
+class _ListsOnDisk:
+    """N-best lists in a temporary file, read back in order: those of a large set do not fit into memory."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (it goes with the object)
+
+    def append(self, best: list[dict[str, Any]]) -> None:
+        """Adds the list of the next question."""
+        self._file.write(json.dumps(best) + "\n")
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        self._file.seek(0)
+        return map(json.loads, self._file)
+
+
+def _write_by_id(path: Path, ids: Iterable[str], values: Iterable[Any]) -> None:
+    """Writes a JSON object of one value per question as the official scripts read it, a question at a time."""
+    with atomic_file(path) as file:
+        before = "{"
+        for identity, value in zip(ids, values, strict=True):
+            text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).replace("\n", "\n ")
+            file.write(f"{before}\n {json.dumps(identity, ensure_ascii=False)}: {text}")
+            before = ","
+        file.write("\n}\n")
+
+
 def _file_name(name: str, split: str) -> str:
     return f"{name}.json" if split == "validation" else f"{name}.{split}.json"
 
@@ -369,7 +364,7 @@ SQUAD = SquadTask(
     name="squad",
     title="SQuAD v1.1",
     files={"train": "train-v1.1.json", "validation": "dev-v1.1.json", "test": "test-v1.1.json"},
-    hub_dataset="rajpurkar/squad",
+    hub=("rajpurkar/squad", None, None),
     unanswerable=False,
     paper_metrics={"table_2": ("exact_match", "f1"), "table_5": ("f1",)},
 )
@@ -378,7 +373,7 @@ SQUAD_V2 = SquadTask(
     name="squad_v2",
     title="SQuAD v2.0",
     files={"train": "train-v2.0.json", "validation": "dev-v2.0.json", "test": "test-v2.0.json"},
-    hub_dataset="rajpurkar/squad_v2",
+    hub=("rajpurkar/squad_v2", None, None),
     unanswerable=True,
     paper_metrics={"table_3": ("exact_match", "f1")},
     paper_batch=48,
@@ -386,3 +381,47 @@ SQUAD_V2 = SquadTask(
 )
 
 SQUAD_TASKS = (SQUAD, SQUAD_V2)
+
+
+def configured_squad(
+    config: SquadConfig, rows: "Mapping[str, datasets.Dataset]", names: Mapping[str, str]
+) -> SquadTask | None:
+    """Makes the task of a run, with the user's questions where there are some.
+
+    Args:
+        config: `task_name`; default: what the data, the folder of official files or the finished model say.
+        rows: the user's questions, by split.
+        names: what messages call them.
+
+    Returns:
+        The task; None where nothing says which of the two it is.
+    """
+    task = next((task for task in SQUAD_TASKS if task.name == config.task_name), None)
+    questions = {
+        split: questions_of(dataset, names[split], unanswerable=task is None or task.unanswerable)
+        for split, dataset in rows.items()
+    }
+    if task is None and questions:
+        labelled = [one for split, one in questions.items() if split != "test" and "answers" in one.column_names]
+        without = any(not answers["text"] for one in labelled for answers in one["answers"])
+        task = SQUAD_V2 if without or (not config.do_train and _stores_a_threshold(config)) else SQUAD
+    if task is None and config.data_dir is not None:
+        folder = Path(config.data_dir)
+        present = [one for one in SQUAD_TASKS if any(path.is_file() for path in one.data_files(folder))]
+        task = present[0] if len(present) == 1 else None
+    if task is None:
+        return None
+    if config.validation_fraction is not None:  # complete passages are held out, with all their questions
+        train = questions["train"]
+        places = {text: place for place, text in enumerate(dict.fromkeys(train["context"]))}
+        held = held_out_rows([None] * len(places), config.validation_fraction, config.seed)
+        rows_held = held[[places[text] for text in train["context"]]]
+        questions |= split_rows(train, rows_held, config.validation_fraction, names["train"])
+    return replace(task, data=questions, data_names=names)
+
+
+def _stores_a_threshold(config: SquadConfig) -> bool:
+    """Returns whether a finished model stores a threshold for no answer, as those trained for SQuAD v2.0 do."""
+    from bert_repro.models.loading import load_config
+
+    return getattr(load_config(config.model_name_or_path), "null_score_diff_threshold", None) is not None

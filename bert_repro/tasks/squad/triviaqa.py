@@ -17,7 +17,7 @@ from typing import IO, Any
 from bert_repro.configs import TriviaqaConfig
 from bert_repro.errors import UserError
 from bert_repro.utils.files import atomic_file
-from bert_repro.utils.readers import read_json, shown
+from bert_repro.utils.readers import read_json, read_utf8
 
 logger = logging.getLogger("bert_repro")
 
@@ -41,20 +41,21 @@ def convert_triviaqa(config: TriviaqaConfig) -> dict[str, int]:
         UserError: a file is not as TriviaQA's are, or no example came of it, or the output cannot be written.
     """
     source, target = Path(config.qa_file), Path(config.output_file)
-    if target.is_dir():
-        raise UserError(f"--output_file {target} is a folder; name a file")
     if target.exists() and not config.overwrite_output_file:
         raise UserError(f"--output_file {target} exists; name another file, or give --overwrite_output_file")
     evidence = _Evidence(Path(config.evidence_dir))
     counts = Counter({name: 0 for name in ("questions", "documents", "examples", "without_answer", "missing")})
-    questions = _questions(source)
-    with atomic_file(target) as file:
-        _write(file, _articles(source, questions, evidence, config.max_tokens, counts))
-        if not counts["examples"]:
-            raise UserError(f"{source}: no example came of {_listed(counts)}; {evidence.hint()}")
-    logger.info("%s: %s", target, _listed(counts))
-    if counts["missing"]:
-        logger.warning("%d documents are not in %s, for example %s", counts["missing"], evidence.root, evidence.lost)
+    try:
+        with atomic_file(target) as file:
+            _write(file, _articles(read_json(source)["Data"], evidence, config.max_tokens, counts))
+            if not counts["examples"]:
+                raise UserError(f"{source}: no example came of {dict(counts)}; name the right --evidence_dir")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{source}: is not as TriviaQA's files with answers are ({error!r} in question {counts['questions']}); "
+            "name a file such as qa/wikipedia-train.json"
+        ) from error
+    logger.info("%s: %s", target, ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items()))
     return dict(counts)
 
 
@@ -99,7 +100,6 @@ class _Evidence:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.lost: Path | None = None
         self._names: dict[str, dict[str, Path]] = {}
         if not any((root / folder).is_dir() for folder in PAGES.values()):
             raise UserError(
@@ -107,75 +107,39 @@ class _Evidence:
             )
 
     def read(self, folder: str, name: str) -> str | None:
-        """Reads the text of a document; None where there is no such file.
-
-        Raises:
-            UserError: the name leads out of the folder, or the file cannot be read.
-        """
-        if "\0" in name:
-            raise UserError(f"Filename is {shown(name)}, which no file can have; repair it")
-        path = self.root / folder / name
-        if not path.resolve().is_relative_to((self.root / folder).resolve()):
-            raise UserError(
-                f"Filename is {shown(name)}, which leads out of {self.root / folder}; name a file inside it"
-            )
+        """Reads the text of a document; None where there is no such file in the folder."""
+        top = self.root / folder
+        path = top / name
         if not path.is_file():
             if folder not in self._names:
-                below = (self.root / folder).rglob("*.txt")
-                self._names[folder] = {_plain(str(one.relative_to(self.root / folder))): one for one in below}
-            found = self._names[folder].get(_plain(name))
-            if found is None:
-                self.lost = self.lost or path
-                return None
-            path = found
-        try:
-            return path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror}); make it readable") from error
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}: is not UTF-8 (byte {error.start}); get the file again") from None
-
-    def hint(self) -> str:
-        """Returns what to look at where nothing came of a file."""
-        return f"{self.lost} is not there, name the right --evidence_dir" if self.lost else "name another --qa_file"
+                self._names[folder] = {_plain(str(one.relative_to(top))): one for one in top.rglob("*.txt")}
+            path = self._names[folder].get(_plain(name), path)
+        if not path.is_file() or not path.resolve().is_relative_to(top.resolve()):
+            return None
+        return read_utf8(path)
 
 
 def _plain(name: str) -> str:
     return unicodedata.normalize("NFD", name).lower()
 
 
-def _questions(path: Path) -> list[dict[str, Any]]:
-    content = read_json(path)
-    questions = content.get("Data") if isinstance(content, dict) else None
-    if not isinstance(questions, list) or not questions:
-        raise UserError(f"{path}: no list 'Data' of questions; name a file such as TriviaQA's qa/wikipedia-train.json")
-    return questions
-
-
 def _articles(
-    path: Path, questions: Sequence[Any], evidence: _Evidence, max_tokens: int, counts: Counter[str]
+    questions: Sequence[Any], evidence: _Evidence, max_tokens: int, counts: Counter[str]
 ) -> Iterator[dict[str, Any]]:
     """Yields an article of one paragraph and one question for every document that answers its question."""
-    for number, question in enumerate(questions):
-        where = f"{path}, Data[{number}]"
-        identity, asked = (_text(where, question, name) for name in ("QuestionId", "Question"))
-        names = _answer_names(where, question)
+    for question in questions:
+        answer = question["Answer"]
+        names = [answer["Value"], *answer.get("Aliases", []), *answer.get("HumanAnswers", [])]
         counts["questions"] += 1
-        seen: set[str] = set()
-        for folder, page in _pages(where, question):
+        seen: set[str | None] = set()
+        for folder, page in ((folder, page) for key, folder in PAGES.items() for page in question.get(key, [])):
             counts["documents"] += 1
-            if page.get("Filename") is None:  # a search result of which TriviaQA keeps no text
-                counts["missing"] += 1
-                continue
-            name = _text(where, page, "Filename")
-            if name in seen:
+            name = page.get("Filename")  # None: a search result of which TriviaQA keeps no text
+            if name is not None and name in seen:
                 counts["repeated"] += 1
                 continue
             seen.add(name)
-            try:
-                text = evidence.read(folder, name)
-            except UserError as error:
-                raise UserError(f"{where}: {error}") from error
+            text = None if name is None else evidence.read(folder, name)
             if text is None:
                 counts["missing"] += 1
                 continue
@@ -185,41 +149,5 @@ def _articles(
                 counts["without_answer"] += 1
                 continue
             counts["examples"] += 1
-            entry = {"id": f"{identity}--{name}", "question": asked, "answers": answers}
+            entry = {"id": f"{question['QuestionId']}--{name}", "question": question["Question"], "answers": answers}
             yield {"title": page.get("Title", name), "paragraphs": [{"context": context, "qas": [entry]}]}
-
-
-def _pages(where: str, question: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for key, folder in PAGES.items():
-        for page in _list(where, question, key):
-            if not isinstance(page, dict):
-                raise UserError(f"{where}: {key} holds {shown(page)}; it must hold objects with a Filename")
-            yield folder, page
-
-
-def _list(where: str, holder: dict[str, Any], key: str) -> list[Any]:
-    value = holder.get(key, [])
-    if not isinstance(value, list):
-        raise UserError(f"{where}: {key} is {shown(value)}; it must be a list, as in TriviaQA's files, or be left out")
-    return value
-
-
-def _text(where: str, holder: Any, key: str) -> str:
-    value = holder.get(key) if isinstance(holder, dict) else None
-    if not isinstance(value, str) or not value:
-        raise UserError(f"{where}: {key} is {shown(value)}; it must be a text, as in TriviaQA's files")
-    return value
-
-
-def _answer_names(where: str, question: dict[str, Any]) -> list[str]:
-    answer = question.get("Answer")
-    if not isinstance(answer, dict):
-        raise UserError(f"{where}: has no Answer; name a file with answers, not a test set")
-    names = [answer.get("Value"), *_list(where, answer, "Aliases"), *_list(where, answer, "HumanAnswers")]
-    if not all(isinstance(name, str) for name in names):
-        raise UserError(f"{where}: Answer is {shown(answer)}; Value and Aliases must be texts")
-    return names
-
-
-def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())

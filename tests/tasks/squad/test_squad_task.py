@@ -2,8 +2,6 @@
 
 import json
 import random
-import tracemalloc
-import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,10 +14,10 @@ from tiny_models import save_model
 
 from bert_repro import BertReproConfig, BertReproForQuestionAnswering
 from bert_repro.configs import SquadConfig
-from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.errors import UserError
 from bert_repro.finetuning.data import FinetuningSource, encode
 from bert_repro.models.loading import load_tokenizer
-from bert_repro.tasks import get_task
+from bert_repro.tasks import configured_task, get_task
 from bert_repro.tasks.squad.squad_task import SQUAD, SQUAD_V2
 from bert_repro.tasks.squad.windows import NO_ANSWER, UNFOUND
 from bert_repro.training.batches import BatchSizes
@@ -169,27 +167,6 @@ def test_the_loss_is_that_of_the_softmax_asked_for_in_either_layout(tokenizer, m
     assert losses == pytest.approx([np.mean(expected)] * 2, rel=1e-5)
 
 
-def test_padding_takes_part_only_where_asked_for(tokenizer, model, long_passage):
-    task = prepared(tokenizer, qa_softmax="padded", packing=False)
-    features = list(encode(task, long_passage, tokenizer, LENGTH))
-    short = [row for row in features if row["length"] < LENGTH][:1]
-    batch = task.collate(short, pad_token_id=0, packing=False)
-    assert batch["input_ids"].shape == (1, LENGTH) and "answer_mask" not in batch
-    own = prepared(tokenizer, packing=False).collate(short, pad_token_id=0, packing=False)
-    assert own["input_ids"].shape[1] == short[0]["length"]
-    assert model(**batch).loss > model(**own).loss
-    with pytest.raises(UserError, match="--qa_softmax padded needs --packing false"):
-        settings(qa_softmax="padded")
-
-
-def test_without_labels_there_is_no_mask(tokenizer, long_passage):
-    task = prepared(tokenizer, qa_softmax="paragraph")
-    features = [
-        {key: row[key] for key in row if key != "labels"} for row in encode(task, long_passage, tokenizer, LENGTH)
-    ]
-    assert not {"answer_mask", "start_positions"} & set(task.collate(features, pad_token_id=0, packing=True))
-
-
 def test_the_sum_of_the_losses_is_twice_their_mean(tokenizer, model, long_passage):
     task = prepared(tokenizer)
     batch = task.collate(list(encode(task, long_passage, tokenizer, LENGTH)), pad_token_id=0, packing=True)
@@ -198,64 +175,6 @@ def test_the_sum_of_the_losses_is_twice_their_mean(tokenizer, model, long_passag
     model.config.qa_loss = "sum"
     assert model(**batch).loss.item() == pytest.approx(2 * mean.item())
     model.config.qa_loss = "mean"
-
-
-def test_an_answer_that_no_window_holds_has_no_target_and_is_scored_all_the_same(tokenizer):
-    """Longer than a window: every window is trained to answer nothing, and a part of it is what can be said."""
-    words = "green quiet small old bright river runs sings grows over near with".split() * 3
-    context, answer = " ".join(words), " ".join(words[2:-2])
-    dataset = rows(id=["q"], question=["Near?"], context=[context], answers=[{"text": [answer], "answer_start": [12]}])
-    task = prepared(tokenizer)
-    features = encode(task, dataset, tokenizer, LENGTH)
-    assert context[12 : 12 + len(answer)] == answer
-    assert len(features) > 2 and set(map(tuple, features["labels"])) == {(0, 0)}
-    assert len(task.training_features(features)) == len(features)
-    # All windows say the same: from their first piece of the passage to their last.
-    outputs = [np.zeros((row["length"], 2), dtype=np.float32) for row in features]
-    for row, scores in zip(features, outputs, strict=True):
-        scores[row["passage_at"], 0] = scores[-2, 1] = 5
-    predictions = task.postprocess(dataset, features, outputs)
-    assert predictions["prediction"][0] in context
-    scores = task.score(predictions, dataset)
-    assert scores["exact_match"] == 0 and 0 < scores["f1"] < 1
-
-
-def test_outputs_that_are_not_finite_are_refused(tokenizer):
-    dataset = rows(id=["a"], question=["Why?"], context=["The bird."])
-    task = prepared(tokenizer)
-    with pytest.raises(NonFiniteError):
-        task.postprocess(dataset, encode(task, dataset, tokenizer, LENGTH), [np.full((9, 2), np.nan, dtype=np.float32)])
-
-
-def test_the_scores_and_n_best_lists_of_a_large_set_are_never_all_in_memory(tokenizer, tmp_path):
-    """One question's outputs are held at a time, and per question little more than its answer."""
-    context = "The small bird sings over the green river. " * 4
-    count = 400
-    dataset = rows(id=[f"q{n}" for n in range(count)], question=["Who sings?"] * count, context=[context] * count)
-    task = prepared(tokenizer, "squad_v2")
-    features = encode(task, dataset, tokenizer, LENGTH)
-    generator, given, most_alive = np.random.default_rng(0), [], 0
-
-    def outputs():
-        nonlocal most_alive
-        for length in features["length"]:
-            scores = generator.normal(size=(length, 2)).astype(np.float32)
-            given.append(weakref.ref(scores))
-            most_alive = max(most_alive, sum(one() is not None for one in given))
-            yield scores
-
-    tracemalloc.start()
-    predictions = task.postprocess(dataset, features, outputs())
-    held = tracemalloc.get_traced_memory()[0]
-    task.write_predictions(tmp_path, "validation", dataset, predictions)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert len(features) >= 3 * count and most_alive <= 1 + len(features) // count
-    nbest = json.loads((tmp_path / "nbest_predictions.json").read_text())
-    assert list(nbest) == dataset["id"][:] and all(len(best) >= 10 for best in nbest.values())
-    assert list(predictions["nbest"]) == list(nbest.values())
-    lists = (tmp_path / "nbest_predictions.json").stat().st_size
-    assert held < lists / 3 and peak < lists / 2
 
 
 def test_the_right_scores_give_the_right_answers(tokenizer, folder):
@@ -288,14 +207,6 @@ def test_a_threshold_is_tuned_stored_and_honoured():
     assert SQUAD.tuned(predictions, dataset) is SQUAD and SQUAD.restored(stored) is SQUAD
     fixed = replace(SQUAD_V2, null_score_diff_threshold=0.0)
     assert fixed.tuned(predictions, dataset) is fixed and fixed.restored(stored) is fixed
-
-
-def test_a_threshold_is_for_questions_that_may_have_no_answer(tokenizer):
-    with pytest.raises(UserError, match=r"--null_score_diff_threshold is -9, but every question of task squad has"):
-        prepared(tokenizer, null_score_diff_threshold=-9.0)
-    assert prepared(tokenizer, "squad_v2", null_score_diff_threshold=-9.0).null_score_diff_threshold == -9
-    # Whatever an earlier training stored, the pipeline must not take a v1.1 model to leave questions unanswered.
-    assert replace(SQUAD, null_score_diff_threshold=-9.0).model_settings()["null_score_diff_threshold"] is None
 
 
 SHAPE = f"--max_seq_length {LENGTH} --max_query_length {QUERY} --doc_stride {STRIDE}"
@@ -359,16 +270,6 @@ def test_the_model_keeps_its_threshold(finished, folder, tmp_path):
     assert read(tmp_path / "none" / "results.json")["metrics"]["no_answer_accuracy"] == 1
 
 
-def test_questions_of_ones_own(finished, tmp_path):
-    asked = {"id": "mine", "question": "Often near?"}
-    own = {"data": [{"paragraphs": [{"context": "The old bird often house runs.", "qas": [asked]}]}]}
-    (tmp_path / "own.json").write_text(json.dumps(own), encoding="utf-8")
-    begin = f"--model_name_or_path {finished} --task_name squad_v2 {SHAPE} --test_file {tmp_path}/own.json"
-    assert recipe("run_squad", begin, f"--do_predict --output_dir {tmp_path}/out") == 0
-    assert list(read(tmp_path / "out" / "predictions.test.json")) == ["mine"]
-    assert read(tmp_path / "out" / "results.json")["splits"]["test"]["rows"] == 1
-
-
 def test_a_file_of_ones_own_leaves_the_other_splits_where_they_are(tokenizer, folder, tmp_path, monkeypatch):
     published = {"train": rows(id=["hub-train"]), "validation": rows(id=["hub-dev"])}
     asked = []
@@ -379,40 +280,14 @@ def test_a_file_of_ones_own_leaves_the_other_splits_where_they_are(tokenizer, fo
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     (tmp_path / "own.json").write_text(json.dumps(squad_data(3, unanswerable=False, seed=7)))
-    task = prepared(tokenizer, train_file=str(tmp_path / "own.json"))
+    config = settings(task_name="squad", train_file=str(tmp_path / "own.json"))
+    task = configured_task(config).prepared(config, tokenizer)
     assert task.load(None, ["train"])["train"]["id"] == ["q7-0", "q7-1", "q7-2"] and not asked
     assert task.load(None, ["validation"])["validation"]["id"] == ["hub-dev"] and asked == ["rajpurkar/squad"]
     both = task.load(None, ["train", "validation"])
     assert (len(both["train"]), both["validation"]["id"]) == (3, ["hub-dev"])
     both = task.load(folder, ["train", "validation"])
     assert (len(both["train"]), len(both["validation"])) == (3, 30) and len(asked) == 2
-
-
-def test_bad_input_ends_with_one_line(start, folder, tmp_path, refused):
-    data = squad_data(3, unanswerable=False)
-    data["data"][0]["paragraphs"][1]["qas"][0]["answers"][0]["answer_start"] = 500
-    (tmp_path / "train-v1.1.json").write_text(json.dumps(data))
-    base = f"--model_name_or_path {start} --task_name squad {SHAPE} --output_dir {tmp_path}/out"
-    cases = [
-        (f"{base} --data_dir {tmp_path} --do_train", "train-v1.1.json, question 'q0-1': answer '"),
-        (f"{base} --data_dir {tmp_path} --do_eval", "dev-v1.1.json: no such file"),
-        (f"{base} --validation_file {tmp_path}/absent.json --do_eval", "absent.json: no such file"),
-        (f"{base} --data_dir {folder} --do_eval --max_query_length 20", "--max_seq_length is 24"),
-        (f"{base} --data_dir {folder} --do_eval --doc_stride 0", "--doc_stride is 0"),
-    ]
-    for arguments, message in cases:
-        assert message in refused("run_squad", arguments)
-    predictions = tmp_path / "predictions.json"
-    predictions.write_text('{"q2-0": "bird"}')
-    line = refused("score_squad", f"--data_file {folder}/dev-v1.1.json --predictions_file {predictions}")
-    assert "no entry for question 'q2-1' (29 of 30 are missing)" in line
-
-
-def test_defaults_are_the_papers():
-    assert (SQUAD.paper_batch, SQUAD.paper_epochs, SQUAD_V2.paper_batch, SQUAD_V2.paper_epochs) == (32, 3, 48, 2)
-    config = SquadConfig(model_name_or_path="x", do_eval=True)
-    assert (config.learning_rate, config.max_seq_length, config.num_train_epochs) == (5e-5, 384, None)
-    assert SQUAD.model_settings()["null_score_diff_threshold"] is None
 
 
 def test_where_no_answer_is_best_the_stored_threshold_answers_nothing():

@@ -1,0 +1,236 @@
+"""Features of a frozen encoder for any text file (paper 5.3): texts in, a batch at a time; Parquet out.
+
+A row of the file is a text: `tokens` and `features`, a vector per token; or one vector alone where texts are pooled.
+Memory holds a few batches, however long the input is.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tqdm.auto import tqdm
+
+from bert_repro.configs import ExtractionConfig
+from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.models.loading import load_pretrained, load_tokenizer, require_vocabulary
+from bert_repro.models.modeling_bert_repro import BertReproModel
+from bert_repro.tasks.encoding import join, special_ids, token_ids
+from bert_repro.training.batches import collate_features, on_device
+from bert_repro.utils.files import atomic_path
+from bert_repro.utils.process import world_size
+from bert_repro.utils.readers import numbered_lines, parse_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger("bert_repro")
+
+_ROW_GROUP = 32 << 20  # bytes of features
+
+
+class EncodedText(NamedTuple):
+    """A text and its features.
+
+    Args:
+        tokens: its tokens, special tokens included.
+        features: (length, D), or (1, D) where it is pooled.
+    """
+
+    tokens: list[str]
+    features: npt.NDArray[np.float32]
+
+
+Write = Callable[[Sequence[EncodedText]], None]
+
+
+def extract_features(config: ExtractionConfig) -> dict[str, Any]:
+    """Writes the features of every text of a file.
+
+    Returns:
+        What was written: `texts`, `tokens`, `truncated`, `layers`, `dimension`.
+
+    Raises:
+        UserError: the input, the model or a layer is not there, or the output is.
+        NonFiniteError: the model's output is not finite.
+    """
+    path, name = Path(config.output_file), config.model_name_or_path
+    if world_size() > 1:
+        raise UserError("extract_features runs in one process; split the input to use several devices")
+    if path.suffix != ".parquet":
+        raise UserError(f"--output_file {path}: features are written as Parquet; name it .parquet")
+    if path.exists() and not config.overwrite_output_file:
+        raise UserError(f"--output_file {path} exists; name another or give --overwrite_output_file")
+    # The encoder of any BERT checkpoint, without its heads and its pooler.
+    model, info = load_pretrained(
+        BertReproModel, name, add_pooling_layer=False, attn_implementation=config.attn_implementation
+    )
+    if info["missing_keys"]:
+        raise UserError(f"--model_name_or_path {name}: lacks {min(info['missing_keys'])}; name a BERT checkpoint")
+    tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
+    positions = model.config.max_position_embeddings
+    if config.max_seq_length > positions:
+        raise UserError(f"--max_seq_length is {config.max_seq_length}; the model has {positions} positions")
+    require_vocabulary(config.model_name_or_path, model, tokenizer)
+    layers = resolve_layers(config.layers, model.config.num_hidden_layers)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(device).eval()
+    dimension = model.config.hidden_size * (len(layers) if config.combine == "concat" else 1)
+    facts = {"model": config.model_name_or_path, "layers": list(layers), "combine": config.combine}
+    counts = {"texts": 0, "tokens": 0, "truncated": 0}
+    with feature_writer(path, dimension, config.pooling, facts) as write, tqdm(unit="text") as progress:
+        for texts in _batches(config, tokenizer):
+            write(_encode(model, texts, layers, config, tokenizer, device))
+            counts["texts"] += len(texts)
+            counts["tokens"] += sum(len(text["input_ids"]) for text in texts)
+            counts["truncated"] += sum(text["truncated"] for text in texts)
+            progress.update(len(texts))
+        if not counts["texts"]:
+            raise UserError(f"--input_file {config.input_file}: no texts; name a file with at least one")
+    logger.info("%s: %s", config.output_file, ", ".join(f"{count} {name}" for name, count in counts.items()))
+    return counts | {"layers": list(layers), "dimension": dimension}
+
+
+def resolve_layers(names: Sequence[str], num_layers: int) -> tuple[int, ...]:
+    """Returns layers as indices of `hidden_states`: 0 is the output of the embeddings, L that of the last layer.
+
+    Args:
+        names: `embeddings`, `last`, `second_to_last`, `last_four`, `all` (1 to L), or indices, negative ones from
+            the end.
+        num_layers: L.
+
+    Raises:
+        UserError: the model has no such layer.
+    """
+    named = {
+        "embeddings": (0,),
+        "last": (num_layers,),
+        "second_to_last": (num_layers - 1,),
+        "last_four": tuple(range(num_layers - 3, num_layers + 1)),
+        "all": tuple(range(1, num_layers + 1)),
+    }
+    found: list[int] = []
+    for name in names:
+        try:
+            places = named[name] if name in named else (int(name) % (num_layers + 1),)
+            known = name in named or -num_layers - 1 <= int(name) <= num_layers
+        except ValueError:
+            raise UserError(f"--layers {name}: write an index or one of: {', '.join(named)}") from None
+        if not known or (name == "last_four" and num_layers < 4):
+            raise UserError(
+                f"--layers {name}: the model has layers 1 to {num_layers}, 0 for its embeddings, or -1 to "
+                f"-{num_layers + 1} from the end"
+            )
+        found.extend(places)
+    return tuple(found)
+
+
+def _batches(config: ExtractionConfig, tokenizer: "PreTrainedTokenizerBase") -> Iterator[list[dict[str, Any]]]:
+    """Yields tokenized texts of the input, a batch at a time."""
+    cls, sep = special_ids(tokenizer)
+    room = config.max_seq_length - 2
+    texts = read_texts(Path(config.input_file), config.text_column)
+    while batch := list(islice(texts, config.per_device_eval_batch_size)):
+        encoded = []
+        for ids in token_ids(tokenizer, batch):
+            input_ids, segments = join(cls, sep, ids[:room])
+            encoded.append({"input_ids": input_ids, "token_type_ids": segments, "truncated": len(ids) > room})
+        yield encoded
+
+
+def read_texts(path: Path, column: str) -> Iterator[str]:
+    """Yields the texts of a file: of .jsonl and .json a field of each JSON line, else each line, even an empty one.
+
+    Raises:
+        UserError: a line is not UTF-8, or not JSON with that field.
+    """
+    for number, text in numbered_lines(path):
+        if path.suffix not in (".jsonl", ".json"):
+            yield text
+        elif text.strip():
+            record = parse_json(text, f"{path}, line {number}", "write one object per line")
+            if not isinstance(record, dict) or not isinstance(record.get(column), str):
+                raise UserError(
+                    f"{path}, line {number}: no text in field {column!r}; name the field with --text_column"
+                )
+            yield record[column]
+
+
+@torch.no_grad()
+def _encode(
+    model: BertReproModel,
+    texts: Sequence[dict[str, Any]],
+    layers: Sequence[int],
+    config: ExtractionConfig,
+    tokenizer: "PreTrainedTokenizerBase",
+    device: torch.device,
+) -> list[EncodedText]:
+    """Encodes a batch, packed: nothing is computed on padding."""
+    batch = collate_features(texts, pad_token_id=int(tokenizer.pad_token_id), packing=True)
+    with torch.autocast(device.type, torch.bfloat16, enabled=config.mixed_precision == "bf16"):
+        states = model(**on_device(batch, device), output_hidden_states=True).hidden_states
+    chosen = [states[layer][0].float() for layer in layers]
+    features = torch.cat(chosen, dim=-1) if config.combine == "concat" else torch.stack(chosen).sum(dim=0)
+    array = features.cpu().numpy()
+    if not np.isfinite(array).all():
+        raise NonFiniteError(f"--model_name_or_path {config.model_name_or_path}: the model's output is not finite")
+    ends = np.cumsum([len(text["input_ids"]) for text in texts])[:-1]
+    encoded = []
+    for text, rows in zip(texts, np.split(array, ends), strict=True):
+        if config.pooling != "none":
+            rows = rows[:1] if config.pooling == "cls" else rows.mean(axis=0, keepdims=True)
+        encoded.append(EncodedText(tokenizer.convert_ids_to_tokens(text["input_ids"].tolist()), rows))
+    return encoded
+
+
+@contextmanager
+def feature_writer(path: Path, dimension: int, pooling: str, facts: Mapping[str, Any]) -> Iterator[Write]:
+    """Opens a Parquet file of features for writing; it appears under its name when it is complete.
+
+    Args:
+        path: the file.
+        dimension: D.
+        pooling: `none` for a vector per token.
+        facts: JSON, kept in the file's metadata under `bert_repro`.
+
+    Raises:
+        UserError: the disk is full or not writable.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    per_token = pooling == "none"
+    vector = pyarrow.list_(pyarrow.float32(), dimension)
+    fields = [("tokens", pyarrow.list_(pyarrow.string())), ("features", pyarrow.list_(vector))]
+    schema = pyarrow.schema(fields if per_token else [("features", vector)], metadata={"bert_repro": json.dumps(facts)})
+
+    waiting: list[EncodedText] = []
+
+    with atomic_path(path) as part, pyarrow.parquet.ParquetWriter(part, schema) as writer:
+
+        def write(texts: Sequence[EncodedText]) -> None:
+            # The file's index has an entry for every group, so that groups of a batch each would fill the memory.
+            waiting.extend(texts)
+            if sum(text.features.nbytes for text in waiting) >= _ROW_GROUP:
+                write_group()
+
+        def write_group() -> None:
+            texts = waiting.copy()
+            waiting.clear()
+            flat = pyarrow.array(np.concatenate([text.features.reshape(-1) for text in texts]))
+            columns = [pyarrow.FixedSizeListArray.from_arrays(flat, dimension)]
+            if per_token:
+                ends = np.cumsum([0, *(len(text.features) for text in texts)], dtype=np.int32)
+                tokens = pyarrow.array([text.tokens for text in texts], schema.field("tokens").type)
+                columns = [tokens, pyarrow.ListArray.from_arrays(ends, columns[0])]
+            writer.write_batch(pyarrow.record_batch(columns, schema=schema))
+
+        yield write
+        if waiting:
+            write_group()

@@ -1,0 +1,234 @@
+"""Predictions of a finished model for texts that somebody has: from a file or the standard input, to a file or the
+standard output (recipes/predict.py).
+
+The model says which task it is for. Texts are read, tokenized and decoded by the code that scored the model.
+"""
+
+import csv
+import json
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from accelerate import Accelerator
+
+from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig, PredictConfig, SquadConfig, SwagConfig
+from bert_repro.errors import UserError
+from bert_repro.finetuning.data import SplitReader
+from bert_repro.finetuning.run import FinetuningRun
+from bert_repro.models.loading import load_config, load_tokenizer, quiet_transformers
+from bert_repro.results import read_results
+from bert_repro.tasks import configured_task
+from bert_repro.tasks.classification import found_text_columns
+from bert_repro.tasks.data import Lines, as_dataset, read_file, require_columns, texts, values
+from bert_repro.tasks.tagging import WORD_COLUMNS
+from bert_repro.utils.files import atomic_path, disk_errors
+from bert_repro.utils.readers import decode_line, numbered_lines, shown
+
+if TYPE_CHECKING:
+    import datasets
+
+logger = logging.getLogger("bert_repro")
+
+Record = dict[str, Any]
+
+FAMILIES: dict[str, type[FinetuningConfig]] = {
+    "ForSequenceClassification": GlueConfig,
+    "ForTokenClassification": NerConfig,
+    "ForQuestionAnswering": SquadConfig,
+    "ForMultipleChoice": SwagConfig,
+}
+"""Ending of a model's class -> the settings of its task."""
+_TASK_SETTINGS = (
+    "start_segment", "ner_context", "max_query_length", "doc_stride", "decoding", "n_best_size", "max_answer_length",
+    "answer_text", "null_score_diff_threshold",
+)  # fmt: skip
+"""Settings of a training that decide how texts are read and answers found."""
+
+
+def predict(config: PredictConfig) -> None:
+    """Writes what a fine-tuned model says about every text of the input.
+
+    Raises:
+        UserError: the model is not fine-tuned, the input is not as its task needs it, or the output cannot be written.
+    """
+    ending = Path(config.output_file or "").suffix
+    if ending not in ("", ".csv", ".jsonl") and not config.output_format:
+        raise UserError(f"--output_file {config.output_file}: ends in {shown(ending)}; write .csv or .jsonl")
+    if config.output_file and Path(config.output_file).exists() and not config.overwrite_output_file:
+        raise UserError(f"--output_file {config.output_file} exists; name another, or add --overwrite_output_file")
+    records = predictions_of(config)
+    write = _write_json_lines if (config.output_format or ending[1:]) == "jsonl" else _write_csv
+    if config.output_file is None:
+        write(records, sys.stdout)
+        sys.stdout.flush()
+        return
+    path = Path(config.output_file)
+    with disk_errors(path), atomic_path(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+        write(records, file)
+    logger.info("wrote %s: %d predictions", path, len(records))
+
+
+def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None) -> list[Record]:
+    """Returns what a fine-tuned model says about every text, as `Task.records` documents it.
+
+    Args:
+        config: the settings.
+        rows: the texts; None: those of `input_file` or the standard input.
+
+    Raises:
+        UserError: the model is not fine-tuned, or the input is not as its task needs it.
+    """
+    quiet_transformers()
+    family = _family(config)
+    where = "the data" if rows is not None else config.input_file or "the standard input"
+    rows = _read_input(config, family, where) if rows is None else rows
+    try:
+        trained: Any = read_results(Path(config.model_name_or_path))
+    except UserError:  # a model of the Hub, or of another library
+        trained = {}
+    tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
+    if family is NerConfig and not set(WORD_COLUMNS) & set(rows.column_names):
+        rows = _divided_into_words(rows, config, tokenizer, where)
+    run_config = _run_config(config, family, rows, where, trained)
+    task = configured_task(run_config, {"test": rows}).prepared(run_config, tokenizer)
+    splits = SplitReader(run_config, task, tokenizer, Accelerator(mixed_precision=config.mixed_precision), {})
+    (split,) = splits.prediction().values()
+    run = FinetuningRun(run_config, task, tokenizer, splits, splits.accelerator)
+    predictions = run.predictions(split)
+    if run.task.is_labelled(split.examples):
+        scores = run.task.score(predictions, split.examples)
+        logger.info("%s", ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))
+    records = list(run.task.records(split.examples, predictions))
+    if config.id_column is None:
+        return records
+    return [
+        {"id": identity, **{name: value for name, value in record.items() if name not in ("id", "index")}}
+        for identity, record in zip(values(rows, config.id_column, where), records, strict=True)
+    ]
+
+
+def _family(config: PredictConfig) -> type[FinetuningConfig]:
+    name = str(next(iter(getattr(load_config(config.model_name_or_path), "architectures", None) or [""])))
+    for ending, family in FAMILIES.items():
+        if name.endswith(ending):
+            return family
+    raise UserError(
+        f"--model_name_or_path {config.model_name_or_path}: is {name or 'a model'} without a task; fine-tune it first, "
+        "for example with: bert-repro classify --train_file FILE"
+    )
+
+
+def _run_config(
+    config: PredictConfig, family: type[FinetuningConfig], rows: "datasets.Dataset", where: str, trained: Any
+) -> FinetuningConfig:
+    """Returns the settings of a run that predicts the rows, with what the model was trained with where flags are not
+    given."""
+    settings = trained.get("settings", {})
+    shared: dict[str, Any] = {
+        name: getattr(config, name)
+        for name in (
+            "model_name_or_path", "tokenizer_name", "per_device_eval_batch_size", "mixed_precision",
+            "attn_implementation",
+        )
+    }  # fmt: skip
+    positions = load_config(config.model_name_or_path).max_position_embeddings
+    length = config.max_seq_length or min(positions, settings.get("max_seq_length") or positions)
+    known = family.__dataclass_fields__
+    shared |= {name: settings[name] for name in _TASK_SETTINGS if name in known and settings.get(name) is not None}
+    if family is SquadConfig:
+        shared["max_query_length"] = min(shared.get("max_query_length", 64), length - 8)
+    if family is GlueConfig:
+        shared["text_columns"] = _text_columns(config, rows, where, trained.get("data", {}).get("text_columns", []))
+        shared["label_column"] = config.label_column or settings.get("label_column") or "label"
+    return family(**shared, max_seq_length=length, test_file=where, do_predict=True)  # type: ignore[call-arg]
+
+
+def _text_columns(
+    config: PredictConfig, rows: "datasets.Dataset", where: str, trained: Sequence[str]
+) -> tuple[str, ...]:
+    """Returns the columns of text: as asked for, as in training, or by their usual names; as many as in training."""
+    columns = config.text_columns
+    if not columns:
+        is_there = trained and set(trained) <= set(rows.column_names)
+        columns = tuple(trained) if is_there else found_text_columns(rows.column_names, where)
+    if trained and len(columns) != len(trained):
+        needed = "pairs of texts" if len(trained) == 2 else "single texts"
+        raise UserError(
+            f"{where}: has {' and '.join(columns)}, but the model was trained on {needed} ({' and '.join(trained)}); "
+            "name the columns with --text_columns"
+        )
+    return columns
+
+
+# --- Input and output -------------------------------------------------------------------------------------------------
+
+
+def _read_input(config: PredictConfig, family: type[FinetuningConfig], where: str) -> "datasets.Dataset":
+    """Reads a file or the standard input, a text on each line unless its ending or a flag says otherwise."""
+    path = Path(where)
+    if config.input_file and not path.is_file():
+        raise UserError(f"--input_file {path}: no such file")
+    ending = {"conll": "conll", "bio": "conll", "iob": "conll", "iob2": "conll"}.get(path.suffix[1:], path.suffix[1:])
+    kind = config.input_format or (ending if ending in ("csv", "tsv", "jsonl", "json", "conll") else "text")
+    lines = numbered_lines(path) if config.input_file else _standard_input()
+    if kind != "text":
+        return read_file(path, tagged=kind == "conll", lines=lines, kind=kind)
+    found = [line for _, line in lines]
+    if not any(line.strip() for line in found):
+        raise UserError(f"{where}: no text; write one on each line")
+    if family is SwagConfig:
+        raise UserError(f"{where}: a choice needs a table with sent1, sent2, ending0 ...; give a .csv or .jsonl")
+    if family is SquadConfig and config.context_file is None:
+        raise UserError(
+            f"{where}: a question needs a passage; name its file with --context_file, or give a .csv or .jsonl with "
+            "question and context"
+        )
+    if family is SquadConfig:
+        context = "\n".join(line for _, line in numbered_lines(Path(config.context_file or "")))
+        return as_dataset({"question": found, "context": [context] * len(found)}, where)
+    return as_dataset({"text": found}, where)
+
+
+def _standard_input() -> Lines:
+    if sys.stdin.isatty():
+        logger.info("reading texts, one on each line; end them with Ctrl-D")
+    lines = getattr(sys.stdin, "buffer", None) or (line.encode() for line in sys.stdin)
+    for number, line in enumerate(lines, 1):
+        yield number, decode_line(line, Path("the standard input"), number)
+
+
+def _divided_into_words(
+    rows: "datasets.Dataset", config: PredictConfig, tokenizer: Any, where: str
+) -> "datasets.Dataset":
+    """Divides texts into words and punctuation, as BERT's tokenizer does, for a tagger."""
+    name = (config.text_columns or ("text",))[0]
+    require_columns(rows, [name], where, "name the column of text with --text_columns")
+    splitter = tokenizer.backend_tokenizer.pre_tokenizer
+    words = [[word for word, _ in splitter.pre_tokenize_str(text)] for text in texts(rows, name, where)]
+    others = {column: rows[column][:] for column in rows.column_names if column == config.id_column}
+    return as_dataset({**others, "words": words}, where)
+
+
+def _write_json_lines(records: Sequence[Record], file: TextIO) -> None:
+    for record in records:
+        file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _write_csv(records: Sequence[Record], file: TextIO) -> None:
+    """Writes a row for each record; lists become one text, and every probability has a column."""
+    rows = [dict(_flat(record)) for record in records]
+    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def _flat(record: Record) -> Iterator[tuple[str, Any]]:
+    separator = " " if "words" in record else "|"
+    for name, value in record.items():
+        if isinstance(value, dict):
+            yield from ((f"probability_{label}", share) for label, share in value.items())
+        else:
+            yield name, separator.join(map(str, value)) if isinstance(value, list) else value

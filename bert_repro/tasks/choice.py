@@ -1,0 +1,216 @@
+"""SWAG: which of four endings follows (paper 4.4; https://github.com/rowanz/swagaf), or the user's rows of that form.
+
+A sequence for each ending, one vector scored against each [CLS], a softmax over them. The user's rows have SWAG's
+columns and any number of endings.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_repro.configs import FinetuningConfig, SwagConfig
+from bert_repro.errors import UserError
+from bert_repro.tasks.base import Batch, Feature, Predictions, Task
+from bert_repro.tasks.classification import ClassificationTask
+from bert_repro.tasks.data import divided, parsed, read_file, short_row, texts, values
+from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
+from bert_repro.utils.readers import listed, shown
+
+if TYPE_CHECKING:
+    import datasets
+    from transformers import PreTrainedTokenizerBase
+
+ENDINGS = ("ending0", "ending1", "ending2", "ending3")
+FILES = {"train": "train.csv", "validation": "val.csv", "test": "test.csv"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwagTask(ClassificationTask):
+    """Choice of the ending.
+
+    A split has the columns `sent1` (a sentence), `sent2` (the start of the next one), `ending0` to `ending3`, `idx`
+    (the row's number from 0) and, if it is labelled, `label` (the right ending).
+
+    Args:
+        start_segment: the segment that holds the start of the second sentence: `B`, before the ending, or `A`, after
+            the first sentence.
+        text_columns: sentence, start and endings.
+    """
+
+    head: str = "BertReproForMultipleChoice"
+    start_segment: str = "B"
+    hub: tuple[str, str | None, str | None] = ("allenai/swag", "regular", None)
+    data_license: str | None = "unknown, as its card on the Hub says"
+    text_columns: tuple[str, ...] = ("sent1", "sent2", *ENDINGS)
+    predictions_suffix = ".csv"
+    official_folder = "the folder that holds SWAG's official CSV files"
+
+    def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SwagTask":
+        return dataclasses.replace(self, start_segment=getattr(config, "start_segment", self.start_segment))
+
+    @property
+    def sequences_per_example(self) -> int:
+        return len(self.endings)
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """The columns of the endings."""
+        return self.text_columns[2:]
+
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        return self.endings
+
+    def official_file(self, data_dir: Path, split: str) -> Path:
+        return data_dir / FILES[split]
+
+    def read_official(self, split: str, path: Path) -> "datasets.Dataset":
+        return self.from_rows(read_file(path), str(path), may_lack_labels=split == "test")
+
+    def from_published(self, dataset: "datasets.Dataset") -> "datasets.Dataset":
+        return super().from_published(dataset).add_column("idx", list(range(len(dataset))))
+
+    def from_rows(self, rows: "datasets.Dataset", where: str, *, may_lack_labels: bool) -> "datasets.Dataset":
+        """Returns the split that rows with SWAG's columns are."""
+        import datasets
+
+        columns: dict[str, Any] = {name: texts(rows, name, where) for name in self.text_columns}
+        for name in self.endings:
+            if "" in (found := [text.strip() for text in columns[name]]):
+                raise UserError(
+                    f"{where}, row {found.index('') + 1}: column {name!r} is empty; every row needs "
+                    f"{len(self.endings)} endings"
+                )
+        labels = values(rows, "label", where) if not may_lack_labels or "label" in rows.column_names else []
+        if not may_lack_labels or any(str(label or "").strip() for label in labels):
+            columns["label"] = parsed(labels, "label", where, self.parse_label)
+        return datasets.Dataset.from_dict({**columns, "idx": range(len(rows))})
+
+    def parse_label(self, text: Any) -> int:
+        labels = [str(place) for place in range(len(self.endings))]
+        if str(text or "").strip() not in labels:
+            raise ValueError(f"label {shown(text)} is not known; it must be one of: {', '.join(labels)}")
+        return labels.index(str(text).strip())
+
+    def encoding_settings(self) -> dict[str, Any]:
+        return super().encoding_settings() | {"start_segment": self.start_segment}
+
+    def encode_batch(
+        self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
+    ) -> dict[str, list[Any]]:
+        """Makes one feature of as many sequences as endings per example: [CLS] sentence [SEP] start and ending [SEP].
+
+        Each pair is cut as every pair is: the longer segment loses its last token until both fit. `length` counts the
+        tokens of all of them.
+        """
+        cls, sep = special_ids(tokenizer)
+        room = max_seq_length - 3
+        first_texts, second_texts = examples["sent1"], [examples[name] for name in self.endings]
+        if self.start_segment == "A":
+            first_texts = [f"{text} {start}" for text, start in zip(first_texts, examples["sent2"], strict=True)]
+        else:
+            second_texts = [
+                [f"{start} {ending}" for start, ending in zip(examples["sent2"], column, strict=True)]
+                for column in second_texts
+            ]
+        first_ids = token_ids(tokenizer, first_texts)
+        second_ids = [token_ids(tokenizer, column) for column in second_texts]
+        features: dict[str, list[Any]] = {"input_ids": [], "token_type_ids": [], "length": [], "truncated": []}
+        for first, *seconds in zip(first_ids, *second_ids, strict=True):
+            kept = [truncated_lengths(len(first), len(second), room) for second in seconds]
+            pairs = [join(cls, sep, first[:a], second[:b]) for second, (a, b) in zip(seconds, kept, strict=True)]
+            features["input_ids"].append([ids for ids, _ in pairs])
+            features["token_type_ids"].append([segments for _, segments in pairs])
+            features["length"].append(sum(len(ids) for ids, _ in pairs))
+            features["truncated"].append(any(len(first) + len(second) > room for second in seconds))
+        if "label" in examples:
+            features["labels"] = examples["label"]
+        return features
+
+    def collate(
+        self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
+    ) -> Batch:
+        """See `Task.collate`; padded: tensors (B, endings, S). Packed: (1, T) with `num_choices`."""
+        import torch
+
+        names = ("input_ids", "token_type_ids")
+        sequences: list[Feature] = [
+            dict(zip(names, sequence, strict=True))
+            for feature in features
+            for sequence in zip(*(feature[name] for name in names), strict=True)
+        ]
+        batch = super().collate(
+            sequences, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
+        )
+        if packing:
+            batch["num_choices"] = len(self.endings)
+        else:
+            batch = {name: tensor.view(len(features), len(self.endings), -1) for name, tensor in batch.items()}
+        if "labels" in features[0]:
+            batch["labels"] = torch.tensor([feature["labels"] for feature in features])
+        return batch
+
+    def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
+        return {}
+
+    def spelled(self, value: Any) -> str:
+        return str(value)
+
+    def json_label(self, value: Any) -> int:
+        return int(value)
+
+    def json_answer(self, example: Mapping[str, Any], value: Any) -> dict[str, Any]:
+        """Returns the ending, from 0, and its text."""
+        return {"prediction": int(value), "answer": example[self.endings[value]]}
+
+    def data_description(self) -> dict[str, Any]:
+        return Task.data_description(self)
+
+    def model_settings(self) -> dict[str, Any]:
+        return {}
+
+    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
+        """See `Task.example`; a row of the user's data. SWAG's license is unknown."""
+        row = short_row(dataset if self.data else None, {name: name for name in self.text_columns})
+        return row and {
+            "prompt": row["sent1"],
+            "choices": [f"{row['sent2']} {row[name]}".strip() for name in self.endings],
+        }
+
+
+def custom_choices(config: SwagConfig, rows: "Mapping[str, datasets.Dataset]", names: Mapping[str, str]) -> SwagTask:
+    """Makes the task of the user's rows with the columns of SWAG and as many endings as the first split has.
+
+    Raises:
+        UserError: a column is missing, or there are fewer than two endings.
+    """
+    first = next(iter(rows))
+    present = rows[first].column_names
+    endings = [f"ending{place}" for place in range(len(present)) if f"ending{place}" in present]
+    if len(endings) < 2:
+        raise UserError(
+            f"{names[first]}: a choice needs columns sent1, sent2, ending0, ending1 ...; found {listed(present)}"
+        )
+    title, columns = Path(names[first]).stem, ("sent1", "sent2", *endings)
+    task = dataclasses.replace(
+        SWAG, name="custom", title=title, paper_metrics={}, text_columns=columns, data_names=names
+    )
+    data = {
+        split: task.from_rows(dataset, names[split], may_lack_labels=split == "test") for split, dataset in rows.items()
+    }
+    if config.validation_fraction is not None:
+        train = data["train"]
+        data |= divided(train, train["label"][:], config.validation_fraction, config.seed, names["train"])
+    return dataclasses.replace(task, data=data)
+
+
+SWAG = SwagTask(
+    name="swag",
+    title="SWAG",
+    paper_batch=16,
+    metrics=("accuracy",),
+    primary_metric="accuracy",
+    paper_metrics={"table_4": ("accuracy",)},
+)

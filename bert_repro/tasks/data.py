@@ -1,0 +1,491 @@
+"""The edge where data enters: whatever a user has becomes a `datasets.Dataset` here, once.
+
+A CSV, TSV or JSON lines file, SQuAD's JSON, tagged text, a data frame, a list of rows, a dict of columns, a dataset of
+the Hub. Everyday mistakes are refused here as a `UserError` of one line; line numbers are those of an editor, row
+numbers count from 1 without the row of names.
+"""
+
+import csv
+import json
+import logging
+import math
+import sys
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from bert_repro.errors import UserError
+from bert_repro.utils.randomness import draw
+from bert_repro.utils.readers import listed, numbered_lines, parse_json, shown
+
+if TYPE_CHECKING:
+    import datasets
+    import pandas
+
+logger = logging.getLogger("bert_repro")
+
+Data: TypeAlias = Union[
+    str, Path, "datasets.Dataset", "pandas.DataFrame", Sequence[Mapping[str, Any]], Mapping[str, Sequence[Any]]
+]
+Lines: TypeAlias = Iterable[tuple[int, str]]
+"""Numbers and texts of lines, without line ends."""
+T = TypeVar("T")
+
+TAGGED_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".iob2")
+DOCUMENT_START = "-DOCSTART-"
+HELD_OUT = 31  # names this draw in `randomness.draw`
+_RAGGED_CSV = "quote texts that hold commas"
+_RAGGED_TSV = "put one tab between columns and neither tabs nor line breaks into a text"
+
+
+def as_dataset(data: Data, name: str) -> "datasets.Dataset":
+    """Returns a data frame, a list of rows, a dict of columns, a dataset or the content of a file as a dataset.
+
+    Args:
+        data: the data; the ending of a file says its format, see `read_file`.
+        name: what messages call it.
+
+    Raises:
+        UserError: there are no rows, or they cannot be columns.
+    """
+    import datasets
+
+    if isinstance(data, str | Path):
+        return read_file(Path(data), tagged=Path(data).suffix in TAGGED_SUFFIXES)
+    if isinstance(data, datasets.DatasetDict):
+        raise UserError(f"{name}: is a DatasetDict of {', '.join(data)}; give one split of it")
+    if isinstance(data, datasets.Dataset):
+        dataset = data
+    elif hasattr(data, "to_dict") and hasattr(data, "columns"):
+        try:
+            dataset = datasets.Dataset.from_pandas(data, preserve_index=False)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{name}: the frame is no table ({error}); give each column one type") from None
+    elif isinstance(data, Mapping):
+        dataset = _from_columns(dict(data), name)
+    else:
+        dataset = _from_rows(list(data), name)
+    if not len(dataset):
+        raise UserError(f"{name}: no rows; give at least one")
+    return dataset
+
+
+def _from_rows(rows: Sequence[Any], name: str) -> "datasets.Dataset":
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise UserError(
+                f"{name}, row {number}: is {shown(row)}, not a dict; give rows such as {{'text': ..., 'label': ...}}"
+            )
+    names = dict.fromkeys(column for row in rows for column in row)
+    return _from_columns({column: [row.get(column) for row in rows] for column in names}, name)
+
+
+def _from_columns(columns: dict[str, Any], name: str) -> "datasets.Dataset":
+    import datasets
+
+    try:
+        return datasets.Dataset.from_dict(columns)
+    except (ValueError, TypeError) as error:  # pyarrow's, of lengths and of types
+        raise UserError(
+            f"{name}: the rows are no table ({error}); give each column one type and every row all of them"
+        ) from None
+
+
+# --- Files ------------------------------------------------------------------------------------------------------------
+
+
+def read_file(
+    path: Path, *, tagged: bool = False, lines: Lines | None = None, kind: str | None = None
+) -> "datasets.Dataset":
+    """Reads a .csv, .tsv, .jsonl, .json file or tagged text.
+
+    Args:
+        path: the file; its ending says the format.
+        tagged: what is neither .jsonl nor .json is tagged text (`read_tagged_text`).
+        lines: the content, where it is not in the file.
+        kind: the format, in place of the ending.
+
+    Raises:
+        UserError: the file is missing, empty, of another format, not UTF-8, or has a bad row.
+    """
+    kind = kind or path.suffix[1:]
+    if lines is None and not path.is_file():
+        raise UserError(f"{path}: no such file")
+    lines = numbered_lines(path) if lines is None else lines
+    if kind in ("jsonl", "json"):
+        return _read_json(path, list(lines), may_be_one=kind == "json")
+    if tagged:
+        return read_tagged_text(path, lines)
+    if kind == "csv":
+        return _table(path, _csv_rows(path, lines), _RAGGED_CSV)
+    if kind == "tsv":
+        return _table(path, _tsv_rows(lines), _RAGGED_TSV)
+    raise UserError(f"{path}: unknown format; name a file that ends in .csv, .tsv, .jsonl or .json")
+
+
+def read_glue(
+    path: Path,
+    required: Sequence[str],
+    *,
+    optional: Sequence[str] = (),
+    header: Sequence[str] | None = None,
+    drop_incomplete_rows: bool = False,
+) -> "datasets.Dataset":
+    """Reads columns of an official file of GLUE: quotes have no meaning, a row is a line.
+
+    Args:
+        path: the file; empty lines at its end are ignored.
+        required: columns that must be there.
+        optional: columns to keep where they are there.
+        header: names of all columns, for a file whose first line is a row already.
+        drop_incomplete_rows: drop rows with too few fields, and log how many, instead of refusing the file.
+    """
+    lines = numbered_lines(path)
+    if header is None:
+        header = next(lines, (0, ""))[1].split("\t")
+    for name in required:
+        if name not in header:
+            raise UserError(f"{path}: no column {name!r}; found {listed(header)}; take the official file")
+    rows, kept = _tsv_rows(lines), (*required, *optional)
+    return _table(path, rows, _RAGGED_TSV, header=header, kept=kept, drop_incomplete_rows=drop_incomplete_rows)
+
+
+def _csv_rows(path: Path, lines: Lines) -> Iterator[tuple[int, list[str]]]:
+    """Yields the first line of each row and its fields (RFC 4180); one that is empty has none.
+
+    Columns are separated by commas or, where the first line has none, by semicolons or tabs.
+    """
+    csv.field_size_limit(sys.maxsize)  # the default refuses long texts
+    texts = [text + "\n" for _, text in lines]
+    first = texts[0] if texts else ""
+    delimiter = "," if "," in first else next((one for one in ";\t" if one in first), ",")
+    rows, start = csv.reader(texts, strict=True, delimiter=delimiter), 1
+    try:
+        for fields in rows:
+            yield start, fields
+            start = rows.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{path}, line {start}: {error}; quote texts as CSV does") from None
+
+
+def _tsv_rows(lines: Lines) -> Iterator[tuple[int, list[str]]]:
+    return ((number, line.split("\t") if line else []) for number, line in lines)
+
+
+def _table(
+    path: Path,
+    rows: Iterable[tuple[int, list[str]]],
+    fix: str,
+    *,
+    header: Sequence[str] | None = None,
+    kept: Sequence[str] | None = None,
+    drop_incomplete_rows: bool = False,
+) -> "datasets.Dataset":
+    """Makes a dataset of numbered rows of fields, the first of which names the columns unless `header` does.
+
+    A line that is empty is an empty text where there is one column; where there are more, it may only end the file.
+    """
+    import datasets
+
+    rows = iter(rows)
+    names = list(header or next(rows, (0, []))[1])
+    if twice := next((name for name in names if name.strip() and names.count(name) > 1), None):
+        raise UserError(f"{path}: column {shown(twice)} occurs twice; give every column a name of its own")
+    columns: dict[str, list[str]] = {name: [] for name in names if kept is None or name in kept}
+    places = [(column, names.index(name)) for name, column in columns.items()]
+    count, dropped, empty_line = 0, 0, 0
+    for number, fields in rows:
+        if not fields and len(names) > 1:
+            empty_line = empty_line or number
+            continue
+        if drop_incomplete_rows and len(fields) < len(names):
+            dropped += 1
+            continue
+        if empty_line and not drop_incomplete_rows:
+            raise UserError(f"{path}, line {empty_line}: is empty; remove it, or give it all {len(names)} columns")
+        fields = fields or [""]
+        if len(fields) != len(names):
+            raise UserError(
+                f"{path}, line {number}: {len(fields)} columns, expected {len(names)}; {fix}, and give every row all "
+                "columns"
+            )
+        count += 1
+        for column, place in places:
+            column.append(fields[place])
+    if dropped:
+        logger.warning("%s: dropped %d rows with missing fields, kept %d", path, dropped, count)
+    if not count:
+        raise UserError(f"{path}: no rows; name a file with at least one")
+    return datasets.Dataset.from_dict(columns)
+
+
+def _read_json(path: Path, lines: list[tuple[int, str]], *, may_be_one: bool) -> "datasets.Dataset":
+    """Reads one object per line; where it may be one text, also SQuAD's form or a list of objects."""
+    if may_be_one:
+        try:
+            content = json.loads("\n".join(line for _, line in lines))
+        except (
+            ValueError,
+            RecursionError,
+        ):  # so it has an object on each line, or the reader of lines says what is wrong
+            content = None
+        if isinstance(content, dict) and "data" in content:
+            return _squad_rows(path, content)
+        if isinstance(content, list):
+            return _with_rows(_from_rows(content, str(path)), path)
+    rows = []
+    for number, line in lines:
+        if line.strip():
+            row = parse_json(line, f"{path}, line {number}", "write one object per line")
+            if not isinstance(row, dict):
+                raise UserError(f"{path}, line {number}: is not a JSON object; write one object per line")
+            rows.append(row)
+    return _with_rows(_from_rows(rows, str(path)), path)
+
+
+def _squad_rows(path: Path, content: Mapping[str, Any]) -> "datasets.Dataset":
+    """Returns the questions of a file in SQuAD's form: data, paragraphs, context, qas."""
+    rows = []
+    try:
+        for article in content["data"]:
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    row = {"id": question["id"], "question": question["question"], "context": paragraph["context"]}
+                    if "answers" in question:
+                        row["answers"] = {
+                            "text": [answer["text"] for answer in question["answers"]],
+                            "answer_start": [answer["answer_start"] for answer in question["answers"]],
+                        }
+                    rows.append(row)
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{path}: is not as SQuAD's files are: data, paragraphs, context, qas, answers ({error!r} in question "
+            f"{len(rows) + 1})"
+        ) from None
+    return _with_rows(_from_rows(rows, str(path)), path)
+
+
+def read_tagged_text(path: Path, lines: Lines | None = None) -> "datasets.Dataset":
+    """Reads tagged text: a word and its columns on a line, an empty line after each sentence.
+
+    Args:
+        path: the file. Columns are separated by spaces or tabs, the last one is the tag, those in between are left out;
+            a line that opens with `-DOCSTART-` opens a document.
+        lines: the content, where it is not in the file.
+
+    Returns:
+        `words` of each sentence and, where there is more than one column, `tags`; `document` (a number from 0) where
+        the file marks documents.
+
+    Raises:
+        UserError: the file is missing, empty or not UTF-8, or a line has another number of columns.
+    """
+    import datasets
+
+    words: list[list[str]] = []
+    tags: list[list[str]] = []
+    documents: list[int] = []
+    document, width, open_sentence = -1, 0, False
+    for number, line in numbered_lines(path) if lines is None else lines:
+        fields = line.replace("\t", " ").strip(" \r").split(" ")  # other white space may be inside a word
+        fields = [field for field in fields if field]
+        if not fields or fields[0] == DOCUMENT_START:
+            document += bool(fields)
+            open_sentence = False
+            continue
+        width = width or len(fields)
+        if len(fields) != width:
+            raise UserError(
+                f"{path}, line {number}: {shown(fields[0])} has {len(fields)} columns, the lines before have {width}; "
+                "write the word first and its tag last, on every line"
+            )
+        if not open_sentence:
+            words.append([])
+            tags.append([])
+            documents.append(max(document, 0))
+            open_sentence = True
+        words[-1].append(sys.intern(fields[0]))
+        tags[-1].append(sys.intern(fields[-1]))
+    columns: dict[str, list[Any]] = {"words": words}
+    columns |= {"tags": tags} if width > 1 else {}
+    columns |= {"document": documents} if document >= 0 else {}
+    return _with_rows(datasets.Dataset.from_dict(columns), path)
+
+
+def _with_rows(dataset: "datasets.Dataset", path: Path) -> "datasets.Dataset":
+    if not len(dataset):
+        raise UserError(f"{path}: no rows; name a file with at least one")
+    return dataset
+
+
+def from_hub(
+    dataset_id: str, splits: Sequence[str], *, name: str | None = None, revision: str | None = None
+) -> "dict[str, datasets.Dataset]":
+    """Reads splits of a dataset of the Hub; those that it has.
+
+    Raises:
+        UserError: it cannot be read, or has none of the splits.
+    """
+    import datasets
+
+    title = f"{dataset_id} ({name})" if name else dataset_id
+    try:
+        published = datasets.load_dataset(dataset_id, name, revision=revision)
+    except (OSError, RuntimeError, ValueError, StopIteration, datasets.exceptions.DatasetsError) as error:
+        reason = str(error.__cause__ or error).strip() or type(error).__name__
+        raise UserError(
+            f"{title} cannot be read from the Hub: {reason.splitlines()[0]}; check the connection, or give "
+            "the official files with --data_dir"
+        ) from error
+    found = {split: published[split] for split in splits if split in published}
+    if not found:
+        raise UserError(f"{title} has no split {' or '.join(splits)}; give the official files with --data_dir")
+    return found
+
+
+# --- Columns ----------------------------------------------------------------------------------------------------------
+
+
+def require_columns(dataset: "datasets.Dataset", names: Sequence[str], where: str, fix: str = "") -> None:
+    """Raises `UserError` for a column that is not there, with those that are."""
+    for name in names:
+        if name not in dataset.column_names:
+            found = listed(dataset.column_names) or "none"
+            raise UserError(f"{where}: no column {name!r}; found {found}{fix and f'; {fix}'}")
+
+
+def texts(dataset: "datasets.Dataset", name: str, where: str) -> list[str]:
+    """Returns a column of texts.
+
+    Raises:
+        UserError: the column is not there, or a row has no text in it.
+    """
+    found = values(dataset, name, where)
+    for row, value in enumerate(found, 1):
+        if not isinstance(value, str):
+            raise UserError(f"{where}, row {row}: column {name!r} is {shown(value)}; it must be a text")
+    return found
+
+
+def values(dataset: "datasets.Dataset", name: str, where: str) -> list[Any]:
+    """Returns a column as texts: numbers as JSON spells them, class labels by name; lists of them, and None for what is
+    missing, stay such."""
+    require_columns(dataset, [name], where)
+    feature = dataset.features[name]
+    class_names = getattr(feature, "names", getattr(getattr(feature, "feature", None), "names", None))
+
+    def as_text(value: Any) -> Any:
+        if isinstance(value, list):
+            return [as_text(item) for item in value]
+        if value is None or isinstance(value, str) or (isinstance(value, float) and math.isnan(value)):
+            return value if isinstance(value, str) else None
+        if class_names is not None:
+            return class_names[value] if value >= 0 else None
+        return json.dumps(value) if isinstance(value, bool | int | float) else value
+
+    return [as_text(value) for value in dataset[name]]
+
+
+def parsed(found: Sequence[Any], name: str, where: str, parse: Callable[[Any], T]) -> list[T]:
+    """Returns the values of a column, each made of its text.
+
+    Args:
+        found: the texts.
+        name: of the column, for messages.
+        where: the data, for messages.
+        parse: raises `ValueError` for a text that it does not take.
+
+    Raises:
+        UserError: it does not take one; with row and column.
+    """
+    made = []
+    for row, text in enumerate(found, 1):
+        try:
+            made.append(parse(text))
+        except ValueError as error:
+            raise UserError(f"{where}, row {row}: column {name!r}: {error}") from None
+    return made
+
+
+def number(text: Any) -> float:
+    """Reads a number that a person would write: no NaN, no infinity, no underscores; raises `ValueError`."""
+    try:
+        found = math.nan if "_" in str(text) else float(text)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"{shown(text)} is not a number")
+    return found
+
+
+# --- Held-out rows ----------------------------------------------------------------------------------------------------
+
+
+def divided(
+    dataset: "datasets.Dataset", strata: Sequence[Hashable], fraction: float, seed: int, where: str
+) -> "dict[str, datasets.Dataset]":
+    """Holds out rows as the dev set, see `held_out_rows`.
+
+    Args:
+        dataset: the rows.
+        strata: a value for each row.
+        fraction: share to hold out.
+        seed: another seed draws other rows.
+        where: the data, for messages.
+
+    Returns:
+        The splits `train` and `validation`.
+
+    Raises:
+        UserError: one of them would be empty.
+    """
+    return split_rows(dataset, held_out_rows(strata, fraction, seed), fraction, where)
+
+
+def split_rows(
+    dataset: "datasets.Dataset", held: npt.NDArray[np.bool_], fraction: float, where: str
+) -> "dict[str, datasets.Dataset]":
+    """Returns the splits `train` and `validation`, given which rows are held out; see `divided`."""
+    if held.all() or not held.any():
+        raise UserError(
+            f"--validation_fraction {fraction}: leaves no row for one of the splits of {where}; give another share or "
+            "a file of its own"
+        )
+    return {"train": dataset.select(np.flatnonzero(~held)), "validation": dataset.select(np.flatnonzero(held))}
+
+
+def held_out_rows(strata: Sequence[Hashable], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+    """Draws rows to hold out, of each stratum in proportion (to within one row).
+
+    Args:
+        strata: a value for each row; rows of equal values are a stratum.
+        fraction: share of the rows.
+        seed: another seed draws other rows.
+
+    Returns:
+        Whether each row is held out, (N,).
+    """
+    numbers = {value: place for place, value in enumerate(dict.fromkeys(strata))}
+    groups = np.array([numbers[value] for value in strata], dtype=np.int64)
+    order = np.lexsort((draw(seed, HELD_OUT, np.arange(len(groups))), groups))
+    steps = np.floor(np.arange(len(groups) + 1) * fraction + 0.5)
+    held = np.zeros(len(groups), dtype=bool)
+    held[order] = np.diff(steps) > 0
+    return held
+
+
+def short_row(dataset: "datasets.Dataset | None", columns: Mapping[str, str]) -> dict[str, Any] | None:
+    """Returns the first of a split's rows whose texts are neither empty nor long, as an example for the card, if any.
+
+    Args:
+        dataset: the split, if there is one.
+        columns: name in the example -> column.
+    """
+    for row in () if dataset is None else dataset.select(range(min(len(dataset), 200))):
+        found = {name: " ".join(str(row[column]).split()) for name, column in columns.items()}
+        if all(0 < len(text) <= 300 for text in found.values()):
+            return found
+    return None

@@ -1,0 +1,171 @@
+"""The feature-based approach through its recipe, and what the cache of a frozen encoder's states promises."""
+
+import dataclasses
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from running import recipe, results
+from safetensors.torch import load_file
+from tiny_models import save_model
+
+from bert_repro import BertReproConfig, BertReproModel
+from bert_repro.configs import NerConfig
+from bert_repro.finetuning.features import FeatureCache
+
+# One row of each kind; the others differ from these in the layers that they take.
+QUICK_ROWS = ("concat_last_four", "embeddings", "weighted_all")
+OTHER_ROWS = ("second_to_last", "last", "weighted_last_four")
+SHAPE = {"num_hidden_layers": 4, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+PLAIN = {"initializer_range": 0.1, "hidden_dropout_prob": 0.0}
+TRAIN = "--do_train --do_eval --train_batch_size 8 --learning_rate 1e-2 --bias_correction true --bilstm_size 32"
+
+
+@pytest.fixture(scope="module")
+def start(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(world, tmp_path_factory.mktemp("start"), **PLAIN, **SHAPE)
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
+    """Files in which some words are places, wherever they are."""
+    folder, generator = tmp_path_factory.mktemp("data"), random.Random(0)
+    for name, count in (("eng.train", 120), ("eng.testa", 30)):
+        lines = ["-DOCSTART- -X- O O"]
+        for _ in range(count):
+            words = generator.choices(
+                "the a runs slowly green river stone tree house".split(), k=generator.randint(1, 9)
+            )
+            lines += ["", *(f"{word} X X {'I-LOC' if word in ('river', 'house') else 'O'}" for word in words)]
+        (folder / name).write_text("\n".join(lines) + "\n")
+    return ("--max_seq_length 16 --data_dir", folder)
+
+
+@pytest.fixture
+def encoder_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one with every forward pass of an encoder."""
+    calls: list[int] = []
+    forward = BertReproModel.forward
+
+    def counted(self: Any, *arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return forward(self, *arguments, **options)
+
+    monkeypatch.setattr(BertReproModel, "forward", counted)
+    return calls
+
+
+@pytest.mark.parametrize(
+    "rows", [QUICK_ROWS, pytest.param(OTHER_ROWS, marks=pytest.mark.slow)], ids=["quick", "others"]
+)
+def test_each_row_learns_from_one_reading_of_the_encoder_and_is_scored_alike_again(
+    rows: tuple[str, ...], start: Path, flags: tuple[object, ...], tmp_path: Path, encoder_calls: list[int]
+) -> None:
+    common = ["run_ner", *flags, "--feature_cache_dir", tmp_path / "cache", "--output_dir"]
+    train = [TRAIN, "--max_steps 60 --warmup_ratio 0 --model_name_or_path", start]
+    for row in rows:
+        encoder_calls.clear()
+        assert recipe(*common, tmp_path / row, *train, f"--feature_based {row}") == 0
+        found, reads = results(tmp_path / row), row == rows[0]
+        assert found["metrics"]["entity_f1"] > 0.7  # 0 is what a model that learned nothing gets
+        assert len(encoder_calls) == (2 if reads else 0)  # the training set and the dev set, each in one batch
+        assert (found["train"]["encoder_seconds"] > 0, found["train"]["features_from_cache"]) == (reads, not reads)
+        assert "flops" not in found["train"], "BERT's are not what was trained"
+        predictions = (tmp_path / row / "predictions.validation.txt").read_text()
+        for packing in ("true", "false"):  # the published model computes the states itself
+            again = tmp_path / f"{row}-{packing}"
+            model = ["--do_eval --packing", packing, "--model_name_or_path", tmp_path / row]
+            assert recipe(*common, again, *model) == 0
+            assert results(again)["metrics"] == found["metrics"]
+            assert (again / "predictions.validation.txt").read_text() == predictions
+        assert len(encoder_calls) > 0
+
+
+def test_resumed_it_ends_with_the_same_weights(start: Path, flags: tuple[object, ...], tmp_path: Path) -> None:
+    cache = ["--feature_cache_dir", tmp_path / "cache"]
+    command = ["run_ner", *flags, *cache, "--feature_based last --max_steps 6 --save_steps 3 --save_total_limit 5"]
+    assert recipe(*command, TRAIN, "--model_name_or_path", start, "--output_dir", tmp_path / "complete") == 0
+    (tmp_path / "rest").mkdir()
+    shutil.copytree(tmp_path / "complete" / "checkpoints" / "step-3", tmp_path / "rest" / "checkpoints" / "step-3")
+    rest = ["--resume_from_checkpoint latest --output_dir", tmp_path / "rest"]
+    assert recipe(*command, TRAIN, "--model_name_or_path", start, *rest) == 0
+    complete, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("complete", "rest"))
+    assert all(torch.equal(values, resumed[name]) for name, values in complete.items())
+
+
+# --- The cache ------------------------------------------------------------------------------------------------------
+
+
+def tokenized(seed: int = 0) -> datasets.Dataset:
+    generator = np.random.default_rng(seed)
+    rows = [generator.integers(5, 150, size=length).tolist() for length in (7, 3, 12, 5, 9)]
+    segments = [[0] * len(row) for row in rows]
+    return datasets.Dataset.from_dict({"input_ids": rows, "token_type_ids": segments, "length": [len(r) for r in rows]})
+
+
+@pytest.fixture
+def make_cache(tmp_path: Path) -> Callable[..., FeatureCache]:
+    """Makes a cache in one folder, of an encoder with the same weights every time."""
+
+    def make(
+        *, seed: int = 0, row: str = "last", settings: dict[str, Any] | None = None, **fields: Any
+    ) -> FeatureCache:
+        torch.manual_seed(seed)
+        config = BertReproConfig(vocab_size=150, token_features=row, initializer_range=0.1, **SHAPE, **fields)
+        settings_of_run = NerConfig(
+            model_name_or_path="unused", do_train=True, feature_based=row, feature_cache_dir=str(tmp_path),
+            per_device_eval_batch_size=2,
+        )  # fmt: skip
+        settings_of_run = dataclasses.replace(settings_of_run, **(settings or {}))
+        return FeatureCache(settings_of_run, BertReproModel(config).train(), torch.device("cpu"))
+
+    return make
+
+
+def folders(tmp_path: Path) -> set[str]:
+    return {path.name for path in tmp_path.iterdir()}
+
+
+def files(tmp_path: Path) -> set[str]:
+    return {path.name for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_states_are_those_of_the_encoder_without_dropout(make_cache: Callable[..., FeatureCache]) -> None:
+    cache, features = make_cache(row="concat_last_four"), tokenized()
+    batch = cache.batch(features, [3, 0], {"input_ids": None, "cu_seq_lens_q": "kept"})
+    assert set(batch) == {"encoder_states", "cu_seq_lens_q"}
+    assert cache.encoder.training, "the encoder is given back as it was"
+    expected = []
+    for row in (3, 0):
+        ids = torch.tensor([features["input_ids"][row]])
+        states = cache.encoder.eval()(ids, output_hidden_states=True).hidden_states
+        expected.append(torch.stack(states[-4:], dim=2))
+    torch.testing.assert_close(batch["encoder_states"], torch.cat(expected, dim=1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"seed": 1},
+        {"is_decoder": True},
+        {"num_attention_heads": 4},
+        {"hidden_act": "gelu_new"},
+        {"layer_norm_eps": 1e-5},
+        {"attn_implementation": "eager"},
+        {"settings": {"mixed_precision": "bf16"}},
+    ],
+    ids=str,
+)
+def test_another_encoder_never_meets_these_states(make_cache, tmp_path, changed, monkeypatch):
+    monkeypatch.setitem(SHAPE, "num_attention_heads", changed.pop("num_attention_heads", 2))
+    make_cache(**changed).load(tokenized())
+    before = folders(tmp_path)
+    monkeypatch.setitem(SHAPE, "num_attention_heads", 2)
+    make_cache().load(tokenized())
+    assert len(before) == 1 and len(folders(tmp_path)) == 2

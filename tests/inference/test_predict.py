@@ -1,0 +1,145 @@
+"""`bert-repro predict`: texts of a file or the standard input in, answers with their probabilities out."""
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from running import recipe
+from tiny_models import save_model
+
+import bert_repro
+from bert_repro.errors import UserError
+
+LABELS = {"id2label": {0: "cold", 1: "warm"}, "label2id": {"cold": 0, "warm": 1}}
+HEADS = {
+    "classifier": ("ForSequenceClassification", {**LABELS, "problem_type": "single_label_classification"}),
+    "several": (
+        "ForSequenceClassification",
+        {**LABELS, "problem_type": "multi_label_classification", "label_thresholds": [0.0, 1.0]},
+    ),
+    "tagger": ("ForTokenClassification", {"id2label": {0: "O", 1: "B-X"}, "label2id": {"O": 0, "B-X": 1}}),
+    "answers": ("ForQuestionAnswering", {}),
+    "choices": ("ForMultipleChoice", {}),
+    "encoder": ("Model", {}),
+}
+
+
+@pytest.fixture(scope="module")
+def models(world, tmp_path_factory) -> Path:
+    """An untrained model with each head; `pairs` and `trained` remember their columns as a run does."""
+    root = tmp_path_factory.mktemp("models")
+    for name, (head, settings) in HEADS.items():
+        save_model(world, root / name, head, **settings)
+    for name, columns in (("pairs", ["first", "second"]), ("trained", ["body"])):
+        save_model(world, root / name, *HEADS["classifier"][:1], **HEADS["classifier"][1])
+        remembered = {"data": {"text_columns": columns}, "settings": {"label_column": "mark", "max_seq_length": 16}}
+        (root / name / "results.json").write_text(json.dumps(remembered))
+    return root
+
+
+def predicted(model: Path, path: Path, out: Path, *flags: object) -> list[dict[str, str]]:
+    assert recipe("predict", "--model_name_or_path", model, "--input_file", path, "--output_file", out, *flags) == 0
+    return list(csv.DictReader(out.open()))
+
+
+def test_lines_of_the_standard_input_become_rows_of_csv(models, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'the river falls\n\na, "quoted" stone\n')))
+    assert recipe("predict", "--model_name_or_path", models / "classifier") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["text"] for row in rows] == ["the river falls", "", 'a, "quoted" stone']
+    assert list(rows[0]) == ["index", "text", "prediction", "probability", "probability_cold", "probability_warm"]
+    for row in rows:
+        assert float(row["probability"]) == float(row[f"probability_{row['prediction']}"]) >= 0.5
+
+
+@pytest.mark.parametrize("model", ["classifier", "tagger"])
+@pytest.mark.parametrize("name", ["x.txt", "x.csv", "x.tsv"])
+def test_as_many_rows_come_out_as_lines_go_in(models, tmp_path, model, name):
+    header = "" if name == "x.txt" else "text\n"
+    (tmp_path / name).write_text(header + "a river\n\n\na stone\n\n")
+    rows = predicted(models / model, tmp_path / name, tmp_path / "out.csv")
+    assert [row.get("text", row.get("words")) for row in rows] == ["a river", "", "", "a stone", ""]
+    assert [row["index"] for row in rows] == ["0", "1", "2", "3", "4"]
+
+
+def test_a_table_keeps_its_ids_and_right_answers(models, tmp_path, refused):
+    table = tmp_path / "new.csv"
+    table.write_text("ticket;text;label\nA7;the river;warm \nA9;a stone;cold\n")
+    out = tmp_path / "answers.jsonl"
+    flags = ("--input_file", table, "--output_file", out, "--id_column ticket")
+    assert recipe("predict", "--model_name_or_path", models / "classifier", *flags) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["id"], row["text"], row["label"]) for row in rows] == [
+        ("A7", "the river", "warm"), ("A9", "a stone", "cold"),
+    ]  # fmt: skip
+    assert sum(rows[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5) and "index" not in rows[0]
+    again = refused("predict", "--model_name_or_path", models / "classifier", *flags)
+    assert "answers.jsonl exists; name another" in again
+
+
+def test_a_model_remembers_the_columns_that_it_was_trained_on(models, tmp_path):
+    (tmp_path / "dev.csv").write_text("mark,body,text\nwarm,the river,other\n")
+    (row,) = predicted(models / "trained", tmp_path / "dev.csv", tmp_path / "a.csv")
+    assert (row["body"], row["label"]) == ("the river", "warm")
+    (row,) = predicted(models / "trained", tmp_path / "dev.csv", tmp_path / "b.csv", "--text_columns text")
+    assert (row["text"], row["label"]) == ("other", "warm")
+
+
+def test_single_texts_are_nothing_for_a_model_of_pairs(models, tmp_path, refused):
+    (tmp_path / "x.txt").write_text("the river\n")
+    line = refused("predict", "--model_name_or_path", models / "pairs", "--input_file", tmp_path / "x.txt")
+    assert "x.txt: has text, but the model was trained on pairs of texts (first and second)" in line
+    with pytest.raises(UserError, match=r"the data: has text, but the model was trained on pairs of texts"):
+        bert_repro.predict(models / "pairs", ["the river"])
+    (row,) = bert_repro.predict(models / "pairs", [("the river", "a stone")])
+    assert (row["text_a"], row["text_b"]) == ("the river", "a stone")
+
+
+def test_every_family_answers_in_its_own_form(models, tmp_path):
+    rows = [{"question": "what falls", "context": "the river falls over the stone"}]
+    rows += [{"question": "what grows", "context": "a tree grows"}]
+    choices = [{"sent1": "the river", "sent2": "it", "ending0": "falls", "ending1": "sings", "ending2": "grows"}]
+    (several,) = bert_repro.predict(models / "several", ["the river"])
+    assert several["prediction"] == ["cold"] and set(several["probabilities"]) == {"cold", "warm"}
+    (tagged,) = bert_repro.predict(models / "tagger", ["The river falls."])
+    assert tagged["words"] == ["The", "river", "falls", "."]
+    assert set(tagged["prediction"]) <= {"O", "B-X"} and len(tagged["probability"]) == 4
+    (tmp_path / "words.conll").write_text("The O\nriver B-X\n\nfalls O\n")
+    found = bert_repro.predict(models / "tagger", tmp_path / "words.conll")
+    assert [row["words"] for row in found] == [["The", "river"], ["falls"]] and found[0]["label"] == ["O", "B-X"]
+    answers = bert_repro.predict(models / "answers", rows)
+    assert [answer["question"] for answer in answers] == ["what falls", "what grows"]
+    assert all(answer["prediction"] in answer["context"] and 0 < answer["probability"] <= 1 for answer in answers)
+    (choice,) = bert_repro.predict(models / "choices", choices)
+    assert choice["answer"] == choices[0][f"ending{choice['prediction']}"] and len(choice["probabilities"]) == 3
+
+
+def test_questions_are_about_the_passage_of_a_file(models, tmp_path):
+    questions, passage = tmp_path / "q.txt", tmp_path / "p.txt"
+    questions.write_text("what falls\nwhat grows\n")
+    passage.write_text("the river falls\nthe tree grows\n")
+    rows = predicted(models / "answers", questions, tmp_path / "a.csv", "--context_file", passage)
+    assert [row["context"] for row in rows] == ["the river falls\nthe tree grows"] * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "content", "message"),
+    [
+        ("encoder", "x.txt", "a\n", "is BertModel without a task; fine-tune it first"),
+        ("classifier", "x.txt", "\n\n", "x.txt: no text; write one on each line"),
+        ("classifier", "x.csv", "words\na\n", "x.csv: no column of text"),
+        ("answers", "x.txt", "what\n", "a question needs a passage; name its file with --context_file"),
+        ("choices", "x.txt", "what\n", "a choice needs a table"),
+        ("classifier", "gone.csv", None, "--input_file"),
+        ("tagger", "x.jsonl", '{"words": ["a"]}\n{"words": [\n', "x.jsonl, line 2: is not valid JSON"),
+    ],
+)
+def test_bad_input_is_one_line(models, tmp_path, refused, model, name, content, message):
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    error = refused("predict", "--model_name_or_path", models / model, "--input_file", path)
+    assert message in error and "test_file" not in error

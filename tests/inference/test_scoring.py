@@ -1,0 +1,134 @@
+"""Pseudo-log-likelihoods equal those of a loop over upstream transformers; pairs are counted as BLiMP counts them."""
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from running import recipe, results
+from tiny_models import word_model, word_tokenizer
+
+import bert_repro
+from bert_repro.errors import UserError
+from bert_repro.inference.scoring import score_sentences
+
+TOKENIZER = word_tokenizer("the cat sleeps on a mat un ##believ ##ably it was ! do not ##s")
+SENTENCES = ["The cat sleeps!", "unbelievably mats", "it", "the cat was on a mat unbelievably ", "cats sleeps"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model")
+    shape = {"num_hidden_layers": 2, "max_position_embeddings": 16, "initializer_range": 0.5}
+    word_model(TOKENIZER, "ForPreTraining", **shape).save_pretrained(path)
+    TOKENIZER.save_pretrained(path)
+    return str(path)
+
+
+def expected(folder: str, sentence: str, method: str) -> list[float]:
+    """By upstream transformers, one token at a time, with the rule written out on the pieces themselves."""
+    model = transformers.BertForMaskedLM.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(sentence)["input_ids"]
+    pieces = tokenizer.convert_ids_to_tokens(ids)
+    values = []
+    for place in range(1, len(ids) - 1):
+        masked = list(ids)
+        masked[place] = tokenizer.mask_token_id
+        later = place + 1
+        while method == "within_word_l2r" and pieces[later].startswith("##"):
+            masked[later] = tokenizer.mask_token_id
+            later += 1
+        with torch.no_grad():
+            values.append(model(torch.tensor([masked])).logits[0, place].log_softmax(-1)[ids[place]].item())
+    return values
+
+
+@pytest.mark.parametrize("method", ["within_word_l2r", "original"])
+@pytest.mark.parametrize("head", [bert_repro.BertReproForMaskedLM, transformers.BertForMaskedLM])
+@pytest.mark.parametrize("batch_tokens", [1, 30, 8192])
+def test_every_token_has_the_log_probability_of_upstream(folder, method, head, batch_tokens):
+    model, tokenizer = head.from_pretrained(folder).eval(), transformers.AutoTokenizer.from_pretrained(folder)
+    scores = score_sentences(model, tokenizer, SENTENCES, method=method, batch_tokens=batch_tokens)
+    for sentence, score in zip(SENTENCES, scores, strict=True):
+        assert score.log_probabilities == pytest.approx(expected(folder, sentence, method), abs=1e-4)
+        assert score.tokens == tokenizer.tokenize(sentence)
+        assert score.total == pytest.approx(sum(score.log_probabilities))
+
+
+def test_the_recipe_writes_a_line_for_each_text(folder, tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    output = tmp_path / "scores"
+    assert recipe("score_sentences", "--model_name_or_path", folder, "--input_file", texts, "--output_dir", output) == 0
+    rows = [json.loads(line) for line in (output / "scores.jsonl").read_text("utf-8").splitlines()]
+    assert [row["text"] for row in rows] == SENTENCES
+    for row in rows:
+        assert row["score"] == pytest.approx(sum(expected(folder, row["text"], "within_word_l2r")), abs=1e-3)
+
+
+def test_the_pipeline_gives_the_same_with_upstream_classes(folder):
+    score = transformers.pipeline("sentence-scoring", model=folder)
+    one, two = score(["the cat sleeps", "unbelievably"], method="original")
+    assert one["score"] == pytest.approx(sum(expected(folder, "the cat sleeps", "original")), abs=1e-3)
+    assert [entry["token"] for entry in two["tokens"]] == ["un", "##believ", "##ably"]
+    with pytest.raises(UserError, match="method is 'other'"):
+        score("the cat", method="other")
+
+
+def write_pairs(path: Path, rows: list[dict[str, Any]]) -> Path:
+    with lzma.open(path, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    return path
+
+
+def pairs(uid: str, *sentences: tuple[str, str]) -> list[dict[str, Any]]:
+    known = {"UID": uid, "linguistics_term": f"{uid[0]}_term", "field": "syntax"}
+    return [{"sentence_good": good, "sentence_bad": bad, **known} for good, bad in sentences]
+
+
+def test_minimal_pairs_are_counted_by_paradigm_and_phenomenon(folder, tmp_path):
+    source = tmp_path / "pairs"
+    source.mkdir()
+    one, two, three = ("the cat sleeps", "cat the sleeps"), ("it was", "it do"), ("a mat", "a mat")
+    write_pairs(source / "a1.jsonl.xz", pairs("a1", one, two))
+    write_pairs(source / "a2.jsonl.xz", pairs("a2", one[::-1], three))
+    arguments = ["--model_name_or_path", folder, "--minimal_pairs", source, "--output_dir", tmp_path / "out"]
+    assert recipe("score_sentences", *arguments) == 0
+
+    def right(good: str, bad: str) -> int:
+        return sum(expected(folder, good, "within_word_l2r")) > sum(expected(folder, bad, "within_word_l2r"))
+
+    first, second = right(*one) + right(*two), right(*one[::-1])
+    found = results(tmp_path / "out")
+    assert found["paradigm"]["a1"] == {"accuracy": first / 2, "pairs": 2, "phenomenon": "a_term", "field": "syntax"}
+    assert found["paradigm"]["a2"]["accuracy"] == second / 2  # equal sentences are no success
+    assert found["phenomenon"] == {"a_term": {"accuracy": (first + second) / 4, "pairs": 4}}
+    assert found["metrics"] == {
+        "accuracy": (first + second) / 4,
+        "mean_paradigm_accuracy": (first + second) / 4,
+        "ties": 1,
+    }
+    assert "a_term" in (tmp_path / "out" / "minimal_pairs.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"sentence_good": "the cat"}', "line 2: no text in field 'sentence_bad'"),
+        ('{"sentence_good": "the cat", "sentence_bad": " "}', "line 2: no text in field 'sentence_bad'"),
+        ("the cat", "line 2: is not valid JSON"),
+        (json.dumps({"sentence_good": "cat " * 20, "sentence_bad": "it"}), "line 2: has 20 tokens; the model reads 14"),
+    ],
+)
+def test_a_bad_pair_is_one_line_and_code_2(folder, tmp_path, refused, line, reason):
+    path = tmp_path / "pairs.jsonl"
+    good = {"sentence_good": "it", "sentence_bad": "a"}
+    path.write_text(json.dumps(good) + "\n" + line + "\n", encoding="utf-8")
+    arguments = ["--model_name_or_path", folder, "--minimal_pairs", path, "--output_dir", tmp_path / "out"]
+    error = refused("score_sentences", *arguments)
+    assert reason in error and "pairs.jsonl" in error
+    assert not (tmp_path / "out" / "results.json").exists()

@@ -1,0 +1,142 @@
+import dataclasses
+import json
+
+import datasets
+import numpy as np
+import pytest
+import torch
+
+from bert_repro import BertReproConfig, BertReproForMultipleChoice
+from bert_repro.configs import SwagConfig
+from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.finetuning.data import encode
+from bert_repro.tasks import configured_task, get_task
+from bert_repro.tasks.choice import ENDINGS, SWAG
+from bert_repro.tasks.data import as_dataset
+
+HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
+PAD, CLS, SEP = 0, 2, 3
+
+
+@pytest.fixture
+def examples():
+    rows = {"sent1": ["1 2", "3"], "sent2": ["4", "5 6"]}
+    rows |= {name: [f"1{place} 2{place}", f"3{place}"] for place, name in enumerate(ENDINGS)}
+    return datasets.Dataset.from_dict({**rows, "label": [2, 0], "idx": [0, 1]})
+
+
+def ids(*words):
+    return [word + 5 for word in words]
+
+
+def write(folder, *rows, name="train.csv", header=f"{HEADER},label"):
+    (folder / name).write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_official_files_are_read_with_quotes_and_line_breaks_and_without_labels(tmp_path):
+    rows = ['0,v,1,x,"One, ""two""\nthree.",He,gold,a,b,c,d,3', "1,v,1,x,Four.,She,gold,a,b,c,d,0"]
+    train = SWAG.load(write(tmp_path, *rows), ["train"])["train"]
+    assert train["sent1"][:] == ['One, "two"\nthree.', "Four."]
+    assert train["label"][:] == [3, 0] and train["idx"][:] == [0, 1]
+    assert SWAG.is_labelled(train)
+    test = SWAG.load(write(tmp_path, "0,v,1,x,One.,He,gold,a,b,c,d", name="test.csv", header=HEADER), ["test"])["test"]
+    assert not SWAG.is_labelled(test) and len(test) == 1
+    empty = SWAG.load(write(tmp_path, "0,v,1,x,One.,He,gold,a,b,c,d,", name="test.csv"), ["test"])["test"]
+    assert not SWAG.is_labelled(empty), "a column of labels that is empty"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("1,v,1,x,One.,He,gold,a,b,c,1", "line 3: 11 columns, expected 12"),
+        ("1,v,1,x,One.,He,gold,a,b,c,,1", "row 2: column 'ending3' is empty; every row needs 4 endings"),
+        ("1,v,1,x,One.,He,gold,a,b,c,d,4", "row 2: column 'label': label '4' is not known"),
+        ("1,v,1,x,One.,He,gold,a,b,c,d,", "row 2: column 'label': label '' is not known"),
+        ('1,v,1,x,"One.,He,gold,a,b,c,d,1', "line 3: unexpected end of data"),
+    ],
+)
+def test_bad_rows_are_refused_with_their_number(tmp_path, row, message):
+    write(tmp_path, "0,v,1,x,One.,He,gold,a,b,c,d,1", row)
+    with pytest.raises(UserError, match=r"train\.csv") as raised:
+        SWAG.load(tmp_path, ["train"])
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("segment", "first", "segments"),
+    [
+        ("A", [CLS, *ids(1, 2, 4), SEP, *ids(10, 20), SEP], [0] * 5 + [1] * 3),
+        ("B", [CLS, *ids(1, 2), SEP, *ids(4, 10, 20), SEP], [0] * 4 + [1] * 4),
+    ],
+)
+def test_four_sequences_for_each_example(numbers, examples, segment, first, segments):
+    features = encode(dataclasses.replace(SWAG, start_segment=segment), examples, numbers, 16)
+    assert features[0]["input_ids"][0] == first and features[0]["token_type_ids"][0] == segments
+    assert [sequence[-3:] for sequence in features[0]["input_ids"]] == [
+        [*ids(10 + place, 20 + place), SEP] for place in range(4)
+    ]
+    assert features["length"][:] == [32, 28]
+    assert features["labels"][:] == [2, 0]
+
+
+def test_long_pairs_lose_the_end_of_the_longer_segment(numbers, examples):
+    features = encode(SWAG, examples.map(lambda row: {"sent1": "1 2 3 4 5 6 7"}), numbers, 9)
+    assert features[0]["input_ids"][3] == [CLS, *ids(1, 2, 3), SEP, *ids(4, 13, 23), SEP]
+    assert SWAG.count_truncated(features) == 2
+
+
+def test_padded_and_packed_batches_give_equal_losses_and_scores(numbers, examples):
+    torch.manual_seed(0)
+    shape = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    model = BertReproForMultipleChoice(BertReproConfig(vocab_size=105, **shape)).eval()
+    features = list(encode(SWAG, examples, numbers, 16))
+    results = [model(**SWAG.collate(features, pad_token_id=PAD, packing=packing)) for packing in (True, False)]
+    assert results[0].logits.shape == (2, 4)
+    assert torch.allclose(results[0].logits, results[1].logits, atol=1e-5)
+    assert torch.allclose(results[0].loss, results[1].loss, atol=1e-5)
+    unlabelled = [{key: value for key, value in feature.items() if key != "labels"} for feature in features]
+    logits = model(**SWAG.collate(unlabelled, pad_token_id=PAD, packing=True)).logits
+    assert torch.equal(logits, results[0].logits)
+    assert SWAG.loss_items(features).tolist() == [1, 1]
+
+
+def test_scores_and_predictions(tmp_path, examples):
+    outputs = [np.array(row, dtype=np.float32) for row in ([0, 0, 1e4, 0], [0, 3, 0, 0])]
+    predictions = SWAG.postprocess(examples, examples, outputs)
+    assert SWAG.score(predictions, examples) == {"accuracy": 0.5}
+    assert predictions["probabilities"].sum(axis=1) == pytest.approx([1, 1])
+    path, errors = SWAG.write_predictions(tmp_path, "test", examples, predictions)
+    (error,) = map(json.loads, errors.read_text().splitlines())
+    assert (error["index"], error["label"], error["prediction"]) == (1, examples["label"][1], 1)
+    assert error["answer"] == error["ending1"] and error["probability"] == error["probabilities"]["ending1"]
+    lines = path.read_text().splitlines()
+    probabilities = ",".join(f"probability_{name}" for name in ENDINGS)
+    assert lines[0] == f"index,prediction,label,{probabilities},sent1,sent2,{','.join(ENDINGS)}"
+    assert lines[1] == "0,2,2,0.000000,0.000000,1.000000,0.000000,1 2,4,10 20,11 21,12 22,13 23"
+    with pytest.raises(NonFiniteError):
+        SWAG.postprocess(examples, examples, [np.full(4, np.nan, dtype=np.float32)])
+
+
+def test_the_papers_settings_are_the_defaults(numbers):
+    config = SwagConfig(model_name_or_path="m", do_train=True)
+    assert (config.learning_rate, config.num_train_epochs, get_task(config.task_name).paper_batch) == (2e-5, 3, 16)
+    assert (config.start_segment, SWAG.start_segment) == ("B", "B")
+    other = SwagConfig(model_name_or_path="m", do_train=True, start_segment="A")
+    assert SWAG.prepared(other, numbers).start_segment == "A"
+
+
+def test_rows_of_ones_own_may_have_any_number_of_endings():
+    row = {"sent1": "One.", "sent2": "He", "ending0": "a", "ending1": "b", "ending2": "c", "label": 2}
+    config = SwagConfig(model_name_or_path="x", do_train=True, train_file="own.jsonl")
+    task = configured_task(config, {"train": as_dataset([row, row | {"label": 0}], "x")}).prepared(config, None)
+    assert task.load(None, ["train"])["train"]["label"][:] == [2, 0] and task.sequences_per_example == 3
+    assert task.data_description()["files"] == {"train": "own.jsonl"}
+    assert SWAG.data_description()["dataset"] == "allenai/swag"
+    for wrong, message in (
+        (row | {"label": 3}, "row 1: column 'label': label '3' is not known; it must be one of: 0, 1, 2"),
+        ({"sent1": "One.", "ending0": "a"}, "a choice needs columns sent1, sent2, ending0, ending1"),
+        ({"sent1": "One.", "ending0": "a", "ending1": "b"}, "no column 'sent2'; found sent1, ending0, ending1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            configured_task(config, {"train": as_dataset([wrong], "x")})

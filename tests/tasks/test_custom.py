@@ -1,0 +1,131 @@
+"""Several labels a row, weighted and smoothed labels, rows held out: what they compute, and a run of each."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from running import recipe, results
+from sklearn.metrics import f1_score
+from sklearn.utils.class_weight import compute_class_weight
+from transformers import AutoConfig
+
+from bert_repro import BertReproConfig, BertReproForSequenceClassification
+from bert_repro.configs import GlueConfig
+from bert_repro.errors import UserError
+from bert_repro.tasks import configured_task
+from bert_repro.tasks.classification import best_f1_threshold
+
+WORDS = {"river": "water", "stone": "hard", "tree": "green"}
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def topics(path: Path, count: int, seed: int) -> Path:
+    """Each of three words in a text gives the text a label."""
+    generator = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        there = [word for word in WORDS if generator.random() < 0.4]
+        text = " ".join(generator.permutation(["the", "runs", *there]))
+        rows.append({"text": text, "label": [WORDS[word] for word in there]})
+    return write_rows(path, rows)
+
+
+def settings(path: Path, **more: Any) -> GlueConfig:
+    return GlueConfig(model_name_or_path="-", do_train=True, train_file=str(path), **more)
+
+
+class TestSeveralLabels:
+    def test_lists_and_separated_texts_say_the_same(self, tmp_path: Path) -> None:
+        lists = write_rows(tmp_path / "a.jsonl", [{"text": "x", "label": ["b", "a"]}, {"text": "y", "label": []}])
+        (tmp_path / "a.csv").write_text("text,label\nx,b| a\ny,\n")
+        for path in (lists, tmp_path / "a.csv"):
+            task = configured_task(settings(path, multi_label=True))
+            assert task.label_names == ("a", "b")
+            assert task.load(None, ["train"])["train"]["label"][:] == [[1, 1], [0, 0]]
+        assert task.model_settings()["problem_type"] == "multi_label_classification"
+        with pytest.raises(ValueError, match="label 'c' is not known"):
+            task.parse_label("a|c")
+
+    def test_each_labels_threshold_has_its_best_f1(self) -> None:
+        generator = np.random.default_rng(0)
+        for _ in range(50):
+            labels = generator.integers(0, 2, 40)
+            probabilities = np.round(np.clip(labels * 0.3 + generator.random(40) * 0.7, 0, 1), 2)
+            chosen = f1_score(labels, probabilities >= best_f1_threshold(probabilities, labels), zero_division=0)
+            every = [f1_score(labels, probabilities >= limit, zero_division=0) for limit in np.linspace(0.005, 1, 200)]
+            assert chosen == pytest.approx(max(every))
+        assert best_f1_threshold(np.array([0.1, 0.9]), np.array([0, 0])) == 0.5
+
+    def test_a_run_stores_thresholds_that_a_later_run_finds_again(self, untrained: Path, tmp_path: Path) -> None:
+        train = topics(tmp_path / "train.jsonl", 200, 0)
+        first, again = tmp_path / "first", tmp_path / "again"
+        data = ["--max_seq_length 16 --validation_file", topics(tmp_path / "dev.jsonl", 60, 1)]
+        training = "--do_train --do_eval --bias_correction true --learning_rate 1e-2 --train_batch_size 8"
+        command = ["--model_name_or_path", untrained, "--train_file", train, "--output_dir", first, *data]
+        assert recipe("run_glue", training, "--multi_label --num_train_epochs 3", *command) == 0
+        found = results(first)
+        rows = [json.loads(line) for line in (tmp_path / "dev.jsonl").read_text().splitlines()]
+        share = sum(len(row["label"]) for row in rows) / (3 * len(rows))
+        every_label = 2 * share / (1 + share)  # F1 of giving every label to every row
+        assert found["metrics"]["micro_f1"] > every_label + 0.1
+        assert set(found["metrics"]) == {"micro_f1", "macro_f1", "exact_match"}
+        stored = AutoConfig.from_pretrained(first)
+        assert len(stored.label_thresholds) == 3 and stored.problem_type == "multi_label_classification"
+        assert recipe("run_glue", "--do_eval --model_name_or_path", first, "--output_dir", again, *data) == 0
+        assert results(again)["metrics"] == found["metrics"]
+        head, row, *_ = (again / "predictions.validation.tsv").read_text().splitlines()
+        assert head.split("\t")[:3] == ["index", "prediction", "label"] and head.endswith("\ttext")
+        assert len(row.split("\t")) == 7
+
+
+class TestLoss:
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor, **config: Any) -> torch.Tensor:
+        shape = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8}
+        config = {"num_labels": 3, "problem_type": "single_label_classification", **config}
+        head = BertReproForSequenceClassification(BertReproConfig(vocab_size=9, **shape, **config))
+        return head._loss(logits, labels)
+
+    def test_micro_batches_of_weighted_and_smoothed_labels_add_up_to_the_global_mean(self, tmp_path: Path) -> None:
+        rows = [{"text": str(row), "label": "abc"[row % 5 % 3]} for row in range(20)]
+        path = write_rows(tmp_path / "a.jsonl", rows)
+        task = configured_task(settings(path, class_weights=("balanced",), label_smoothing=0.1))
+        labels = torch.tensor(task.load(None, ["train"])["train"]["label"][:])
+        expected = compute_class_weight("balanced", classes=np.arange(3), y=labels.numpy())
+        assert task.class_weights == pytest.approx(expected)
+        config = {name: task.model_settings()[name] for name in ("class_weights", "label_smoothing")}
+        logits = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+        complete = torch.nn.functional.cross_entropy(
+            logits, labels, weight=torch.tensor(expected, dtype=torch.float32), label_smoothing=0.1
+        )
+        assert self.loss(logits, labels, **config) == pytest.approx(float(complete), rel=1e-6)
+        items = task.loss_items([{"labels": int(label)} for label in labels])
+        parts = [slice(0, 7), slice(7, 20)]
+        shares = [self.loss(logits[part], labels[part], **config) * items[part].sum() / items.sum() for part in parts]
+        assert float(sum(shares)) == pytest.approx(float(complete), rel=1e-6)
+
+    def test_labels_count_alike_unless_weighed(self, tmp_path: Path) -> None:
+        path = write_rows(tmp_path / "a.jsonl", [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}])
+        task = configured_task(settings(path))
+        assert task.model_settings()["class_weights"] is None and task.loss_items([{"labels": 1}]).tolist() == [1]
+        assert configured_task(settings(path, class_weights=("b=2", "a=0.5"))).class_weights == (0.5, 2.0)
+
+    @pytest.mark.parametrize(
+        ("weights", "message"),
+        [
+            (("a=2",), "a=2: write `balanced`, or label=weight with a positive number for each of: a, b"),
+            (("a=2", "c=1"), "a=2 c=1: write `balanced`, or"),
+            (("a=0", "b=1"), "a=0 b=1: write"),
+            (("a", "b"), "a b: write"),
+        ],
+    )
+    def test_weights_that_do_not_fit_the_labels_are_refused(self, tmp_path, weights, message) -> None:
+        path = write_rows(tmp_path / "a.jsonl", [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}])
+        with pytest.raises(UserError, match=message):
+            configured_task(settings(path, class_weights=weights))

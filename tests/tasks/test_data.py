@@ -1,0 +1,263 @@
+"""The edge where data enters: every form becomes the same dataset, everyday mistakes are one clear line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas
+import pytest
+
+from bert_repro.configs import GlueConfig, NerConfig, SquadConfig, SwagConfig
+from bert_repro.errors import UserError
+from bert_repro.tasks import configured_task
+from bert_repro.tasks.data import as_dataset, from_hub, held_out_rows, read_file, read_tagged_text
+from bert_repro.tasks.squad.questions import questions_of
+
+ROWS = [{"text": 'Good, "really".', "label": "yes"}, {"text": "bad\tthing", "label": "no"}]
+CHOICE = {"sent2": "", "ending0": "x", "ending1": "y"}
+CONTEXT = "The old mill by the river burned down in 1907."
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_every_form_of_rows_is_the_same_dataset(tmp_path: Path) -> None:
+    names = datasets.ClassLabel(names=["no", "yes"])
+    columns = {name: [row[name] for row in ROWS] for name in ("text", "label")}
+    rows = datasets.Dataset.from_list(ROWS)
+    forms: list[Any] = [
+        ROWS, columns, rows, rows.cast_column("label", names), pandas.DataFrame(ROWS),
+        write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n\n" for row in ROWS)),
+        write(tmp_path / "a.json", json.dumps(ROWS)),
+        write(tmp_path / "a.csv", '\ufefftext,label\r\n"Good, ""really"".",yes \r\nbad\tthing,no\r\n'),
+        write(tmp_path / "b.csv", 'text;label\n"Good, ""really"".";yes\nbad\tthing;no\n\n'),
+    ]  # fmt: skip
+    config = GlueConfig(model_name_or_path="m", do_train=True, train_file="x")
+    for form in forms:
+        task = configured_task(config, {"train": as_dataset(form, "train")})
+        assert task.label_names == ("no", "yes")
+        assert task.load(None, ["train"])["train"].to_list() == [
+            {"text": row["text"], "label": label, "idx": place}
+            for place, (row, label) in enumerate(zip(ROWS, (1, 0), strict=True))
+        ]
+
+
+def test_a_line_of_a_column_alone_may_be_empty_and_rows_stay_where_they_are(tmp_path: Path) -> None:
+    for name in ("a.csv", "a.tsv"):
+        assert read_file(write(tmp_path / name, "text\na\n\nb\n\n")).to_dict() == {"text": ["a", "", "b", ""]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.csv", "text,label\na,yes\nb\n", "line 3: 1 columns, expected 2; quote texts that hold commas"),
+        ("x.csv", "text,label\na,yes\n\nb,no\n", "line 3: is empty; remove it"),
+        ("x.csv", 'text,label\na,yes\n"b,no\nc,no\n', "line 3: unexpected end of data; quote texts as CSV does"),
+        ("x.csv", "text,text\na,yes\n", "column 'text' occurs twice"),
+        ("x.csv", "text,label\n", "no rows"),
+        ("x.csv", "", "no rows"),
+        ("x.csv", b"text,label\n\xff,yes\n", "line 2: byte 0xff at position 0 is not UTF-8"),
+        ("x.tsv", "text\tlabel\na\tb\tyes\n", "line 2: 3 columns, expected 2; put one tab between columns"),
+        ("x.jsonl", '{"text": "a", "label": "yes"}\n{"text": \n', "line 2: is not valid JSON"),
+        ("x.jsonl", "[1]\n", "line 1: is not a JSON object"),
+        ("x.jsonl", '{"label": 1}\n{"label": "a"}\n', "the rows are no table"),
+        ("x.jsonl", "", "no rows"),
+        ("x.json", '{"data": [{"title": "x"}]}', "is not as SQuAD's files are"),
+        ("x.xlsx", "a", "unknown format; name a file that ends in .csv, .tsv, .jsonl or .json"),
+        ("gone.csv", None, "no such file"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, name: str, content: Any, message: str) -> None:
+    path = tmp_path / name if content is None else write(tmp_path / name, content)
+    with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
+        read_file(path)
+    assert str(path) in str(raised.value) and message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "train: no rows; give at least one"),
+        (["text"], "train, row 1: is 'text', not a dict"),
+        ({"text": ["a"], "label": []}, "train: the rows are no table"),
+        (datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS)), "is a DatasetDict of train; give one split"),
+    ],
+)
+def test_objects_that_are_no_rows_are_refused(data: Any, message: str) -> None:
+    with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
+        as_dataset(data, "train")
+    assert message in str(raised.value)
+
+
+def classified(rows: Any, test: bool = False, **settings: Any) -> datasets.Dataset:
+    config = GlueConfig(model_name_or_path="m", do_train=True, train_file="train.csv", **settings)
+    data = {
+        "train": as_dataset(ROWS if test else rows, "train"),
+        **({"validation": as_dataset(rows, "dev")} if test else {}),
+    }
+    return configured_task(config, data).load(None, ["validation" if test else "train"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "message"),
+    [
+        ({"text": ["a"], "mark": ["x"]}, {}, "no column 'label'; found text, mark; name the column of labels with"),
+        ({"body": ["a"], "label": ["x"]}, {}, "no column of text (text, text_a and text_b,"),
+        ({"body": ["a"], "label": ["x"]}, {"text_columns": ("txt",)}, "no column 'txt'; found body, label; name"),
+        ({"text": ["a", None], "label": ["x", "y"]}, {}, "row 2: column 'text' is None; it must be a text"),
+        ({"text": ["a", "b"], "label": ["x", " "]}, {}, "row 2: column 'label' is empty; give the row a label"),
+        ({"text": ["a", "b"], "label": ["x", "x "]}, {}, "column 'label' is 'x' in every row; two labels are needed"),
+        ({"text": ["a"] * 30, "label": list(range(30))}, {}, "30 different labels in 30 rows; name the column"),
+        ({"text": ["a", "b"], "label": ["1", "1_0"]}, {"regression": True}, "row 2: column 'label': '1_0' is not a"),
+        ({"text": ["a", "b"], "label": ["1", "inf"]}, {"regression": True}, "row 2: column 'label': 'inf' is not a"),
+        ({"text": ["a", "b"], "label": ["1", ""]}, {"regression": True}, "row 2: column 'label': '' is not a number"),
+        ({"text": ["a"], "label": ["x"]}, {"text_columns": ("label",)}, "'label' cannot name a text here"),
+    ],
+)  # fmt: skip
+def test_columns_and_labels_that_are_wrong(rows: Any, settings: Any, message: str) -> None:
+    with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
+        classified(rows, **settings)
+    assert message in str(raised.value)
+
+
+def test_a_label_of_dev_that_training_does_not_know() -> None:
+    with pytest.raises(UserError, match="validation, row 2: column 'label': label 'never' is not known; it must"):
+        classified({"text": ["a", "b"], "label": ["yes", "never"]}, test=True)
+
+
+def test_questions_of_files_tables_and_the_hub_are_the_same(tmp_path: Path) -> None:
+    answers = [{"text": "the river", "answer_start": 16}]
+    asked = {"id": "q", "question": "Where was it?", "answers": answers}
+    content = {"data": [{"paragraphs": [{"context": CONTEXT, "qas": [asked]}]}]}
+    row = {"id": "q", "question": "Where was it?", "context": CONTEXT}
+    forms = [
+        write(tmp_path / "a.json", json.dumps(content)), [row | {"answer": "the river"}], [row | {"answers": answers}],
+        [row | {"answers": {"text": ["the river"], "answer_start": [16]}}],
+    ]  # fmt: skip
+    for form in forms:
+        found = questions_of(as_dataset(form, "x"), "x", unanswerable=False)
+        assert found.to_list() == [row | {"answers": {"text": ["the river"], "answer_start": [16]}}]
+    assert questions_of(as_dataset([row], "x"), "x", unanswerable=False).column_names == ["id", "question", "context"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"answers": []}, "question 'q': has no answer; give it one, or use --task_name squad_v2"),
+        ({"answers": [{"text": "mill", "answer_start": 900}]}, "answer 'mill' at 900 lies outside its context of 46"),
+        ({"answers": [{"text": "mill"}]}, "must be a list of objects with text and answer_start"),
+        ({"answer": "the sea"}, "answer 'the sea' at -1 lies outside its context"),
+        ({"question": None, "answer": "mill"}, "row 1: column 'question' is None"),
+    ],
+)
+def test_questions_that_are_wrong(change: Any, message: str) -> None:
+    row = {"id": "q", "question": "Where?", "context": CONTEXT} | change
+    with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
+        questions_of(as_dataset([row], "x"), "x", unanswerable=False)
+    assert message in str(raised.value)
+    with pytest.raises(UserError, match="question 'q': this id occurs twice"):
+        questions_of(as_dataset([row | {"question": "a"}] * 2, "x"), "x", unanswerable=True)
+
+
+@pytest.mark.parametrize(("texts", "name"), [([["mill"]], "squad"), ([["mill"], []], "squad_v2")])
+def test_questions_say_which_squad_they_are(texts: list[list[str]], name: str) -> None:
+    rows = [
+        {"question": "Who?", "context": CONTEXT, "answers": {"text": text, "answer_start": [8] * len(text)}}
+        for text in texts
+    ]
+    config = SquadConfig(model_name_or_path="m", do_train=True, train_file="x")
+    assert configured_task(config, {"train": as_dataset(rows, "train")}).name == name
+
+
+def test_tagged_text(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.txt",
+        "-DOCSTART- -X- O\n\nEU NNP I-ORG\nrejects\tVBZ O\n\nit\u00a0all X O\n-DOCSTART- X O\nAda X O",
+    )
+    assert read_tagged_text(path).to_dict() == {
+        "words": [["EU", "rejects"], ["it\u00a0all"], ["Ada"]], "tags": [["I-ORG", "O"], ["O"], ["O"]],
+        "document": [0, 0, 1],
+    }  # fmt: skip
+    assert read_tagged_text(write(tmp_path / "b.txt", "EU\nrejects\n")).to_dict() == {"words": [["EU", "rejects"]]}
+    for content, message in (
+        ("EU NNP I-ORG\nrejects\n", "line 2: 'rejects' has 1 columns, the lines before have 3; write the word first"),
+        ("-DOCSTART- O\n\n", "no rows"),
+        (b"EU O\n\xff O\n", "line 2: byte 0xff at position 0 is not UTF-8"),
+    ):
+        with pytest.raises(UserError, match=r"bad\.txt") as raised:
+            read_tagged_text(write(tmp_path / "bad.txt", content))
+        assert message in str(raised.value)
+
+
+def test_tags_of_files_and_of_rows_and_what_is_wrong_with_them(tmp_path: Path) -> None:
+    config = NerConfig(model_name_or_path="m", do_train=True, train_file="x")
+    tagged = read_file(write(tmp_path / "a.txt", "The\tO\naspirin\tI-DRUG\n\nacts\tO\n"), tagged=True)
+    rows = as_dataset(
+        [{"tokens": ["The", "aspirin"], "ner_tags": ["O", "I-DRUG"]}, {"tokens": ["acts"], "ner_tags": ["O"]}], "x"
+    )
+    for data in (tagged, rows):
+        task = configured_task(config, {"train": data})
+        assert task.label_names == ("O", "B-DRUG", "I-DRUG") and task.metrics == ("entity_f1",)
+        assert task.load(None, ["train"])["train"]["tags"][:] == [[0, 1], [0]]
+    other = as_dataset([{"words": ["The", "dog"], "tags": ["DET", "NOUN"]}], "x")
+    task = configured_task(config, {"train": other})
+    assert task.label_names == ("DET", "NOUN") and task.metrics == ("accuracy",)
+    dev = task.load(None, ["train"])["train"]
+    assert task.score({"prediction": [["DET", "DET"]]}, dev) == {"accuracy": 0.5}
+    assert task.score_details({"prediction": [["DET", "DET"]]}, dev)["confusion_matrix"] == [[1, 0], [1, 0]]
+    for wrong, message in (
+        ({"words": [["a"]], "tags": [["X"]]}, "validation, row 1: tag 'X' is not known; it must be one of: DET, NOUN"),
+        ({"words": [["a"]], "tags": [["DET", "DET"]]}, "validation, row 1 has 1 words and 2 tags"),
+        ({"words": [["a"]]}, "validation: no column 'tags'; found words"),
+        ({"words": ["a b"], "tags": [["DET"]]}, "validation, row 1: words is 'a b'; it must be a list of texts"),
+    ):
+        with pytest.raises(UserError) as raised:
+            configured_task(config, {"train": other, "validation": as_dataset(wrong, "x")})
+        assert message in str(raised.value)
+
+
+class TestHeldOut:
+    def test_rows_are_held_out_in_proportion_and_by_the_seed(self) -> None:
+        strata = ["a"] * 80 + ["b"] * 20
+        held = held_out_rows(strata, 0.25, 1)
+        assert (held[:80].sum(), held[80:].sum()) == (20, 5)
+        assert not np.array_equal(held, held_out_rows(strata, 0.25, 2))
+
+    @pytest.mark.parametrize(
+        ("kind", "rows"),
+        [
+            (GlueConfig, [{"text": f"t{n}", "label": "ab"[n % 2]} for n in range(20)]),
+            (NerConfig, [{"words": [f"w{n}"], "tags": ["XY"[n % 2]]} for n in range(20)]),
+            (SwagConfig, [{**CHOICE, "sent1": f"t{n}", "label": n % 2} for n in range(20)]),
+            (SquadConfig, [{"question": str(n), "context": f"c{n // 2} x", "answer": "x"} for n in range(20)]),
+        ],
+    )  # fmt: skip
+    def test_each_family_divides_its_training_data(self, kind: Any, rows: Any) -> None:
+        config = kind(model_name_or_path="m", do_train=True, do_eval=True, train_file="x", validation_fraction=0.2)
+        splits = configured_task(config, {"train": as_dataset(rows, "x")}).load(None, ["train", "validation"])
+        assert (len(splits["train"]), len(splits["validation"])) == (16, 4)
+        column = {"SquadConfig": "context", "NerConfig": "words", "SwagConfig": "sent1"}.get(kind.__name__, "text")
+        assert not set(map(str, splits["train"][column])) & set(map(str, splits["validation"][column]))
+        with pytest.raises(UserError, match=r"--validation_fraction 0.2: leaves no row for one of the splits"):
+            configured_task(config, {"train": as_dataset(rows[:2], "x")})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [("train.csv", "a,b\n1,2\n1,2,3\n", "Expected 2 fields in line 3, saw 3"), ("train.jsonl", "", "")],
+)
+def test_a_broken_dataset_of_the_hub_is_one_line(
+    tmp_path: Path, monkeypatch: Any, name: str, content: str, reason: str
+) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "hub").mkdir()
+    write(tmp_path / "hub" / name, content)
+    with pytest.raises(
+        UserError, match=r"^.*hub cannot be read from the Hub: [^\n]*; check the connection[^\n]*$"
+    ) as raised:
+        from_hub(str(tmp_path / "hub"), ["train"])
+    assert reason in str(raised.value)

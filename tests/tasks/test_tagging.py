@@ -1,0 +1,205 @@
+import dataclasses
+import json
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import datasets
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from bert_repro.finetuning.data import encode
+from bert_repro.finetuning.run import output_rows
+from bert_repro.tasks import metrics
+from bert_repro.tasks.tagging import CONLL2003, TAGS, TokenizedDocument, to_bio, windows
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+PAD, UNK, CLS, SEP = 0, 1, 2, 3
+OFFICIAL = """-DOCSTART- -X- O O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+German JJ I-NP I-MISC
+
+Paris NNP I-NP I-LOC
+London NNP I-NP B-LOC
+-DOCSTART- -X- O O
+
+Peter NNP I-NP I-PER
+Blackburn NNP I-NP I-PER
+"""
+
+
+def make_tokenizer(lowercase=False):
+    """A token for each character of a word; `~` has none."""
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+    vocabulary = {token: index for index, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    steps = [normalizers.Replace("~", ""), *([normalizers.Lowercase()] if lowercase else [])]
+    backend.normalizer = normalizers.Sequence(steps)
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    special = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer()
+
+
+@pytest.fixture
+def official(tmp_path):
+    (tmp_path / "eng.train").write_text(OFFICIAL)
+    return tmp_path
+
+
+def dataset(sentences, documents=None, tags=None):
+    columns = {"words": sentences, **({} if documents is None else {"document": documents})}
+    columns["tags"] = tags or [[number % 9 for number in range(len(words))] for words in sentences]
+    return datasets.Dataset.from_dict(columns)
+
+
+def task(context):
+    return dataclasses.replace(CONLL2003, context=context)
+
+
+def test_official_files_are_read_as_bio_with_their_documents(official):
+    train = CONLL2003.load(official, ["train"])["train"]
+    assert train["words"][:] == [["EU", "rejects", "German"], ["Paris", "London"], ["Peter", "Blackburn"]]
+    names = [[TAGS[tag] for tag in tags] for tags in train["tags"]]
+    assert names == [["B-ORG", "O", "B-MISC"], ["B-LOC", "B-LOC"], ["B-PER", "I-PER"]]
+    assert train["document"][:] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("written", "bio"),
+    [
+        ("I-A I-A O I-A", "B-A I-A O B-A"),
+        ("I-A B-A I-B", "B-A B-A B-B"),
+        ("B-A I-A B-A O", "B-A I-A B-A O"),
+        ("S-A B-A E-A I-A S-B", "B-A B-A I-A B-A B-B"),
+        ("O I-x-y I-x-y", "O B-x-y I-x-y"),
+    ],
+)
+def test_tags_become_bio(written, bio):
+    assert to_bio(written.split()) == bio.split()
+    assert to_bio(bio.split()) == bio.split()
+
+
+def random_document(generator, room):
+    counts = [generator.choice([0, 1, 2, 5, 9, 30]) for _ in range(generator.randint(1, 12))]
+    sentences = [[[9] * generator.randint(1, room + 3) for _ in range(count)] for count in counts]
+    return TokenizedDocument.of(sentences, room, UNK), counts
+
+
+@pytest.mark.parametrize("context", ["tile", "centred", "sentence"])
+def test_every_word_is_tagged_once_in_a_window_that_fits(context):
+    generator = random.Random(0)
+    for _ in range(200):
+        room = generator.randint(3, 24)
+        document, counts = random_document(generator, room)
+        found = list(windows(document, context, room))
+        covered = [word for window in found for word in range(window.first_word, window.last_word)]
+        assert covered == list(range(sum(counts)))
+        for window in found:
+            assert window.start <= document.word_starts[window.first_word]
+            assert document.word_starts[window.last_word] <= window.end
+            assert window.end - window.start <= room
+            if context == "centred":
+                assert window.end - window.start == min(room, len(document.tokens))
+
+
+def test_tiles_hold_complete_sentences_and_centred_windows_share_the_room():
+    document = TokenizedDocument.of([[[9], [9]], [[9, 9]], [[9]] * 3, [[9]] * 12, [[9]]], 6, UNK)
+    found = [(window.first_word, window.last_word) for window in windows(document, "tile", 6)]
+    # 2 + 2 tokens, then 3; the sentence of 12 words is cut at the window's size; then the last.
+    assert found == [(0, 3), (3, 6), (6, 12), (12, 18), (18, 19)]
+    exact = TokenizedDocument.of([[[9]] * 2, [[9]] * 4, [[9]]], 6, UNK)
+    assert [(window.first_word, window.last_word) for window in windows(exact, "tile", 6)] == [(0, 6), (6, 7)]
+    document = TokenizedDocument.of([[[9]] * 2 for _ in range(6)], 6, UNK)
+    found = [(window.start, window.end) for window in windows(document, "centred", 6)]
+    assert found == [(0, 6), (0, 6), (2, 8), (4, 10), (6, 12), (6, 12)]
+
+
+@pytest.mark.parametrize(
+    ("context", "texts"),
+    [
+        ("tile", ["[CLS]abcd[SEP]", "[CLS]ef[SEP]"]),
+        ("sentence", ["[CLS]abc[SEP]", "[CLS]d[SEP]", "[CLS]ef[SEP]"]),
+        ("centred", ["[CLS]abcd[SEP]", "[CLS]abcd[SEP]", "[CLS]ef[SEP]"]),
+    ],
+)
+def test_windows_stay_in_their_document(tokenizer, context, texts):
+    sentences = dataset([["ab", "c"], ["d"], ["ef"]], documents=[0, 0, 1], tags=[[1, 2], [3], [4]])
+    features = encode(task(context), sentences, tokenizer, 10)
+    assert [tokenizer.decode(ids).replace(" ", "") for ids in features["input_ids"]] == texts
+    labels = [label for row in features["labels"] for label in row if label != -100]
+    assert labels == [1, 2, 3, 4]
+    rows = task(context).loss_items(list(features))
+    assert rows.sum() == 4 and features["length"][:] == [len(text) - 8 for text in texts]
+
+
+def test_words_without_tokens_and_words_longer_than_a_window_are_tagged_all_the_same(tokenizer):
+    words = ["~", "a" * 50, "b"]
+    for context in ("tile", "centred", "sentence"):
+        features = encode(task(context), dataset([words], documents=[0], tags=[[1, 2, 3]]), tokenizer, 10)
+        labels = [label for row in features["labels"] for label in row if label != -100]
+        assert labels == [1, 2, 3]
+        assert features[0]["input_ids"][1] == UNK
+        assert CONLL2003.count_truncated(features) == 1
+        assert max(features["length"]) <= 10
+
+
+def test_reading_sentences_alone_and_an_uncased_vocabulary_are_deviations(tokenizer):
+    sentences = dataset([["ab"], ["c"]])
+    assert len(encode(CONLL2003, sentences, tokenizer, 20)) == 2
+    assert set(CONLL2003.deviations(tokenizer, {"train": sentences})) == {"no_documents"}
+    assert task("sentence").deviations(tokenizer, {"train": sentences}) == {}
+    sentences = dataset([["ab"]], documents=[0])
+    assert set(CONLL2003.deviations(make_tokenizer(lowercase=True), {"train": sentences})) == {"uncased"}
+    assert CONLL2003.deviations(make_tokenizer(), {"train": sentences}) == {}
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_from_logits_to_tags_of_sentences(tokenizer, packing):
+    sentences = dataset([["ab", "c"], ["d"], ["ef"]], documents=[0, 0, 1], tags=[[1, 2], [0], [4]])
+    features = encode(CONLL2003, sentences, tokenizer, 8)
+    batch = CONLL2003.collate(list(features), pad_token_id=PAD, packing=packing)
+    assert batch["labels"].shape == batch["input_ids"].shape
+    labels = batch["labels"]
+    logits = torch.nn.functional.one_hot(labels.clamp(min=0), 9).float()
+    logits[labels == -100] = torch.nan  # what is between the words' first tokens plays no part
+    outputs = output_rows(SimpleNamespace(logits=logits), features["length"][:])
+    predictions = CONLL2003.postprocess(sentences, features, outputs)
+    assert predictions["prediction"] == [["B-PER", "I-PER"], ["O"], ["I-ORG"]]
+    assert CONLL2003.score(predictions, sentences) == {"entity_f1": 1.0}
+
+
+def test_predictions_are_written_in_the_columns_of_conlleval(tmp_path):
+    sentences = dataset([["EU", "acts"], ["Paris"]], documents=[0, 0], tags=[[3, 0], [5]])
+    predictions = {"prediction": [["B-ORG", "O"], ["O"]], "probabilities": [[0.75, 0.5], [0.875]]}
+    path, lines, errors = CONLL2003.write_predictions(tmp_path, "test", sentences, predictions)
+    assert path.read_text() == "EU B-ORG B-ORG\nacts O O\n\nParis B-LOC O\n\n"
+    assert json.loads(lines.read_text().splitlines()[0]) == {
+        "index": 0, "words": ["EU", "acts"], "label": ["B-ORG", "O"], "prediction": ["B-ORG", "O"],
+        "probability": [0.75, 0.5],
+    }  # fmt: skip
+    assert [json.loads(line) for line in errors.read_text().splitlines()] == [
+        {"index": 1, "word": "Paris", "label": "B-LOC", "prediction": "O", "probability": 0.875, "sentence": "Paris"}
+    ]
+    path, _ = CONLL2003.write_predictions(tmp_path, "test", sentences.remove_columns("tags"), predictions)
+    assert path.read_text() == "EU B-ORG\nacts O\n\nParis O\n\n"
+
+
+def test_entity_f1_is_that_of_conlleval():
+    expected = json.loads((GOLDEN / "conll_expected.json").read_text())
+    blocks = (GOLDEN / "conll_predictions.txt").read_text().strip().split("\n\n")
+    sentences = [[line.split(" ") for line in block.splitlines()] for block in blocks]
+    references, predictions = ([[fields[column] for fields in rows] for rows in sentences] for column in (1, 2))
+    assert sum(map(len, references)) == expected["tokens"]
+    score = metrics.entity_f1(predictions, references)
+    exact = 2 * expected["correct"] / (expected["entities"] + expected["predicted"])
+    assert score == pytest.approx(exact, abs=1e-12)
+    assert round(100 * score, 2) == expected["f1_percent"]
