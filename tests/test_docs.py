@@ -19,6 +19,7 @@ LINK = re.compile(r"\[[^\]\n]+\]\(([^)\s]+)\)")
 FENCE = re.compile(r"```.*?```", re.DOTALL)
 YAML = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
 CONFIG_FILE = re.compile(r"--config (\w+\.yaml)")
+NAMED_FILE = re.compile(r"(?<![\w/])(?:tests|bert_repro|docs|recipes|benchmarks)/[\w/.-]*\.\w+\b(?!\*)")
 COMMAND = re.compile(r"(?:bert-repro |recipes/)(\w+)(?:\.py)? ([^`\n|#&)]*)")
 
 
@@ -53,6 +54,17 @@ def test_every_internal_link_leads_to_a_file() -> None:
         for target in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
             if not re.match(r"[a-z]+:|#", target):
                 assert (page.parent / target.split("#")[0]).exists(), f"{page}: {target}"
+
+
+def test_every_named_file_exists() -> None:
+    """A promise of SECURITY.md without its test, a page that names a module of yesterday."""
+    missing = [
+        f"{name_of(page)}: {path}"
+        for page in [*PAGES, *(ROOT / f"{name}.md" for name in ("README", "SECURITY", "CONTRIBUTING"))]
+        for path in NAMED_FILE.findall(page.read_text("utf-8"))
+        if "NAME" not in path and not (ROOT / path).exists()
+    ]
+    assert missing == []
 
 
 def test_the_menu_of_the_website_names_every_page_once() -> None:

@@ -1,40 +1,47 @@
-"""What README.md tells people to type works: its Python runs (its commands: test_docs.py)."""
+"""What README.md says is true: its Python runs, its numbers are those of stored files (its commands: test_docs.py)."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
-import transformers
-from peft import LoraConfig, TaskType, get_peft_model
-from tiny_models import word_model, word_tokenizer
 
-from bert_repro.configs import OnnxConfig
-from bert_repro.inference.onnx import export_onnx
-
-README = Path(__file__).resolve().parents[1] / "README.md"
-SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-WORDS = "where did she work ? marie curie worked in paris . opened the window fresh air came in"
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folders that README.md speaks of, tiny."""
-    root = tmp_path_factory.mktemp("readme")
-    tokenizer = word_tokenizer(WORDS)
-    (root / "checkpoints").symlink_to(README.parent / "checkpoints")
-    heads = {"bert": "ForPreTraining", "squad": "ForQuestionAnswering", "mrpc": "ForSequenceClassification"}
-    for name, head in heads.items():
-        word_model(tokenizer, head).save_pretrained(root / "runs" / name)
-        tokenizer.save_pretrained(root / "runs" / name)
-    export_onnx(OnnxConfig(folder=str(root / "runs" / "mrpc")))
-    base = transformers.AutoModelForSequenceClassification.from_pretrained(root / "runs" / "bert", num_labels=3)
-    adapted = get_peft_model(base, LoraConfig(task_type=TaskType.SEQ_CLS, target_modules=["query", "value"]))
-    adapted.save_pretrained(root / "runs" / "mnli-lora" / "adapter")
-    base.config.save_pretrained(root / "runs" / "mnli-lora" / "adapter")
-    return root
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+MEASURED = re.compile(r"\d\.\d{3} ± \d\.\d{3} \(\d\)")
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=[str(number) for number in range(len(SNIPPETS))])
-def test_its_python_runs(snippet: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(runs)
+def test_its_python_runs(snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "checkpoints").symlink_to(ROOT / "checkpoints")
+    monkeypatch.chdir(tmp_path)
     exec(compile(snippet, "README.md", "exec"), {})
+
+
+def test_the_scores_of_the_checkpoint_are_those_of_its_results() -> None:
+    results = json.loads((ROOT / "checkpoints" / "bert-repro-mini" / "results.json").read_text("utf-8"))
+    metrics, masked = results["metrics"], results["mlm_breakdown"]["by_action"]["mask"]
+    for value in (metrics["mlm_accuracy"], metrics["nsp_accuracy"], masked["accuracy"]):
+        assert f"{value:.3f}" in README
+    assert f"{results['train']['seconds'] / 3600:.1f} hours" in README
+
+
+def test_the_speeds_are_those_of_the_benchmark() -> None:
+    record = ROOT / "benchmarks" / "results" / "2026-11-22-pretraining_step-two-cores-cpu.json"
+    as_it_comes, like_for_like = [], []
+    for case in json.loads(record.read_text("utf-8"))["cases"]:
+        ratio = {name: made["ours_is_faster_by"]["median"] for name, made in case["candidates"].items()}
+        as_it_comes.append(f"{ratio['transformers, compiled']:.2f}x")
+        kept = [value for name, value in ratio.items() if name.endswith("kept memory") and "transformers" in name]
+        like_for_like.append(f"{min(kept):.2f}x")
+    assert " / ".join(as_it_comes) in README
+    assert " / ".join(like_for_like) in README
+
+
+def test_fine_tuning_scores_are_those_of_the_log() -> None:
+    log = (ROOT / "docs" / "LOG.md").read_text("utf-8")
+    for page in (README, (ROOT / "docs" / "explanations" / "small_models.md").read_text("utf-8")):
+        found = MEASURED.findall(page)
+        assert found
+        assert [score for score in found if score not in log] == []
