@@ -92,7 +92,7 @@ test-tensorflow: $(READY) $(TENSORFLOW)/.installed $(ORIGINAL) ## The original c
 	$(BIN)/python tests/conversion/compare_with_original.py $(TENSORFLOW)/runs
 
 test-versions: $(READY) ## Published folders with nine versions of transformers, 4.30 to the newest, each in an environment of its own
-	$(BIN)/python tests/hub/versions_of_transformers.py --write
+	$(BIN)/python tests/hub/versions_of_transformers.py
 
 test-common: $(READY) ## transformers' own tests of every model, on our nine classes
 	$(BIN)/python tests/models/common_tests_of_transformers.py -q

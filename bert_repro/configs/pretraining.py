@@ -189,7 +189,7 @@ class AuditConfig(ExampleConfig):
     corpus: str = setting(
         "", "Prepared corpus: a folder that prepare_corpus made, or a dataset of the Hub (push_corpus)."
     )
-    output_dir: str = setting("runs/audit", "Folder for audit.json, audit.txt and audit.png.")
+    output_dir: str = setting("runs/audit", "Folder for audit.json and audit.txt.")
     overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.")
     seed: int = setting(42, "Seed of pairs and masks, as in pre-training.")
     max_seq_length: int = setting(128, "Tokens per sequence.")

@@ -94,7 +94,7 @@ def _draw(
         counts["tokens"] += int(examples.lengths.sum())
         counts["unknown"] += int((examples.tokens == tokenizer.unk_token_id).sum())
         counts["not_next"] += int(examples.next_sentence_labels.sum())
-        counts["forced"] += int(np.count_nonzero(stream.indexes.get(0).rows[ids[:, 1]]["flags"] & FORCED))
+        counts["forced"] += int(np.count_nonzero(stream.indexes.get(0)[ids[:, 1]]["flags"] & FORCED))
         counts["predictions"] += int(predicted.sum())
         counts["masked"] += int((read[predicted] == tokenizer.mask_token_id).sum())
         counts["same"] += int((read[predicted] == labels[predicted]).sum())

@@ -12,6 +12,7 @@ Shape legend: `B` examples, `T` tokens of all examples together.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from math import isqrt
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,14 +23,15 @@ from bert_repro.configs import ExampleConfig, OptimizerConfig, Phase, Pretrainin
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
 from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch, num_predictions
-from bert_repro.pretraining.sample_index import EpochIndexes, permute, sequence_lengths
 from bert_repro.pretraining.segment_pairs import (
     NOT_NEXT,
     ROW,
+    EpochIndexes,
     PairGenerator,
     PairRules,
     RowArray,
     SentenceBoundaries,
+    sequence_lengths,
 )
 from bert_repro.training.batches import IGNORE_INDEX, Ids, MicroBatch, StaticShape, Step, even_passes
 from bert_repro.training.performance import pretraining_flops_per_token
@@ -37,6 +39,7 @@ from bert_repro.utils.arrays import Int64Array, draw, row_starts
 from bert_repro.utils.files import SAMPLE_INDEX
 
 _ORDER_DRAW = 0x4F52444552  # names the order's draws among all others of (seed, phase, epoch)
+_PERMUTATION_ROUNDS = 8
 _SAMPLE = 1000  # examples
 _SAMPLE_STEPS = 50
 _TOKEN_MULTIPLE = 128  # matrix products on a GPU are fastest at multiples of this
@@ -154,8 +157,42 @@ class ExampleStream:
         rows = np.empty(len(ids), ROW)
         for epoch in np.unique(ids[:, 0]):
             of_epoch = ids[:, 0] == epoch
-            rows[of_epoch] = self.indexes.get(int(epoch)).read(ids[of_epoch, 1])
+            rows[of_epoch] = self.indexes.get(int(epoch))[ids[of_epoch, 1]]
         return rows
+
+
+def permute(places: Int64Array, size: int, *names: int) -> Int64Array:
+    """Returns the rows at the given places of a shuffled order, computed without an array of that order.
+
+    Rows are written as places in a rectangle of about sqrt(size) by sqrt(size). A round shifts the row of each place by
+    a hash of its column, or its column by a hash of its row; each such shift can be undone, so every round permutes the
+    rectangle (a Feistel network with modular sums). A place beyond the last row is sent through again until it falls on
+    a row, which keeps the result a permutation of the rows (cycle walking; Black and Rogaway, 2002).
+
+    Args:
+        places: integers in [0, size), [N].
+        size: rows in all.
+        names: integers that name the order, as for `bert_repro.utils.arrays.draw`.
+
+    Returns:
+        int64 [N], distinct for distinct places; over all places, every row exactly once.
+    """
+    height = isqrt(max(size - 1, 0)) + 1
+    width = -(-size // height)
+    rows = _shuffle(places, height, width, *names)
+    outside = np.flatnonzero(rows >= size)
+    while outside.size:
+        rows[outside] = _shuffle(rows[outside], height, width, *names)
+        outside = outside[rows[outside] >= size]
+    return rows
+
+
+def _shuffle(places: Int64Array, height: int, width: int, *names: int) -> Int64Array:
+    row, column = np.divmod(places.astype(np.uint64), np.uint64(width))
+    for number in range(0, _PERMUTATION_ROUNDS, 2):
+        row = (row + draw(*names, number, column) % np.uint64(height)) % np.uint64(height)
+        column = (column + draw(*names, number + 1, row) % np.uint64(width)) % np.uint64(width)
+    return (row * np.uint64(width) + column).astype(np.int64)
 
 
 def example_stream(
@@ -286,8 +323,8 @@ class PretrainingSource:
         """Returns the share of NotNext in the first epoch, and of [UNK] in a sample of its examples."""
         stream = self.streams[0]
         examples = stream.read(stream.take(Position(0, 0), _SAMPLE)[0])
-        statistics = stream.indexes.get(0).statistics
-        return statistics.not_next / statistics.rows, float((examples.tokens == self.unk_token_id).mean())
+        not_next = (stream.indexes.get(0)["flags"] & NOT_NEXT).mean()
+        return float(not_next), float((examples.tokens == self.unk_token_id).mean())
 
     def _phase_steps(self, number: int, done: int, at: Position) -> Iterator[tuple[Ids, int, Position]]:
         """Yields a phase's examples, step by step."""

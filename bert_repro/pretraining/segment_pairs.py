@@ -2,16 +2,19 @@
 
 The documents of a block are processed together: an iteration makes one example of every document that has text left,
 by a few vectorized operations. Every choice is a hash of (seed, phase, epoch, document, example, what is chosen), so
-the examples do not depend on the blocks.
+the examples do not depend on the blocks. `EpochIndexes` keeps those of an epoch as a table of `ROW`s on disk.
 
 Shape legend: `D` documents of the corpus, `N` sentences of the corpus, `E` documents that make an example now.
 Sentences are counted over the complete corpus; a boundary is a token's index in the complete corpus.
 """
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
-from typing import Protocol
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +22,7 @@ import numpy.typing as npt
 from bert_repro.configs import ExampleConfig
 from bert_repro.errors import UserError
 from bert_repro.utils.arrays import Int64Array, UInt64Array, below, draw, fraction, places_in_row, row_starts
+from bert_repro.utils.files import atomic_path, waiting_lock
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -38,6 +42,8 @@ _BLOCK_TOKENS = 1 << 25
 _TOKENS_PER_DOCUMENT = 1 << 10  # what a document adds to its block beside its tokens: bounds the documents of a block
 _CHUNK_DOCUMENTS = 1 << 16  # sorted by length together: bounds what is held for each document
 _ROWS_AT_A_TIME = 1 << 16
+_ROW_FORMAT = 2  # of the files of rows
+_OPEN_INDEXES = 4  # a map holds a file open; a batch of a tiny corpus may reach over dozens of epochs
 
 
 class SentenceBoundaries(Protocol):
@@ -322,3 +328,78 @@ def removed_in_front(removed: Int64Array, keys: UInt64Array) -> Int64Array:
     ones = np.bitwise_count(bits << unused).astype(np.int64)
     counts[some] = np.add.reduceat(ones, row_starts(words)[:-1])
     return counts
+
+
+def sequence_lengths(rows: RowArray) -> Int64Array:
+    """Returns the tokens of each example, [CLS] and [SEP] included, int64 [B], from rows, [B]."""
+    lengths: Int64Array = rows["length_a"].astype(np.int64) + rows["length_b"] + np.where(rows["length_b"] > 0, 3, 2)
+    return lengths
+
+
+class EpochIndexes:
+    """The examples of each epoch of a phase as a file of rows, drawn when needed. Pickled, it carries no open files.
+
+    A file bears the digest of all that its rows are drawn from. An epoch is one pass over the documents.
+
+    Args:
+        pairs: draws the examples.
+        folder: where the files are kept.
+        static_passes: passes over the documents that make up the one file of static examples; None: fresh examples
+            in every epoch.
+    """
+
+    def __init__(self, pairs: PairGenerator, folder: Path, static_passes: int | None = None) -> None:
+        self._pairs, self._folder, self._static_passes = pairs, folder, static_passes
+        names = [_ROW_FORMAT, asdict(pairs.rules), static_passes or 1, pairs.seed]
+        digest = blake2b(json.dumps(names, sort_keys=True).encode(), digest_size=8)
+        for array in (pairs.corpus.sentence_starts, pairs.corpus.document_sentences, pairs.documents):
+            digest.update(np.ascontiguousarray(array, dtype=np.int64).data)
+        self._series = f"phase{pairs.phase}-{digest.hexdigest()}"
+        self._open: dict[int, RowArray] = {}
+        self._first_kept = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}}
+
+    def drawn_in(self, epoch: int) -> int:
+        """Returns the epoch whose rows an epoch reads: itself; with static examples, epoch 0."""
+        return epoch if self._static_passes is None else 0
+
+    def path(self, epoch: int) -> Path:
+        """Returns the file that holds an epoch's rows."""
+        return self._folder / f"{self._series}-epoch{self.drawn_in(epoch)}.index"
+
+    def get(self, epoch: int) -> RowArray:
+        """Returns the rows of an epoch, drawn when they are not there; only one process of the run draws them.
+
+        Raises:
+            UserError: too few documents for pairs, or no document that makes an example.
+        """
+        epoch = self.drawn_in(epoch)
+        if epoch not in self._open:
+            if not self.path(epoch).exists():
+                self._folder.mkdir(parents=True, exist_ok=True)
+                with waiting_lock(self._folder):
+                    if not self.path(epoch).exists():
+                        self._write(epoch)
+            if len(self._open) == _OPEN_INDEXES:
+                del self._open[next(iter(self._open))]
+            self._open[epoch] = np.memmap(self.path(epoch), ROW, mode="r")
+        return self._open[epoch]
+
+    def discard_before(self, epoch: int) -> None:
+        """Removes the rows of earlier epochs from disk; they would be drawn again if they were read."""
+        if self._static_passes is None and epoch > self._first_kept:
+            self._first_kept = epoch
+            for path in self._folder.glob(f"{self._series}-epoch*.index"):
+                if int(path.stem.removeprefix(f"{self._series}-epoch")) < epoch:
+                    path.unlink(missing_ok=True)
+
+    def _write(self, epoch: int) -> None:
+        passes = self._static_passes or 1
+        with atomic_path(self.path(epoch)) as temporary, temporary.open("wb") as file:
+            for number in range(epoch * passes, (epoch + 1) * passes):
+                for block in self._pairs.blocks(number):
+                    file.write(block.view(np.uint8).data)
+            if not file.tell():
+                raise UserError("no document makes a pre-training example: each has one token; give longer documents")

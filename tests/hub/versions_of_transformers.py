@@ -1,11 +1,10 @@
 """Loads published folders with old and new versions of transformers, each in an environment of its own.
 
     python tests/hub/versions_of_transformers.py                  # all nine; `make test-versions`
-    python tests/hub/versions_of_transformers.py --versions 4.30.2 newest --write
+    python tests/hub/versions_of_transformers.py --versions 4.30.2 newest
 
 Each environment is made from the package index, used and deleted. All hold the same torch, which is installed once.
-A small Hub in this process serves one of the folders (tests/helpers/fake_hub.py). `--write` puts the table into
-docs/how-to/what_else_loads_this.md.
+A small Hub in this process serves one of the folders (tests/helpers/fake_hub.py).
 """
 
 import argparse
@@ -21,11 +20,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "how-to" / "what_else_loads_this.md"
 VERSIONS = ("4.30.2", "4.36.2", "4.41.2", "4.46.3", "4.51.3", "4.57.6", "5.0.0", "5.5.4", "newest")
 BEFORE_NUMPY_2 = ("4.30", "4.36", "4.41")
 REPO = "org/toy"
-BEGIN, END = "<!-- versions: begin -->", "<!-- versions: end -->"
 COLUMNS = {
     "Auto classes": "Auto classes", "tokenizer, slow": "slow tokenizer", "tokenizer, fast": "fast tokenizer",
     "pipelines": "pipelines", "remote code": "`trust_remote_code=True`", "no counterpart": "no upstream class",
@@ -38,7 +35,6 @@ def main() -> int:
     parser.add_argument("--versions", nargs="+", default=VERSIONS)
     parser.add_argument("--python", default=sys.executable, help="interpreter of the environments")
     parser.add_argument("--torch", default=pinned("torch"), help="version of torch in all of them")
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.relative_to(ROOT)}")
     options = parser.parse_args()
     seen = []
     with tempfile.TemporaryDirectory(prefix="versions-") as folder:
@@ -53,10 +49,7 @@ def main() -> int:
             seen.append(try_version(version, options.python, torch, root, environment))
         hub.shutdown()
     failed = [found["versions"]["transformers"] for found in seen if found["failed"]]
-    table = as_table(seen)
-    sys.stdout.write(f"\n{table}\n\nfailed: {', '.join(failed) or 'none'}\n")
-    if options.write:
-        write_table(table)
+    sys.stdout.write(f"\n{as_table(seen)}\n\nfailed: {', '.join(failed) or 'none'}\n")
     return 1 if failed else 0
 
 
@@ -135,12 +128,6 @@ def as_table(seen: list[dict[str, Any]]) -> str:
     about = f"Python {complete['python']}, torch {complete['versions']['torch']}" if complete else "nothing ran"
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     return f"`make test-versions`, {date}, {about}:\n\n" + "\n".join(lines)
-
-
-def write_table(table: str) -> None:
-    text = PAGE.read_text("utf-8")
-    before, _, rest = text.partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

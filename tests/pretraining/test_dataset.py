@@ -38,7 +38,7 @@ def test_an_epoch_holds_every_example_once_in_no_document_order(open_stream):
     ids, position = stream.take(Position(), size)
     assert position == Position(1, 0)
     assert (ids[:, 0] == 0).all() and np.array_equal(np.sort(ids[:, 1]), np.arange(size))
-    assert abs(np.corrcoef(stream.indexes.get(0).rows["document_a"][ids[:, 1]], np.arange(size))[0, 1]) < 0.25
+    assert abs(np.corrcoef(stream.indexes.get(0)["document_a"][ids[:, 1]], np.arange(size))[0, 1]) < 0.25
 
 
 def test_batches_continue_over_epochs_and_from_any_position(open_stream):
@@ -59,8 +59,8 @@ def test_batches_continue_over_epochs_and_from_any_position(open_stream):
 
 def test_static_examples_are_several_passes_shuffled_together_and_repeated(open_stream):
     fresh, static = open_stream(), open_stream(ExampleConfig(dupe_factor=3))
-    passes = [fresh.indexes.get(number).rows for number in range(3)]
-    assert static.indexes.get(0).rows.tolist() == np.concatenate(passes).tolist()
+    passes = [fresh.indexes.get(number) for number in range(3)]
+    assert static.indexes.get(0).tolist() == np.concatenate(passes).tolist()
     size = len(static.indexes.get(0))
     first, second = static.take(Position(0), size)[0], static.take(Position(1), size)[0]
     assert not np.array_equal(first, second)
@@ -80,7 +80,7 @@ def test_read_puts_special_tokens_around_the_text_of_the_index(open_stream, corp
     assert batch.lengths.max() <= 64 and (batch.lengths >= num_predictions(batch.lengths, 0.15, 20) + 3).all()
     assert len(np.unique(batch.keys)) == 200
     sequences = np.split(batch.tokens, np.cumsum(batch.lengths)[:-1])
-    rows = stream.indexes.get(0).rows[ids[:, 1]]
+    rows = stream.indexes.get(0)[ids[:, 1]]
     for tokens, row, first, label in zip(sequences, rows, batch.first_lengths, batch.next_sentence_labels, strict=True):
         a = corpus.document_starts[row["document_a"]] + row["start_a"] + np.arange(row["length_a"]) + 10
         b = corpus.document_starts[row["document_b"]] + row["start_b"] + np.arange(row["length_b"]) + 10
