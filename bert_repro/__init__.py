@@ -61,78 +61,34 @@ if _TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "HEADS",
-    "BertReproConfig",
-    "BertReproForCausalLM",
-    "BertReproForMaskedLM",
-    "BertReproForMultipleChoice",
-    "BertReproForNextSentencePrediction",
-    "BertReproForPreTraining",
-    "BertReproForQuestionAnswering",
-    "BertReproForSequenceClassification",
-    "BertReproForTokenClassification",
-    "BertReproModel",
-    "CorpusConfig",
-    "DataCollatorForBertPreTraining",
-    "ExampleConfig",
-    "ExtractiveQuestionAnsweringPipeline",
-    "GlueConfig",
-    "NerConfig",
-    "NextSentencePipeline",
-    "Phase",
-    "PretrainingConfig",
-    "RunResults",
-    "SentenceScoringPipeline",
-    "SquadConfig",
-    "SwagConfig",
-    "TokenizerConfig",
-    "__version__",
-    "export_checkpoint",
-    "finetune",
-    "load_metric",
-    "predict",
-    "prepare_corpus",
-    "pretrain",
-    "read_results",
-    "train_tokenizer",
-    "train_wordpiece",
-]
+    "HEADS", "BertReproConfig", "BertReproForCausalLM", "BertReproForMaskedLM", "BertReproForMultipleChoice",
+    "BertReproForNextSentencePrediction", "BertReproForPreTraining", "BertReproForQuestionAnswering",
+    "BertReproForSequenceClassification", "BertReproForTokenClassification", "BertReproModel", "CorpusConfig",
+    "DataCollatorForBertPreTraining", "ExampleConfig", "ExtractiveQuestionAnsweringPipeline", "GlueConfig", "NerConfig",
+    "NextSentencePipeline", "Phase", "PretrainingConfig", "RunResults", "SentenceScoringPipeline", "SquadConfig",
+    "SwagConfig", "TokenizerConfig", "__version__", "export_checkpoint", "finetune", "load_metric", "predict",
+    "prepare_corpus", "pretrain", "read_results", "train_tokenizer", "train_wordpiece",
+]  # fmt: skip
 
 _HOMES = {
-    "HEADS": "models",
-    "BertReproConfig": "models",
-    "BertRepro": "models.modeling_bert_repro",  # all other classes of this prefix
-    "CorpusConfig": "configs",
-    "ExampleConfig": "configs",
-    "GlueConfig": "configs",
-    "NerConfig": "configs",
-    "Phase": "configs",
-    "PretrainingConfig": "configs",
-    "SquadConfig": "configs",
-    "SwagConfig": "configs",
-    "TokenizerConfig": "configs",
-    "DataCollatorForBertPreTraining": "pretraining.masking",
-    "ExtractiveQuestionAnsweringPipeline": "inference.pipelines",
-    "NextSentencePipeline": "inference.pipelines",
-    "SentenceScoringPipeline": "inference.pipelines",
-    "RunResults": "results",
-    "read_results": "results",
-    "export_checkpoint": "hub.export",
-    "finetune": "api",
-    "predict": "api",
-    "pretrain": "api",
-    "load_metric": "tasks.metrics",
-    "prepare_corpus": "corpus.prepare",
-    "train_tokenizer": "corpus.tokenizer",
-    "train_wordpiece": "corpus.tokenizer",
+    "api": ("finetune", "predict", "pretrain"),
+    "corpus.prepare": ("prepare_corpus",),
+    "corpus.tokenizer": ("train_tokenizer", "train_wordpiece"),
+    "hub.export": ("export_checkpoint",),
+    "inference.pipelines": ("ExtractiveQuestionAnsweringPipeline", "NextSentencePipeline", "SentenceScoringPipeline"),
+    "models": ("HEADS", "BertReproConfig"),
+    "pretraining.masking": ("DataCollatorForBertPreTraining",),
+    "results": ("RunResults", "read_results"),
+    "tasks.metrics": ("load_metric",),
 }
-"""Public name -> the module of this package that defines it."""
+"""Module of this package -> public names that it defines; other models and settings are told by their names."""
 
 
 def __getattr__(name: str) -> _Any:
-    home = _HOMES.get(name) or (_HOMES["BertRepro"] if name in __all__ else None)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    other = "models.modeling_bert_repro" if name.startswith("BertRepro") else "configs"
+    home = next((module for module, names in _HOMES.items() if name in names), other)
     value = globals()[name] = getattr(_import_module(f"{__name__}.{home}"), name)
     return value
 

@@ -306,10 +306,6 @@ def start_trackers(accelerator: Accelerator, config: RunConfig) -> None:
     project = Path(config.project).name if "tensorboard" in map(str, accelerator.log_with) else config.project
     try:
         accelerator.init_trackers(project, config=_settings(config), init_kwargs=_options(config))
-        if accelerator.is_main_process:
-            for tracker in accelerator.trackers:
-                if tracker.name == "aim":  # Accelerate gives it the project in place of a name
-                    tracker.writer.name, tracker.writer.experiment = run_name(config), config.project
     except Exception as error:  # each library has exceptions of its own
         names = " ".join(map(str, accelerator.log_with))
         raise UserError(f"--report_to {names}: does not start: {first_line(error)}") from error
@@ -329,23 +325,17 @@ def report(accelerator: Accelerator, values: Mapping[str, Any], step: int) -> No
 
 
 def report_results(accelerator: Accelerator, results: Mapping[str, Any]) -> None:
-    """Sends the final results of a run: metrics of every split, tokens, seconds and FLOPs of training."""
-    if accelerator.trackers:
-        report(accelerator, final_values(results), results.get("train", {}).get("steps", 0))
-
-
-def final_values(results: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the numbers of a run's results as trackers show them, such as `final/validation/accuracy`."""
+    """Sends the final results of a run, such as `final/validation/accuracy`, and the totals of its training."""
     splits = results.get("splits") or {"held-out": results}
-    metrics = {
+    values = {
         f"final/{split}/{name}": value
         for split, content in splits.items()
         for name, value in content.get("metrics", {}).items()
     }
     train = results.get("train", {})
-    names = ("tokens", "seconds", "flops", "mfu", "best_step")
-    totals = {f"final/train/{name}": train[name] for name in names if name in train}
-    return metrics | totals
+    totals = ("tokens", "seconds", "flops", "mfu", "best_step")
+    values |= {f"final/train/{name}": train[name] for name in totals if name in train}
+    report(accelerator, values, train.get("steps", 0))
 
 
 def end_trackers(accelerator: Accelerator) -> None:
@@ -376,9 +366,9 @@ def _settings(config: RunConfig) -> dict[str, Any]:
 
 
 def _options(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """Returns what each tracker calls the name of a run, and where it writes if it writes beside the run."""
+    """Returns what each tracker calls the name of a run, and where it writes if it writes where the run does."""
     name = run_name(config)
-    options: dict[str, dict[str, Any]] = {
+    return {
         "wandb": {"name": name},
         "trackio": {"name": name, "resume": "allow" if config.resume_from_checkpoint else "never"},
         "mlflow": {"run_name": name},
@@ -386,8 +376,3 @@ def _options(config: RunConfig) -> dict[str, dict[str, Any]]:
         "swanlab": {"experiment_name": name},
         "dvclive": {"exp_name": name, "dir": str(Path(config.output_dir) / "dvclive")},
     }
-    if "comet_ml" in config.report_to:
-        import comet_ml  # type: ignore[import-not-found, unused-ignore]
-
-        options["comet_ml"] = {"experiment_config": comet_ml.ExperimentConfig(name=name)}
-    return options
