@@ -46,14 +46,16 @@ MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80
 LAYERS = {
     name: layer
     for layer, names in enumerate((
-        "errors registration",
+        "errors",
         "utils",
         "configs results models",
-        "recipes arguments corpus hub",
+        "arguments corpus hub",
         "training",
         "tasks pretraining",
         "finetuning conversion",
         "inference",
+        "registration",
+        "recipes",
         "api reproduction",
         "cli",
         "__main__",

@@ -119,10 +119,6 @@ class Preset:
     config: type[Config]
     values: Mapping[str, Any]
 
-    def applies_to(self, config_class: type[Config]) -> bool:
-        """Whether the preset can be given to this configuration."""
-        return issubclass(config_class, self.config)
-
 
 def _paper_pretraining(size: str) -> Preset:
     return Preset(
@@ -138,23 +134,9 @@ def _paper_pretraining(size: str) -> Preset:
     )
 
 
-def _finetuning(
-    description: str,
-    source: str,
-    config: type[Config],
-    *,
-    batch: int,
-    epochs: int,
-    learning_rate: float,
-    max_seq_length: int,
-) -> Preset:
-    values = {
-        "train_batch_size": batch,
-        "num_train_epochs": float(epochs),
-        "learning_rate": learning_rate,
-        "max_seq_length": max_seq_length,
-    }
-    return Preset(description, source, config, values)
+def _finetuning(batch: int, epochs: float, learning_rate: float, max_seq_length: int) -> dict[str, Any]:
+    rates = {"train_batch_size": batch, "num_train_epochs": epochs, "learning_rate": learning_rate}
+    return rates | {"max_seq_length": max_seq_length}
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -188,14 +170,11 @@ PRESETS: Mapping[str, Preset] = {
             "bias_correction": True,
         },
     ),
-    "glue": _finetuning(
+    "glue": Preset(
         "GLUE: batch 32, 3 epochs, the highest learning rate of the paper's sweep",
         "section 4.1; length: original implementation",
         GlueConfig,
-        batch=32,
-        epochs=3,
-        learning_rate=GLUE_LEARNING_RATES[0],
-        max_seq_length=128,
+        _finetuning(32, 3.0, GLUE_LEARNING_RATES[0], 128),
     ),
     "glue-sweep": Preset(
         "GLUE with the paper's sweep: batch 32, 3 epochs, the best of four learning rates on dev",
@@ -214,39 +193,27 @@ PRESETS: Mapping[str, Preset] = {
             "sweep_num_train_epochs": FINETUNING_GRID["num_train_epochs"],
         },
     ),
-    "squad-v1": _finetuning(
+    "squad-v1": Preset(
         "SQuAD v1.1: batch 32, 3 epochs",
         "section 4.2; length: original implementation",
         SquadConfig,
-        batch=32,
-        epochs=3,
-        learning_rate=5e-5,
-        max_seq_length=384,
+        _finetuning(32, 3.0, 5e-5, 384),
     ),
-    "squad-v2": _finetuning(
+    "squad-v2": Preset(
         "SQuAD v2.0: batch 48, 2 epochs",
         "section 4.3; length: original implementation",
         SquadConfig,
-        batch=48,
-        epochs=2,
-        learning_rate=5e-5,
-        max_seq_length=384,
+        _finetuning(48, 2.0, 5e-5, 384),
     ),
-    "swag": _finetuning(
-        "SWAG: batch 16, 3 epochs",
-        "section 4.4; length: ours",
-        SwagConfig,
-        batch=16,
-        epochs=3,
-        learning_rate=2e-5,
-        max_seq_length=128,
+    "swag": Preset(
+        "SWAG: batch 16, 3 epochs", "section 4.4; length: ours", SwagConfig, _finetuning(16, 3.0, 2e-5, 128)
     ),
 }
 
 
 def preset_names(config_class: type[Config]) -> list[str]:
     """Returns the presets that can be given to a configuration."""
-    return [key for key, preset in PRESETS.items() if preset.applies_to(config_class)]
+    return [key for key, preset in PRESETS.items() if issubclass(config_class, preset.config)]
 
 
 def preset_values(name: str, config_class: type[Config]) -> dict[str, Any]:
