@@ -20,7 +20,7 @@ export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-space test-versions test-common test-libraries test-python web test-web sbom audit check format docs docs-site bench bench-cpu card report wheel clean
+.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-space test-versions test-libraries test-python web test-web sbom audit check format docs docs-site bench bench-cpu card report wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,9 +93,6 @@ test-tensorflow: $(READY) $(TENSORFLOW)/.installed $(ORIGINAL) ## The original c
 
 test-versions: $(READY) ## Published folders with nine versions of transformers, 4.30 to the newest, each in an environment of its own
 	$(BIN)/python tests/hub/versions_of_transformers.py
-
-test-common: $(READY) ## transformers' own tests of every model, on our nine classes
-	$(BIN)/python tests/models/common_tests_of_transformers.py -q
 
 LIBRARIES := sentence-transformers setfit 'model2vec[distill]' peft
 

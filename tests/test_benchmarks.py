@@ -52,21 +52,6 @@ def test_pretraining_step(tmp_path):
     assert case["ratio"] == case["candidates"][case["fastest_baseline"]]["ours_is_faster_by"]
 
 
-def test_every_optimization_is_switched_off_alone(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
-    step = importlib.import_module("pretraining_step")
-    options = step.parse([])
-    for precision, device in (("bf16", "cpu"), ("no", "cpu"), ("bf16", "cuda")):
-        options.device = device
-        spec = step.StepSpec(2, 32, 32, 2, 1, precision, device)
-        off = {name.removeprefix("without ") for name in step.workloads(options, spec) if name.startswith("without ")}
-        assert off == {optimization for optimization in step.OPTIMIZATIONS if step.does_something(optimization, spec)}
-    every = [step.does_something(optimization, spec) for optimization in step.OPTIMIZATIONS]
-    assert any(every) and not all(every)
-    workloads = step.workloads(options, spec)
-    assert [name for group in step.groups(workloads, 3) for name in group] == list(workloads)
-
-
 def test_the_speeds_quoted_for_two_cores_are_measured_alone(monkeypatch, capfd):
     script = importlib.import_module("two_cores")
     monkeypatch.setattr(script.os, "getloadavg", lambda: (3.0, 0.0, 0.0))

@@ -322,20 +322,3 @@ def test_tokenizer_from_a_corpus_sees_passages_only(make_config, tmp_path):
     assert "Nobody" in tokenizer.get_vocab() and "R" not in tokenizer.get_vocab()  # River heads no passage
     few = TokenizerConfig(output_dir=str(tmp_path / "few"), max_words=10, **options)
     assert len(train_tokenizer(few)) < len(tokenizer)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not (DATA / "corpus").is_dir(), reason="the real corpora are not beside the project")
-@pytest.mark.parametrize("name", ["wikipedia-00-of-08.jsonl.xz", "novels-00-of-02.jsonl.xz"])
-def test_real_shards(name, tmp_path):
-    raw = str(DATA / "corpus" / name)
-    vocabulary = str(DATA / "vocab" / "bert-base-uncased" / "vocab.txt")
-    config = CorpusConfig(input_files=(raw,), tokenizer=vocabulary, output_dir=str(tmp_path / "corpus"), num_proc=2)
-    counts = prepare_corpus(config)["counts"]
-    corpus = PreparedCorpus.load(config.output_dir)
-    assert counts["bytes"] > 0.95 * counts["bytes_read"]
-    assert counts["documents"] > 0.85 * counts["documents_read"]
-    lengths = np.diff(corpus.sentence_starts)
-    assert 12 < np.median(lengths) < 40 and np.percentile(lengths, 99.9) < 512
-    unknown = corpus.gather([0], [corpus.document_starts[100 if "wiki" in name else 10]]) == 100
-    assert unknown.mean() < 0.002

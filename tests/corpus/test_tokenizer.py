@@ -2,7 +2,6 @@ import json
 import os
 import subprocess
 import sys
-import unicodedata
 from pathlib import Path
 
 import pytest
@@ -185,37 +184,6 @@ def test_loading_errors_are_user_errors(uncased, tmp_path, monkeypatch):
     uncased.save_pretrained(tmp_path / "saved")
     with pytest.raises(UserError, match="lowercase=True, not False"):
         load_tokenizer(tmp_path / "saved", lowercase=False)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not (DATA / "vocab").is_dir(), reason="the original vocabularies are not beside the project")
-@pytest.mark.parametrize(("name", "most"), [("bert-base-uncased", 759), ("bert-base-cased", 375)])
-def test_only_rare_characters_differ_from_the_slow_reference_and_none_from_the_fast_one(name, most):
-    from transformers import BertTokenizer
-    from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
-
-    path = str(DATA / "vocab" / name / "vocab.txt")
-    ours, lowercase = load_tokenizer(path), "uncased" in name
-    slow, fast = BertTokenizerLegacy(path, do_lower_case=lowercase), BertTokenizer(path, do_lower_case=lowercase)
-    between_letters = [f"a{character}b" for character in assigned_characters()]
-    tokens = [ours.tokenize(text) for text in between_letters]
-    assert tokens == [fast.tokenize(text) for text in between_letters]
-    differing = [text[1] for text, found in zip(between_letters, tokens, strict=True) if found != slow.tokenize(text)]
-    # Younger than the Unicode tables of the tokenizers library, or ideographs that its range of CJK leaves out.
-    assert len(differing) <= most
-    assert min(differing) >= "\u061d"
-    assert [c for c in differing if unicodedata.category(c) == "Lo"] == [chr(code) for code in range(0x2B820, 0x2B920)]
-
-
-def assigned_characters():
-    """All that are complete in NFC and mean a character of their own; the capital sigma is lowered by context."""
-    return [
-        character
-        for character in map(chr, range(sys.maxunicode + 1))
-        if unicodedata.category(character) not in ("Cn", "Cs", "Co")
-        and unicodedata.is_normalized("NFC", f"a{character}b")
-        and character != "\u03a3"
-    ]
 
 
 def test_a_saved_vocabulary_with_gaps_is_refused(world, tmp_path):

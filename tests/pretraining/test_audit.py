@@ -76,8 +76,3 @@ def test_the_sampler_draws_the_shares_asked_for(audit, settings, shares):
         low, high = stats.binom.interval(0.9999, trials, share)
         assert low / trials - 1e-9 <= statistics[name] <= high / trials + 1e-9, name
     assert np.isclose(statistics["predictions of a sequence"], 0.15 * statistics["tokens of a sequence"], rtol=0.05)
-
-
-def test_the_original_sampling_has_no_choice_for_short_chunks(audit):
-    statistics = audit(nsp_sampling="original")["statistics"]
-    assert 0 < statistics["pairs NotNext without a choice"] < statistics["pairs NotNext"] - 0.3

@@ -1,7 +1,6 @@
 """Adapters: what trains, what is saved, what loads where, and that merging changes nothing."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ from running import TINY, recipe, results
 from tiny_models import save_model
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from bert_repro import BertReproForPreTraining
 from bert_repro.configs import GlueConfig
-from bert_repro.errors import UserError
 from bert_repro.models import modeling_bert_repro
 from bert_repro.training import adapters
 
@@ -204,12 +201,3 @@ def test_an_adapter_alone_is_no_model_and_another_run_does_not_resume_from_it(wo
     assert train(world, base, tmp_path / "full", "--max_steps 5", *start) == 2
     assert train(world, base, tmp_path / "rank", "--max_steps 5 --peft lora --lora_r 4", *start) != 0
     assert train(world, base, tmp_path / "kind", "--max_steps 5 --peft ia3", *start) == 2
-
-
-def test_tied_and_missing_prediction_heads_are_refused(base: Path) -> None:
-    config = GlueConfig(model_name_or_path="x", do_train=True, peft="lora")
-    model = BertReproForPreTraining.from_pretrained(base)
-    with pytest.raises(UserError, match=r"word_embeddings shares its weights with another layer"):
-        adapters.add_adapter(model, replace(config, peft_target_modules=("word_embeddings",)), [])
-    with pytest.raises(UserError, match=r"lacks cls.predictions.bias, which an adapter cannot replace"):
-        adapters.add_adapter(model, config, ["cls.predictions.bias"])

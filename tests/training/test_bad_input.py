@@ -33,33 +33,10 @@ def test_text_that_cannot_be_read(prepare, refused, tmp_path, name, content, exp
     assert expected in refused(*prepare, tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        ("--hidden_size 33", ("--hidden_size is 33", "--num_attention_heads")),
-        ("--max_seq_length 513", ("513", "512")),
-        ("--corpus nowhere", ("nowhere", "prepared corpus")),
-        ("--attn_implementation kernels-community/flash-attn2", ("kernels-community/flash-attn2: ", "pip install ker")),
-    ],
-)
-def test_settings_that_cannot_be(pretrain, refused, flags, expected):
-    line = refused(*pretrain, flags)
-    assert all(part in line for part in expected)
-
-
 def test_vocabulary_smaller_than_the_ids(world, pretrain, refused, tmp_path):
     small = save_model(world, tmp_path / "small", "ForPreTraining", vocab_size=20)
     line = refused(*pretrain, "--model_name_or_path", small)
     assert "20" in line and "150" in line
-
-
-def test_wrong_tasks_and_models(world, pretrained, refused, tmp_path):
-    glue = ["run_glue", "--data_dir", world.glue, "--output_dir", tmp_path / "out", "--do_eval --model_name_or_path"]
-    assert str(tmp_path / "no") in refused(*glue, tmp_path / "no", "--task_name sst2 --do_train --max_steps 1")
-    unknown = refused(*glue, pretrained, "--task_name sst3 --do_train --max_steps 1")
-    assert "'sst3'" in unknown and "sst2" in unknown
-    headless = refused(*glue, pretrained, "--task_name sst2")
-    assert "classifier" in headless and "--do_train" in headless
 
 
 def test_an_output_folder_of_another_run_is_left_alone(pretrained, pretrain, refused):

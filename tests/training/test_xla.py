@@ -120,7 +120,6 @@ def test_tied_weights_stay_one_on_the_way_to_the_device() -> None:
 import torch_xla, torch
 from bert_repro import BertReproConfig, BertReproForPreTraining
 from bert_repro.training.trainer import to_xla
-from bert_repro.utils.files import TRAIN_LOG
 shape = dict(num_hidden_layers=1, hidden_size=32, num_attention_heads=2, intermediate_size=64)
 model = to_xla(BertReproForPreTraining(BertReproConfig(vocab_size=50, **shape)), torch_xla.device())
 words = model.get_input_embeddings().weight
