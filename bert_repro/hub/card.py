@@ -24,7 +24,7 @@ from bert_repro import configs
 from bert_repro.errors import UserError
 from bert_repro.results import read_results
 from bert_repro.utils.files import CARD, write_text
-from bert_repro.utils.redaction import redacted
+from bert_repro.utils.redaction import redacted, without_machine_paths
 
 logger = logging.getLogger("bert_repro")
 
@@ -143,7 +143,7 @@ def make_card(results: Mapping[str, Any], model_id: str, *, pictures: Collection
     """
     import jinja2
 
-    known: Mapping[str, Any] = redacted(results)
+    known: Mapping[str, Any] = without_machine_paths(redacted(results))
     class_name = known.get("model", {}).get("class")
     revision = known.get("revision")
     environment = jinja2.Environment(
@@ -342,13 +342,13 @@ def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed_settings(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of the run that differ from their defaults."""
+    """Returns the settings of the run that differ from their defaults; a setting that is unknown today is left out."""
     config_class = _CONFIGS.get(results.get("task", ""), configs.GlueConfig)
     defaults = {field.name: field.default for field in dataclasses.fields(config_class)}
     return {
         name: value
         for name, value in results.get("settings", {}).items()
-        if name not in _IN_WORDS and (tuple(value) if isinstance(value, list) else value) != defaults.get(name)
+        if name in defaults.keys() - _IN_WORDS and (tuple(value) if isinstance(value, list) else value) != defaults[name]
     }
 
 

@@ -10,15 +10,16 @@ from typing import Any
 
 from bert_repro.configs import ReportConfig
 from bert_repro.errors import UserError
-from bert_repro.reproduction.collect import FinishedRun, collect
-from bert_repro.reproduction.conditions import settings_table
+from bert_repro.reproduction.collect import collect, settings_table
 from bert_repro.reproduction.paper_results import FIGURE_5_KEY, table_name
 from bert_repro.reproduction.paper_tables import (
     APPEARS,
     AVERAGED,
+    CONFIDENCE,
     FAILED,
     INCONCLUSIVE,
     NOT_RUN,
+    RESAMPLES,
     REVERSED,
     VERDICTS,
     AllResults,
@@ -28,15 +29,13 @@ from bert_repro.reproduction.paper_tables import (
     unit,
 )
 from bert_repro.reproduction.size_presets import SIZE_PRESETS
-from bert_repro.reproduction.statistics import CONFIDENCE, RESAMPLES
 from bert_repro.utils.files import atomic_files
 
 logger = logging.getLogger("bert_repro")
 
 TEXT, PLOTS = "report.md", "plots"
-FOREST, FIGURE_5, LOSSES = "orderings", "figure5", "losses"
+FOREST, FIGURE_5 = "orderings", "figure5"
 _COLORS = {APPEARS: "tab:green", REVERSED: "tab:red", INCONCLUSIVE: "tab:gray"}
-_LOSSES = {"mlm_loss": "masked LM loss", "lm_loss": "left-to-right LM loss", "nsp_loss": "NSP loss"}
 _NOTHING = "–"
 
 _HOW_IT_IS_COUNTED = f"""\
@@ -72,7 +71,7 @@ def write_report(config: ReportConfig) -> None:
     folder = Path(config.report_dir)
     with atomic_files(folder) as unfinished:
         (unfinished / PLOTS).mkdir()
-        plots = {name: path for name in (FOREST, FIGURE_5, LOSSES) if (path := _draw(name, results, unfinished))}
+        plots = {name: path for name in (FOREST, FIGURE_5) if (path := _draw(name, results, unfinished))}
         (unfinished / TEXT).write_text("\n".join(_lines(results, plots)), encoding="utf-8", newline="\n")
     for stale in {path.name for path in (folder / PLOTS).glob("*.svg")} - {path.name for path in plots.values()}:
         (folder / PLOTS / stale).unlink()
@@ -94,9 +93,9 @@ def _lines(results: AllResults, plots: Mapping[str, Path]) -> Iterator[str]:
     for table in results.tables:
         if table.size_preset is not None:
             yield from _table_lines(table)
-    for name, title in ((FIGURE_5, "Figure 5: MNLI accuracy along pre-training"), (LOSSES, "Losses of pre-training")):
-        if name in plots:
-            yield f"## {title}\n\n![{title}](plots/{plots[name].name})\n"
+    if FIGURE_5 in plots:
+        title = "Figure 5: MNLI accuracy along pre-training"
+        yield f"## {title}\n\n![{title}](plots/{plots[FIGURE_5].name})\n"
     not_run = [table for table in results.tables if table.size_preset is None]
     if not_run:
         yield "## Not run\n"
@@ -233,8 +232,7 @@ def _draw(name: str, results: AllResults, folder: Path) -> Path | None:
         mpl.rcdefaults()
         mpl.rcParams.update({"svg.hashsalt": name, "font.size": 9.5})
         figure = Figure(layout="constrained")
-        drawn = {FOREST: _draw_forest, FIGURE_5: _draw_figure_5, LOSSES: _draw_losses}[name](figure, results)
-        if not drawn:
+        if not (_draw_forest if name == FOREST else _draw_figure_5)(figure, results):
             return None
         figure.savefig(path, metadata={"Date": None, "Creator": None})
     return path
@@ -283,28 +281,3 @@ def _draw_figure_5(figure: Any, results: AllResults) -> bool:
         axis.grid(alpha=0.3)
         axis.legend()
     return bool(figures)
-
-
-def _draw_losses(figure: Any, results: AllResults) -> bool:
-    runs = [run for run in results.runs if run.is_pretraining and run.curve]
-    shown = [loss for loss in _LOSSES if any(loss in (run.curve or {})["training"] for run in runs)]
-    figure.set_size_inches(6.5, 0.8 + 2.6 * max(1, len(shown)) + 0.1 * len(runs))
-    for number, loss in enumerate(shown, start=1):
-        axis = figure.add_subplot(len(shown), 1, number)
-        for place, run in enumerate(runs):
-            curve = (run.curve or {})["training"]
-            if loss in curve:
-                axis.plot(curve["step"], curve[loss], linewidth=1, color=f"C{place}")
-        axis.set_ylabel(f"{_LOSSES[loss]} (nats)")
-        axis.grid(alpha=0.3)
-    if shown:
-        axis.set_xlabel("optimizer step")
-        lines = [axis.plot([], [], color=f"C{place}")[0] for place in range(len(runs))]
-        names = [_pretraining_name(run) for run in runs]
-        figure.legend(lines, names, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-    return bool(shown)
-
-
-def _pretraining_name(run: FinishedRun) -> str:
-    name = run.name.rsplit("/", 1)[-1].removeprefix("pretraining-").rpartition("-")[0] or run.name
-    return f"{name} (failed)" if run.never_left_the_plateau else name

@@ -22,7 +22,7 @@ from bert_repro.configs import PretrainingConfig
 from bert_repro.configs.presets import MASKING_MIXES
 from bert_repro.corpus.prepared_corpus import read_manifest
 from bert_repro.errors import UserError
-from bert_repro.hub.corpora import corpus_folder
+from bert_repro.hub.push import corpus_folder
 from bert_repro.reproduction.paper_results import FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
 from bert_repro.reproduction.size_presets import FEATURES, TASK_RECIPES, SizePreset, json_settings
 from bert_repro.tasks import get_task

