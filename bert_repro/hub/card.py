@@ -348,7 +348,8 @@ def _changed_settings(results: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in results.get("settings", {}).items()
-        if name in defaults.keys() - _IN_WORDS and (tuple(value) if isinstance(value, list) else value) != defaults[name]
+        if name in defaults.keys() - _IN_WORDS
+        and (tuple(value) if isinstance(value, list) else value) != defaults[name]
     }
 
 

@@ -126,12 +126,11 @@ def collect(folder: Path) -> list[FinishedRun]:
         )
     runs = [_read_run(folder, path) for path in sorted(folder.rglob(RESULTS))]
     filled: dict[tuple[str, TableEntry, int], str] = {}
-    for run, entry in ((run, entry) for run in runs for entry in run.entries):
-        other = filled.setdefault((run.size_preset, entry, run.results["seed"]), run.name)
-        if other != run.name:
-            raise UserError(
-                f"{other} and {run.name} both fill {entry} with seed {run.results['seed']}; remove one of them"
-            )
+    for run in runs:
+        for entry in run.entries:
+            other = filled.setdefault((run.size_preset, entry, run.results["seed"]), run.name)
+            if other != run.name:
+                raise UserError(f"{other} and {run.name} both fill {entry} with one seed; remove one of them")
     return runs
 
 

@@ -189,7 +189,9 @@ TABLES: Mapping[int, PaperTable] = {
 
 
 FIGURE_5 = Column("MNLI", "mnli", "accuracy", "validation_matched")
-FIGURE_5_STATEMENT = "The masked model converges marginally slower than the left-to-right one but passes it almost at once."
+FIGURE_5_STATEMENT = (
+    "The masked model converges marginally slower than the left-to-right one but passes it almost at once."
+)
 """What the text of C.1 states; the figure's points are not printed as numbers."""
 FIGURE_5_KEY = "figure5"
 FIGURE_5_ROWS = ("MLM", "LTR")
@@ -215,7 +217,6 @@ class TableEntry:
 
     def __str__(self) -> str:
         return f"{table_name(self.table)}, {self.row}, {self.column}"
-
 
 
 def table_name(key: str) -> str:

@@ -23,8 +23,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.reproduction.collect import Float64Array, FinishedRun, named_settings, no_difference
-from bert_repro.reproduction.paper_results import FIGURE_5, FIGURE_5_KEY, FIGURE_5_ROWS, FIGURE_5_STATEMENT, TABLES, Column, TableEntry
+from bert_repro.reproduction.collect import FinishedRun, Float64Array, named_settings, no_difference
+from bert_repro.reproduction.paper_results import (
+    FIGURE_5,
+    FIGURE_5_KEY,
+    FIGURE_5_ROWS,
+    FIGURE_5_STATEMENT,
+    TABLES,
+    Column,
+    TableEntry,
+)
 
 AVERAGED = "glue"  # the task of Table 1's last column
 FEATURE_ROWS: Mapping[str, tuple[str, slice]] = {

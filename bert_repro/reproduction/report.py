@@ -131,24 +131,19 @@ def _ordering_lines(orderings: Sequence[Ordering]) -> Iterator[str]:
     yield "Differences in points (perplexities plain), as the statement has them.\n"
     yield "| table | ordering | column | paper | ours | 95% interval | p | verdict |"
     yield "| --- | --- | --- | ---: | ---: | --- | --- | --- |"
-    for item in sorted((item for item in orderings if item.verdict != NOT_RUN), key=_verdict_order):
+    ran = [item for item in orderings if item.verdict != NOT_RUN]
+    for item in sorted(ran, key=lambda item: VERDICTS.index(item.verdict)):
         digits, ours = 2 if "perplexity" in item.column else 1, item.ours
         difference = ours.difference if ours else item.untested
-        p_value = p_text(ours.p_value) if ours and not item.failed else _NOTHING
+        p_value = _NOTHING
+        if ours and not item.failed:
+            p_value = "p < 0.001" if ours.p_value < 0.001 else f"p = {ours.p_value:.3f}"
         interval = f"{signed(ours.low, digits)} to {signed(ours.high, digits)}" if ours else _NOTHING
         yield (
-            f"| {_where(item)} | {item.statement} | {item.column} | {_signed_or_nothing(item.paper, digits)} | "
-            f"{_signed_or_nothing(difference, digits)} | {interval} | {p_value} | {item.verdict} |"
+            f"| {table_name(item.table)} ({item.size_preset}) | {item.statement} | {item.column} | {signed(item.paper, digits)} | "
+            f"{signed(difference, digits)} | {interval} | {p_value} | {item.verdict} |"
         )
     yield ""
-
-
-def _verdict_order(ordering: Ordering) -> int:
-    return VERDICTS.index(ordering.verdict)
-
-
-def _where(item: Ordering) -> str:
-    return table_name(item.table) + (f" ({item.size_preset})" if item.size_preset else "")
 
 
 def _table_lines(table: ResultsTable) -> Iterator[str]:
@@ -204,19 +199,12 @@ def _printed(value: float | None, digits: int) -> str:
     return _NOTHING if value is None else f"{value:.{digits}f}"
 
 
-def signed(value: float, digits: int = 1) -> str:
-    """Returns a number with its sign, and no sign where it rounds to zero."""
+def signed(value: float | None, digits: int = 1) -> str:
+    """Returns a number with its sign, and no sign where it rounds to zero; a dash for None."""
+    if value is None:
+        return _NOTHING
     text = f"{abs(value):.{digits}f}"
     return text if float(text) == 0 else f"{'+' if value > 0 else '−'}{text}"
-
-
-def _signed_or_nothing(value: float | None, digits: int) -> str:
-    return _NOTHING if value is None else signed(value, digits)
-
-
-def p_text(p_value: float) -> str:
-    """Returns a p-value to three digits."""
-    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
 
 
 # --------------------------------------------------------------------------------------------------------------- plots

@@ -98,7 +98,7 @@ def test_a_pre_trained_model_that_is_gone_is_made_again_when_it_is_needed(log: P
         path.unlink()
     assert study(*FLAGS, *where) == 0
     assert begun(log).total() == RUNS
-    base = next(name for name in begun(log) if name.startswith(f"pretraining-{toy_base()}-") and "masks" not in name)
+    base = next(name for name in begun(log) if name.startswith(f"pretraining-{toy_base()}-") and "mask" not in name)
     assert study("--table", "5", "--corpus", "toy", *where) == 0
     assert begun(log)[base] == 2
 
@@ -111,7 +111,7 @@ def test_a_loss_that_is_not_finite_costs_its_own_rows_only(log, tmp_path, monkey
     run = toy_study.ToyRun.__call__
 
     def fails(self: Any, config: Any) -> None:
-        if "masks-100" in config.output_dir:
+        if "mask-100" in config.output_dir:
             raise NonFiniteError("loss nan")
         run(self, config)
 
