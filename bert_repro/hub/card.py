@@ -86,13 +86,14 @@ _PURPOSES = {
     "ForQuestionAnswering": "answers a question by a span of a passage, fine-tuned on {data}",
     "ForMultipleChoice": "chooses the continuation of a text, fine-tuned on {data}",
 }
-_CONFIGS = {
+CONFIGS: Mapping[str, type[configs.Config]] = {
     "pre-training": configs.PretrainingConfig,
     "squad": configs.SquadConfig,
     "squad_v2": configs.SquadConfig,
     "swag": configs.SwagConfig,
     "conll2003": configs.NerConfig,
 }
+"""Task -> the configuration of its runs; all others are GLUE's."""
 _IN_WORDS = frozenset({
     "model_name_or_path", "hub_model_id", "output_dir", "resume_from_checkpoint", "seed", "data_dir", "corpus",
     "phases", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "allow_changed_settings",
@@ -343,7 +344,7 @@ def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changed_settings(results: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of the run that differ from their defaults; a setting that is unknown today is left out."""
-    config_class = _CONFIGS.get(results.get("task", ""), configs.GlueConfig)
+    config_class = CONFIGS.get(results.get("task", ""), configs.GlueConfig)
     defaults = {field.name: field.default for field in dataclasses.fields(config_class)}
     return {
         name: value

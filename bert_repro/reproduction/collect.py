@@ -8,31 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.configs import (
-    LOCATIONS,
-    Config,
-    GlueConfig,
-    NerConfig,
-    PretrainingConfig,
-    SquadConfig,
-    SwagConfig,
-    decides_result,
-)
+from bert_repro.configs import LOCATIONS, GlueConfig, decides_result
 from bert_repro.errors import UserError
+from bert_repro.hub.card import CONFIGS
 from bert_repro.reproduction.paper_results import EXAMPLES_FILE, Column, TableEntry
 from bert_repro.results import RunResults, read_results
 from bert_repro.tasks.split_rows import SPLIT_ROWS
 from bert_repro.utils.files import RESULTS
 from bert_repro.utils.readers import read_json_object
 
-_CONFIGS: Mapping[str, type[Config]] = {
-    "pre-training": PretrainingConfig,
-    "swag": SwagConfig,
-    "conll2003": NerConfig,
-    "squad": SquadConfig,
-    "squad_v2": SquadConfig,
-}
-"""Whose defaults a run's settings had; all other tasks are GLUE's."""
 _SAID_OTHERWISE = frozenset({
     "output_dir", "test_file", "seed", "task_name", "do_train", "train_batch_size", "max_steps", "phases",
 })  # fmt: skip
@@ -203,7 +187,7 @@ def named_settings(run: FinishedRun) -> dict[str, str]:
     A setting that the results lack is younger than the run, which did what is now the default.
     """
     settings = run.settings
-    defaults = {item.name: item.default for item in fields(_CONFIGS.get(run.results["task"], GlueConfig))}
+    defaults = {item.name: item.default for item in fields(CONFIGS.get(run.results["task"], GlueConfig))}
     return {
         name: value_text(settings[name])
         for name, default in defaults.items()

@@ -193,6 +193,14 @@ FIGURE_5_STATEMENT = (
     "The masked model converges marginally slower than the left-to-right one but passes it almost at once."
 )
 """What the text of C.1 states; the figure's points are not printed as numbers."""
+FEATURE_ROWS = {  # Table 7's row -> what `--feature_based` calls it
+    "Embeddings": "embeddings",
+    "Second-to-last hidden": "second_to_last",
+    "Last hidden": "last",
+    "Weighted sum last four hidden": "weighted_last_four",
+    "Concat last four hidden": "concat_last_four",
+    "Weighted sum all 12 layers": "weighted_all",
+}
 FIGURE_5_KEY = "figure5"
 FIGURE_5_ROWS = ("MLM", "LTR")
 TABLE_KEYS = (*map(str, TABLES), FIGURE_5_KEY)

@@ -23,8 +23,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.reproduction.collect import FinishedRun, Float64Array, named_settings, no_difference
 from bert_repro.reproduction.paper_results import (
+    FEATURE_ROWS,
     FIGURE_5,
     FIGURE_5_KEY,
     FIGURE_5_ROWS,
@@ -35,15 +37,6 @@ from bert_repro.reproduction.paper_results import (
 )
 
 AVERAGED = "glue"  # the task of Table 1's last column
-FEATURE_ROWS: Mapping[str, tuple[str, slice]] = {
-    "Embeddings": ("weighted", slice(0, 1)),
-    "Second-to-last hidden": ("weighted", slice(-2, -1)),
-    "Last hidden": ("weighted", slice(-1, None)),
-    "Weighted sum last four hidden": ("weighted", slice(-4, None)),
-    "Concat last four hidden": ("concat", slice(-4, None)),
-    "Weighted sum all 12 layers": ("weighted", slice(1, None)),
-}
-"""Table 7's rows of features: how they combine which of the L + 1 hidden states, the embeddings first."""
 _CONCAT = "Concat last four hidden"
 PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "1": (("BERT-large", "BERT-base"),),
@@ -382,11 +375,11 @@ def _computation(name: str, ours: Mapping[str, OurNumber]) -> Any:
     run = next((run for number in ours.values() for run in number.runs), None)
     if run is None or name not in FEATURE_ROWS or "num_hidden_layers" not in run.results.get("model", {}):
         return None
-    combine, layers = FEATURE_ROWS[name]
-    read = tuple(range(run.results["model"]["num_hidden_layers"] + 1)[layers])
+    features = FEATURE_ROWS[name]
+    read = tuple(range(run.results["model"]["num_hidden_layers"] + 1)[BertReproTokenFeatures.LAYERS[features]])
     settings = {key: value for key, value in named_settings(run).items() if key != "feature_based"}
     # A single layer is neither added nor concatenated.
-    return read, combine if len(read) > 1 else None, run.pretraining, tuple(settings.items())
+    return read, features.startswith("concat") and len(read) > 1, run.pretraining, tuple(settings.items())
 
 
 # ---------------------------------------------------------------------------------------------------------- statistics

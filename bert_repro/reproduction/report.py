@@ -5,6 +5,7 @@ The same results give the same bytes: no date, no path and no random draw withou
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,9 @@ from bert_repro.reproduction.paper_results import FIGURE_5_KEY, table_name
 from bert_repro.reproduction.paper_tables import (
     APPEARS,
     AVERAGED,
-    CONFIDENCE,
     FAILED,
     INCONCLUSIVE,
     NOT_RUN,
-    RESAMPLES,
     REVERSED,
     VERDICTS,
     AllResults,
@@ -37,25 +36,6 @@ TEXT, PLOTS = "report.md", "plots"
 FOREST, FIGURE_5 = "orderings", "figure5"
 _COLORS = {APPEARS: "tab:green", REVERSED: "tab:red", INCONCLUSIVE: "tab:gray"}
 _NOTHING = "–"
-
-_HOW_IT_IS_COUNTED = f"""\
-## How it is counted
-
-- **Ours**: mean over fine-tuning seeds ± the standard deviation of a sample, and the {CONFIDENCE:.0%} interval.
-  Percent, perplexities plain. A run that gives one answer for all examples (degenerate) stays in the mean.
-- **Interval and test**: {RESAMPLES:,} resamples with a fixed seed. Dev examples are drawn with replacement, the same
-  ones for all runs on a split; seeds are drawn as clusters, for both rows together where they have the same seeds, and
-  their part is widened so that seeds alone would give Student's interval. p is a two-sided bootstrap p-value, not
-  corrected for the number of tests. Intervals are cut to possible scores.
-- **Verdicts**: an ordering is one row of the paper above another in one column. It appears where ours has the same sign
-  with p below 0.05, is reversed where it has the other sign with p below 0.05, and is inconclusive otherwise. It has
-  failed, and takes no part, where on one side a pre-training never left the plateau at which only the most frequent
-  tokens are predicted, or half of the runs or more are degenerate. The paper prints no spread: differences of a few
-  tenths may be chance there too.
-- **Ours − paper** is given only where task, split, metric and data agree; the letter says what keeps them apart.
-- **Settings**: those that decide a number and differ from the default. Several values belong to different rows.
-  Fine-tuning has the dropout of its pre-trained model.
-"""
 
 
 def write_report(config: ReportConfig) -> None:
@@ -102,7 +82,7 @@ def _lines(results: AllResults, plots: Mapping[str, Path]) -> Iterator[str]:
         yield "; ".join(f"{table_name(table.key)} ({table.title.rstrip('.')})" for table in not_run) + ".\n"
     yield "## Settings of our runs\n\n| setting | values | of |\n| --- | --- | --- |"
     yield from (f"| {' | '.join(map(_cell, row))} |" for row in settings_table(results.runs))
-    yield "\n" + _HOW_IT_IS_COUNTED
+    yield "\n" + resources.files("bert_repro.reproduction").joinpath("how_it_is_counted.md").read_text("utf-8")
 
 
 def _summary(results: AllResults) -> str:
@@ -140,8 +120,8 @@ def _ordering_lines(orderings: Sequence[Ordering]) -> Iterator[str]:
             p_value = "p < 0.001" if ours.p_value < 0.001 else f"p = {ours.p_value:.3f}"
         interval = f"{signed(ours.low, digits)} to {signed(ours.high, digits)}" if ours else _NOTHING
         yield (
-            f"| {table_name(item.table)} ({item.size_preset}) | {item.statement} | {item.column} | {signed(item.paper, digits)} | "
-            f"{signed(difference, digits)} | {interval} | {p_value} | {item.verdict} |"
+            f"| {table_name(item.table)} ({item.size_preset}) | {item.statement} | {item.column} | "
+            f"{signed(item.paper, digits)} | {signed(difference, digits)} | {interval} | {p_value} | {item.verdict} |"
         )
     yield ""
 

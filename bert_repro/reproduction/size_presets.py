@@ -103,32 +103,7 @@ _PAPER_TASKS: Mapping[str, Mapping[str, Any]] = {
     FEATURES: {"train_batch_size": 32, "num_train_epochs": 10.0, "learning_rate": 1e-3},  # ours
 }
 _FAST = {"mixed_precision": "bf16"}
-_SMALL: Mapping[str, Any] = {"train_batch_size": 16, "learning_rate": 3e-4, "bias_correction": True, **_FAST}
-# With fewer or smaller steps every word is tagged O (docs/LOG.md).
-_TAGGING = {"max_train_samples": 1_500, "num_train_epochs": 4.0, "train_batch_size": 8, "max_seq_length": 128}
-_SHORT_WINDOWS = {"max_seq_length": 128, "max_query_length": 32, "doc_stride": 64}
-
-
-def _part(train: int | None, evaluated: int | None, **more: Any) -> dict[str, Any]:
-    """Returns the settings of two epochs on a part of a training set, scored on a part of dev; None: all of it."""
-    parts = {"max_train_samples": train, "max_eval_samples": evaluated}
-    given = {name: number for name, number in parts.items() if number is not None}
-    return {**_SMALL, **given, "num_train_epochs": 2.0, **more}
-
-
-_TRIAL_TASKS: Mapping[str, Mapping[str, Any]] = {
-    **dict.fromkeys(("qqp", "cola", "stsb", "rte"), _part(1_500, 1_500)),
-    "mnli": _part(4_000, 3_000),
-    "qnli": _part(4_000, 2_000),
-    "mrpc": _part(None, None),
-    "sst2": _part(6_000, None),
-    **dict.fromkeys(("squad", "squad_v2"), _part(1_000, 500, **_SHORT_WINDOWS)),
-    "swag": _part(500, 500),
-    "conll2003": {**_SMALL, **_TAGGING, "learning_rate": 1e-3},
-    FEATURES: {**_SMALL, **_TAGGING, "learning_rate": 5e-3, "bilstm_size": 64},
-}
-
-SIZE_PRESETS: Mapping[str, SizePreset] = {
+SIZE_PRESETS: dict[str, SizePreset] = {
     "paper": SizePreset(
         "the paper's own sizes and settings; 1,000,000 steps for every row",
         base="base",
@@ -163,31 +138,6 @@ SIZE_PRESETS: Mapping[str, SizePreset] = {
         seeds=(1, 2, 3),
         bilstm_size=768,
     ),
-    "trial": SizePreset(
-        "models of 4 layers of 128 or smaller, 2 million parameters, 10 million tokens, parts of the training sets, "
-        "three seeds: about two hours on two CPU cores",
-        base="4-128-2",  # Tables 7 and 8 need four layers; Table 7's last four and all layers are then the same
-        sizes={
-            "2-128-2": {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2},
-            "4-128-2": {"num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 2},
-        },
-        pretraining={
-            # What ends the plateau of token frequencies soonest in models this small (docs/how-to/small_machine.md):
-            # short sequences first, wider first weights, no dropout. The last phase trains the other positions.
-            "phases": (Phase(32, 1_500, 128), Phase(128, 1_000, 32)),
-            "initializer_range": 0.06,
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
-            "learning_rate": 2e-3,
-            "warmup_ratio": 0.06,
-            "bias_correction": True,
-            **_FAST,
-        },
-        checkpoints=(500, 1_000, 1_500, 2_000, 2_500),
-        tasks=_TRIAL_TASKS,
-        seeds=(1, 2, 3),
-        bilstm_size=128,
-    ),
 }
 
 
@@ -201,22 +151,29 @@ def find_size_preset(name: str) -> SizePreset:
     if name in SIZE_PRESETS:
         return SIZE_PRESETS[name]
     if not name.endswith((".yaml", ".yml")) or Path(name).stem in SIZE_PRESETS:
+        names = ", ".join(SIZE_PRESETS)
         raise UserError(
-            f"--size_preset is {shown(name)}; choose one of: {', '.join(SIZE_PRESETS)}, or name a YAML file with another "
-            "name than theirs"
+            f"--size_preset is {shown(name)}; choose one of: {names}, or name a YAML file, but not like them"
         )
-    document, where = read_yaml_mapping(Path(name), "--size_preset"), f"--size_preset {name}"
+    return _read_size_preset(Path(name))
+
+
+def _read_size_preset(path: Path) -> SizePreset:
+    document, where = read_yaml_mapping(path, "--size_preset"), f"--size_preset {path}"
     known = {item.name for item in fields(SizePreset)}
     if wrong := (set(document) - known) | (known - set(document) - {"large", "table_1"}):
         raise UserError(f"{where}: fields that are missing or unknown: {', '.join(sorted(wrong))}")
-    pretraining = settings_from(document["pretraining"], PretrainingConfig, f"{where}: pretraining")
     tasks = {
         task: settings_from(given or {}, RECIPE_CONFIGS[TASK_RECIPES.get(task, "run_glue")], f"{where}: tasks: {task}")
         for task, given in document["tasks"].items()
     }
-    table_1 = settings_from(document.get("table_1") or {}, GlueConfig, f"{where}: table_1")
-    lists = {name: tuple(document[name]) for name in ("checkpoints", "seeds")}
-    return SizePreset(**{**document, **lists, "pretraining": pretraining, "tasks": tasks, "table_1": table_1})
+    read: dict[str, Any] = {name: tuple(document[name]) for name in ("checkpoints", "seeds")}
+    read["pretraining"] = settings_from(document["pretraining"], PretrainingConfig, f"{where}: pretraining")
+    read["table_1"] = settings_from(document.get("table_1") or {}, GlueConfig, f"{where}: table_1")
+    return SizePreset(**{**document, **read, "tasks": tasks})
+
+
+SIZE_PRESETS["trial"] = _read_size_preset(Path(__file__).with_name("trial.yaml"))
 
 
 def json_settings(values: Mapping[str, Any]) -> dict[str, Any]:

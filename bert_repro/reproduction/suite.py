@@ -23,7 +23,7 @@ from bert_repro.configs.presets import MASKING_MIXES
 from bert_repro.corpus.prepared_corpus import read_manifest
 from bert_repro.errors import UserError
 from bert_repro.hub.push import corpus_folder
-from bert_repro.reproduction.paper_results import FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
+from bert_repro.reproduction.paper_results import FEATURE_ROWS, FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
 from bert_repro.reproduction.size_presets import FEATURES, TASK_RECIPES, SizePreset, json_settings
 from bert_repro.tasks import get_task
 
@@ -33,14 +33,6 @@ DATA_DIRS = {"run_glue": "glue_dir", "run_squad": "squad_dir", "run_swag": "swag
 _NO_NSP = {"next_sentence_prediction": False}
 _LEFT_TO_RIGHT = {**_NO_NSP, "left_to_right": True}
 _TABLE_5 = {"BERT-base": {}, "No NSP": _NO_NSP, "LTR & no NSP": _LEFT_TO_RIGHT, "LTR & no NSP + BiLSTM": _LEFT_TO_RIGHT}
-_FEATURE_ROWS = {  # Table 7's row -> what `--feature_based` calls it
-    "Embeddings": "embeddings",
-    "Second-to-last hidden": "second_to_last",
-    "Last hidden": "last",
-    "Weighted sum last four hidden": "weighted_last_four",
-    "Concat last four hidden": "concat_last_four",
-    "Weighted sum all 12 layers": "weighted_all",
-}
 _TABLE_8_FEATURES = "concat_last_four"
 
 
@@ -138,7 +130,8 @@ class _Suite:
     def runs_of(self, table: str) -> Iterator[PlannedRun]:
         if table in ("2", "3", "4"):
             return self._table_on_dev(table)
-        return getattr(self, f"_{table}" if table == FIGURE_5_KEY else f"_table_{table}")()
+        makers = {"1": self._table_1, "5": self._table_5, "6": self._table_6, "7": self._table_7, "8": self._table_8}
+        return makers.get(table, self._figure5)()
 
     def _table_1(self) -> Iterator[PlannedRun]:
         for row, start in self._paper_sizes():
@@ -177,7 +170,7 @@ class _Suite:
         for row, start in self._paper_sizes():
             yield from self._finetuning(start, "conll2003", _entries("7", row, TABLES[7].columns))
         start = self._pretraining({})
-        for row, features in _FEATURE_ROWS.items():
+        for row, features in FEATURE_ROWS.items():
             entries = _entries("7", row, TABLES[7].columns)
             yield from self._finetuning(start, FEATURES, entries, feature_based=features)
 

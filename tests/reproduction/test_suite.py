@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bert_repro.reproduction.run_store import CURVE_POINTS, RunStore, loss_curve
 
 from bert_repro.configs import StudyConfig
 from bert_repro.configs.presets import PAPER_PHASES
 from bert_repro.errors import UserError
 from bert_repro.reproduction import runner
 from bert_repro.reproduction.paper_results import TABLE_KEYS, TABLES, TableEntry
-from bert_repro.reproduction.run_store import CURVE_POINTS, RunStore, loss_curve
 from bert_repro.reproduction.size_presets import RECIPE_CONFIGS, SIZE_PRESETS, TASK_RECIPES, find_size_preset
 from bert_repro.reproduction.suite import PlannedRun, plan_runs, task_fingerprint
 
