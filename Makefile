@@ -20,7 +20,7 @@ export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-space test-versions test-common test-libraries test-python web test-web sbom audit check format docs docs-site bench bench-cpu card report wheel clean
+.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-common test-libraries test-python web test-web sbom audit check format docs docs-site bench bench-cpu card report wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,9 +91,6 @@ test-tensorflow: $(READY) $(TENSORFLOW)/.installed $(ORIGINAL) ## The original c
 	$(TENSORFLOW)/bin/python -I tests/conversion/original_environment.py write $(ORIGINAL) $(TENSORFLOW)/runs
 	$(BIN)/python tests/conversion/compare_with_original.py $(TENSORFLOW)/runs
 
-test-versions: $(READY) ## Published folders with nine versions of transformers, 4.30 to the newest, each in an environment of its own
-	$(BIN)/python tests/hub/versions_of_transformers.py --write
-
 test-common: $(READY) ## transformers' own tests of every model, on our nine classes
 	$(BIN)/python tests/models/common_tests_of_transformers.py -q
 
@@ -146,21 +143,6 @@ endif
 
 test-lowest: .venv-lowest/.installed ## The default tests at the lowest versions that pyproject.toml declares (6 GB)
 	.venv-lowest/bin/python -m pytest
-
-.venv-space/.installed: recipes/space/requirements.txt
-	$(begin)
-	$(PYTHON) -m venv .venv-space
-	.venv-space/bin/python -m pip install --quiet torch -c constraints.txt
-	PIP_CONSTRAINT= .venv-space/bin/python -m pip install --quiet -r recipes/space/requirements.txt playwright
-	$(end)
-
-SPACE_HEADS := PreTraining SequenceClassification TokenClassification QuestionAnswering
-
-test-space: $(READY) .venv-space/.installed ## The demo in headless Chromium (Debian's package chromium); see tests/hub
-	rm -rf .venv-space/published
-	$(BIN)/python tests/hub/upstream_environment.py write .venv-space/published
-	.venv-space/bin/python tests/hub/space_in_a_browser.py .venv-space/screenshots \
-	  $(SPACE_HEADS:%=.venv-space/published/AutoModelFor%)
 
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package.json $(WEB)/package-lock.json
 	cd $(WEB) && npm ci

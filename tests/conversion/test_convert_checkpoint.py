@@ -172,12 +172,6 @@ def test_cased_or_uncased_is_said_where_the_signs_disagree(original, run, tmp_pa
     assert "cased or uncased? nothing in its files says" in run(nameless, "--gelu erf", out="new")[1]
 
 
-def test_a_vocabulary_with_windows_line_ends_is_the_same(original, run, tmp_path):
-    (original / "vocab.txt").write_bytes((original / "vocab.txt").read_bytes().replace(b"\n", b"\r\n"))
-    assert run(original, "--gelu erf")[0] == 0
-    assert (tmp_path / "out" / "vocab.txt").read_bytes() == (GOLDEN / "vocab.txt").read_bytes()
-
-
 DAMAGE = {
     "a layer too many": (lambda f: change_settings(f, num_hidden_layers=100_000), "and the checkpoint has 1"),
     "another width": (lambda f: change_settings(f, hidden_size=10**12), "and the checkpoint has 8"),
@@ -272,10 +266,3 @@ def test_a_payload_does_not_run(run, tmp_path):
     code, line = run(folder)
     assert code == 2 and "pytorch_model.bin: cannot be read as weights" in line
     assert not trap.exists()
-
-
-def test_a_damaged_pickle_is_one_line(run, tmp_path):
-    folder = as_pickle(tmp_path / "uncased", old_names=False)
-    os.truncate(folder / "pytorch_model.bin", 2000)
-    code, line = run(folder)
-    assert code == 2 and "pytorch_model.bin: cannot be read as weights" in line

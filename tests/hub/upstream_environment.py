@@ -1,4 +1,4 @@
-"""Published folders read where this package is not: `make test-upstream`, and `make test-versions` for older versions.
+"""Published folders read where this package is not: `make test-upstream`.
 
     python tests/hub/upstream_environment.py write FOLDER    # with bert_repro: a folder of every head, and its outputs
     python tests/hub/upstream_environment.py read FOLDER     # with transformers alone: loads each, compares
