@@ -20,7 +20,7 @@ export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-common test-libraries test-python web test-web sbom audit check format docs docs-site bench bench-cpu card report wheel clean
+.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-common test-python web test-web sbom audit check format docs docs-site bench bench-cpu card report wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,21 +93,6 @@ test-tensorflow: $(READY) $(TENSORFLOW)/.installed $(ORIGINAL) ## The original c
 
 test-common: $(READY) ## transformers' own tests of every model, on our nine classes
 	$(BIN)/python tests/models/common_tests_of_transformers.py -q
-
-LIBRARIES := sentence-transformers setfit 'model2vec[distill]' peft
-
-# Their newest versions with torch as it is here; transformers is the newest that all of them accept.
-.venv-libraries/.installed: tests/hub/other_libraries.py
-	$(begin)
-	$(PYTHON) -m venv .venv-libraries
-	.venv-libraries/bin/python -m pip install --quiet torch -c constraints.txt
-	PIP_CONSTRAINT= .venv-libraries/bin/python -m pip install --quiet $(LIBRARIES) accelerate datasets
-	$(end)
-
-test-libraries: $(READY) .venv-libraries/.installed ## What the documentation promises of sentence-transformers, SetFit, model2vec, peft
-	rm -rf .venv-libraries/published
-	$(BIN)/python tests/hub/other_libraries.py write .venv-libraries/published
-	HF_HUB_OFFLINE=1 .venv-libraries/bin/python -I tests/hub/other_libraries.py read .venv-libraries/published
 
 # Another Python, with the pinned versions and torch's CPU build. uv knows where PyTorch keeps those of every Python; pip takes
 # what its own settings name, or an index of CPU builds in TORCH_INDEX as well. A CUDA build, where nothing else is at hand, runs on

@@ -193,6 +193,9 @@ def test_a_run_says_how_many_rows_the_published_split_has(world, untrained, tmp_
 
 
 def test_ones_own_files_are_not_published_as_the_tasks_data(tmp_path):
+    question = {"id": "1", "question": "Where?", "answers": [{"text": "Paris", "answer_start": 0}]}
+    rows = {"data": [{"title": "t", "paragraphs": [{"context": "Paris", "qas": [question]}]}]}
+    (tmp_path / "a.json").write_text(json.dumps(rows))
     config = SquadConfig(
         model_name_or_path="org/x", do_train=True, task_name="squad", train_file=str(tmp_path / "a.json")
     )

@@ -71,7 +71,7 @@ def test_other_files_of_the_folder_stay_and_stale_shards_go(tmp_path, tokenizer)
 
 
 def test_a_folder_says_how_one_vector_is_made_of_a_text(tmp_path, tokenizer):
-    """In the names that text-embeddings-inference, vLLM and every sentence-transformers read (make test-libraries)."""
+    """In the names that text-embeddings-inference, vLLM and every sentence-transformers read ."""
     for pooling in ("mean", "cls"):
         folder = export_checkpoint(tiny("Model"), tokenizer, tmp_path / "toy", pooling=pooling)
         modes = json.loads((folder / "1_Pooling" / "config.json").read_text())
@@ -164,12 +164,3 @@ def test_an_interruption_while_saving_leaves_the_earlier_export_complete(tmp_pat
     with pytest.raises(ZeroDivisionError):
         export_checkpoint(tiny(num_labels=5), tokenizer, folder, results={})
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_no_secret_is_written(tmp_path, tokenizer, monkeypatch):
-    token = "hf_" + "q9Z" * 9
-    monkeypatch.setenv("HF_TOKEN", token)
-    record = {**RECORD, "command": f"x --hub_token {token}", "settings": {"hub_model_id": "org/toy", "note": token}}
-    folder = export_checkpoint(tiny(), tokenizer, tmp_path, results=record)
-    assert all(token.encode() not in path.read_bytes() for path in folder.iterdir())
-    assert "# org/toy" in (folder / "README.md").read_text("utf-8")

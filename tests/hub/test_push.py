@@ -35,6 +35,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save = model.save_pretrained
     model.save_pretrained = lambda folder: save(folder, max_shard_size="12KB")
     record = {"task": "sst2", "split": "validation", "metrics": {"accuracy": 0.5}, "rows_scored": 2, "seed": 1}
+    record["settings"] = {"model_name_or_path": "/srv/private/bert", "data_dir": "/srv/private/glue"}
     folder = export_checkpoint(model, TOKENIZER, tmp_path_factory.mktemp("run") / "toy", results=record)
     for name in ("predictions.validation.tsv", "status.json", "checkpoints/step-5/trainer_state/state.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +59,8 @@ def test_a_push_sends_the_published_files_as_one_commit(hub, folder):
     assert set(tree) >= {"config.json", "modeling_bert_repro.py", "tokenizer.json", "README.md", "results.json"}
     assert not [name for name in tree if "predictions" in name or "trainer_state" in name or "status" in name]
     for name, content in tree.items():
-        if name not in (".gitattributes", "README.md", "config.json"):
+        assert b"/srv/private" not in content, name
+        if name not in (".gitattributes", "README.md", "config.json", "results.json"):
             assert (folder / name).read_bytes() == content
     sent, kept = json.loads(tree["config.json"]), json.loads((folder / "config.json").read_text())
     assert sent.pop("auto_map")["AutoModel"] == f"{REPO}--modeling_bert_repro.BertReproModel"

@@ -104,14 +104,6 @@ def test_a_loss_that_is_not_finite_costs_its_own_rows_only(log, tmp_path, monkey
     assert len(records(tmp_path / "study" / "records")) == RUNS - 10
 
 
-def test_several_processes_of_a_launcher_are_refused_before_anything_is_made(log, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
-    assert study(*FLAGS, "--output_dir", tmp_path / "study") == 2
-    assert not log.exists()
-    assert "2 processes by a launcher" in capsys.readouterr().err
-
-
 def test_the_report_takes_tables_1_to_4(log: Path, tmp_path: Path) -> None:
     where = ("--corpus", "toy", "--output_dir", tmp_path / "study")
     assert study("--table", "1", "2", "3", "4", *where) == 0

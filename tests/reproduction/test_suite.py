@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from bert_repro.configs import StudyConfig
-from bert_repro.configs.presets import PAPER_PHASES
 from bert_repro.errors import UserError
 from bert_repro.reproduction import runner
 from bert_repro.reproduction.paper_results import TABLE_KEYS, TABLES, TableEntry
@@ -40,24 +39,6 @@ def test_every_entry_of_the_papers_tables_has_a_run_for_each_seed(preset: Any) -
         assert all(
             len(entries[TableEntry("figure5", row, str(step))]) == len(preset.seeds) for step in preset.checkpoints
         )
-
-
-def test_tables_1_to_4_have_the_models_of_the_size_preset() -> None:
-    entries = by_entry(plan_runs(["1", "2", "3", "4", "7"], SIZE_PRESETS["paper"], "corpus", str))
-    for row, size in (("BERT-base", "base"), ("BERT-large", "large")):
-        for table, columns in (
-            ("1", TABLES[1].columns[:-1]),
-            ("2", TABLES[2].columns[:2]),
-            ("3", TABLES[3].columns[:2]),
-        ):
-            for column in columns:
-                runs = entries[TableEntry(table, row, column.name)]
-                assert len(runs) == 5, (table, row, column)
-                assert {run.start.name for run in runs if run.start} == {f"pretraining-{size}"}
-        assert len(entries[TableEntry("4", row, "dev")]) == 5
-        assert len(entries[TableEntry("7", row, "test")]) == 5
-    assert entries[TableEntry("1", "BERT-base", "CoLA")][0].settings["sweep_learning_rates"] == (5e-5, 4e-5, 3e-5, 2e-5)
-    assert {entry.row for entry in by_entry(plan_runs(["1", "2", "3", "4"], TRIAL, "corpus", str))} == {"BERT-base"}
 
 
 @pytest.mark.parametrize("preset", SIZE_PRESETS.values(), ids=SIZE_PRESETS)
@@ -115,16 +96,6 @@ def test_another_setting_corpus_or_checkpoint_is_another_run() -> None:
     mnli = dataclasses.replace(TRIAL, tasks={**TRIAL.tasks, "mnli": {"num_train_epochs": 9.0}})
     changed = {run.digest for run in first} - {run.digest for run in plan_runs(["5"], mnli, "corpus", str)}
     assert changed == {run.digest for run in first if run.settings.get("task_name") == "mnli"}
-
-
-def test_the_paper_preset_is_the_papers() -> None:
-    paper = SIZE_PRESETS["paper"]
-    phases = paper.pretraining["phases"]
-    assert tuple(dataclasses.replace(phase, per_device_batch=None) for phase in phases) == PAPER_PHASES
-    assert paper.sizes["large"] == {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16}
-    assert tuple(paper.sizes) == tuple(TABLES[6].rows)
-    assert paper.tasks["squad"]["train_batch_size"] == 32
-    assert len(paper.seeds) == 5
 
 
 GOOD = """
@@ -197,14 +168,6 @@ def test_every_file_that_a_task_reads_counts(folder: Path, task: str, name: str)
     (folder / name).write_text("changed")
     after = {task: task_fingerprint(task, str(folder)) for task in FILES}
     assert {task for task in FILES if before[task] != after[task]} == {task}
-
-
-def test_the_place_of_the_files_and_what_is_not_read_do_not_count(folder: Path, tmp_path: Path) -> None:
-    before = task_fingerprint("mnli", str(folder))
-    (folder / "MNLI/test_matched.tsv").write_text("changed")
-    other = folder.rename(tmp_path.with_name(f"{tmp_path.name}-moved"))
-    assert task_fingerprint("mnli", str(other)) == before
-    assert task_fingerprint("features", str(other)) == task_fingerprint("conll2003", str(other))
 
 
 def test_a_folder_without_the_files_is_refused(tmp_path: Path) -> None:
