@@ -20,7 +20,7 @@ export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-space test-versions test-libraries test-python web test-web sbom audit check format docs docs-site bench bench-cpu card report wheel clean
+.PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-versions test-python web test-web sbom audit check format docs docs-site bench bench-cpu card report wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,21 +94,6 @@ test-tensorflow: $(READY) $(TENSORFLOW)/.installed $(ORIGINAL) ## The original c
 test-versions: $(READY) ## Published folders with nine versions of transformers, 4.30 to the newest, each in an environment of its own
 	$(BIN)/python tests/hub/versions_of_transformers.py
 
-LIBRARIES := sentence-transformers setfit 'model2vec[distill]' peft
-
-# Their newest versions with torch as it is here; transformers is the newest that all of them accept.
-.venv-libraries/.installed: tests/hub/other_libraries.py
-	$(begin)
-	$(PYTHON) -m venv .venv-libraries
-	.venv-libraries/bin/python -m pip install --quiet torch -c constraints.txt
-	PIP_CONSTRAINT= .venv-libraries/bin/python -m pip install --quiet $(LIBRARIES) accelerate datasets
-	$(end)
-
-test-libraries: $(READY) .venv-libraries/.installed ## What the documentation promises of sentence-transformers, SetFit, model2vec, peft
-	rm -rf .venv-libraries/published
-	$(BIN)/python tests/hub/other_libraries.py write .venv-libraries/published
-	HF_HUB_OFFLINE=1 .venv-libraries/bin/python -I tests/hub/other_libraries.py read .venv-libraries/published
-
 # Another Python, with the pinned versions and torch's CPU build. uv knows where PyTorch keeps those of every Python; pip takes
 # what its own settings name, or an index of CPU builds in TORCH_INDEX as well. A CUDA build, where nothing else is at hand, runs on
 # the CPU as well. All pinned packages have wheels for Python 3.11 to 3.14.
@@ -143,21 +128,6 @@ endif
 
 test-lowest: .venv-lowest/.installed ## The default tests at the lowest versions that pyproject.toml declares (6 GB)
 	.venv-lowest/bin/python -m pytest
-
-.venv-space/.installed: recipes/space/requirements.txt
-	$(begin)
-	$(PYTHON) -m venv .venv-space
-	.venv-space/bin/python -m pip install --quiet torch -c constraints.txt
-	PIP_CONSTRAINT= .venv-space/bin/python -m pip install --quiet -r recipes/space/requirements.txt playwright
-	$(end)
-
-SPACE_HEADS := PreTraining SequenceClassification TokenClassification QuestionAnswering
-
-test-space: $(READY) .venv-space/.installed ## The demo in headless Chromium (Debian's package chromium); see tests/hub
-	rm -rf .venv-space/published
-	$(BIN)/python tests/hub/upstream_environment.py write .venv-space/published
-	.venv-space/bin/python tests/hub/space_in_a_browser.py .venv-space/screenshots \
-	  $(SPACE_HEADS:%=.venv-space/published/AutoModelFor%)
 
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package.json $(WEB)/package-lock.json
 	cd $(WEB) && npm ci

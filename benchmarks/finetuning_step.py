@@ -30,6 +30,7 @@ from transformers import BertConfig
 import bert_repro
 from bert_repro.configs import FinetuningConfig, SquadConfig
 from bert_repro.finetuning.data import FinetuningSource, ModelInputs
+from bert_repro.models.cpu_kernels import use_cpu_kernels
 from bert_repro.tasks import get_task
 from bert_repro.training.batches import BatchSizes
 from bert_repro.training.optimizer import parameter_groups
@@ -169,7 +170,7 @@ def ours(spec: FinetuningSpec, report: Callable[..., None]) -> None:
     with tempfile.TemporaryDirectory() as folder, baselines.quiet():
         source = source_of(spec, folder)
         if spec.device == "cpu":
-            prepare_cpu(source.config)
+            prepare_cpu()
         rows: list[dict[str, float]] = []
 
         def end_of_iteration() -> dict[str, Any]:
@@ -179,6 +180,7 @@ def ours(spec: FinetuningSpec, report: Callable[..., None]) -> None:
 
         accelerator = Accelerator(cpu=spec.device == "cpu", mixed_precision=spec.precision)
         (model,) = new_models(spec)
+        use_cpu_kernels(model)
         Trainer(
             accelerator, model, source, source.config, tokenizer=None, evaluate=end_of_iteration, on_row=rows.append
         ).train()

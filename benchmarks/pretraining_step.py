@@ -39,12 +39,8 @@ TOKENS = {"4/512": 4096, "8/512": 4096, "base": 2048, "large": 1024}  # of a ste
 TOKENS_ON_GPU = 32_768
 OPTIMIZATIONS = {
     "bf16": "bf16 products",
-    "predicted_only": "decoding of predicted positions only",
     "packing": "packing",
-    "kept_memory": "freed memory kept",
-    "cpu_kernels": "own dropout, packed attention and cross-entropy",
-    "fused_optimizer": "fused optimizer",
-    "fast_float32": "float32 by oneDNN",
+    "cpu_kernels": "own dropout, packed attention and cross-entropy, freed memory kept, float32 by oneDNN",
     "compile": "compiled graph",
 }
 PARITY_BOUND = 1e-4
@@ -187,11 +183,9 @@ def does_something(optimization: str, spec: StepSpec) -> bool:
     """Whether a optimization plays a part in this case."""
     if optimization == "bf16":
         return spec.precision == "bf16"
-    if optimization == "fast_float32":
-        return spec.precision == "no" and spec.device == "cpu"
     if optimization == "compile":
         return spec.device == "cuda"
-    return spec.device == "cpu" or optimization not in ("kept_memory", "cpu_kernels")
+    return spec.device == "cpu" or optimization != "cpu_kernels"
 
 
 def without(spec: StepSpec, optimization: str) -> tuple[timing.Workload, StepSpec]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from bert_repro.results import read_results
 from bert_repro.tasks import get_task
+from bert_repro.tasks.metrics import load_metric
 
 TASKS = {
     "sst2": ("SST-2", "accuracy"),
@@ -117,7 +118,7 @@ def bag_of_words(name: str, folder: Path) -> float:
 
     model = Ridge(alpha=10.0) if name == "stsb" else LogisticRegression(max_iter=300)
     model.fit(features(train), list(train["label"]))
-    scores = task.load_metric().compute(predictions=model.predict(features(dev)), references=list(dev["label"]))
+    scores = load_metric(name).compute(predictions=model.predict(features(dev)), references=list(dev["label"]))
     return float(scores[TASKS[name][1]])
 
 
@@ -135,7 +136,7 @@ def most_frequent_tags(folder: Path) -> float:
         for words in splits["validation"]["words"]
     ]
     references = [[names[tag] for tag in tags] for tags in splits["validation"]["tags"]]
-    scores = task.load_metric().compute(predictions=predicted, references=references)
+    scores = load_metric("conll2003").compute(predictions=predicted, references=references)
     return float(scores[TASKS["conll2003"][1]])
 
 

@@ -36,9 +36,9 @@ BUDGETS = {
     "tasks": 2450,
     "finetuning": 850,
     "inference": 650,
-    "hub": 850,
-    "conversion": 560,
-    "reproduction": 1300,
+    "hub": 800,
+    "conversion": 540,
+    "reproduction": 1275,
     "utils": 560,
 }
 MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80

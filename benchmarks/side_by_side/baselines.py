@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import BertConfig, BertForPreTraining, DataCollatorForLanguageModeling
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
-from bert_repro.configs import Phase, PretrainingConfig, RunConfig
+from bert_repro.configs import Phase, PretrainingConfig
+from bert_repro.models.cpu_kernels import use_cpu_kernels
 from bert_repro.pretraining.dataset import Position, PretrainingSource
 from bert_repro.pretraining.evaluation import count_right
 from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch
@@ -149,22 +150,21 @@ def ours(spec: StepSpec, report: Callable[..., None]) -> None:
         trainer.train()
 
 
-def product(
-    spec: StepSpec, folder: str, *, dtype: torch.dtype = torch.float32, **callbacks: Any
-) -> tuple[MeasuredSource, Trainer]:
+def product(spec: StepSpec, folder: str, **callbacks: Any) -> tuple[MeasuredSource, Trainer]:
     """The product's source of batches and trainer, without the optimizations that `spec` switches off.
 
     Args:
         spec: the step.
         folder: for the log and the sample index.
-        dtype: of the weights.
         callbacks: `evaluate` and `watch` of the trainer.
     """
     accelerator = Accelerator(cpu=spec.device == "cpu", mixed_precision=spec.precision)
     config = resolve_layout(_config(spec, folder), accelerator.device)
-    if spec.device == "cpu":
-        prepare_cpu(config)
-    source, model = MeasuredSource(spec, config), new_model(spec).to(dtype)
+    if spec.device == "cpu" and config.cpu_kernels:
+        prepare_cpu()
+    source, model = MeasuredSource(spec, config), new_model(spec)
+    if config.cpu_kernels:
+        use_cpu_kernels(model)
     callbacks |= {"compile_options": compile_options(config), "count_right": count_right}
     return source, Trainer(accelerator, model, source, config, tokenizer=None, **callbacks)
 
@@ -182,11 +182,7 @@ def _config(spec: StepSpec, folder: str) -> PretrainingConfig:
         seed=0,
         mixed_precision=spec.precision,
         packing="packing" not in spec.off,
-        decode_predicted_only="predicted_only" not in spec.off,
         cpu_kernels="cpu_kernels" not in spec.off,
-        fast_float32="fast_float32" not in spec.off,
-        keep_freed_memory="kept_memory" not in spec.off,
-        fused_optimizer="fused_optimizer" not in spec.off,
         torch_compile=None if "compile" not in spec.off else False,
         dataloader_num_workers=spec.workers,
         warmup_ratio=0.0,
@@ -244,8 +240,6 @@ def upstream(spec: StepSpec, report: Callable[..., None]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if spec.device == "cpu" and "fast_float32" not in spec.off:
             use_fast_float32()
-        if "kept_memory" in spec.off:  # never by default: no guide for transformers says so
-            raise ValueError("kept_memory is not a optimization of this side")
         source = MeasuredSource(spec, _config(spec, folder))
         model = new_upstream_model(spec).to(spec.device).train()
         step_model = torch.compile(model) if spec.compile else model
@@ -346,6 +340,6 @@ def loss_with_gradients(model: nn.Module, batch: dict[str, Any], device: str) ->
 def peak(spec: StepSpec, report: Callable[..., None]) -> None:
     """FLOP/s of a large matrix product, again and again, in the precision and on the device of a step."""
     if spec.device == "cpu":
-        prepare_cpu(RunConfig())
+        prepare_cpu()
     while True:
         report(measured_peak(torch.device(spec.device), spec.precision))

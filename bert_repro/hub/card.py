@@ -24,7 +24,7 @@ from bert_repro import configs
 from bert_repro.errors import UserError
 from bert_repro.results import read_results
 from bert_repro.utils.files import CARD, write_text
-from bert_repro.utils.readers import redacted
+from bert_repro.utils.readers import redacted, without_machine_paths
 
 logger = logging.getLogger("bert_repro")
 
@@ -86,13 +86,14 @@ _PURPOSES = {
     "ForQuestionAnswering": "answers a question by a span of a passage, fine-tuned on {data}",
     "ForMultipleChoice": "chooses the continuation of a text, fine-tuned on {data}",
 }
-_CONFIGS = {
+CONFIGS: Mapping[str, type[configs.Config]] = {
     "pre-training": configs.PretrainingConfig,
     "squad": configs.SquadConfig,
     "squad_v2": configs.SquadConfig,
     "swag": configs.SwagConfig,
     "conll2003": configs.NerConfig,
 }
+"""Task -> the configuration of its runs; all others are GLUE's."""
 _IN_WORDS = frozenset({
     "model_name_or_path", "hub_model_id", "output_dir", "resume_from_checkpoint", "seed", "data_dir", "corpus",
     "phases", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "allow_changed_settings",
@@ -143,7 +144,7 @@ def make_card(results: Mapping[str, Any], model_id: str, *, pictures: Collection
     """
     import jinja2
 
-    known: Mapping[str, Any] = redacted(results)
+    known: Mapping[str, Any] = without_machine_paths(redacted(results))
     class_name = known.get("model", {}).get("class")
     revision = known.get("revision")
     environment = jinja2.Environment(
@@ -342,13 +343,14 @@ def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed_settings(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of the run that differ from their defaults."""
-    config_class = _CONFIGS.get(results.get("task", ""), configs.GlueConfig)
+    """Returns the settings of the run that differ from their defaults; a setting that is unknown today is left out."""
+    config_class = CONFIGS.get(results.get("task", ""), configs.GlueConfig)
     defaults = {field.name: field.default for field in dataclasses.fields(config_class)}
     return {
         name: value
         for name, value in results.get("settings", {}).items()
-        if name not in _IN_WORDS and (tuple(value) if isinstance(value, list) else value) != defaults.get(name)
+        if name in defaults.keys() - _IN_WORDS
+        and (tuple(value) if isinstance(value, list) else value) != defaults[name]
     }
 
 

@@ -1,4 +1,4 @@
-"""Uploads published folders to the Hub, each as one commit or not at all.
+"""Uploads published folders and prepared corpora to the Hub, each as one commit or not at all.
 
 Only files that belong to a published model leave the machine (`PUBLISHED`): no optimizer state of checkpoints, and no
 predictions, which can repeat data that may not be passed on. Files of an earlier push that are no longer there are
@@ -8,14 +8,17 @@ not arrive, and makes no commit where nothing changed. Credentials come from its
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from bert_repro.configs import PushConfig
+from bert_repro.configs import CorpusPushConfig, PushConfig, looks_like_a_folder
+from bert_repro.corpus.prepared_corpus import MANIFEST, PreparedCorpus, manifest_digest
 from bert_repro.errors import UserError
 from bert_repro.hub.card import make_card, renamed
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
@@ -36,7 +39,7 @@ from bert_repro.utils.files import (
     TRAINING_PLOT,
     step_of,
 )
-from bert_repro.utils.readers import read_json_object, read_utf8, redacted
+from bert_repro.utils.readers import read_json_object, read_utf8, redacted, without_machine_paths
 
 logger = logging.getLogger("bert_repro")
 
@@ -50,6 +53,10 @@ PUBLISHED = (
     CARD, RESULTS, TRAIN_LOG, TRAINING_PLOT, SCORES_PLOT, CONVERSION,
 )  # fmt: skip
 """What of a folder is uploaded, as patterns of paths in it."""
+CORPUS_FILES = ("*.arrow", "*.npy", "dataset_info.json", "state.json", MANIFEST, "tokenizer/*", CARD)
+"""What of a dataset's repository is ours, as patterns of paths."""
+CORPUS_TEMPLATE = "corpus_card.md.jinja"
+_HUB_ID = re.compile(r"[\w-]+/[\w.-]+")
 _WITH_PATHS = (RESULTS, "adapter_config.json", "adapter/adapter_config.json")
 _ABOUT_THE_END = (
     "metrics", "splits", "split", "rows_scored", "wall_time_seconds", "sweep", "primary_metric", "degenerate",
@@ -85,7 +92,8 @@ def push_to_hub(config: PushConfig) -> list[str]:
     commits = []
     for path in folders:
         is_checkpoint = step_of(path) is not None
-        card = checkpoint_card(path, _results_of_run(path), config.hub_model_id) if is_checkpoint else None
+        results = read_results(path.parents[1]) if is_checkpoint and (path.parents[1] / RESULTS).exists() else {}
+        card = checkpoint_card(path, results, config.hub_model_id) if is_checkpoint else None
         revision = path.name if is_checkpoint else MAIN
         if path == folder and config.hub_revision is not None:
             revision = config.hub_revision
@@ -205,8 +213,12 @@ def send(
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
         api = HfApi()
-        there = api.list_repo_files(repo_id, revision=revision, repo_type=repo_type)
-        stale = [name for name in there if name not in contents and _matches(name, patterns)]
+        stale = [
+            name
+            for name in api.list_repo_files(repo_id, revision=revision, repo_type=repo_type)
+            if name not in contents
+            and any(fnmatch(name, pattern) and name.count("/") == pattern.count("/") for pattern in patterns)
+        ]
         commit = api.create_commit(
             repo_id,
             [*(CommitOperationAdd(*item) for item in contents.items()), *map(CommitOperationDelete, stale)],
@@ -276,9 +288,60 @@ def checkpoint_card(checkpoint: Path, results: Mapping[str, Any], repo_id: str) 
     return make_card({**known, "revision": checkpoint.name}, repo_id)
 
 
-def _results_of_run(checkpoint: Path) -> Mapping[str, Any]:
-    run = checkpoint.parents[1]
-    return read_results(run) if (run / RESULTS).exists() else {}
+def corpus_folder(name: str | Path) -> Path:
+    """Returns the folder of a prepared corpus; one of the Hub, named `org/name`, is fetched into its cache first.
+
+    Raises:
+        UserError: there is neither.
+    """
+    if Path(name).exists() or not _HUB_ID.fullmatch(str(name)) or looks_like_a_folder(str(name)):
+        return Path(name)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HTTPError
+
+    try:
+        return Path(snapshot_download(str(name), repo_type="dataset"))
+    except (HTTPError, OSError, RuntimeError, ValueError) as error:  # the library raises all of them
+        reason = " ".join(str(error).split()[:40])
+        raise UserError(
+            f"--corpus {name}: no such folder, and no dataset of the Hub within reach ({reason}); run "
+            "prepare_corpus first, or name a dataset that push_corpus made"
+        ) from error
+
+
+def push_corpus(config: CorpusPushConfig) -> str | None:
+    """Uploads a prepared corpus, checked first, with a card; or lists what would be uploaded.
+
+    Returns:
+        Address of the commit; None of a dry run.
+
+    Raises:
+        UserError: it is no undamaged prepared corpus, or see `send`.
+    """
+    import jinja2
+    from huggingface_hub import DatasetCardData
+
+    folder, repo_id = Path(config.corpus), config.hub_dataset_id
+    manifest = without_machine_paths(redacted(PreparedCorpus.load(folder).manifest))
+    manifest["manifest_sha256"] = manifest_digest(manifest)
+    metadata = DatasetCardData(
+        license=config.license,
+        language=config.language,
+        task_categories=["fill-mask"],
+        tags=["bert", "bert-repro", "pre-training", "tokenized"],
+        pretty_name=repo_id.rpartition("/")[2],
+        configs=[{"config_name": "default", "data_files": "*.arrow"}],
+    )
+    template = resources.files("bert_repro.hub").joinpath(CORPUS_TEMPLATE).read_text("utf-8")
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    card = environment.from_string(template).render(metadata=metadata.to_yaml(), config=config, manifest=manifest)
+    contents: dict[str, bytes | Path] = {name: folder / name for name in sorted(manifest["files"])}
+    contents |= {MANIFEST: (json.dumps(manifest, indent=2) + "\n").encode(), CARD: card.encode()}
+    if config.dry_run:
+        show_contents(contents, f"the dataset {repo_id}")
+        return None
+    prepare_repository(repo_id, private=config.hub_private_repo, repo_type="dataset")
+    return send(repo_id, contents, folder, CORPUS_FILES, repo_type="dataset")
 
 
 def _contents(folder: Path, repo_id: str, card: str | None) -> dict[str, bytes | Path]:
@@ -293,16 +356,12 @@ def _contents(folder: Path, repo_id: str, card: str | None) -> dict[str, bytes |
     if card is not None:
         contents[CARD] = card.encode()
     for name in {CONFIG, *_WITH_PATHS} & contents.keys():
-        record = redacted(read_json_object(folder / name))
+        record = without_machine_paths(redacted(read_json_object(folder / name)))
         if name == CONFIG and "auto_map" in record:
             places = record["auto_map"].items()
             record["auto_map"] = {auto: f"{repo_id}--{place.split('--')[-1]}" for auto, place in places}
         contents[name] = (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
     return contents
-
-
-def _matches(name: str, patterns: Collection[str]) -> bool:
-    return any(fnmatch(name, pattern) and name.count("/") == pattern.count("/") for pattern in patterns)
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from bert_repro.configs import Phase, PretrainingConfig, require
 from bert_repro.configs.presets import tokens_including_padding
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
-from bert_repro.hub.corpora import corpus_folder
-from bert_repro.hub.push import RevisionUploads
+from bert_repro.hub.push import RevisionUploads, corpus_folder
 from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.models.loading import first_line, load_config, load_tokenizer, tokenizer_fingerprint
 from bert_repro.models.modeling_bert_repro import BertReproForCausalLM, BertReproForPreTraining

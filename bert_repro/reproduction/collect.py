@@ -1,20 +1,29 @@
-"""Reads the results that finished runs left for the report."""
+"""Finished runs for the report: their results, their settings, and whether the paper's numbers may be subtracted."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, fields
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from bert_repro.configs import LOCATIONS, GlueConfig, decides_result
 from bert_repro.errors import UserError
-from bert_repro.reproduction.paper_results import FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
-from bert_repro.reproduction.run_store import CURVE_FILE, EXAMPLES_FILE
-from bert_repro.reproduction.statistics import Float64Array, total_score
+from bert_repro.hub.card import CONFIGS
+from bert_repro.reproduction.paper_results import EXAMPLES_FILE, Column, TableEntry
 from bert_repro.results import RunResults, read_results
+from bert_repro.tasks.split_rows import SPLIT_ROWS
 from bert_repro.utils.files import RESULTS
 from bert_repro.utils.readers import read_json_object
+
+_SAID_OTHERWISE = frozenset({
+    "output_dir", "test_file", "seed", "task_name", "do_train", "train_batch_size", "max_steps", "phases",
+})  # fmt: skip
+"""Settings that decide a result and that results say in other words, in `_facts`."""
+_WINDOWED = ("squad", "squad_v2", "conll2003")  # their inputs, which all results count, are not their rows
+
+Float64Array = npt.NDArray[np.float64]
 
 _PLATEAU = 0.01
 """Held-out accuracy of all but the most frequent tokens that a pre-training reaches once it predicts anything else."""
@@ -31,7 +40,6 @@ class FinishedRun:
         entries: the table entries that it fills.
         pretraining: name of the pre-training run that it started from.
         examples: split -> metric -> the score of every example.
-        curve: its losses, if it is a pre-training run; see `bert_repro.reproduction.run_store`.
     """
 
     name: str
@@ -40,7 +48,6 @@ class FinishedRun:
     entries: tuple[TableEntry, ...] = ()
     pretraining: str | None = None
     examples: Mapping[str, Mapping[str, Float64Array]] = field(default_factory=dict)
-    curve: Mapping[str, Any] | None = None
 
     @property
     def is_pretraining(self) -> bool:
@@ -95,72 +102,160 @@ def collect(folder: Path) -> list[FinishedRun]:
     A results.json without `study` belongs to no study: it fills no table entry.
 
     Raises:
-        UserError: there is no such folder, a table entry is unknown or has no score, or two runs fill an entry with one
-            seed.
+        UserError: there is no such folder, or two runs fill a table entry with one seed.
     """
     if not folder.is_dir():
         raise UserError(
             f"--runs_dir {folder}: no such folder; name one with the results.json of finished runs below it"
         )
     runs = [_read_run(folder, path) for path in sorted(folder.rglob(RESULTS))]
-    _check_seeds(runs)
-    return runs
-
-
-def _read_run(folder: Path, path: Path) -> FinishedRun:
-    results = read_results(path, needs=("task", "seed"))
-    study = results.get("study", {})
-    examples = read_json_object(path.with_name(EXAMPLES_FILE)) if path.with_name(EXAMPLES_FILE).exists() else {}
-    run = FinishedRun(
-        path.parent.relative_to(folder).as_posix(),
-        results,
-        str(study.get("size_preset", "no study")),
-        tuple(_table_entry(path, entry) for entry in study.get("table_entries", ())),
-        study.get("pretraining"),
-        {
-            split: {metric: np.array(values, dtype=np.float64) for metric, values in scores.items()}
-            for split, scores in examples.items()
-        },
-        read_json_object(path.with_name(CURVE_FILE)) if path.with_name(CURVE_FILE).exists() else None,
-    )
-    for entry in run.entries:
-        _check_score(path, run, entry)
-    return run
-
-
-def _table_entry(path: Path, value: Mapping[str, Any]) -> TableEntry:
-    entry = TableEntry(*(str(value.get(name)) for name in ("table", "row", "column")))
-    if entry.table == FIGURE_5_KEY:
-        known = entry.row in FIGURE_5_ROWS and entry.column.isdigit()
-    else:
-        known = entry.table in map(str, TABLES) and entry.column in [c.name for c in TABLES[int(entry.table)].columns]
-    if not known:
-        raise UserError(f"{path}: study: table_entries has {dict(value)}, which is no entry of the paper's tables")
-    return entry
-
-
-def _check_score(path: Path, run: FinishedRun, entry: TableEntry) -> None:
-    column = entry.measured
-    try:
-        score, rows = run.score(column), run.split(column)["rows_scored"]
-    except KeyError as error:
-        raise UserError(
-            f"{path}: has no {column.metric} on {column.split} with rows_scored, which {entry} needs; run it with "
-            "--do_eval, or remove the entry from study"
-        ) from error
-    examples = run.example_scores(column)
-    if not math.isfinite(score) or (examples is not None and len(examples) != rows):
-        raise UserError(f"{path}: {column.metric} is {score} on {rows} rows, which its examples do not have")
-    if examples is not None and abs(float(total_score(examples[None])[0]) - score) > 1e-3:
-        raise UserError(f"{path.with_name(EXAMPLES_FILE)}: its scores do not give {column.metric} {score:.4f}")
-
-
-def _check_seeds(runs: Sequence[FinishedRun]) -> None:
     filled: dict[tuple[str, TableEntry, int], str] = {}
     for run in runs:
         for entry in run.entries:
             other = filled.setdefault((run.size_preset, entry, run.results["seed"]), run.name)
             if other != run.name:
-                raise UserError(
-                    f"{other} and {run.name} both fill {entry} with seed {run.results['seed']}; remove one of them"
-                )
+                raise UserError(f"{other} and {run.name} both fill {entry} with one seed; remove one of them")
+    return runs
+
+
+def _read_run(folder: Path, path: Path) -> FinishedRun:
+    results = read_results(path, needs=("task", "seed"))
+    study, examples_file = results.get("study", {}), path.with_name(EXAMPLES_FILE)
+    examples = read_json_object(examples_file) if examples_file.exists() else {}
+    return FinishedRun(
+        path.parent.relative_to(folder).as_posix(),
+        results,
+        str(study.get("size_preset", "no study")),
+        tuple(TableEntry(**entry) for entry in study.get("table_entries", ())),
+        study.get("pretraining"),
+        {
+            split: {metric: np.array(values, dtype=np.float64) for metric, values in scores.items()}
+            for split, scores in examples.items()
+        },
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- conditions
+
+
+def settings_table(runs: Sequence[FinishedRun]) -> list[tuple[str, str, str]]:
+    """Returns rows of (setting, values, what was trained with them), for settings that differ from the default.
+
+    Several values of a setting are those of different rows of the tables.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for run in sorted(runs, key=lambda run: not run.is_pretraining):
+        kind = str(run.results["task"]) + (", features" if run.settings.get("feature_based") else "")
+        for name, value in {**_facts(run), **named_settings(run)}.items():
+            values = found.setdefault((name, kind), [])
+            if value not in values:
+                values.append(value)
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for (name, kind), values in found.items():
+        kinds.setdefault((name, "; ".join(values)), []).append(kind)
+    return sorted((name, values, "; ".join(of)) for (name, values), of in kinds.items())
+
+
+def _facts(run: FinishedRun) -> dict[str, str]:
+    """Returns what was trained on what, as text."""
+    results = run.results
+    train, model, data = results.get("train", {}), results.get("model", {}), results.get("data", {})
+    shape = [str(model.get(name, "?")) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads")]
+    facts = {"layers/hidden/heads": "/".join(shape)}
+    if run.is_pretraining:
+        if "counts" in data:
+            facts["corpus"] = f"{data['counts']['words'] / 1e6:,.1f} M words, vocabulary {data['vocab_size']:,}"
+        if "tokens" in train:
+            facts["tokens"] = f"{train['tokens'] / 1e6:,.1f} M"
+        phases = train.get("phases", ())
+        facts["phases"] = ", ".join(f"{p['steps']:,} x {p['batch']} of {p['max_seq_length']}" for p in phases)
+    else:
+        if (rows := rows_trained(run)) is not None:
+            facts["training rows"] = f"{rows:,}"
+        if "batch" in train:
+            facts["steps"] = f"{train['steps']:,} of {train['batch']}"
+        scored = [(name, split["rows_scored"]) for name, split in results["splits"].items() if "rows_scored" in split]
+        facts["scored on"] = ", ".join(f"{rows:,} ({name})" for name, rows in scored)
+    hardware = results.get("hardware", {})
+    facts["hardware"] = f"{hardware.get('processes', 1)} x {hardware.get('processor') or hardware.get('device', '?')}"
+    return facts
+
+
+def named_settings(run: FinishedRun) -> dict[str, str]:
+    """Returns the settings that decide a run's numbers and differ from the default, as text.
+
+    A setting that the results lack is younger than the run, which did what is now the default.
+    """
+    settings = run.settings
+    defaults = {item.name: item.default for item in fields(CONFIGS.get(run.results["task"], GlueConfig))}
+    return {
+        name: value_text(settings[name])
+        for name, default in defaults.items()
+        if name in settings
+        and (decides_result(name) or name == "mixed_precision")
+        and name not in LOCATIONS | _SAID_OTHERWISE
+        and settings[name] != (list(default) if isinstance(default, tuple) else default)
+    }
+
+
+def value_text(value: Any) -> str:
+    """Returns a setting as one would write it as a flag; of a path its last part."""
+    match value:
+        case bool() | None:
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+        case list() | tuple():
+            return " ".join(map(value_text, value))
+        case str():
+            return PurePath(value).name if PurePath(value).is_absolute() else value
+        case _:
+            return str(value)
+
+
+def no_difference(column: Column, runs: Sequence[FinishedRun]) -> str | None:
+    """Returns why ours minus the paper's would mean nothing; None: task, split, metric and data agree.
+
+    What the results do not say is a reason too.
+    """
+    if column.incomparable:
+        return column.incomparable
+    reasons = (
+        reason for run in runs for reason in (_scored_differently(column, run), _trained_differently(column, run))
+    )
+    return next(filter(None, reasons), None)
+
+
+def rows_trained(run: FinishedRun) -> int | None:
+    """Returns the rows of the training set that a fine-tuning run learned from, where its results say so.
+
+    A row is what a training set counts: an example, SQuAD's question, CoNLL-2003's sentence. Results from before
+    `examples` was counted have inputs only, so for tasks cut into windows the limit that was asked for is taken.
+    """
+    train = run.results.get("train", {})
+    if "examples" not in train and run.results["task"] in _WINDOWED:
+        limit: int | None = run.settings.get("max_train_samples")
+        return limit
+    rows: int | None = train.get("examples", train.get("rows"))
+    return rows
+
+
+def _scored_differently(column: Column, run: FinishedRun) -> str | None:
+    if run.split_name(column) != column.split:
+        return f"ours is scored on {run.split_name(column)}, the paper on {column.split}"
+    rows, published = run.split(column)["rows_scored"], SPLIT_ROWS.get((column.task, column.split))
+    if published is None:
+        return f"how many rows {column.task}'s {column.split} set has is not published"
+    return None if rows == published else f"ours is scored on {rows:,} rows, the published set has {published:,}"
+
+
+def _trained_differently(column: Column, run: FinishedRun) -> str | None:
+    published = SPLIT_ROWS.get((column.task, "train"))
+    if published is None:
+        return f"how many rows {column.task}'s train set has is not published"
+    if own := [name for name in ("train_file", "validation_file") if run.settings.get(name)]:
+        return f"ours read custom files ({', '.join(own)})"
+    rows = rows_trained(run)
+    if rows is None:
+        return "the results do not say what ours was fine-tuned on"
+    return None if rows == published else f"ours is fine-tuned on {rows:,} rows, the published set has {published:,}"

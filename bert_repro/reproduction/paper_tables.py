@@ -1,28 +1,42 @@
-"""The paper's tables with our numbers in them, and which of the paper's orderings appear in ours."""
+"""The paper's tables with our numbers in them, and which of the paper's orderings appear in ours.
+
+How sure our numbers are is an interval around a mean over seeds, and a paired test of two rows.
+Two things are left to chance, the examples of the dev set and the seed, and both are resampled:
+
+- Examples are drawn with replacement, the same ones for every run on a split, so rows are compared pair by pair.
+- Seeds are drawn as clusters: a drawn seed brings all of its run along, and in a test the runs of both rows. A few
+  clusters drawn with replacement spread too little, so their part is widened to what Student's distribution gives.
+
+The two parts are added. One seed alone leaves the second part out, and nothing is then said about seeds.
+
+Shape legend: `n` seeds, `N` examples, `R` resamples.
+"""
 
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
-from bert_repro.reproduction.collect import FinishedRun
-from bert_repro.reproduction.conditions import named_settings, no_difference
-from bert_repro.reproduction.paper_results import FIGURE_5, FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
-from bert_repro.reproduction.statistics import Comparison, Float64Array, compare, interval, resampled_scores
+import numpy as np
+import numpy.typing as npt
+
+from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
+from bert_repro.reproduction.collect import FinishedRun, Float64Array, named_settings, no_difference
+from bert_repro.reproduction.paper_results import (
+    FEATURE_ROWS,
+    FIGURE_5,
+    FIGURE_5_KEY,
+    FIGURE_5_ROWS,
+    FIGURE_5_STATEMENT,
+    TABLES,
+    Column,
+    TableEntry,
+)
 
 AVERAGED = "glue"  # the task of Table 1's last column
-FEATURE_ROWS: Mapping[str, tuple[str, slice]] = {
-    "Embeddings": ("weighted", slice(0, 1)),
-    "Second-to-last hidden": ("weighted", slice(-2, -1)),
-    "Last hidden": ("weighted", slice(-1, None)),
-    "Weighted sum last four hidden": ("weighted", slice(-4, None)),
-    "Concat last four hidden": ("concat", slice(-4, None)),
-    "Weighted sum all 12 layers": ("weighted", slice(1, None)),
-}
-"""Table 7's rows of features: how they combine which of the L + 1 hidden states, the embeddings first."""
 _CONCAT = "Concat last four hidden"
 PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "1": (("BERT-large", "BERT-base"),),
@@ -40,6 +54,11 @@ PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
 SIGNIFICANT = 0.05
 APPEARS, INCONCLUSIVE, REVERSED, FAILED, NOT_RUN = "appears", "inconclusive", "reversed", "failed", "not run"
 VERDICTS = (APPEARS, REVERSED, INCONCLUSIVE, FAILED, NOT_RUN)
+RESAMPLES = 2000
+CONFIDENCE = 0.95
+SEED = 20181011
+_SCALE = 100_000  # Scores have five digits: as whole numbers their sums are exact, on every machine.
+_AT_ONCE = 250  # resamples
 
 
 @dataclass(frozen=True)
@@ -118,6 +137,24 @@ class ResultsTable:
     columns: tuple[Column, ...]
     rows: Mapping[str, ResultsRow]
     size_preset: str | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A row against the baseline row.
+
+    Args:
+        difference: mean over seeds of the row less that of the baseline.
+        low, high: its interval.
+        p_value: two-sided; never below 1 / (R + 1).
+        paired_seeds: whether both rows have the same seeds, so that seeds are paired too.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    paired_seeds: bool
 
 
 @dataclass(frozen=True)
@@ -205,7 +242,7 @@ class AllResults:
     def _table(self, key: str, size_preset: str | None) -> ResultsTable:
         papers: Mapping[str, Mapping[str, float]]
         if key == FIGURE_5_KEY:
-            title, measured, papers = FIGURE_5.statement, FIGURE_5.column, {name: {} for name in FIGURE_5_ROWS}
+            title, measured, papers = FIGURE_5_STATEMENT, FIGURE_5, {name: {} for name in FIGURE_5_ROWS}
             steps = {int(e.column) for at, e in self._entries if at == size_preset and e.table == key}
             columns = tuple(Column(str(s), measured.task, measured.metric, measured.split) for s in sorted(steps))
         else:
@@ -338,8 +375,120 @@ def _computation(name: str, ours: Mapping[str, OurNumber]) -> Any:
     run = next((run for number in ours.values() for run in number.runs), None)
     if run is None or name not in FEATURE_ROWS or "num_hidden_layers" not in run.results.get("model", {}):
         return None
-    combine, layers = FEATURE_ROWS[name]
-    read = tuple(range(run.results["model"]["num_hidden_layers"] + 1)[layers])
+    features = FEATURE_ROWS[name]
+    read = tuple(range(run.results["model"]["num_hidden_layers"] + 1)[BertReproTokenFeatures.LAYERS[features]])
     settings = {key: value for key, value in named_settings(run).items() if key != "feature_based"}
     # A single layer is neither added nor concatenated.
-    return read, combine if len(read) > 1 else None, run.pretraining, tuple(settings.items())
+    return read, features.startswith("concat") and len(read) > 1, run.pretraining, tuple(settings.items())
+
+
+# ---------------------------------------------------------------------------------------------------------- statistics
+
+
+def resampled_scores(examples: Float64Array) -> Float64Array:
+    """Computes a run's score on each resampled dev set; the same sets for every run with as many examples.
+
+    Args:
+        examples: (N,) numbers to be averaged, or (N, 3) counts of right, predicted and true entities.
+
+    Returns:
+        (R,).
+    """
+    weights = _draws_of_examples(len(examples))
+    integers = np.rint(examples.reshape(len(examples), -1) * _SCALE)
+    parts = [weights[start : start + _AT_ONCE].astype(np.float64) @ integers for start in range(0, RESAMPLES, _AT_ONCE)]
+    sums = np.concatenate(parts)
+    if examples.ndim == 1:
+        means: Float64Array = sums[:, 0] / (_SCALE * len(examples))
+        return means
+    return _entity_f1(sums)
+
+
+def _entity_f1(counts: Float64Array) -> Float64Array:
+    right, predicted, true = counts.T
+    score: Float64Array = np.divide(2 * right, predicted + true, out=np.zeros(len(counts)), where=predicted + true > 0)
+    return score
+
+
+def interval(scores: Sequence[float], resampled: Sequence[Float64Array]) -> tuple[float, float]:
+    """Computes the interval around the mean over seeds.
+
+    Args:
+        scores: of each run, n of them.
+        resampled: what `resampled_scores` gives for each.
+
+    Returns:
+        Its ends.
+    """
+    return _ends(np.mean(resampled, axis=0) + _seed_part(np.array(scores), _draws_of_seeds(len(scores), 0)))
+
+
+def compare(row: dict[int, tuple[float, Float64Array]], baseline: dict[int, tuple[float, Float64Array]]) -> Comparison:
+    """Tests a row against the baseline.
+
+    Args:
+        row: seed -> the run's score and what `resampled_scores` gives.
+        baseline: the same of the baseline, on the same examples.
+
+    Returns:
+        The difference with its interval; the p-value is the share of resampled differences that lie as far from the
+        difference found as that lies from none.
+    """
+    paired = set(row) == set(baseline)
+    seeds = sorted(row)
+    difference = _mean_score(row) - _mean_score(baseline)
+    resampled = _mean_resampled(row) - _mean_resampled(baseline)
+    if paired:
+        pairs = np.array([row[seed][0] - baseline[seed][0] for seed in seeds])
+        resampled = resampled + _seed_part(pairs, _draws_of_seeds(len(seeds), 0))
+    else:
+        for number, (group, sign) in enumerate(((row, 1), (baseline, -1))):
+            scores = np.array([group[seed][0] for seed in sorted(group)])
+            resampled = resampled + sign * _seed_part(scores, _draws_of_seeds(len(scores), number))
+    # What rounding leaves of a difference that is none must not count.
+    as_far = np.abs(resampled - difference) >= abs(difference) - 1e-12
+    p_value = (1 + int(as_far.sum())) / (RESAMPLES + 1)
+    return Comparison(difference, *_ends(resampled), p_value, paired)
+
+
+def _mean_score(row: dict[int, tuple[float, Float64Array]]) -> float:
+    return float(np.mean([score for score, _ in row.values()]))
+
+
+def _mean_resampled(row: dict[int, tuple[float, Float64Array]]) -> Float64Array:
+    mean: Float64Array = np.mean([resampled for _, resampled in row.values()], axis=0)
+    return mean
+
+
+def _seed_part(scores: Float64Array, draws: npt.NDArray[np.int64]) -> Float64Array:
+    """Computes how far the mean of drawn seeds is from the mean of all, widened for their small number; (R,)."""
+    from scipy.stats import norm, t
+
+    if len(scores) == 1:
+        return np.zeros(RESAMPLES)
+    tail = (1 + CONFIDENCE) / 2
+    few = len(scores) / (len(scores) - 1)
+    widened = np.sqrt(few) * t.ppf(tail, len(scores) - 1) / norm.ppf(tail)
+    part: Float64Array = widened * (scores - scores.mean())[draws].mean(axis=1)
+    return part
+
+
+def _ends(resampled: Float64Array) -> tuple[float, float]:
+    low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
+@lru_cache(maxsize=4)
+def _draws_of_examples(count: int) -> npt.NDArray[np.uint8]:
+    """Counts how often each example is drawn in each resample, (R, N). No count comes near 256."""
+    generator = np.random.default_rng([SEED, count])
+    draws = np.empty((RESAMPLES, count), dtype=np.uint8)
+    for row in draws:
+        row[:] = np.bincount(generator.integers(count, size=count), minlength=count)
+    return draws
+
+
+@lru_cache(maxsize=16)
+def _draws_of_seeds(count: int, group: int) -> npt.NDArray[np.int64]:
+    """Returns the seeds drawn in each resample, (R, n); another group is drawn by itself."""
+    return np.random.default_rng([SEED, count, group, 1]).integers(count, size=(RESAMPLES, count))

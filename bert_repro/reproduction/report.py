@@ -5,13 +5,13 @@ The same results give the same bytes: no date, no path and no random draw withou
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from bert_repro.configs import ReportConfig
 from bert_repro.errors import UserError
-from bert_repro.reproduction.collect import FinishedRun, collect
-from bert_repro.reproduction.conditions import settings_table
+from bert_repro.reproduction.collect import collect, settings_table
 from bert_repro.reproduction.paper_results import FIGURE_5_KEY, table_name
 from bert_repro.reproduction.paper_tables import (
     APPEARS,
@@ -28,35 +28,14 @@ from bert_repro.reproduction.paper_tables import (
     unit,
 )
 from bert_repro.reproduction.size_presets import SIZE_PRESETS
-from bert_repro.reproduction.statistics import CONFIDENCE, RESAMPLES
 from bert_repro.utils.files import atomic_files
 
 logger = logging.getLogger("bert_repro")
 
 TEXT, PLOTS = "report.md", "plots"
-FOREST, FIGURE_5, LOSSES = "orderings", "figure5", "losses"
+FOREST, FIGURE_5 = "orderings", "figure5"
 _COLORS = {APPEARS: "tab:green", REVERSED: "tab:red", INCONCLUSIVE: "tab:gray"}
-_LOSSES = {"mlm_loss": "masked LM loss", "lm_loss": "left-to-right LM loss", "nsp_loss": "NSP loss"}
 _NOTHING = "–"
-
-_HOW_IT_IS_COUNTED = f"""\
-## How it is counted
-
-- **Ours**: mean over fine-tuning seeds ± the standard deviation of a sample, and the {CONFIDENCE:.0%} interval.
-  Percent, perplexities plain. A run that gives one answer for all examples (degenerate) stays in the mean.
-- **Interval and test**: {RESAMPLES:,} resamples with a fixed seed. Dev examples are drawn with replacement, the same
-  ones for all runs on a split; seeds are drawn as clusters, for both rows together where they have the same seeds, and
-  their part is widened so that seeds alone would give Student's interval. p is a two-sided bootstrap p-value, not
-  corrected for the number of tests. Intervals are cut to possible scores.
-- **Verdicts**: an ordering is one row of the paper above another in one column. It appears where ours has the same sign
-  with p below 0.05, is reversed where it has the other sign with p below 0.05, and is inconclusive otherwise. It has
-  failed, and takes no part, where on one side a pre-training never left the plateau at which only the most frequent
-  tokens are predicted, or half of the runs or more are degenerate. The paper prints no spread: differences of a few
-  tenths may be chance there too.
-- **Ours − paper** is given only where task, split, metric and data agree; the letter says what keeps them apart.
-- **Settings**: those that decide a number and differ from the default. Several values belong to different rows.
-  Fine-tuning has the dropout of its pre-trained model.
-"""
 
 
 def write_report(config: ReportConfig) -> None:
@@ -72,7 +51,7 @@ def write_report(config: ReportConfig) -> None:
     folder = Path(config.report_dir)
     with atomic_files(folder) as unfinished:
         (unfinished / PLOTS).mkdir()
-        plots = {name: path for name in (FOREST, FIGURE_5, LOSSES) if (path := _draw(name, results, unfinished))}
+        plots = {name: path for name in (FOREST, FIGURE_5) if (path := _draw(name, results, unfinished))}
         (unfinished / TEXT).write_text("\n".join(_lines(results, plots)), encoding="utf-8", newline="\n")
     for stale in {path.name for path in (folder / PLOTS).glob("*.svg")} - {path.name for path in plots.values()}:
         (folder / PLOTS / stale).unlink()
@@ -94,16 +73,16 @@ def _lines(results: AllResults, plots: Mapping[str, Path]) -> Iterator[str]:
     for table in results.tables:
         if table.size_preset is not None:
             yield from _table_lines(table)
-    for name, title in ((FIGURE_5, "Figure 5: MNLI accuracy along pre-training"), (LOSSES, "Losses of pre-training")):
-        if name in plots:
-            yield f"## {title}\n\n![{title}](plots/{plots[name].name})\n"
+    if FIGURE_5 in plots:
+        title = "Figure 5: MNLI accuracy along pre-training"
+        yield f"## {title}\n\n![{title}](plots/{plots[FIGURE_5].name})\n"
     not_run = [table for table in results.tables if table.size_preset is None]
     if not_run:
         yield "## Not run\n"
         yield "; ".join(f"{table_name(table.key)} ({table.title.rstrip('.')})" for table in not_run) + ".\n"
     yield "## Settings of our runs\n\n| setting | values | of |\n| --- | --- | --- |"
     yield from (f"| {' | '.join(map(_cell, row))} |" for row in settings_table(results.runs))
-    yield "\n" + _HOW_IT_IS_COUNTED
+    yield "\n" + resources.files("bert_repro.reproduction").joinpath("how_it_is_counted.md").read_text("utf-8")
 
 
 def _summary(results: AllResults) -> str:
@@ -132,24 +111,19 @@ def _ordering_lines(orderings: Sequence[Ordering]) -> Iterator[str]:
     yield "Differences in points (perplexities plain), as the statement has them.\n"
     yield "| table | ordering | column | paper | ours | 95% interval | p | verdict |"
     yield "| --- | --- | --- | ---: | ---: | --- | --- | --- |"
-    for item in sorted((item for item in orderings if item.verdict != NOT_RUN), key=_verdict_order):
+    ran = [item for item in orderings if item.verdict != NOT_RUN]
+    for item in sorted(ran, key=lambda item: VERDICTS.index(item.verdict)):
         digits, ours = 2 if "perplexity" in item.column else 1, item.ours
         difference = ours.difference if ours else item.untested
-        p_value = p_text(ours.p_value) if ours and not item.failed else _NOTHING
+        p_value = _NOTHING
+        if ours and not item.failed:
+            p_value = "p < 0.001" if ours.p_value < 0.001 else f"p = {ours.p_value:.3f}"
         interval = f"{signed(ours.low, digits)} to {signed(ours.high, digits)}" if ours else _NOTHING
         yield (
-            f"| {_where(item)} | {item.statement} | {item.column} | {_signed_or_nothing(item.paper, digits)} | "
-            f"{_signed_or_nothing(difference, digits)} | {interval} | {p_value} | {item.verdict} |"
+            f"| {table_name(item.table)} ({item.size_preset}) | {item.statement} | {item.column} | "
+            f"{signed(item.paper, digits)} | {signed(difference, digits)} | {interval} | {p_value} | {item.verdict} |"
         )
     yield ""
-
-
-def _verdict_order(ordering: Ordering) -> int:
-    return VERDICTS.index(ordering.verdict)
-
-
-def _where(item: Ordering) -> str:
-    return table_name(item.table) + (f" ({item.size_preset})" if item.size_preset else "")
 
 
 def _table_lines(table: ResultsTable) -> Iterator[str]:
@@ -205,19 +179,12 @@ def _printed(value: float | None, digits: int) -> str:
     return _NOTHING if value is None else f"{value:.{digits}f}"
 
 
-def signed(value: float, digits: int = 1) -> str:
-    """Returns a number with its sign, and no sign where it rounds to zero."""
+def signed(value: float | None, digits: int = 1) -> str:
+    """Returns a number with its sign, and no sign where it rounds to zero; a dash for None."""
+    if value is None:
+        return _NOTHING
     text = f"{abs(value):.{digits}f}"
     return text if float(text) == 0 else f"{'+' if value > 0 else '−'}{text}"
-
-
-def _signed_or_nothing(value: float | None, digits: int) -> str:
-    return _NOTHING if value is None else signed(value, digits)
-
-
-def p_text(p_value: float) -> str:
-    """Returns a p-value to three digits."""
-    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
 
 
 # --------------------------------------------------------------------------------------------------------------- plots
@@ -233,8 +200,7 @@ def _draw(name: str, results: AllResults, folder: Path) -> Path | None:
         mpl.rcdefaults()
         mpl.rcParams.update({"svg.hashsalt": name, "font.size": 9.5})
         figure = Figure(layout="constrained")
-        drawn = {FOREST: _draw_forest, FIGURE_5: _draw_figure_5, LOSSES: _draw_losses}[name](figure, results)
-        if not drawn:
+        if not (_draw_forest if name == FOREST else _draw_figure_5)(figure, results):
             return None
         figure.savefig(path, metadata={"Date": None, "Creator": None})
     return path
@@ -283,28 +249,3 @@ def _draw_figure_5(figure: Any, results: AllResults) -> bool:
         axis.grid(alpha=0.3)
         axis.legend()
     return bool(figures)
-
-
-def _draw_losses(figure: Any, results: AllResults) -> bool:
-    runs = [run for run in results.runs if run.is_pretraining and run.curve]
-    shown = [loss for loss in _LOSSES if any(loss in (run.curve or {})["training"] for run in runs)]
-    figure.set_size_inches(6.5, 0.8 + 2.6 * max(1, len(shown)) + 0.1 * len(runs))
-    for number, loss in enumerate(shown, start=1):
-        axis = figure.add_subplot(len(shown), 1, number)
-        for place, run in enumerate(runs):
-            curve = (run.curve or {})["training"]
-            if loss in curve:
-                axis.plot(curve["step"], curve[loss], linewidth=1, color=f"C{place}")
-        axis.set_ylabel(f"{_LOSSES[loss]} (nats)")
-        axis.grid(alpha=0.3)
-    if shown:
-        axis.set_xlabel("optimizer step")
-        lines = [axis.plot([], [], color=f"C{place}")[0] for place in range(len(runs))]
-        names = [_pretraining_name(run) for run in runs]
-        figure.legend(lines, names, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-    return bool(shown)
-
-
-def _pretraining_name(run: FinishedRun) -> str:
-    name = run.name.rsplit("/", 1)[-1].removeprefix("pretraining-").rpartition("-")[0] or run.name
-    return f"{name} (failed)" if run.never_left_the_plateau else name

@@ -1,25 +1,34 @@
 """Makes the runs of a study, one after another; any number of processes may work on the same study.
 
-Processes that share a folder share the work: each takes a run that is ready and that nobody else has. A run that was
-killed resumes from its newest checkpoint, in whichever process comes next. `--list` makes no run and prints one command
-for each, which an array script (recipes/slurm/study.sbatch) or any scheduler runs.
+    OUTPUT/runs/RUN/        the run's own output folder; of pre-training runs the model and its checkpoints stay
+    RECORDS/RUN/            results.json with the table entries that it fills, and of fine-tuning runs examples.json
+
+A run is done when its results are kept, and its name holds a digest of its settings: what was made is found again, and
+never taken for something else. Processes that share a folder share the work: each takes a run that is ready and that
+nobody else has. A run that was killed resumes from its newest checkpoint, in whichever process comes next. `--list`
+makes no run and prints one command for each, which an array script (recipes/slurm/study.sbatch) or any scheduler runs.
 """
 
 import dataclasses
 import functools
+import json
 import logging
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from bert_repro.configs import FinetuningConfig, PretrainingConfig, StudyConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
+from bert_repro.finetuning.data import load_splits
 from bert_repro.finetuning.run import run_finetuning
+from bert_repro.models.loading import load_tokenizer
 from bert_repro.pretraining.run import run_pretraining
-from bert_repro.reproduction.run_store import RunStore, report_files_of
-from bert_repro.reproduction.size_presets import RECIPE_CONFIGS, TASK_RECIPES, find_size_preset, size_preset_name
+from bert_repro.reproduction.paper_results import EXAMPLES_FILE
+from bert_repro.reproduction.size_presets import RECIPE_CONFIGS, TASK_RECIPES, find_size_preset, json_settings
 from bert_repro.reproduction.suite import (
     DATA_DIRS,
     PlannedRun,
@@ -27,12 +36,29 @@ from bert_repro.reproduction.suite import (
     plan_runs,
     task_fingerprint,
 )
-from bert_repro.utils.process import world_size
+from bert_repro.results import read_results, write_results
+from bert_repro.tasks import configured_task
+from bert_repro.training import checkpoint
+from bert_repro.utils.files import (
+    CHECKPOINTS,
+    RESULTS,
+    STEP,
+    SWEEP,
+    SWEEP_STATE,
+    atomic_folder,
+    lock,
+    unlock,
+    write_text,
+)
+from bert_repro.utils.process import record_outcome, recorded_exit_code, world_size
 
 logger = logging.getLogger("bert_repro")
 
 _ALL = 1_000_000  # checkpoints: a stop writes one more, which must not push out one that Figure 5 starts from
 _POLL_SECONDS = 2.0
+_WEIGHTS = "*.safetensors*"
+# Folders of one machine decide nothing and do not belong into results that are published.
+_FOLDER_SETTINGS = ("output_dir", "corpus", "data_dir", "model_name_or_path", "feature_cache_dir")
 
 
 def run_study(config: StudyConfig) -> None:
@@ -51,7 +77,7 @@ def run_study(config: StudyConfig) -> None:
         )
     runs = planned_runs(config)
     if config.list:
-        store, command = RunStore(config.output_dir, config.records_dir), shlex.join(_command(config))
+        store, command = RunStore(config), shlex.join(_command(config))
         sys.stdout.writelines(f"{command} --only {run.id}\n" for run in runs if not store.is_done(run))
     elif config.engine == "ray":
         run_on_ray(config, runs)
@@ -80,7 +106,7 @@ def planned_runs(config: StudyConfig) -> list[PlannedRun]:
 
     @functools.cache
     def name_data(task: str) -> str:
-        return task_fingerprint(task, _data_dir(config, TASK_RECIPES[task]))
+        return task_fingerprint(task, getattr(config, DATA_DIRS[TASK_RECIPES[task]]))
 
     runs = plan_runs(config.table, find_size_preset(config.size_preset), corpus, name_data)
     if not config.only:
@@ -99,15 +125,13 @@ def work(config: StudyConfig, runs: Sequence[PlannedRun]) -> None:
     Raises:
         NonFiniteError: some runs could not be made; all others are done.
     """
-    store = RunStore(config.output_dir, config.records_dir)
-    announced: set[str] = set()
-    while pending := [run for run in runs if not _is_over(run, runs, store)]:
-        ready = (run for run in pending if store.can_start(run))
-        if not any(_make(run, runs, store, config) for run in ready):
-            waiting = ", ".join(run.id for run in pending[:3])
-            if waiting not in announced:
-                logger.info("waiting for other processes: %s%s", waiting, " ..." if len(pending) > 3 else "")
-            announced.add(waiting)
+    store, waits = RunStore(config), False
+    while pending := [run for run in runs if not store.is_over(run)]:
+        ready = (run for run in pending if run.start is None or store.is_done(run.start))
+        if not any(_make(run, store, config) for run in ready):
+            if not waits:
+                logger.info("waiting for other processes: %s", ", ".join(run.id for run in pending[:3]))
+            waits = True
             time.sleep(_POLL_SECONDS)
     for run in runs:
         if store.is_done(run):
@@ -117,31 +141,33 @@ def work(config: StudyConfig, runs: Sequence[PlannedRun]) -> None:
         raise NonFiniteError(f"not finite: {', '.join(failed)}; every run that does not start from them is done")
 
 
-def _make(run: PlannedRun, runs: Sequence[PlannedRun], store: RunStore, config: StudyConfig) -> bool:
+def _make(run: PlannedRun, store: "RunStore", config: StudyConfig) -> bool:
     """Makes a run, unless it is over by now or another process works on it; says whether this process made it."""
-    if not store.claim(run):
+    folder = store.folder(run)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not lock(folder):  # until it is unlocked or the process ends
         return False
-    if _is_over(run, runs, store):
-        store.release(run)
+    if store.is_over(run):
+        unlock(folder)
         return False
     logger.info("run %s", run.id)
     try:
         settings = _configuration(run, store, config)
         start_run(settings)
-        store.keep(run, size_preset_name(config.size_preset), report_files_of(settings))
+        store.keep(run, config.size_preset, example_scores(settings))
     except NonFiniteError as error:
         logger.warning("%s: %s", run.id, error)
-        store.finish(run, error.exit_code, str(error))
+        record_outcome(str(folder), error.exit_code, str(error))
         return True
     except StopRequested as stop:
-        store.finish(run, stop.exit_code, str(stop))
+        record_outcome(str(folder), stop.exit_code, str(stop))
         raise
     except UserError as error:
-        store.finish(run, error.exit_code, str(error))
+        record_outcome(str(folder), error.exit_code, str(error))
         raise UserError(f"{run.id}: {error}") from error
     if not (run.is_pretraining or run.keeps_model or config.keep_models):
         store.drop_weights(run)
-    store.finish(run, 0, "done")
+    record_outcome(str(folder), 0, "done")
     return True
 
 
@@ -153,35 +179,113 @@ def start_run(config: PretrainingConfig | FinetuningConfig) -> None:
         run_finetuning(config)
 
 
-def _is_over(run: PlannedRun, runs: Sequence[PlannedRun], store: RunStore) -> bool:
-    """Whether a run is done and complete, has failed, or cannot start because what it starts from has failed."""
-    if store.is_done(run):
-        return not _is_missed(run, runs, store)
-    return any(store.has_failed(needed) for needed in (run, *run.ancestors))
+def example_scores(config: PretrainingConfig | FinetuningConfig) -> dict[str, Any]:
+    """Returns split -> metric -> the score of every example of a finished run, for paired statistics.
+
+    Pre-training has none.
+    """
+    if isinstance(config, PretrainingConfig):
+        return {}
+    folder = Path(config.output_dir)
+    splits = [name for name, scored in read_results(folder).get("splits", {}).items() if scored.get("metrics")]
+    task = configured_task(config).prepared(config, load_tokenizer(config.model_name_or_path))
+    data = load_splits(task, config.data_dir, splits)
+    return {split: task.example_scores(split, data[split], folder) for split in splits}
 
 
-def _is_missed(done: PlannedRun, runs: Sequence[PlannedRun], store: RunStore) -> bool:
-    """Whether a run that is still to be made needs a model or a checkpoint of it that is gone."""
-    dependent = (run for run in runs if run.start is not None and run.start.id == done.id)
-    return any(not store.is_done(run) and not store.can_start(run) for run in dependent)
-
-
-def _configuration(run: PlannedRun, store: RunStore, config: StudyConfig) -> PretrainingConfig | FinetuningConfig:
-    resumes = store.can_resume(run)
-    settings: dict[str, Any] = {**run.settings, "output_dir": str(store.folder(run))}
+def _configuration(run: PlannedRun, store: "RunStore", config: StudyConfig) -> PretrainingConfig | FinetuningConfig:
+    folder = store.folder(run)
+    resumes = recorded_exit_code(folder) != 0 and _can_resume(folder)
+    settings: dict[str, Any] = {**run.settings, "output_dir": str(folder)}
     if run.start is None:
         settings |= {"corpus": config.corpus, "save_steps": run.save_steps, "save_total_limit": _ALL}
     else:
-        settings |= {"model_name_or_path": str(store.start_folder(run)), "data_dir": _data_dir(config, run.recipe)}
+        start = store.folder(run.start)
+        start = start if run.step is None else start / CHECKPOINTS / f"{STEP}{run.step}"
+        settings |= {"model_name_or_path": str(start), "data_dir": getattr(config, DATA_DIRS[run.recipe])}
         if "feature_based" in run.settings:
             settings["feature_cache_dir"] = str(store.output_dir / "features")
     settings |= {"resume_from_checkpoint": "latest" if resumes else None, "overwrite_output_dir": not resumes}
     return RECIPE_CONFIGS[run.recipe](**settings)
 
 
-def _data_dir(config: StudyConfig, recipe: str) -> str | None:
-    folder: str | None = getattr(config, DATA_DIRS[recipe])
-    return folder
+def _can_resume(folder: Path) -> bool:
+    if (folder / SWEEP / SWEEP_STATE).exists():
+        return True  # with the first of its configurations that is not done
+    try:
+        return bool(checkpoint.find(folder, "latest"))
+    except UserError:
+        return False
+
+
+class RunStore:
+    """The folders of a study: where its runs are made, which are done, and what is kept of them for the report.
+
+    Args:
+        config: names the folders.
+    """
+
+    def __init__(self, config: StudyConfig) -> None:
+        self.output_dir = Path(config.output_dir)
+        self.records = Path(config.records_dir) if config.records_dir else self.output_dir / "records"
+
+    def folder(self, run: PlannedRun) -> Path:
+        """Returns the run's output folder."""
+        return self.output_dir / "runs" / run.id
+
+    def is_done(self, run: PlannedRun) -> bool:
+        """Whether the run's results are kept."""
+        return (self.records / run.id / RESULTS).exists()
+
+    def has_failed(self, run: PlannedRun) -> bool:
+        """Whether the run ended with a loss that is not finite."""
+        return not self.is_done(run) and recorded_exit_code(self.folder(run)) == NonFiniteError.exit_code
+
+    def is_over(self, run: PlannedRun) -> bool:
+        """Whether a run is done, has failed, or cannot start because what it starts from has failed."""
+        return self.is_done(run) or any(self.has_failed(needed) for needed in (run, *run.ancestors))
+
+    def keep(self, run: PlannedRun, size_preset: str, examples: dict[str, Any]) -> None:
+        """Keeps the results of a finished run: complete in one move, so that a kill leaves no half of them.
+
+        Args:
+            run: the run; its output folder holds results.json.
+            size_preset: the size preset's name; of a file, results have its name without folder and ending.
+            examples: the scores of its examples.
+        """
+        results = read_results(self.folder(run))
+        results["study"] = {
+            "run": run.id,
+            "size_preset": Path(size_preset).stem,
+            "table_entries": [vars(entry) for entry in run.entries],
+            "pretraining": run.pretraining.id,
+            "start": run.start.id if run.start else None,
+            "checkpoint_step": run.step,
+            "settings": json_settings(run.settings),
+        }
+        results["settings"] |= {name: None for name in _FOLDER_SETTINGS if name in results["settings"]}
+        results.pop("command", None)
+        with atomic_folder(self.records / run.id) as folder:
+            if examples:
+                text = json.dumps(examples, separators=(",", ":"), allow_nan=False)
+                write_text(folder / EXAMPLES_FILE, f"{text}\n")
+            write_results(folder, results)
+
+    def update_entries(self, run: PlannedRun) -> None:
+        """Adds table entries to results that were kept for fewer tables."""
+        results = read_results(self.records / run.id)
+        known = results["study"]["table_entries"]
+        missing = [vars(entry) for entry in run.entries if vars(entry) not in known]
+        if missing:
+            known += missing
+            write_results(self.records / run.id, results)
+
+    def drop_weights(self, run: PlannedRun) -> None:
+        """Removes the weights of a fine-tuned model and its checkpoints."""
+        for folder in (self.folder(run), *self.folder(run).glob(f"{SWEEP}/*/*")):
+            for path in folder.glob(_WEIGHTS):
+                path.unlink()
+        shutil.rmtree(self.folder(run) / CHECKPOINTS, ignore_errors=True)
 
 
 # ----------------------------------------------------------------------------------------------------------------- Ray

@@ -75,19 +75,16 @@ class SizePreset:
     table_1: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, size in (("base", self.base), ("large", self.large or self.base)):
-            if size not in self.sizes:
-                raise UserError(f"{name} is {shown(size)}; it must be one of sizes: {', '.join(self.sizes)}")
-        unknown = set(self.tasks) - set(TASK_RECIPES)
-        if unknown:
-            raise UserError(f"tasks has {', '.join(sorted(unknown))}; the tasks are {', '.join(TASK_RECIPES)}")
-        steps = self.pretraining_steps
-        if not self.checkpoints or self.checkpoints[-1] != steps:
+        if wrong := {self.base, self.large or self.base} - set(self.sizes):
+            raise UserError(f"base or large is {', '.join(wrong)}, which is not one of sizes: {', '.join(self.sizes)}")
+        if wrong := set(self.tasks) - set(TASK_RECIPES):
+            raise UserError(f"tasks has {', '.join(wrong)}; the tasks are {', '.join(TASK_RECIPES)}")
+        first, last = self.checkpoints[0], self.checkpoints[-1]
+        if last != self.pretraining_steps or any(step % first for step in self.checkpoints):
             raise UserError(
-                f"checkpoints is {list(self.checkpoints)}; the last must be the end of pre-training, {steps}"
+                f"checkpoints is {list(self.checkpoints)}; the last must be the end of pre-training, "
+                f"{self.pretraining_steps}, and each a multiple of the first"
             )
-        if any(step % self.checkpoints[0] for step in self.checkpoints):
-            raise UserError(f"checkpoints is {list(self.checkpoints)}; each must be a multiple of the first")
 
     @property
     def pretraining_steps(self) -> int:
@@ -106,29 +103,7 @@ _PAPER_TASKS: Mapping[str, Mapping[str, Any]] = {
     FEATURES: {"train_batch_size": 32, "num_train_epochs": 10.0, "learning_rate": 1e-3},  # ours
 }
 _FAST = {"mixed_precision": "bf16"}
-_SMALL: Mapping[str, Any] = {"train_batch_size": 16, "learning_rate": 3e-4, "bias_correction": True, **_FAST}
-# With fewer or smaller steps every word is tagged O (docs/LOG.md).
-_TAGGING = {"max_train_samples": 1_500, "num_train_epochs": 4.0, "train_batch_size": 8, "max_seq_length": 128}
-_SHORT_WINDOWS = {"max_seq_length": 128, "max_query_length": 32, "doc_stride": 64}
-_TRIAL_TASKS: Mapping[str, Mapping[str, Any]] = {
-    **{
-        task: {**_SMALL, "max_train_samples": 1_500, "max_eval_samples": 1_500, "num_train_epochs": 2.0}
-        for task in ("qqp", "cola", "stsb", "rte")
-    },
-    "mnli": {**_SMALL, "max_train_samples": 4_000, "max_eval_samples": 3_000, "num_train_epochs": 2.0},
-    "qnli": {**_SMALL, "max_train_samples": 4_000, "max_eval_samples": 2_000, "num_train_epochs": 2.0},
-    "mrpc": {**_SMALL, "num_train_epochs": 2.0},
-    "sst2": {**_SMALL, "max_train_samples": 6_000, "num_train_epochs": 2.0},
-    **{
-        task: {**_SMALL, "max_train_samples": 1_000, "max_eval_samples": 500, "num_train_epochs": 2.0, **_SHORT_WINDOWS}
-        for task in ("squad", "squad_v2")
-    },
-    "swag": {**_SMALL, "max_train_samples": 500, "max_eval_samples": 500, "num_train_epochs": 2.0},
-    "conll2003": {**_SMALL, **_TAGGING, "learning_rate": 1e-3},
-    FEATURES: {**_SMALL, **_TAGGING, "learning_rate": 5e-3, "bilstm_size": 64},
-}
-
-SIZE_PRESETS: Mapping[str, SizePreset] = {
+SIZE_PRESETS: dict[str, SizePreset] = {
     "paper": SizePreset(
         "the paper's own sizes and settings; 1,000,000 steps for every row",
         base="base",
@@ -163,31 +138,6 @@ SIZE_PRESETS: Mapping[str, SizePreset] = {
         seeds=(1, 2, 3),
         bilstm_size=768,
     ),
-    "trial": SizePreset(
-        "models of 4 layers of 128 or smaller, 2 million parameters, 10 million tokens, parts of the training sets, "
-        "three seeds: about two hours on two CPU cores",
-        base="4-128-2",  # Tables 7 and 8 need four layers; Table 7's last four and all layers are then the same
-        sizes={
-            "2-128-2": {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2},
-            "4-128-2": {"num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 2},
-        },
-        pretraining={
-            # What ends the plateau of token frequencies soonest in models this small (docs/how-to/small_machine.md):
-            # short sequences first, wider first weights, no dropout. The last phase trains the other positions.
-            "phases": (Phase(32, 1_500, 128), Phase(128, 1_000, 32)),
-            "initializer_range": 0.06,
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
-            "learning_rate": 2e-3,
-            "warmup_ratio": 0.06,
-            "bias_correction": True,
-            **_FAST,
-        },
-        checkpoints=(500, 1_000, 1_500, 2_000, 2_500),
-        tasks=_TRIAL_TASKS,
-        seeds=(1, 2, 3),
-        bilstm_size=128,
-    ),
 }
 
 
@@ -200,31 +150,30 @@ def find_size_preset(name: str) -> SizePreset:
     """
     if name in SIZE_PRESETS:
         return SIZE_PRESETS[name]
-    if not name.endswith((".yaml", ".yml")):
+    if not name.endswith((".yaml", ".yml")) or Path(name).stem in SIZE_PRESETS:
+        names = ", ".join(SIZE_PRESETS)
         raise UserError(
-            f"--size_preset is {shown(name)}; choose one of: {', '.join(SIZE_PRESETS)}, or name a YAML file"
+            f"--size_preset is {shown(name)}; choose one of: {names}, or name a YAML file, but not like them"
         )
-    if Path(name).stem in SIZE_PRESETS:
-        raise UserError(f"--size_preset {name}: its name stands for a preset of ours in results; give it another")
-    document, where = read_yaml_mapping(Path(name), "--size_preset"), f"--size_preset {name}"
+    return _read_size_preset(Path(name))
+
+
+def _read_size_preset(path: Path) -> SizePreset:
+    document, where = read_yaml_mapping(path, "--size_preset"), f"--size_preset {path}"
     known = {item.name for item in fields(SizePreset)}
     if wrong := (set(document) - known) | (known - set(document) - {"large", "table_1"}):
         raise UserError(f"{where}: fields that are missing or unknown: {', '.join(sorted(wrong))}")
-    pretraining = settings_from(document["pretraining"], PretrainingConfig, f"{where}: pretraining")
     tasks = {
-        task: settings_from(given or {}, RECIPE_CONFIGS[TASK_RECIPES[task]], f"{where}: tasks: {task}")
-        if task in TASK_RECIPES
-        else {}  # SizePreset refuses it
+        task: settings_from(given or {}, RECIPE_CONFIGS[TASK_RECIPES.get(task, "run_glue")], f"{where}: tasks: {task}")
         for task, given in document["tasks"].items()
     }
-    table_1 = settings_from(document.get("table_1") or {}, GlueConfig, f"{where}: table_1")
-    lists = {name: tuple(document[name]) for name in ("checkpoints", "seeds")}
-    return SizePreset(**{**document, **lists, "pretraining": pretraining, "tasks": tasks, "table_1": table_1})
+    read: dict[str, Any] = {name: tuple(document[name]) for name in ("checkpoints", "seeds")}
+    read["pretraining"] = settings_from(document["pretraining"], PretrainingConfig, f"{where}: pretraining")
+    read["table_1"] = settings_from(document.get("table_1") or {}, GlueConfig, f"{where}: table_1")
+    return SizePreset(**{**document, **read, "tasks": tasks})
 
 
-def size_preset_name(name: str) -> str:
-    """Returns the preset's name in results and report: that of its file without folder and ending, or its own."""
-    return name if name in SIZE_PRESETS else Path(name).stem
+SIZE_PRESETS["trial"] = _read_size_preset(Path(__file__).with_name("trial.yaml"))
 
 
 def json_settings(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from bert_repro.configs import PretrainingConfig
 from bert_repro.configs.presets import MASKING_MIXES
 from bert_repro.corpus.prepared_corpus import read_manifest
 from bert_repro.errors import UserError
-from bert_repro.hub.corpora import corpus_folder
-from bert_repro.reproduction.paper_results import FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
+from bert_repro.hub.push import corpus_folder
+from bert_repro.reproduction.paper_results import FEATURE_ROWS, FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
 from bert_repro.reproduction.size_presets import FEATURES, TASK_RECIPES, SizePreset, json_settings
 from bert_repro.tasks import get_task
 
@@ -32,20 +32,7 @@ DATA_DIRS = {"run_glue": "glue_dir", "run_squad": "squad_dir", "run_swag": "swag
 
 _NO_NSP = {"next_sentence_prediction": False}
 _LEFT_TO_RIGHT = {**_NO_NSP, "left_to_right": True}
-_TABLE_5: Mapping[str, tuple[Mapping[str, Any], bool]] = {  # row -> pre-training, and whether a BiLSTM is added
-    "BERT-base": ({}, False),
-    "No NSP": (_NO_NSP, False),
-    "LTR & no NSP": (_LEFT_TO_RIGHT, False),
-    "LTR & no NSP + BiLSTM": (_LEFT_TO_RIGHT, True),
-}
-_FEATURE_ROWS = {  # Table 7's row -> what `--feature_based` calls it
-    "Embeddings": "embeddings",
-    "Second-to-last hidden": "second_to_last",
-    "Last hidden": "last",
-    "Weighted sum last four hidden": "weighted_last_four",
-    "Concat last four hidden": "concat_last_four",
-    "Weighted sum all 12 layers": "weighted_all",
-}
+_TABLE_5 = {"BERT-base": {}, "No NSP": _NO_NSP, "LTR & no NSP": _LEFT_TO_RIGHT, "LTR & no NSP + BiLSTM": _LEFT_TO_RIGHT}
 _TABLE_8_FEATURES = "concat_last_four"
 
 
@@ -103,11 +90,6 @@ class PlannedRun:
         return self.start.pretraining if self.start else self
 
     @property
-    def depth(self) -> int:
-        """How many runs, one after another, it needs before it."""
-        return len(self.ancestors)
-
-    @property
     def ancestors(self) -> list["PlannedRun"]:
         """All runs that it needs directly or not, those that others need first."""
         return [*self.start.ancestors, self.start] if self.start else []
@@ -136,7 +118,7 @@ def plan_runs(
             merged[run.id] = replace(run, entries=entries)
     needed = {run.start.id for run in merged.values() if run.start}
     runs = [replace(run, keeps_model=run.id in needed) for run in merged.values()]
-    return sorted(runs, key=lambda run: run.depth)
+    return sorted(runs, key=lambda run: len(run.ancestors))
 
 
 class _Suite:
@@ -148,9 +130,8 @@ class _Suite:
     def runs_of(self, table: str) -> Iterator[PlannedRun]:
         if table in ("2", "3", "4"):
             return self._table_on_dev(table)
-        makers = {"1": self._table_1, "5": self._table_5, "6": self._table_6, "7": self._table_7}
-        makers |= {"8": self._table_8}
-        return makers.get(table, self._figure_5)()
+        makers = {"1": self._table_1, "5": self._table_5, "6": self._table_6, "7": self._table_7, "8": self._table_8}
+        return makers.get(table, self._figure5)()
 
     def _table_1(self) -> Iterator[PlannedRun]:
         for row, start in self._paper_sizes():
@@ -171,9 +152,9 @@ class _Suite:
                 yield row, self._pretraining({}, size)
 
     def _table_5(self) -> Iterator[PlannedRun]:
-        for row, (changes, with_bilstm) in _TABLE_5.items():
+        for row, changes in _TABLE_5.items():
             start = self._pretraining(changes)
-            added = {"bilstm_size": self.preset.bilstm_size} if with_bilstm else {}
+            added = {"bilstm_size": self.preset.bilstm_size} if "BiLSTM" in row else {}
             for column in TABLES[5].columns:
                 yield from self._finetuning(start, column.task, [TableEntry("5", row, column.name)], **added)
 
@@ -189,7 +170,7 @@ class _Suite:
         for row, start in self._paper_sizes():
             yield from self._finetuning(start, "conll2003", _entries("7", row, TABLES[7].columns))
         start = self._pretraining({})
-        for row, features in _FEATURE_ROWS.items():
+        for row, features in FEATURE_ROWS.items():
             entries = _entries("7", row, TABLES[7].columns)
             yield from self._finetuning(start, FEATURES, entries, feature_based=features)
 
@@ -202,7 +183,7 @@ class _Suite:
             entry = TableEntry("8", row, features.name)
             yield from self._finetuning(start, FEATURES, [entry], feature_based=_TABLE_8_FEATURES)
 
-    def _figure_5(self) -> Iterator[PlannedRun]:
+    def _figure5(self) -> Iterator[PlannedRun]:
         for row, changes in zip(FIGURE_5_ROWS, ({}, _LEFT_TO_RIGHT), strict=True):
             start = self._pretraining(changes)
             for step in self.preset.checkpoints:
@@ -213,9 +194,16 @@ class _Suite:
         """Returns a pre-training run; a change to what is the default anyway makes no other run."""
         defaults = {item.name: item.default for item in fields(PretrainingConfig)}
         changes = {name: value for name, value in changes.items() if value != defaults[name]}
+        name = f"pretraining-{size or self.preset.base}"
+        if "left_to_right" in changes:
+            name += "-left-to-right"
+        elif "next_sentence_prediction" in changes:
+            name += "-no-nsp"
+        else:
+            name += "".join(f"-{key.split('_')[0]}-{100 * value:.0f}" for key, value in changes.items())
         shape = self.preset.sizes[size or self.preset.base]
         return PlannedRun(
-            _name("pretraining", size or self.preset.base, changes),
+            name,
             "run_pretraining",
             {**self.preset.pretraining, **shape, **changes},
             self.corpus,
@@ -241,19 +229,6 @@ class _Suite:
 
 def _entries(table: str, row: str, columns: Iterable[Column]) -> list[TableEntry]:
     return [TableEntry(table, row, column.name) for column in columns]
-
-
-def _name(kind: str, size: str, changes: Mapping[str, Any]) -> str:
-    if "left_to_right" in changes:
-        return f"{kind}-{size}-left-to-right"
-    if "next_sentence_prediction" in changes:
-        return f"{kind}-{size}-no-nsp"
-    if changes:
-        defaults = {item.name: item.default for item in fields(PretrainingConfig)}
-        mask, random = (changes.get(name, defaults[name]) for name in ("mask_replace_prob", "random_replace_prob"))
-        percent = round(100 * mask), round(100 * (1 - mask - random)), round(100 * random)
-        return f"{kind}-{size}-masks-" + "-".join(map(str, percent))
-    return f"{kind}-{size}"
 
 
 def corpus_fingerprint(corpus: str) -> str:

@@ -172,19 +172,13 @@ def test_cased_or_uncased_is_said_where_the_signs_disagree(original, run, tmp_pa
     assert "cased or uncased? nothing in its files says" in run(nameless, "--gelu erf", out="new")[1]
 
 
-def test_a_vocabulary_with_windows_line_ends_is_the_same(original, run, tmp_path):
-    (original / "vocab.txt").write_bytes((original / "vocab.txt").read_bytes().replace(b"\n", b"\r\n"))
-    assert run(original, "--gelu erf")[0] == 0
-    assert (tmp_path / "out" / "vocab.txt").read_bytes() == (GOLDEN / "vocab.txt").read_bytes()
-
-
 DAMAGE = {
     "a layer too many": (lambda f: change_settings(f, num_hidden_layers=100_000), "and the checkpoint has 1"),
     "another width": (lambda f: change_settings(f, hidden_size=10**12), "and the checkpoint has 8"),
     "heads that do not fit": (lambda f: change_settings(f, num_attention_heads=3), "hidden_size must be a multiple"),
     "no width": (lambda f: change_settings(f, hidden_size=None), "bert_config.json lacks hidden_size"),
     "a setting of ALBERT": (lambda f: change_settings(f, embedding_size=4), "has embedding_size, which the original"),
-    "no settings": (lambda f: (f / "bert_config.json").unlink(), "bert_config.json: cannot be read"),
+    "no settings": (lambda f: (f / "bert_config.json").unlink(), "bert_config.json: no such file"),
     "no vocabulary": (lambda f: (f / "vocab.txt").unlink(), "there is no vocab.txt beside the weights"),
     "too large a vocabulary": (lambda f: (f / "vocab.txt").open("a").write("new\n"), "has 103 entries, and"),
     "another activation": (lambda f: change_settings(f, hidden_act="swish"), "'swish' is not known"),
@@ -272,10 +266,3 @@ def test_a_payload_does_not_run(run, tmp_path):
     code, line = run(folder)
     assert code == 2 and "pytorch_model.bin: cannot be read as weights" in line
     assert not trap.exists()
-
-
-def test_a_damaged_pickle_is_one_line(run, tmp_path):
-    folder = as_pickle(tmp_path / "uncased", old_names=False)
-    os.truncate(folder / "pytorch_model.bin", 2000)
-    code, line = run(folder)
-    assert code == 2 and "pytorch_model.bin: cannot be read as weights" in line

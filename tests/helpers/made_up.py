@@ -17,7 +17,7 @@ HARDWARE = {"device": "cpu", "processor": "Some Processor", "cores": 2, "cpu_thr
 
 
 def entry(table: Any, row: str, column: Any) -> dict[str, Any]:
-    return {"table": table, "row": row, "column": str(column)}
+    return {"table": str(table), "row": row, "column": str(column)}
 
 
 def write(folder: Path, results: dict[str, Any], **files: Any) -> Path:
@@ -86,32 +86,10 @@ def row(
 def pretraining(
     root: Path, name: str, entries: Sequence[dict[str, Any]] = (), perplexity: float = 66.7, **settings: Any
 ) -> str:
-    """A pre-training run with curve and breakdown; returns its name."""
-    steps = list(range(10, 2001, 10))
+    """A pre-training run; returns its name."""
     kind = "lm" if settings.get("left_to_right") else "mlm"
     shift = zlib.crc32(name.encode()) % 100 / 200
-    losses = [4 + shift + 5 * np.exp(-step / 400) for step in steps]
-    curve: dict[str, Any] = {
-        "training": {"step": steps, f"{kind}_loss": losses},
-        "heldout": {"step": [1000, 2000], f"{kind}_loss": [4.6, 4.2]},
-    }
-    breakdown: dict[str, Any] = {
-        "by_frequency": [
-            {"at_least": 10**n, "below": 10 ** (n + 1), "right": n, "predictions": 10, "accuracy": n / 10 * (1 - shift)}
-            for n in range(7)
-        ]
-    }
-    if kind == "mlm":
-        accuracy = {"mask": 0.2, "same": 0.9, "random": 0.1}
-        breakdown["by_action"] = {
-            name: {"right": int(100 * share), "predictions": 100, "accuracy": share} for name, share in accuracy.items()
-        }
-        if settings.get("next_sentence_prediction", True):
-            curve["training"]["nsp_loss"] = [0.5 + 0.2 * np.exp(-step / 900) for step in steps]
-            breakdown["nsp_confusion"] = {
-                "is_next": {"is_next": 700, "not_next": 300},
-                "not_next": {"is_next": 200, "not_next": 800},
-            }
+    breakdown = {"by_frequency": [{"predictions": 10, "accuracy": n / 10 * (1 - shift)} for n in range(7)]}
     layers = settings.pop("num_hidden_layers", SHAPE["num_hidden_layers"])
     results = {
         "task": "pre-training",
@@ -139,7 +117,7 @@ def pretraining(
         "model": {**SHAPE, "num_hidden_layers": layers},
         "study": {"table_entries": list(entries), "size_preset": "trial", "pretraining": name, "checkpoint_step": None},
     }
-    write(root / name, results, curve=curve)
+    write(root / name, results)
     return name
 
 

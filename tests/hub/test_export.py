@@ -3,11 +3,9 @@
 import json
 import os
 import re
-import stat
 from pathlib import Path
 
 import pytest
-import torch
 import transformers
 from tiny_models import word_model, word_tokenizer
 
@@ -17,7 +15,6 @@ from bert_repro.errors import UserError
 from bert_repro.hub import export
 from bert_repro.hub.export import export_checkpoint, republish
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
-from bert_repro.utils import files
 
 RECORD = {"task": "toy", "split": "validation", "metrics": {"accuracy": 0.5}, "rows_scored": 2, "settings": {}}
 
@@ -74,7 +71,7 @@ def test_other_files_of_the_folder_stay_and_stale_shards_go(tmp_path, tokenizer)
 
 
 def test_a_folder_says_how_one_vector_is_made_of_a_text(tmp_path, tokenizer):
-    """In the names that text-embeddings-inference, vLLM and every sentence-transformers read (make test-libraries)."""
+    """In the names that text-embeddings-inference, vLLM and every sentence-transformers read ."""
     for pooling in ("mean", "cls"):
         folder = export_checkpoint(tiny("Model"), tokenizer, tmp_path / "toy", pooling=pooling)
         modes = json.loads((folder / "1_Pooling" / "config.json").read_text())
@@ -139,39 +136,6 @@ def test_an_interruption_while_moving_leaves_no_folder_that_loads(tmp_path, toke
     assert loaded.config.num_labels == 3
 
 
-def test_an_old_export_loses_the_way_to_its_weights_first(tmp_path, tokenizer, monkeypatch):
-    folder = export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
-    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
-    (folder / "model.safetensors.index.json").write_text("{}")
-    removed, unlink = [], Path.unlink
-
-    def noted(path, **options):
-        if path.exists():
-            removed.append(path.name)
-        unlink(path, **options)
-
-    monkeypatch.setattr(Path, "unlink", noted)
-    export_checkpoint(tiny(), tokenizer, folder, results=RECORD)
-    assert removed[:2] == ["model.safetensors.index.json", "model-00001-of-00001.safetensors"]
-
-
-def test_a_file_is_on_disk_before_it_moves_into_place(tmp_path, tokenizer, monkeypatch):
-    flushed, moved = set(), []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.add(os.fstat(descriptor).st_ino))
-
-    def replace(source, target):
-        if Path(target).parent == tmp_path / "toy":
-            moved.append((Path(target).name, os.stat(source).st_ino in flushed))
-        os.rename(source, target)
-
-    monkeypatch.setattr(os, "replace", replace)
-    folder = export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
-    assert {name for name, _ in moved} == {path.name for path in folder.iterdir()}
-    assert all(complete for _, complete in moved), moved
-    assert folder.stat().st_ino in flushed, "the folder's list of files too"
-    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o666 & ~files._MASK}, "one mode"
-
-
 def test_a_run_is_published_again_under_a_record_of_its_own_with_nothing_of_an_earlier_best(tmp_path, tokenizer):
     best = export_checkpoint(tiny(), tokenizer, tmp_path / "best", results=RECORD)
     for name in ("status.json", ".hidden", "predictions.test.tsv"):
@@ -200,25 +164,3 @@ def test_an_interruption_while_saving_leaves_the_earlier_export_complete(tmp_pat
     with pytest.raises(ZeroDivisionError):
         export_checkpoint(tiny(num_labels=5), tokenizer, folder, results={})
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_no_secret_is_written(tmp_path, tokenizer, monkeypatch):
-    token = "hf_" + "q9Z" * 9
-    monkeypatch.setenv("HF_TOKEN", token)
-    record = {**RECORD, "command": f"x --hub_token {token}", "settings": {"hub_model_id": "org/toy", "note": token}}
-    folder = export_checkpoint(tiny(), tokenizer, tmp_path, results=record)
-    assert all(token.encode() not in path.read_bytes() for path in folder.iterdir())
-    assert "# org/toy" in (folder / "README.md").read_text("utf-8")
-
-
-def test_shards_come_before_their_index(tmp_path, tokenizer, monkeypatch):
-    model = tiny()
-    save = model.save_pretrained
-    monkeypatch.setattr(model, "save_pretrained", lambda folder: save(folder, max_shard_size="2KB"))
-    with monkeypatch.context() as patch:
-        moved = move_counter(patch, limit=-1)
-        folder = export_checkpoint(model, tokenizer, tmp_path / "toy", results=RECORD)
-    assert moved[-1].name == "model.safetensors.index.json"
-    assert len(list(folder.glob("model-*.safetensors"))) > 1
-    loaded = bert_repro.BertReproForSequenceClassification.from_pretrained(folder)
-    assert torch.equal(loaded.classifier.weight, model.classifier.weight)

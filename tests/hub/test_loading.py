@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from peft import IA3Config, LoraConfig, PeftModel, PrefixTuningConfig, TaskType, get_peft_model
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from safetensors.torch import load_file
-from tiny_models import NARROW, word_model, word_tokenizer
+from tiny_models import word_model, word_tokenizer
 
 import bert_repro
 from bert_repro.hub.export import export_checkpoint
@@ -97,25 +97,6 @@ def test_an_upstream_trainers_save(tmp_path):
     model.eval()
     assert_equal(tmp_path / "trained", name, model)
     assert_equal(tmp_path / "trained" / "checkpoint-2", name, model)
-
-
-@pytest.mark.parametrize("kind", [LoraConfig, IA3Config])
-def test_peft_knows_the_layers_it_adapts_by_default(kind):
-    theirs = get_peft_model(
-        transformers.BertModel(transformers.BertConfig(**{**NARROW, "num_hidden_layers": 2})), kind()
-    )
-    ours = get_peft_model(model_of("BertReproModel"), kind())
-    assert ours.targeted_module_names == theirs.targeted_module_names != []
-
-
-@pytest.mark.parametrize(
-    ("head", "task"), [("SequenceClassification", TaskType.SEQ_CLS), ("CausalLM", TaskType.CAUSAL_LM)]
-)
-def test_prefix_tuning_is_refused_since_nothing_is_cached(head, task):
-    decoder = {"is_decoder": True} if head == "CausalLM" else {}
-    config = PrefixTuningConfig(num_virtual_tokens=2, task_type=task)
-    with pytest.raises(ValueError, match=r"^.*(not support past key values|past_key_values is not supported).*$"):
-        get_peft_model(model_of(f"BertReproFor{head}", **decoder), config)(torch.ones(1, 3, dtype=torch.long))
 
 
 def test_an_adapter_made_with_peft_fits_all_three(tmp_path):

@@ -6,11 +6,7 @@ from matplotlib.figure import Figure
 from bert_repro.hub import plots
 from bert_repro.hub.card import make_card
 
-PER_LABEL = {
-    "cold": {"precision": 0.5, "recall": 1.0, "f1": 0.6667, "rows": 2},
-    "$warm$": {"precision": 1.0, "recall": 0.75, "f1": 0.8571, "rows": 8},
-}
-DETAILS = {"per_label": PER_LABEL, "confusion_matrix": [[2, 0], [2, 6]]}
+DETAILS = {"labels": ["cold", "$warm$"], "confusion_matrix": [[2, 0], [2, 6]]}
 RESULTS = {
     "task": "custom",
     "split": "validation",

@@ -13,7 +13,6 @@ import pytest
 import torch
 import transformers
 from fake_hub import READER, WRITER, Fault
-from huggingface_hub import constants
 from running import error_line, recipe
 from safetensors.torch import save_file
 from tiny_models import word_model, word_tokenizer
@@ -21,7 +20,7 @@ from tiny_models import word_model, word_tokenizer
 import bert_repro
 from bert_repro.errors import UserError
 from bert_repro.hub.export import export_checkpoint
-from bert_repro.hub.push import checkpoint_card, published_files, push_folder
+from bert_repro.hub.push import published_files, push_folder
 from bert_repro.utils.files import write_manifest
 
 TOKENIZER = word_tokenizer("paris is the capital of france . a film that never lets you go")
@@ -36,6 +35,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save = model.save_pretrained
     model.save_pretrained = lambda folder: save(folder, max_shard_size="12KB")
     record = {"task": "sst2", "split": "validation", "metrics": {"accuracy": 0.5}, "rows_scored": 2, "seed": 1}
+    record["settings"] = {"model_name_or_path": "/srv/private/bert", "data_dir": "/srv/private/glue"}
     folder = export_checkpoint(model, TOKENIZER, tmp_path_factory.mktemp("run") / "toy", results=record)
     for name in ("predictions.validation.tsv", "status.json", "checkpoints/step-5/trainer_state/state.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,8 @@ def test_a_push_sends_the_published_files_as_one_commit(hub, folder):
     assert set(tree) >= {"config.json", "modeling_bert_repro.py", "tokenizer.json", "README.md", "results.json"}
     assert not [name for name in tree if "predictions" in name or "trainer_state" in name or "status" in name]
     for name, content in tree.items():
-        if name not in (".gitattributes", "README.md", "config.json"):
+        assert b"/srv/private" not in content, name
+        if name not in (".gitattributes", "README.md", "config.json", "results.json"):
             assert (folder / name).read_bytes() == content
     sent, kept = json.loads(tree["config.json"]), json.loads((folder / "config.json").read_text())
     assert sent.pop("auto_map")["AutoModel"] == f"{REPO}--modeling_bert_repro.BertReproModel"
@@ -86,19 +87,9 @@ def test_an_adapter_travels_with_its_labels_and_tokenizer(folder):
     (folder / "adapter").mkdir()
     for name in ("adapter_config.json", "config.json", "tokenizer.json", "notes.txt"):
         (folder / "adapter" / name).write_text("{}")
-    weights = folder / "adapter" / "adapter_model.safetensors"
-    save_file({"lora_A.weight": torch.tensor([float("nan")])}, weights)
-    with pytest.raises(UserError, match=r"adapter_model.safetensors: 'lora_A.weight' holds values that are not finite"):
-        published_files(folder)
-    save_file({"lora_A.weight": torch.ones(2)}, weights)
+    save_file({"lora_A.weight": torch.ones(2)}, folder / "adapter" / "adapter_model.safetensors")
     sent = {path.name for path in published_files(folder) if path.parent.name == "adapter"}
     assert sent == {"adapter_config.json", "adapter_model.safetensors", "config.json", "tokenizer.json"}
-
-
-def test_how_a_vector_is_made_travels_with_an_encoder(tmp_path):
-    model = word_model(TOKENIZER, "ForPreTraining")
-    sent = {path.as_posix() for path in published_files(export_checkpoint(model, TOKENIZER, tmp_path / "toy"))}
-    assert sent >= {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "vocab.txt"}
 
 
 def test_an_unchanged_folder_makes_no_commit(hub, folder, caplog):
@@ -162,20 +153,6 @@ def test_who_is_not_logged_in_or_may_not_write_there_is_reported(hub, folder, mo
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(UserError, match=r"hf auth login"):
         push_folder(folder, REPO)
-
-
-def test_a_hub_out_of_reach_is_named(hub, folder, monkeypatch):
-    nowhere = "http://127.0.0.1:1"
-    monkeypatch.setattr(constants, "ENDPOINT", nowhere)
-    message = rf"^--hub_model_id org/toy: .+; is {nowhere} within reach\?; nothing was uploaded$"
-    with pytest.raises(UserError, match=message):
-        push_folder(folder, REPO)
-
-
-def test_a_dry_run_refuses_an_id_that_is_none(hub, folder, capsys):
-    assert recipe("push_to_hub", *f"--folder {folder} --hub_model_id a/b/c --dry_run".split()) == 2
-    assert "--hub_model_id a/b/c: " in capsys.readouterr().err
-    assert not hub.requests and not hub.repos
 
 
 def test_private_stays_private(hub, folder):
@@ -243,21 +220,6 @@ def test_checkpoints_become_revisions(hub, folder, monkeypatch):
         monkeypatch.chdir(folder / "checkpoints" / "step-20")
         assert recipe("push_to_hub", "--folder", name, "--hub_model_id", REPO) == 0
         assert len(hub.repos[REPO].commits) == count
-
-
-def test_a_checkpoints_card_says_what_is_known_of_the_checkpoint(hub, folder):
-    shutil.rmtree(folder / "checkpoints")
-    checkpoint = add_checkpoint(folder, 20)
-    complete = {"steps": 40, "batch": 8, "tokens": 123_456, "seconds": 9.5, "flops": 7e12, "mfu": 0.4}
-    card = checkpoint_card(checkpoint, {"train": complete}, REPO)
-    for row in ("| optimizer steps | 20 |", "| examples per step | 8 |"):
-        assert row in card
-    assert not any(f"| {name} |" in card for name in ("tokens read", "seconds of training", "MFU"))
-    assert "`BertReproForSequenceClassification` of the `bert-repro` package" in card
-    (checkpoint / "config.json").rename(checkpoint / "adapter_config.json")
-    assert recipe("push_to_hub", "--folder", folder, "--hub_model_id", REPO, "--checkpoints", "--dry_run") == 2
-    with pytest.raises(UserError, match="holds an adapter alone, no model; leave --checkpoints out"):
-        checkpoint_card(checkpoint, {}, REPO)
 
 
 def test_no_token_is_sent_elsewhere_or_stored(hub, folder):

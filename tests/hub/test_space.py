@@ -1,6 +1,5 @@
 """The demo Space: the commands of its README publish it complete, and its files agree with each other."""
 
-import ast
 import os
 import re
 import shlex
@@ -56,43 +55,3 @@ def test_its_metadata_and_bounds_fit_its_files_and_the_package():
     for line in (SPACE / "requirements.txt").read_text("utf-8").splitlines():
         if ">=" in line:
             assert f'"{line}"' in declared
-
-
-def only_for_types(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-
-
-def imported(path: Path) -> set[str]:
-    """What a file imports as it is imported itself: not inside functions, not for types only."""
-    found: set[str] = set()
-    todo: list[ast.AST] = list(ast.parse(path.read_text("utf-8")).body)
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            package = ".".join(path.relative_to(ROOT).parts[:-1]) if node.level else ""
-            module = ".".join(filter(None, (package, node.module)))
-            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not only_for_types(node):
-            todo += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt | ast.ExceptHandler)]
-    return found
-
-
-def test_the_demo_imports_nothing_that_its_requirements_leave_out():
-    lines = (SPACE / "requirements.txt").read_text("utf-8").splitlines()
-    listed = {re.split("[=<>]", line)[0] for line in lines if not line.startswith("#")}
-    names = {"pillow": "PIL", "pyyaml": "yaml"}
-    installed = {names.get(name, name) for name in listed} | {"huggingface_hub", "tqdm"}  # transformers brings these
-    seen: set[str] = set()
-    todo = imported(SPACE / "app.py") | {"bert_repro.inference.pipelines"}  # registered for a pipeline's first use
-    while todo:
-        name = todo.pop()
-        seen.add(name)
-        place = ROOT.joinpath(*name.split("."))
-        for path in (place.with_suffix(".py"), place / "__init__.py"):
-            if name.startswith("bert_repro") and path.is_file():
-                todo |= imported(path) - seen
-    assert "bert_repro.models.modeling_bert_repro" in seen
-    outside = {name.split(".")[0] for name in seen} - sys.stdlib_module_names - {"bert_repro"}
-    assert outside <= installed, outside - installed

@@ -52,10 +52,3 @@ def test_an_upload_that_fails_leaves_a_complete_folder(hub, world, tmp_path, ref
 def test_what_cannot_be_pushed_is_reported_before_training(hub, world, tmp_path, refused, more, message):
     assert message in refused(*pretraining(world, tmp_path / "run", more))
     assert not (tmp_path / "run" / "train_log.jsonl").exists()
-
-
-def test_a_run_that_makes_no_model_is_not_pushed(hub, world, untrained, tmp_path, refused):
-    run = ["--data_dir", world.glue, "--model_name_or_path", untrained, "--output_dir", tmp_path / "run", "--do_eval"]
-    line = refused("run_glue", *run, "--task_name sst2 --push_to_hub --hub_model_id org/tiny")
-    assert "--push_to_hub needs --do_train" in line
-    assert not hub.requests and not hub.repos

@@ -9,7 +9,6 @@ A small Hub in this process serves one of the folders (tests/helpers/fake_hub.py
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
 import re
@@ -23,11 +22,6 @@ ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("4.30.2", "4.36.2", "4.41.2", "4.46.3", "4.51.3", "4.57.6", "5.0.0", "5.5.4", "newest")
 BEFORE_NUMPY_2 = ("4.30", "4.36", "4.41")
 REPO = "org/toy"
-COLUMNS = {
-    "Auto classes": "Auto classes", "tokenizer, slow": "slow tokenizer", "tokenizer, fast": "fast tokenizer",
-    "pipelines": "pipelines", "remote code": "`trust_remote_code=True`", "no counterpart": "no upstream class",
-    "from a Hub": "from the Hub",
-}  # fmt: skip
 
 
 def main() -> int:
@@ -48,8 +42,8 @@ def main() -> int:
             sys.stdout.flush()
             seen.append(try_version(version, options.python, torch, root, environment))
         hub.shutdown()
-    failed = [found["versions"]["transformers"] for found in seen if found["failed"]]
-    sys.stdout.write(f"\n{as_table(seen)}\n\nfailed: {', '.join(failed) or 'none'}\n")
+    failed = {found["versions"]["transformers"]: found["failed"] for found in seen if found["failed"]}
+    sys.stdout.write(f"\nfailed: {failed or 'none'}\n")
     return 1 if failed else 0
 
 
@@ -111,23 +105,6 @@ def try_version(version: str, python: str, torch: Path, root: Path, environment:
             sys.stdout.write(child.stdout.rpartition("\n{")[0] + "\n")
             return found
         return {"versions": {"transformers": version}, "failed": [f"broke off: {child.stderr[-2000:]}"]}
-
-
-def as_table(seen: list[dict[str, Any]]) -> str:
-    """The results as a Markdown table, one version a row."""
-    lines = [
-        f"| transformers | tokenizers, hub | {' | '.join(COLUMNS.values())} |",
-        "| --- " * (len(COLUMNS) + 2) + "|",
-    ]
-    for found in seen:
-        versions = found["versions"]
-        libraries = f"{versions.get('tokenizers', '-')}, {versions.get('huggingface_hub', '-')}"
-        cells = [found.get(name, "; ".join(found["failed"])).replace("|", "/") for name in COLUMNS]
-        lines.append(f"| {versions['transformers']} | {libraries} | {' | '.join(cells)} |")
-    complete = next((found for found in seen if "python" in found), None)
-    about = f"Python {complete['python']}, torch {complete['versions']['torch']}" if complete else "nothing ran"
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return f"`make test-versions`, {date}, {about}:\n\n" + "\n".join(lines)
 
 
 if __name__ == "__main__":

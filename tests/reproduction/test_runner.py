@@ -33,7 +33,7 @@ RUNS = 6 + 6 * 3 * 3  # mixes of masks; each with three tasks and three seeds
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    for name in ("start_run", "report_files_of", "corpus_fingerprint"):
+    for name in ("start_run", "example_scores", "corpus_fingerprint"):
         monkeypatch.setattr(runner, name, getattr(runner, name))
     toy_study.install(tmp_path / "log")
     return tmp_path / "log"
@@ -91,41 +91,17 @@ def test_a_second_command_makes_nothing_and_a_wider_one_only_what_is_new(log: Pa
     assert {"6", "8"} in tables
 
 
-def test_a_pre_trained_model_that_is_gone_is_made_again_when_it_is_needed(log: Path, tmp_path: Path) -> None:
-    where = ("--output_dir", tmp_path / "study")
-    assert study(*FLAGS, *where) == 0
-    for path in (tmp_path / "study" / "runs").glob("pretraining*/model.safetensors"):
-        path.unlink()
-    assert study(*FLAGS, *where) == 0
-    assert begun(log).total() == RUNS
-    base = next(name for name in begun(log) if name.startswith(f"pretraining-{toy_base()}-") and "masks" not in name)
-    assert study("--table", "5", "--corpus", "toy", *where) == 0
-    assert begun(log)[base] == 2
-
-
-def toy_base() -> str:
-    return SIZE_PRESETS["trial"].base
-
-
 def test_a_loss_that_is_not_finite_costs_its_own_rows_only(log, tmp_path, monkeypatch):
     run = toy_study.ToyRun.__call__
 
     def fails(self: Any, config: Any) -> None:
-        if "masks-100" in config.output_dir:
+        if "mask-100" in config.output_dir:
             raise NonFiniteError("loss nan")
         run(self, config)
 
     monkeypatch.setattr(toy_study.ToyRun, "__call__", fails)
     assert study(*FLAGS, "--output_dir", tmp_path / "study") == 3
     assert len(records(tmp_path / "study" / "records")) == RUNS - 10
-
-
-def test_several_processes_of_a_launcher_are_refused_before_anything_is_made(log, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
-    assert study(*FLAGS, "--output_dir", tmp_path / "study") == 2
-    assert not log.exists()
-    assert "2 processes by a launcher" in capsys.readouterr().err
 
 
 def test_the_report_takes_tables_1_to_4(log: Path, tmp_path: Path) -> None:
