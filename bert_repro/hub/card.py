@@ -150,8 +150,8 @@ def make_card(results: Mapping[str, Any], model_id: str, *, pictures: Collection
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.ChainableUndefined
     )
-    filters = {"cell": _cell, "line": line, "code": _code, "fenced": _fenced, "score": _score, "called": _called}
-    environment.filters |= {**filters, "literal": _literal}
+    filters = {"cell": _cell, "line": line, "code": _code, "fenced": _fenced, "score": _score, "literal": _literal}
+    environment.filters |= {**filters, "called": lambda name: line(_NAMES.get(name, name.replace("_", " ")))}
     template = environment.from_string(resources.files("bert_repro.hub").joinpath(TEMPLATE).read_text("utf-8"))
     text = template.render(
         metadata=card_metadata(known, model_id),
@@ -364,10 +364,6 @@ def line(text: Any) -> str:
 
 def _one_line(text: Any) -> str:
     return " ".join("".join(filter(str.isprintable, word)) for word in str(text).split())
-
-
-def _called(name: str) -> str:
-    return line(_NAMES.get(name, name.replace("_", " ")))
 
 
 def _code(text: Any) -> str:

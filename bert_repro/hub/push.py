@@ -55,7 +55,6 @@ PUBLISHED = (
 """What of a folder is uploaded, as patterns of paths in it."""
 CORPUS_FILES = ("*.arrow", "*.npy", "dataset_info.json", "state.json", MANIFEST, "tokenizer/*", CARD)
 """What of a dataset's repository is ours, as patterns of paths."""
-CORPUS_TEMPLATE = "corpus_card.md.jinja"
 _HUB_ID = re.compile(r"[\w-]+/[\w.-]+")
 _WITH_PATHS = (RESULTS, "adapter_config.json", "adapter/adapter_config.json")
 _ABOUT_THE_END = (
@@ -332,7 +331,7 @@ def push_corpus(config: CorpusPushConfig) -> str | None:
         pretty_name=repo_id.rpartition("/")[2],
         configs=[{"config_name": "default", "data_files": "*.arrow"}],
     )
-    template = resources.files("bert_repro.hub").joinpath(CORPUS_TEMPLATE).read_text("utf-8")
+    template = resources.files("bert_repro.hub").joinpath("corpus_card.md.jinja").read_text("utf-8")
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     card = environment.from_string(template).render(metadata=metadata.to_yaml(), config=config, manifest=manifest)
     contents: dict[str, bytes | Path] = {name: folder / name for name in sorted(manifest["files"])}
