@@ -149,14 +149,20 @@ def load_pretrained(
 
 
 def check_folder(folder: Path) -> None:
-    """Checks that a folder can be published: its encoder and its tokenizer load.
+    """Checks that a folder can be published: its encoder and its tokenizer load, all weights and adapters are finite.
 
     Raises:
         UserError: they do not.
     """
+    from safetensors.torch import load_file
+
     from bert_repro.models.modeling_bert_repro import BertReproModel
 
     load_pretrained(BertReproModel, str(folder), flag="--folder")
+    for path in (*folder.glob("*.safetensors"), *folder.glob("adapter/*.safetensors")):
+        for name, values in load_file(path).items():
+            if not values.isfinite().all():
+                raise UserError(f"--folder {folder}: {name} in {path.name} is not finite; make the run again")
     if any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt")):
         load_tokenizer(folder)
 
