@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from accelerate import Accelerator
 
-from bert_repro.configs import SWEPT, AdapterConfig, FinetuningConfig
+from bert_repro.configs import SWEPT, AdapterConfig, FinetuningConfig, deciding_settings
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.finetuning.data import SplitCache, load_splits
 from bert_repro.finetuning.run import finetune
@@ -58,14 +58,8 @@ logger = logging.getLogger("bert_repro")
 
 _TEST = "test"  # folder of the best run's test predictions
 _ONLY_TRAINING = {"bilstm_size", "feature_based", *(item.name for item in fields(AdapterConfig))}
-# Settings that a resumed sweep may change: those it varies itself, and those that change no result.
-_MAY_CHANGE = {
-    *SWEPT, *SWEPT.values(), "seed", "num_restarts", "max_steps", "output_dir",
-    "overwrite_output_dir", "resume_from_checkpoint", "do_predict", "push_to_hub", "hub_model_id", "report_to",
-    "run_name", "project", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "dataloader_num_workers",
-    "dataloader_prefetch_factor", "dataloader_pin_memory", "hub_private_repo", "per_device_train_batch_size",
-    "gradient_accumulation_steps", "per_device_eval_batch_size",
-}  # fmt: skip
+# What a resumed sweep may change beside what changes no result: what it varies, and how much of it is done.
+_MAY_CHANGE = {*SWEPT, *SWEPT.values(), "seed", "num_restarts", "max_steps", "output_dir", "do_predict"}
 
 
 @dataclass(frozen=True)
@@ -301,8 +295,11 @@ def _begin(config: FinetuningConfig) -> run.Run:
                         "start again with --overwrite_output_dir"
                     )
             claim = replace(claim, resume_from_checkpoint="latest")
-        elif config.resume_from_checkpoint and not process.is_free_folder(folder):
-            raise UserError(f"--resume_from_checkpoint latest: --output_dir {folder} holds no sweep; name another one")
+        elif not process.is_free_folder(folder):
+            raise UserError(
+                f"--output_dir {folder} is not empty and holds no sweep; name another folder, or give "
+                "--overwrite_output_dir"
+            )
     return run.begin(claim)
 
 
@@ -356,7 +353,7 @@ def _publish(config: FinetuningConfig, best: PlannedRun, found: SweepResults) ->
 
 
 def _settings(config: FinetuningConfig) -> dict[str, Any]:
-    kept = {name: value for name, value in asdict(config).items() if name not in _MAY_CHANGE}
+    kept = {name: value for name, value in deciding_settings(config).items() if name not in _MAY_CHANGE}
     settings: dict[str, Any] = json.loads(json.dumps(redacted(kept)))
     return settings
 

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from bert_repro.configs.publishing import ONNX_FILES
+from bert_repro.configs.inference import ONNX_FILES
 
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 

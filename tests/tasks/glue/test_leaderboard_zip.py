@@ -75,7 +75,7 @@ def test_what_is_missing_short_or_there_twice_is_named_and_nothing_written(
             [short, *(path for path in (runs / "below").iterdir() if path.name != "cola")],
             "predict the official test set",
         ),
-        ([tmp_path / "none"], "no such folder; name one that holds finished runs"),
+        ([tmp_path / "none"], "no such folder; check the path"),
     ):
         assert message in refused("make_glue_zip", "--output_file", target, "--runs", *folders)
         assert not target.exists()
