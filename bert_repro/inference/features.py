@@ -21,7 +21,7 @@ from bert_repro.configs import ExtractionConfig
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.models.loading import load_pretrained, load_tokenizer, require_vocabulary
 from bert_repro.models.modeling_bert_repro import BertReproModel
-from bert_repro.tasks.encoding import join, special_ids, token_ids
+from bert_repro.tasks.base import join, special_ids, token_ids
 from bert_repro.training.batches import collate_features, on_device
 from bert_repro.utils.files import atomic_path
 from bert_repro.utils.process import world_size

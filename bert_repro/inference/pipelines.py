@@ -19,9 +19,9 @@ from bert_repro.configs import SquadConfig
 from bert_repro.errors import UserError
 from bert_repro.inference.scoring import METHODS, score_record, score_sentences
 from bert_repro.models.loading import longest_input
-from bert_repro.tasks.squad.decoding import Decoder, text_by_offsets
-from bert_repro.tasks.squad.squad_task import SQUAD, SquadTask
-from bert_repro.tasks.squad.windows import Passage, tokenize_passages
+from bert_repro.tasks.squad_decoding import text_by_offsets
+from bert_repro.tasks.squad_task import SQUAD, SquadTask
+from bert_repro.tasks.squad_windows import Passage, tokenize_passages
 from bert_repro.utils.readers import shown
 
 LABELS = ("IsNext", "NotNext")
@@ -205,14 +205,7 @@ class ExtractiveQuestionAnsweringPipeline(_ReadsText, ChunkPipeline):  # type: i
             spans.setdefault(text, (int(passage.starts[first]), int(passage.ends[last])))
             return text
 
-        settings = self._task(**decoding).settings
-        decoder = Decoder(
-            exact=settings.decoding == "exact",
-            n_best_size=settings.n_best_size,
-            max_answer_length=settings.max_answer_length,
-            nullable=nullable,
-            text_of=text_of,
-        )
+        decoder = self._task(**decoding).decoder(text_of, nullable=nullable)
         first = model_outputs[0]
         windows = [(window["window_start"], window["length"] - window["passage_at"] - 1) for window in model_outputs]
         scores = [window["scores"][0, : window["length"]].double().cpu().numpy() for window in model_outputs]

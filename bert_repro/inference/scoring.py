@@ -33,7 +33,7 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.inference.features import read_texts
 from bert_repro.models.loading import load_pretrained, load_tokenizer, longest_input, require_vocabulary
 from bert_repro.models.modeling_bert_repro import BertReproForMaskedLM
-from bert_repro.tasks.encoding import special_ids, tokenized
+from bert_repro.tasks.base import special_ids, tokenized
 from bert_repro.training.batches import collate_features, on_device
 from bert_repro.utils import process
 from bert_repro.utils.files import RESULTS, atomic_file, write_json, write_text

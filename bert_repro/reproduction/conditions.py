@@ -17,7 +17,7 @@ from bert_repro.configs import (
 )
 from bert_repro.reproduction.collect import FinishedRun
 from bert_repro.reproduction.paper_results import Column
-from bert_repro.tasks.split_rows import SPLIT_ROWS
+from bert_repro.tasks.data import SPLIT_ROWS
 
 _CONFIGS: Mapping[str, type[Config]] = {
     "pre-training": PretrainingConfig,

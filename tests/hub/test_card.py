@@ -15,7 +15,7 @@ from bert_repro.hub.card import HUB_TASKS, THRESHOLD, hub_task_of, make_card, re
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 from bert_repro.tasks import TASKS, configured_task
 from bert_repro.tasks.base import Task
-from bert_repro.tasks.split_rows import SPLIT_ROWS
+from bert_repro.tasks.data import SPLIT_ROWS
 
 RESULTS = {
     "task": "mrpc",

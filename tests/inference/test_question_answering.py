@@ -14,7 +14,7 @@ from bert_repro.errors import UserError
 from bert_repro.finetuning.data import encode
 from bert_repro.finetuning.run import output_rows
 from bert_repro.inference.pipelines import ExtractiveQuestionAnsweringPipeline
-from bert_repro.tasks.squad.squad_task import SQUAD, SQUAD_V2
+from bert_repro.tasks.squad_task import SQUAD, SQUAD_V2
 
 TOKENIZER = word_tokenizer(
     "where did she work ? marie curie worked in paris , france . a film that never lets you go slow ##ly"

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 from bert_repro.configs.inference import ONNX_FILES
-
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.finetuning.data import encode
 from bert_repro.finetuning.run import output_rows
-from bert_repro.tasks.glue.glue_tasks import COLA, MNLI, MRPC, RTE, STSB
+from bert_repro.tasks.glue_tasks import COLA, MNLI, MRPC, RTE, STSB
 
 PAD, CLS, SEP = 0, 2, 3
 

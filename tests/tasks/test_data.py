@@ -13,7 +13,7 @@ from bert_repro.configs import GlueConfig, NerConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.data import as_dataset, from_hub, held_out_rows, read_file, read_tagged_text
-from bert_repro.tasks.squad.questions import questions_of
+from bert_repro.tasks.squad_windows import questions_of
 
 ROWS = [{"text": 'Good, "really".', "label": "yes"}, {"text": "bad\tthing", "label": "no"}]
 CHOICE = {"sent2": "", "ending0": "x", "ending1": "y"}

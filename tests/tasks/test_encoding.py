@@ -1,8 +1,8 @@
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from bert_repro.tasks.encoding import join, token_ids, truncated_lengths
-from bert_repro.tasks.squad.windows import tokenize_passages
+from bert_repro.tasks.base import join, token_ids, truncated_lengths
+from bert_repro.tasks.squad_windows import tokenize_passages
 
 
 def test_truncation_equals_popping_one_token_at_a_time():

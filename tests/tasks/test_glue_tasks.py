@@ -4,7 +4,7 @@ import pytest
 from bert_repro.errors import UserError
 from bert_repro.tasks import TASKS, get_task, metrics
 from bert_repro.tasks.classification import GlueTask
-from bert_repro.tasks.glue.glue_tasks import COLA, GLUE_TASKS, MNLI, MRPC, QQP, RTE, SST2, STSB
+from bert_repro.tasks.glue_tasks import COLA, GLUE_TASKS, MNLI, MRPC, QQP, RTE, SST2, STSB
 
 PARSES = ("sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse", "sentence2_parse")
 MNLI_TRAIN = ("index", "promptID", "pairID", "genre", *PARSES, "sentence1", "sentence2", "label1", "gold_label")
@@ -164,15 +164,11 @@ def test_the_registry_is_the_contract_and_an_unknown_task_lists_it():
     glue = ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax"]
     assert list(TASKS) == [*glue, "squad", "squad_v2", "swag", "conll2003"]
     assert [task.name for task in GLUE_TASKS] == glue
-    assert [task.name for task in GLUE_TASKS if "table_1" not in task.paper_metrics] == ["wnli", "ax"]
 
 
 @pytest.mark.parametrize("task", GLUE_TASKS, ids=lambda task: task.name)
 def test_tasks_are_complete(task):
     assert set(task.metrics) <= set(metrics.METRICS) and task.primary_metric in task.metrics
-    assert all(set(names) <= set(task.metrics) for names in task.paper_metrics.values())
-    if "table_1" in task.paper_metrics:
-        assert task.paper_metrics["table_1"] == (task.primary_metric,)
     splits = [*filter(None, [task.train_split]), *task.eval_splits, *task.predict_splits]
     assert sorted(task.files) == sorted(splits)
     assert all(len(file.texts) == len(task.text_columns) for file in task.files.values())

@@ -7,7 +7,7 @@ import pytest
 
 from bert_repro.tasks import TASKS
 
-DATA = Path(os.environ.get("BERT_REPRO_DATA", Path(__file__).parents[4] / "shared" / "data")) / "glue"
+DATA = Path(os.environ.get("BERT_REPRO_DATA", Path(__file__).parents[3] / "shared" / "data")) / "glue"
 ROWS = {
     "cola": {"train": 8551, "validation": 1043, "test": 1063},
     "sst2": {"train": 67349, "validation": 872, "test": 1821},

@@ -10,8 +10,8 @@ import pytest
 from bert_repro.configs import TriviaqaConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.data import read_file
-from bert_repro.tasks.squad.questions import questions_of
-from bert_repro.tasks.squad.triviaqa import convert_triviaqa, find_answers
+from bert_repro.tasks.squad_windows import questions_of
+from bert_repro.tasks.triviaqa import convert_triviaqa, find_answers
 
 LONG = "word " * 399
 

@@ -18,8 +18,8 @@ from bert_repro.errors import UserError
 from bert_repro.finetuning.data import FinetuningSource, encode
 from bert_repro.models.loading import load_tokenizer
 from bert_repro.tasks import configured_task, get_task
-from bert_repro.tasks.squad.squad_task import SQUAD, SQUAD_V2
-from bert_repro.tasks.squad.windows import NO_ANSWER, UNFOUND
+from bert_repro.tasks.squad_task import SQUAD, SQUAD_V2
+from bert_repro.tasks.squad_windows import NO_ANSWER, UNFOUND
 from bert_repro.training.batches import BatchSizes
 
 LENGTH, QUERY, STRIDE = 24, 8, 5

@@ -5,8 +5,8 @@ import pytest
 from datasets import Dataset
 
 from bert_repro.models.loading import SPECIAL_TOKENS, load_tokenizer
-from bert_repro.tasks.squad.squad_task import SQUAD
-from bert_repro.tasks.squad.windows import (
+from bert_repro.tasks.squad_task import SQUAD
+from bert_repro.tasks.squad_windows import (
     NO_ANSWER,
     answer_span,
     fullest_windows,

@@ -16,9 +16,9 @@ import pytest
 
 from bert_repro.configs import SquadScoringConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks.squad import scoring
+from bert_repro.tasks import squad_scoring as scoring
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "squad"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "squad"
 
 
 def read(name):
