@@ -40,7 +40,7 @@ if _TYPE_CHECKING:
     from .corpus.prepare import prepare_corpus
     from .corpus.tokenizer import train_tokenizer, train_wordpiece
     from .hub.export import export_checkpoint
-    from .inference.pipelines import ExtractiveQuestionAnsweringPipeline, NextSentencePipeline, SentenceScoringPipeline
+    from .inference.pipelines import ExtractiveQuestionAnsweringPipeline, NextSentencePipeline
     from .models import HEADS
     from .models.configuration_bert_repro import BertReproConfig
     from .models.modeling_bert_repro import (
@@ -82,7 +82,6 @@ __all__ = [
     "Phase",
     "PretrainingConfig",
     "RunResults",
-    "SentenceScoringPipeline",
     "SquadConfig",
     "SwagConfig",
     "TokenizerConfig",
@@ -114,7 +113,6 @@ _HOMES = {
     "DataCollatorForBertPreTraining": "pretraining.masking",
     "ExtractiveQuestionAnsweringPipeline": "inference.pipelines",
     "NextSentencePipeline": "inference.pipelines",
-    "SentenceScoringPipeline": "inference.pipelines",
     "RunResults": "results",
     "read_results": "results",
     "export_checkpoint": "hub.export",
