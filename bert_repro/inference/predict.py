@@ -47,12 +47,8 @@ _TASK_SETTINGS = (
 )  # fmt: skip
 """Settings of a training that decide how texts are read and answers found."""
 _SHARED = (
-    "model_name_or_path",
-    "tokenizer_name",
-    "per_device_eval_batch_size",
-    "mixed_precision",
-    "attn_implementation",
-)
+    "model_name_or_path", "tokenizer_name", "per_device_eval_batch_size", "mixed_precision", "attn_implementation",
+)  # fmt: skip
 
 
 def predict(config: PredictConfig) -> None:
@@ -132,7 +128,7 @@ def _run_config(
     """Returns the settings of a run that predicts the rows, with what the model was trained with where flags are not
     given."""
     settings = trained.get("settings", {})
-    shared: dict[str, Any] = {name: getattr(config, name) for name in _LOADS}
+    shared: dict[str, Any] = {name: getattr(config, name) for name in _SHARED}
     positions = load_config(config.model_name_or_path).max_position_embeddings
     length = config.max_seq_length or min(positions, settings.get("max_seq_length") or positions)
     known = family.__dataclass_fields__

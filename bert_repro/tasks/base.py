@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.errors import NonFiniteError, UserError
-from bert_repro.tasks.data import from_hub, read_file
+from bert_repro.tasks.data import from_hub
 from bert_repro.tasks.metrics import compute
 from bert_repro.utils.files import atomic_file
 
@@ -488,22 +488,6 @@ def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes one JSON object per line."""
     with atomic_file(path) as file:
         file.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
-
-
-def read_predictions(path: Path, indices: Sequence[int]) -> list[str]:
-    """Returns the column `prediction` of `predictions.SPLIT.tsv` or `.csv`.
-
-    Args:
-        path: the file.
-        indices: of the split's rows; the file may be about the first of them.
-
-    Raises:
-        UserError: there is no such file, or it is about other rows.
-    """
-    rows = read_file(path)
-    require_first_rows(path, rows["index"][:], [str(index) for index in indices])
-    predictions: list[str] = rows["prediction"][:]
-    return predictions
 
 
 def require_first_rows(path: Path, found: Sequence[str], expected: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ from bert_repro.tasks.base import (
     Task,
     confusions,
     encoded_texts,
-    read_predictions,
+    require_first_rows,
     write_prediction_rows,
 )
 from bert_repro.tasks.data import (
@@ -37,6 +37,7 @@ from bert_repro.tasks.data import (
     held_out_rows,
     number,
     parsed,
+    read_file,
     read_glue,
     require_columns,
     short_row,
@@ -141,7 +142,9 @@ class ClassificationTask(Task):
         if self.number_range is not None:
             return super().example_scores(split, dataset, run_folder)
         path = run_folder / f"predictions.{split}{self.predictions_suffix}"
-        predicted = read_predictions(path, dataset["idx"][:])
+        rows = read_file(path)
+        require_first_rows(path, rows["index"][:], list(map(str, dataset["idx"])))
+        predicted = rows["prediction"][:]
         expected = [self.spelled(label) for label in dataset["label"][: len(predicted)]]
         metric = "accuracy" if "accuracy" in self.metrics else "exact_match"
         return {metric: [int(name == right) for name, right in zip(predicted, expected, strict=True)]}

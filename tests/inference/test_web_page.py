@@ -19,20 +19,6 @@ def keys(source: str, name: str) -> dict[str, str]:
     return dict(re.findall(r'"?([\w.-]+)"?: (?:\[)?"([^"]+)"', body))
 
 
-def test_the_page_names_no_other_host_and_labels_its_controls() -> None:
-    # `python -m http.server` in a message is no address.
-    assert re.findall(r"(?:https?:)?//[a-z0-9-]+\.[a-z]", PAGE) == []
-    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', PAGE)
-    sources = {source for rule in policy.split(";") for source in rule.split()[1:]}
-    assert sources == {"'self'", "'unsafe-inline'", "'wasm-unsafe-eval'", "data:", "'none'"}
-    assert "default-src 'self'" in policy
-    assert '<html lang="en">' in PAGE and 'name="viewport"' in PAGE and "<noscript>" in PAGE
-    labelled = set(re.findall(r'for="([\w-]+)"', PAGE))
-    controls = re.findall(r"<(?:select|textarea|progress|input)\b[^>]*\bid=\"([\w-]+)\"", PAGE)
-    assert controls and set(controls) <= labelled
-    assert len(re.findall(r'aria-live="polite"|role="alert"', PAGE)) >= 2
-
-
 def test_the_build_brings_every_file_that_the_page_loads() -> None:
     named = set(re.findall(r"vendor/([\w.-]+\w)", PAGE))
     vendored = set(keys(BUILD, "VENDOR"))

@@ -31,10 +31,3 @@ def test_every_row_is_read(name):
         assert len(dataset) == rows, split
         assert task.is_labelled(dataset) is (not split.startswith("test")), split
         assert dataset["idx"][:] == list(range(rows)), split
-
-
-def test_always_yes_has_the_known_scores_on_mrpc():
-    task = TASKS["mrpc"]
-    dataset = task.load(DATA, ["validation"])["validation"]
-    scores = task.score({"prediction": [1] * len(dataset)}, dataset)
-    assert scores["f1"] == pytest.approx(0.812, abs=5e-4) and scores["accuracy"] == pytest.approx(0.684, abs=5e-4)
