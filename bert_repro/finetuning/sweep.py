@@ -447,7 +447,9 @@ def text_table(found: SweepResults) -> str:
     title = f"{metric} on {split}, {found['runs_done']} runs"
     if best is not None:
         title += f"; best {best['splits'][split][metric]:.4f}: {best['folder']}{' (degenerate)' * best['degenerate']}"
-    table = [("learning rate", "batch", "epochs or steps", "runs", "mean", "std", "best", "degenerate", "not finite")]
+    table: list[tuple[str, ...]] = [
+        ("learning rate", "batch", "epochs or steps", "runs", "mean", "std", "best", "degenerate", "not finite")
+    ]
     for row in rows:
         scores = row["splits"].get(split, {}).get(metric, {})
         numbers = [scores.get(name) for name in ("mean", "standard_deviation", "best")]

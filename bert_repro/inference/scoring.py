@@ -250,7 +250,10 @@ def _score_texts(config: SentenceScoringConfig, path: Path, score: Score) -> dic
             sentences = [text for _, text in chunk]
             scores = score(sentences, [f"{path}, text {number}" for number, _ in chunk])
             for text, one in zip(sentences, scores, strict=True):
-                file.write(json.dumps(score_record(text, one), ensure_ascii=False) + "\n")
+                pairs = zip(one.tokens, one.log_probabilities, strict=True)
+                pieces = [{"token": token, "log_probability": value} for token, value in pairs]
+                record = {"text": text, "score": one.total, "tokens": pieces}
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
                 count, tokens, total = count + 1, tokens + len(one.tokens), total + one.total
             progress.update(len(chunk))
         if not count:
@@ -258,16 +261,6 @@ def _score_texts(config: SentenceScoringConfig, path: Path, score: Score) -> dic
     mean = total / tokens
     logger.info("%s: %d sentences, %d tokens, %.4f nats a token", target, count, tokens, -mean)
     return {"sentences": count, "tokens": tokens, "log_probability": mean, "perplexity": math.exp(min(700.0, -mean))}
-
-
-def score_record(text: str, score: SentenceScore) -> dict[str, Any]:
-    """Returns one line of scores.jsonl: the text, its score, and that of each token."""
-    pairs = zip(score.tokens, score.log_probabilities, strict=True)
-    return {
-        "text": text,
-        "score": score.total,
-        "tokens": [{"token": token, "log_probability": value} for token, value in pairs],
-    }
 
 
 # --- Minimal pairs ----------------------------------------------------------------------------------------------------

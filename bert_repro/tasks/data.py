@@ -79,6 +79,8 @@ def _from_rows(rows: Sequence[Any], name: str) -> "datasets.Dataset":
             raise UserError(
                 f"{name}, row {number}: is {shown(row)}, not a dict; give rows such as {{'text': ..., 'label': ...}}"
             )
+    if not rows:
+        raise UserError(f"{name}: no rows; give at least one")
     names = dict.fromkeys(column for row in rows for column in row)
     return _from_columns({column: [row.get(column) for row in rows] for column in names}, name)
 
@@ -232,7 +234,7 @@ def _read_json(path: Path, lines: list[tuple[int, str]], *, may_be_one: bool) ->
         if isinstance(content, dict) and "data" in content:
             return _squad_rows(path, content)
         if isinstance(content, list):
-            return _with_rows(_from_rows(content, str(path)), path)
+            return _from_rows(content, str(path))
     rows = []
     for number, line in lines:
         if line.strip():
@@ -240,7 +242,7 @@ def _read_json(path: Path, lines: list[tuple[int, str]], *, may_be_one: bool) ->
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number}: is not a JSON object; write one object per line")
             rows.append(row)
-    return _with_rows(_from_rows(rows, str(path)), path)
+    return _from_rows(rows, str(path))
 
 
 def _squad_rows(path: Path, content: Mapping[str, Any]) -> "datasets.Dataset":
@@ -262,7 +264,7 @@ def _squad_rows(path: Path, content: Mapping[str, Any]) -> "datasets.Dataset":
             f"{path}: is not as SQuAD's files are: data, paragraphs, context, qas, answers ({error!r} in question "
             f"{len(rows) + 1})"
         ) from None
-    return _with_rows(_from_rows(rows, str(path)), path)
+    return _from_rows(rows, str(path))
 
 
 def read_tagged_text(path: Path, lines: Lines | None = None) -> "datasets.Dataset":
@@ -309,13 +311,9 @@ def read_tagged_text(path: Path, lines: Lines | None = None) -> "datasets.Datase
     columns: dict[str, list[Any]] = {"words": words}
     columns |= {"tags": tags} if width > 1 else {}
     columns |= {"document": documents} if document >= 0 else {}
-    return _with_rows(datasets.Dataset.from_dict(columns), path)
-
-
-def _with_rows(dataset: "datasets.Dataset", path: Path) -> "datasets.Dataset":
-    if not len(dataset):
+    if not words:
         raise UserError(f"{path}: no rows; name a file with at least one")
-    return dataset
+    return datasets.Dataset.from_dict(columns)
 
 
 def from_hub(

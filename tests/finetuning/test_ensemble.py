@@ -17,8 +17,6 @@ from bert_repro.finetuning.data import encode
 from bert_repro.models.loading import load_tokenizer
 from bert_repro.tasks import get_task
 
-NAMES = ("negative", "positive")
-
 
 def save_member(world: Any, folder: Path, head: str, seed: int, **config: Any) -> Path:
     # Wide initial weights, so that the models disagree.

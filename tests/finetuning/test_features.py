@@ -118,10 +118,6 @@ def folders(tmp_path: Path) -> set[str]:
     return {path.name for path in tmp_path.iterdir()}
 
 
-def files(tmp_path: Path) -> set[str]:
-    return {path.name for path in tmp_path.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize(
     "changed",
     [

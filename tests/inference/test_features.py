@@ -69,16 +69,3 @@ def test_parquet_has_a_row_for_each_text(model, texts, tmp_path, layers, combine
         assert (row["tokens"][0], row["tokens"][-1]) == ("[CLS]", "[SEP]")
     facts = json.loads(table.schema.metadata[b"bert_repro"])
     assert facts["combine"] == combine and facts["model"] == str(model)
-
-
-def test_bad_input(model: Path, texts: Path, tmp_path: Path, refused: Any) -> None:
-    empty, there = tmp_path / "empty.jsonl", tmp_path / "there.parquet"
-    empty.write_text("\n \n")
-    there.touch()
-    for source, target, message in (
-        (tmp_path / "no.txt", tmp_path / "f.parquet", "no.txt: no such file"),
-        (texts, tmp_path / "f.npy", "features are written as Parquet; name it .parquet"),
-        (texts, there, "exists; name another or give --overwrite_output_file"),
-        (empty, tmp_path / "f.parquet", "no texts; name a file with at least one"),
-    ):
-        assert message in refused(*command(model, source, target))

@@ -75,13 +75,6 @@ def check_smaller_types(model, *paths):
     assert [path.name for path in paths] == ["model.onnx", "model_fp16.onnx", "model_quantized.onnx"]
     exact, half, quantized = (onnx.largest_difference(model, path) for path in paths)
     assert exact < 1e-5 < half < 1e-2 and 1e-4 < quantized < onnx.TOLERANCES["q8"]
-    first, second, third = map(onnxruntime.InferenceSession, map(str, paths))
-    for session in (second, third):
-        for values in ("get_inputs", "get_outputs"):
-            described = [
-                [(item.name, item.type, item.shape) for item in getattr(of, values)()] for of in (first, session)
-            ]
-            assert described[0] == described[1]
 
 
 @pytest.mark.parametrize(

@@ -69,14 +69,6 @@ def test_a_table_keeps_its_ids_and_right_answers(models, tmp_path, refused):
     assert "answers.jsonl exists; name another" in again
 
 
-def test_a_model_remembers_the_columns_that_it_was_trained_on(models, tmp_path):
-    (tmp_path / "dev.csv").write_text("mark,body,text\nwarm,the river,other\n")
-    (row,) = predicted(models / "trained", tmp_path / "dev.csv", tmp_path / "a.csv")
-    assert (row["body"], row["label"]) == ("the river", "warm")
-    (row,) = predicted(models / "trained", tmp_path / "dev.csv", tmp_path / "b.csv", "--text_columns text")
-    assert (row["text"], row["label"]) == ("other", "warm")
-
-
 def test_every_family_answers_in_its_own_form(models, tmp_path):
     rows = [{"question": "what falls", "context": "the river falls over the stone"}]
     rows += [{"question": "what grows", "context": "a tree grows"}]

@@ -1,3 +1,5 @@
+"""Texts and pairs as inputs, logits as labels and numbers, and runs that say one thing whatever they read."""
+
 import datasets
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from bert_repro.tasks.base import token_ids, truncated_lengths
 from bert_repro.tasks.glue_tasks import COLA, MNLI, MRPC, RTE, STSB
 from bert_repro.tasks.squad_windows import tokenize_passages
 
-PAD, CLS, SEP = 0, 2, 3
+CLS, SEP = 2, 3
 
 
 def words(start: int, count: int) -> str:

@@ -6,11 +6,7 @@ from bert_repro.tasks import TASKS, get_task, metrics
 from bert_repro.tasks.classification import GlueTask
 from bert_repro.tasks.glue_tasks import COLA, GLUE_TASKS, MNLI, MRPC, QQP, RTE, SST2, STSB
 
-PARSES = ("sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse", "sentence2_parse")
-MNLI_TRAIN = ("index", "promptID", "pairID", "genre", *PARSES, "sentence1", "sentence2", "label1", "gold_label")
-MNLI_DEV = (*MNLI_TRAIN[:11], "label2", "label3", "label4", "label5", "gold_label")
 QQP_TRAIN = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
-STSB_TRAIN = tuple("index genre filename year old_index source1 source2 sentence1 sentence2 score".split())
 
 
 @pytest.fixture

@@ -15,12 +15,11 @@ from tiny_models import save_model
 from bert_repro import BertReproConfig, BertReproForQuestionAnswering
 from bert_repro.configs import SquadConfig
 from bert_repro.errors import UserError
-from bert_repro.finetuning.data import FinetuningSource, encode
+from bert_repro.finetuning.data import encode
 from bert_repro.models.loading import load_tokenizer
 from bert_repro.tasks import get_task
 from bert_repro.tasks.squad_task import SQUAD, SQUAD_V2
 from bert_repro.tasks.squad_windows import NO_ANSWER, UNFOUND
-from bert_repro.training.batches import BatchSizes
 
 LENGTH, QUERY, STRIDE = 24, 8, 5
 NAMES = "river stone bird light tree house".split()
@@ -233,12 +232,3 @@ def test_a_run_leaves_what_the_official_script_takes(finished, folder):
         assert (text == "") == (odds[name] > scores["null_score_diff_threshold"] or not nbest[name][0]["text"])
     arguments = f"--task_name squad_v2 --data_file {folder}/dev-v2.0.json --predictions_file {files[0]}"
     assert recipe("score_squad", arguments, f"--null_odds_file {files[2]}") == 0
-
-
-def test_the_number_of_steps_counts_questions_and_not_their_windows():
-    features = datasets.Dataset.from_dict({"window": [0, 1, 2, 0, 0, 1, 0]})
-    assert SQUAD.epoch_size(features) == 4
-    sizes = BatchSizes(batch=2, micro=2)
-    config = SquadConfig(model_name_or_path="-", task_name="squad", do_train=True, num_train_epochs=3.0)
-    source = FinetuningSource(config, SQUAD, features, sizes, 1, None)
-    assert source.total_steps == 6  # int(4 questions x 3 epochs / 2), where 7 windows would give 10
