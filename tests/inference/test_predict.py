@@ -28,20 +28,11 @@ HEADS = {
 
 @pytest.fixture(scope="module")
 def models(world, tmp_path_factory) -> Path:
-    """An untrained model with each head; `pairs` and `trained` remember their columns as a run does."""
+    """An untrained model with each head."""
     root = tmp_path_factory.mktemp("models")
     for name, (head, settings) in HEADS.items():
         save_model(world, root / name, head, **settings)
-    for name, columns in (("pairs", ["first", "second"]), ("trained", ["body"])):
-        save_model(world, root / name, *HEADS["classifier"][:1], **HEADS["classifier"][1])
-        remembered = {"data": {"text_columns": columns}, "settings": {"label_column": "mark", "max_seq_length": 16}}
-        (root / name / "results.json").write_text(json.dumps(remembered))
     return root
-
-
-def predicted(model: Path, path: Path, out: Path, *flags: object) -> list[dict[str, str]]:
-    assert recipe("predict", "--model_name_or_path", model, "--input_file", path, "--output_file", out, *flags) == 0
-    return list(csv.DictReader(out.open()))
 
 
 def test_lines_of_the_standard_input_become_rows_of_csv(models, monkeypatch, capsys):

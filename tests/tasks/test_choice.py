@@ -12,7 +12,7 @@ from bert_repro.tasks.choice import ENDINGS, SWAG
 from bert_repro.tasks.data import as_dataset
 
 HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
-PAD, CLS, SEP = 0, 2, 3
+CLS, SEP = 2, 3
 
 
 @pytest.fixture

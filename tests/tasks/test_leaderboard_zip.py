@@ -46,12 +46,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_zip_has_the_official_names_counts_order_and_spellings(runs: Path, tmp_path: Path, caplog: Any) -> None:
-    targets = [tmp_path / "a.zip", tmp_path / "b.zip"]
-    for target in targets:
-        assert recipe("make_glue_zip", "--runs", runs, "--output_file", target) == 0
-    assert targets[0].read_bytes() == targets[1].read_bytes()
+    target = tmp_path / "a.zip"
+    assert recipe("make_glue_zip", "--runs", runs, "--output_file", target) == 0
     assert "GLUE asks for one model" in caplog.text
-    with zipfile.ZipFile(targets[0]) as archive:
+    with zipfile.ZipFile(target) as archive:
         contents = {name: archive.read(name).decode() for name in archive.namelist()}
     assert {name: content.count("\n") - 1 for name, content in contents.items()} == ROWS
     assert {content.splitlines()[0] for content in contents.values()} == {"index\tprediction"}
