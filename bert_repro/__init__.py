@@ -40,7 +40,7 @@ if _TYPE_CHECKING:
     from .corpus.prepare import prepare_corpus
     from .corpus.tokenizer import train_tokenizer, train_wordpiece
     from .hub.export import export_checkpoint
-    from .inference.pipelines import ExtractiveQuestionAnsweringPipeline, NextSentencePipeline, SentenceScoringPipeline
+    from .inference.pipelines import ExtractiveQuestionAnsweringPipeline, NextSentencePipeline
     from .models import HEADS
     from .models.configuration_bert_repro import BertReproConfig
     from .models.modeling_bert_repro import (
@@ -65,7 +65,7 @@ __all__ = [
     "BertReproForNextSentencePrediction", "BertReproForPreTraining", "BertReproForQuestionAnswering",
     "BertReproForSequenceClassification", "BertReproForTokenClassification", "BertReproModel", "CorpusConfig",
     "DataCollatorForBertPreTraining", "ExampleConfig", "ExtractiveQuestionAnsweringPipeline", "GlueConfig", "NerConfig",
-    "NextSentencePipeline", "Phase", "PretrainingConfig", "RunResults", "SentenceScoringPipeline", "SquadConfig",
+    "NextSentencePipeline", "Phase", "PretrainingConfig", "RunResults", "SquadConfig",
     "SwagConfig", "TokenizerConfig", "__version__", "export_checkpoint", "finetune", "load_metric", "predict",
     "prepare_corpus", "pretrain", "read_results", "train_tokenizer", "train_wordpiece",
 ]  # fmt: skip
@@ -75,7 +75,7 @@ _HOMES = {
     "corpus.prepare": ("prepare_corpus",),
     "corpus.tokenizer": ("train_tokenizer", "train_wordpiece"),
     "hub.export": ("export_checkpoint",),
-    "inference.pipelines": ("ExtractiveQuestionAnsweringPipeline", "NextSentencePipeline", "SentenceScoringPipeline"),
+    "inference.pipelines": ("ExtractiveQuestionAnsweringPipeline", "NextSentencePipeline"),
     "models": ("HEADS", "BertReproConfig"),
     "pretraining.masking": ("DataCollatorForBertPreTraining",),
     "results": ("RunResults", "read_results"),

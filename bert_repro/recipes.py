@@ -35,7 +35,7 @@ class Recipe:
         """
         output_dir = getattr(config, "output_dir", None) if getattr(config, "makes_runs", True) else None
         try:
-            configs.require_paths(config)
+            configs.require_paths(config, **data)
             with disk_errors(Path(output_dir or "."), "cannot be read or written"):
                 result = self.load()(config, **data)
         except BaseException as error:
@@ -75,8 +75,8 @@ RECIPES = {
     "push_corpus": Recipe(configs.CorpusPushConfig, "hub.push:push_corpus"),
     "run_study": Recipe(configs.StudyConfig, "reproduction.runner:run_study"),
     "report": Recipe(configs.ReportConfig, "reproduction.report:write_report"),
-    "make_glue_zip": Recipe(configs.GlueZipConfig, "tasks.glue.leaderboard_zip:make_glue_zip"),
-    "score_squad": Recipe(configs.SquadScoringConfig, "tasks.squad.scoring:score_squad"),
-    "convert_triviaqa": Recipe(configs.TriviaqaConfig, "tasks.squad.triviaqa:convert_triviaqa"),
+    "make_glue_zip": Recipe(configs.GlueZipConfig, "tasks.leaderboard_zip:make_glue_zip"),
+    "score_squad": Recipe(configs.SquadScoringConfig, "tasks.squad_scoring:score_squad"),
+    "convert_triviaqa": Recipe(configs.TriviaqaConfig, "tasks.triviaqa:convert_triviaqa"),
 }
 """Name -> recipe, in the order in which a newcomer meets them."""

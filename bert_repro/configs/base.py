@@ -5,7 +5,7 @@ import functools
 import os
 import re
 import typing
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -134,8 +134,12 @@ _FOLDERS = ("folder", "runs", "data_dir", "evidence_dir", "glue_dir", "squad_dir
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
-def require_paths(config: Config) -> None:
+def require_paths(config: Config, data: Collection[str] = ()) -> None:
     """Refuses names of models, inputs and outputs that cannot be right.
+
+    Args:
+        config: the settings.
+        data: splits that are given in memory; what `train_file` and so on call them is no path.
 
     Raises:
         UserError: no such model, file or folder, with the nearest name there is; a file where a folder must be or the
@@ -144,7 +148,7 @@ def require_paths(config: Config) -> None:
     for item in fields(config):
         value = getattr(config, item.name)
         for name in value if isinstance(value, tuple) else (value,):
-            if not isinstance(name, str) or not name:
+            if not isinstance(name, str) or not name or item.name.removesuffix("_file") in data:
                 continue
             if "\0" in name:
                 raise UserError(f"--{item.name} holds a null character; write the name again")

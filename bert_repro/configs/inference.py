@@ -124,7 +124,7 @@ class SentenceScoringConfig(Config):
     minimal_pairs: tuple[str, ...] = setting(
         (), "In place of --input_file: files or folders of minimal pairs in BLiMP's form (.jsonl, also .gz and .xz)."
     )
-    output_dir: str = setting("", "Folder for scores.jsonl; for pairs results.json and minimal_pairs.txt.")
+    output_dir: str = setting("", "Folder for scores.jsonl; for pairs results.json.")
     overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.")
     method: Literal["within_word_l2r", "original"] = setting(
         "within_word_l2r",
@@ -159,9 +159,7 @@ class OnnxConfig(Config):
     dtypes: tuple[Literal["fp32", "fp16", "q8"], ...] = setting(
         ("fp32",), "fp32 (model.onnx), fp16 (model_fp16.onnx), q8 (model_quantized.onnx, 8-bit weights)."
     )
-    output_file: str | None = setting(
-        None, "File to write for a single type; default: onnx/ in the folder, with report.json."
-    )
+    output_file: str | None = setting(None, "File to write for a single type; default: onnx/ in the folder.")
     overwrite_output_file: bool = setting(False, "Replace files that exist.")
 
     def __post_init__(self) -> None:

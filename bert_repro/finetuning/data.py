@@ -165,7 +165,7 @@ def encode(
         features = dataset.map(
             task.encode_batch,
             batched=True,
-            batch_size=task.rows_at_once(dataset, max_seq_length),
+            batch_size=task.rows_at_once,
             fn_kwargs={"tokenizer": tokenizer, "max_seq_length": max_seq_length},
             remove_columns=dataset.column_names,
             keep_in_memory=not all(os.access(folder, os.W_OK) for folder in folders),

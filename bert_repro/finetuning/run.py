@@ -21,7 +21,7 @@ from bert_repro.models.loading import extend_longest_input, load_tokenizer, requ
 from bert_repro.results import RunResults
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Predictions, Task
-from bert_repro.tasks.split_rows import SPLIT_ROWS
+from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.training import adapters, run
 from bert_repro.training.batches import Ids, batch_sizes
 from bert_repro.training.checkpoint import BestModel
@@ -232,12 +232,8 @@ class FinetuningRun:
         scores = self._score(name, split, predictions)
         scores["degenerate"] = self.task.is_degenerate(predictions, split.examples)
         if scores["degenerate"]:
-            logger.warning(
-                "%s %s: degenerate run, the model gives one answer for every row; try another --seed, a lower "
-                "--learning_rate or a longer warm-up",
-                self.task.name,
-                name,
-            )
+            advice = "try another --seed, a lower --learning_rate or a longer warm-up"
+            logger.warning("%s %s: degenerate run, one answer for every row; %s", self.task.name, name, advice)
         return scores | self._write(name, split, predictions)
 
     def _predict(self, name: str, split: Split) -> dict[str, Any]:
@@ -303,9 +299,7 @@ class Predictor:
         model_inputs: ModelInputs,
     ) -> None:
         self.config, self.task, self.accelerator, self.model_inputs = config, task, accelerator, model_inputs
-        self._members: dict[str, Any] = {}
-        for name in config.ensemble_with:
-            self._members[name] = self._checked_member(name, tokenizer)
+        self._members = [self._checked_member(name, tokenizer) for name in config.ensemble_with]
 
     def outputs(self, model: Any, features: "datasets.Dataset") -> Iterator[FloatArray]:
         """Yields the head's output for every feature, in order; for an ensemble the mean of its models' outputs.
@@ -325,7 +319,7 @@ class Predictor:
         if not self.config.ensemble_with:
             return outputs
         sums = [output.astype(np.float64) for output in outputs]
-        for member in self._members.values():
+        for member in self._members:
             # One at a time is in the device's memory beside the first.
             member.to(self.accelerator.device)
             for total, output in zip(sums, self._outputs_of(member, features, rows), strict=True):
@@ -375,9 +369,6 @@ class Predictor:
             raise UserError(
                 f"--ensemble_with {name}: has {positions} positions, and --max_seq_length is {config.max_seq_length}"
             )
-        require_vocabulary(name, loaded, tokenizer)
-        if self.task.label_names:
-            self.task.label_columns(loaded.config.id2label)
         return loaded
 
 

@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from accelerate import Accelerator
 
-from bert_repro.configs import SWEPT, AdapterConfig, FinetuningConfig
+from bert_repro.configs import SWEPT, AdapterConfig, FinetuningConfig, deciding_settings
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.finetuning.data import SplitCache, load_splits
 from bert_repro.finetuning.run import finetune
@@ -57,14 +57,8 @@ logger = logging.getLogger("bert_repro")
 
 _TEST = "test"  # folder of the best run's test predictions
 _ONLY_TRAINING = {"bilstm_size", "feature_based", *(item.name for item in fields(AdapterConfig))}
-# Settings that a resumed sweep may change: those it varies itself, and those that change no result.
-_MAY_CHANGE = {
-    *SWEPT, *SWEPT.values(), "seed", "num_restarts", "max_steps", "output_dir",
-    "overwrite_output_dir", "resume_from_checkpoint", "do_predict", "push_to_hub", "hub_model_id", "report_to",
-    "run_name", "project", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "dataloader_num_workers",
-    "dataloader_prefetch_factor", "dataloader_pin_memory", "hub_private_repo", "per_device_train_batch_size",
-    "gradient_accumulation_steps", "per_device_eval_batch_size",
-}  # fmt: skip
+# What a resumed sweep may change beside what changes no result: what it varies, and how much of it is done.
+_MAY_CHANGE = {*SWEPT, *SWEPT.values(), "seed", "num_restarts", "max_steps", "output_dir", "do_predict"}
 
 
 @dataclass(frozen=True)
@@ -300,8 +294,11 @@ def _begin(config: FinetuningConfig) -> run.Run:
                         "start again with --overwrite_output_dir"
                     )
             claim = replace(claim, resume_from_checkpoint="latest")
-        elif config.resume_from_checkpoint and not process.is_free_folder(folder):
-            raise UserError(f"--resume_from_checkpoint latest: --output_dir {folder} holds no sweep; name another one")
+        elif not process.is_free_folder(folder):
+            raise UserError(
+                f"--output_dir {folder} is not empty and holds no sweep; name another folder, or give "
+                "--overwrite_output_dir"
+            )
     return run.begin(claim)
 
 
@@ -355,7 +352,7 @@ def _publish(config: FinetuningConfig, best: PlannedRun, found: SweepResults) ->
 
 
 def _settings(config: FinetuningConfig) -> dict[str, Any]:
-    kept = {name: value for name, value in asdict(config).items() if name not in _MAY_CHANGE}
+    kept = {name: value for name, value in deciding_settings(config).items() if name not in _MAY_CHANGE}
     settings: dict[str, Any] = json.loads(json.dumps(redacted(kept)))
     return settings
 
@@ -443,47 +440,22 @@ def _summaries(runs: Sequence[Outcome]) -> dict[str, dict[str, dict[str, float |
 
 
 def text_table(found: SweepResults) -> str:
-    """Writes the configurations of a sweep as a table of text: the metric that chooses, on every split."""
+    """Writes the configurations of a sweep as a table of text: the metric that chooses on the split that chooses."""
     split, metric, rows = found["split"], found["metric"], cast(list[dict[str, Any]], found["configurations"])
-
-    def column(rows: Sequence[Mapping[str, Any]], name: str, statistic: str) -> list[str]:
-        values = [row["splits"].get(name, {}).get(metric, {}).get(statistic) for row in rows]
-        return ["-" if value is None else f"{value:.4f}" for value in values]
-
-    columns = {
-        "learning rate": [f"{row['learning_rate']:g}" for row in rows],
-        "batch": [str(row["batch"]) for row in rows],
-        **{name: [f"{row[name]:g}" for row in rows] for name in ("epochs", "steps") if rows[0][name] is not None},
-        "runs": [str(row["runs"]) for row in rows],
-        "mean": column(rows, split, "mean"),
-        "deviation": column(rows, split, "standard_deviation"),
-        "best": column(rows, split, "best"),
-        "seed": ["-" if row["best_seed"] is None else str(row["best_seed"]) for row in rows],
-        "degenerate": [str(row["degenerate"]) for row in rows],
-    }
-    for name in dict.fromkeys(name for row in rows for name in row["splits"] if name != split):
-        columns[f"{name} mean"] = column(rows, name, "mean")
-        columns[f"{name} deviation"] = column(rows, name, "standard_deviation")
-    if found["degenerate"]:
-        kept = [row.get("without_degenerate", {"splits": {}}) for row in rows]
-        columns["mean without degenerate"] = column(kept, split, "mean")
-        columns["deviation without degenerate"] = column(kept, split, "standard_deviation")
-    if found["not_finite"]:
-        columns["not finite"] = [str(row["not_finite"]) for row in rows]
-    widths = {head: max(map(len, (head, *values))) for head, values in columns.items()}
-    lines = [_summary_line(found)]
-    for cells in [list(columns), *zip(*columns.values(), strict=True)]:
-        lines.append("  ".join(f"{text:>{width}}" for text, width in zip(cells, widths.values(), strict=True)))
-    return "\n".join(lines) + "\n"
-
-
-def _summary_line(found: SweepResults) -> str:
-    scope, best = f"{found['metric']} on {found['split']}, {found['runs_done']} runs", found["best"]
-    if best is None:
-        return scope
-    length = f"{best['epochs']:g} epochs" if best["steps"] is None else f"{best['steps']} steps"
-    score = best["splits"][found["split"]][found["metric"]]
-    return (
-        f"{scope}; best {score:.4f}: learning rate {best['learning_rate']:g}, batch {best['batch']}, {length}, "
-        f"seed {best['seed']}{' (degenerate)' if best['degenerate'] else ''}"
-    )
+    best = found["best"]
+    title = f"{metric} on {split}, {found['runs_done']} runs"
+    if best is not None:
+        title += f"; best {best['splits'][split][metric]:.4f}: {best['folder']}{' (degenerate)' * best['degenerate']}"
+    table: list[tuple[str, ...]] = [
+        ("learning rate", "batch", "epochs or steps", "runs", "mean", "std", "best", "degenerate", "not finite")
+    ]
+    for row in rows:
+        scores = row["splits"].get(split, {}).get(metric, {})
+        numbers = [scores.get(name) for name in ("mean", "standard_deviation", "best")]
+        shown = ["-" if number is None else f"{number:.4f}" for number in numbers]
+        length = f"{row['epochs']:g}" if row["steps"] is None else str(row["steps"])
+        counts = (str(row["degenerate"]), str(row["not_finite"]))
+        table.append((f"{row['learning_rate']:g}", str(row["batch"]), length, str(row["runs"]), *shown, *counts))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ["  ".join(f"{text:>{width}}" for text, width in zip(cells, widths, strict=True)) for cells in table]
+    return "\n".join([title, *lines]) + "\n"

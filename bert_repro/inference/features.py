@@ -6,22 +6,23 @@ Memory holds a few batches, however long the input is.
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow
 import torch
+from pyarrow import parquet
 from tqdm.auto import tqdm
 
 from bert_repro.configs import ExtractionConfig
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.models.loading import load_pretrained, load_tokenizer, require_vocabulary
 from bert_repro.models.modeling_bert_repro import BertReproModel
-from bert_repro.tasks.encoding import join, special_ids, token_ids
+from bert_repro.tasks.base import join, special_ids, token_ids
 from bert_repro.training.batches import collate_features, on_device
 from bert_repro.utils.files import atomic_path
 from bert_repro.utils.process import world_size
@@ -47,9 +48,6 @@ class EncodedText(NamedTuple):
     features: npt.NDArray[np.float32]
 
 
-Write = Callable[[Sequence[EncodedText]], None]
-
-
 def extract_features(config: ExtractionConfig) -> dict[str, Any]:
     """Writes the features of every text of a file.
 
@@ -65,8 +63,6 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
         raise UserError("extract_features runs in one process; split the input to use several devices")
     if path.suffix != ".parquet":
         raise UserError(f"--output_file {path}: features are written as Parquet; name it .parquet")
-    if path.exists() and not config.overwrite_output_file:
-        raise UserError(f"--output_file {path} exists; name another or give --overwrite_output_file")
     # The encoder of any BERT checkpoint, without its heads and its pooler.
     model, info = load_pretrained(
         BertReproModel, name, add_pooling_layer=False, attn_implementation=config.attn_implementation
@@ -83,14 +79,22 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
     model.to(device).eval()
     dimension = model.config.hidden_size * (len(layers) if config.combine == "concat" else 1)
     facts = {"model": config.model_name_or_path, "layers": list(layers), "combine": config.combine}
+    schema = _schema(dimension, config.pooling == "none", facts)
     counts = {"texts": 0, "tokens": 0, "truncated": 0}
-    with feature_writer(path, dimension, config.pooling, facts) as write, tqdm(unit="text") as progress:
+    waiting: list[EncodedText] = []
+    with atomic_path(path) as part, parquet.ParquetWriter(part, schema) as writer, tqdm(unit="text") as progress:
         for texts in _batches(config, tokenizer):
-            write(_encode(model, texts, layers, config, tokenizer, device))
+            waiting += _encode(model, texts, layers, config, tokenizer, device)
+            # The file's index has an entry for every group, so that groups of a batch each would fill the memory.
+            if sum(text.features.nbytes for text in waiting) >= _ROW_GROUP:
+                writer.write_batch(_record_batch(waiting, schema))
+                waiting = []
             counts["texts"] += len(texts)
             counts["tokens"] += sum(len(text["input_ids"]) for text in texts)
             counts["truncated"] += sum(text["truncated"] for text in texts)
             progress.update(len(texts))
+        if waiting:
+            writer.write_batch(_record_batch(waiting, schema))
         if not counts["texts"]:
             raise UserError(f"--input_file {config.input_file}: no texts; name a file with at least one")
     logger.info("%s: %s", config.output_file, ", ".join(f"{count} {name}" for name, count in counts.items()))
@@ -189,48 +193,18 @@ def _encode(
     return encoded
 
 
-@contextmanager
-def feature_writer(path: Path, dimension: int, pooling: str, facts: Mapping[str, Any]) -> Iterator[Write]:
-    """Opens a Parquet file of features for writing; it appears under its name when it is complete.
-
-    Args:
-        path: the file.
-        dimension: D.
-        pooling: `none` for a vector per token.
-        facts: JSON, kept in the file's metadata under `bert_repro`.
-
-    Raises:
-        UserError: the disk is full or not writable.
-    """
-    import pyarrow
-    import pyarrow.parquet
-
-    per_token = pooling == "none"
+def _schema(dimension: int, per_token: bool, facts: Mapping[str, Any]) -> pyarrow.Schema:
+    """Returns the columns: `tokens` and a vector for each, or one vector alone; facts are metadata of the file."""
     vector = pyarrow.list_(pyarrow.float32(), dimension)
     fields = [("tokens", pyarrow.list_(pyarrow.string())), ("features", pyarrow.list_(vector))]
-    schema = pyarrow.schema(fields if per_token else [("features", vector)], metadata={"bert_repro": json.dumps(facts)})
+    return pyarrow.schema(fields if per_token else [("features", vector)], metadata={"bert_repro": json.dumps(facts)})
 
-    waiting: list[EncodedText] = []
 
-    with atomic_path(path) as part, pyarrow.parquet.ParquetWriter(part, schema) as writer:
-
-        def write(texts: Sequence[EncodedText]) -> None:
-            # The file's index has an entry for every group, so that groups of a batch each would fill the memory.
-            waiting.extend(texts)
-            if sum(text.features.nbytes for text in waiting) >= _ROW_GROUP:
-                write_group()
-
-        def write_group() -> None:
-            texts = waiting.copy()
-            waiting.clear()
-            flat = pyarrow.array(np.concatenate([text.features.reshape(-1) for text in texts]))
-            columns = [pyarrow.FixedSizeListArray.from_arrays(flat, dimension)]
-            if per_token:
-                ends = np.cumsum([0, *(len(text.features) for text in texts)], dtype=np.int32)
-                tokens = pyarrow.array([text.tokens for text in texts], schema.field("tokens").type)
-                columns = [tokens, pyarrow.ListArray.from_arrays(ends, columns[0])]
-            writer.write_batch(pyarrow.record_batch(columns, schema=schema))
-
-        yield write
-        if waiting:
-            write_group()
+def _record_batch(texts: Sequence[EncodedText], schema: pyarrow.Schema) -> pyarrow.RecordBatch:
+    flat = pyarrow.array(np.concatenate([text.features.reshape(-1) for text in texts]))
+    columns = [pyarrow.FixedSizeListArray.from_arrays(flat, texts[0].features.shape[1])]
+    if "tokens" in schema.names:
+        ends = np.cumsum([0, *(len(text.features) for text in texts)], dtype=np.int32)
+        tokens = pyarrow.array([text.tokens for text in texts], schema.field("tokens").type)
+        columns = [tokens, pyarrow.ListArray.from_arrays(ends, columns[0])]
+    return pyarrow.record_batch(columns, schema=schema)

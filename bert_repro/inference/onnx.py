@@ -4,7 +4,7 @@ The graph takes `input_ids`, `attention_mask` and `token_type_ids` of any batch 
 positions, (B, S), or (B, C, S) for multiple choice; the axes are called `batch`, `choices` and `sequence`. Its outputs
 have the names of the model's output, but for the token logits of pre-training, which are `logits` as in every fill-mask
 model. The files are where the Hub and transformers.js look for them: `onnx/model.onnx` and so on in the published
-folder, with `onnx/report.json`, which says how far each is from PyTorch.
+folder.
 
 - `fp32`: the graph as PyTorch traces it.
 - `fp16`: weights and arithmetic in half precision, inputs and outputs as before.
@@ -12,17 +12,14 @@ folder, with `onnx/report.json`, which says how far each is from PyTorch.
   Unsigned weights, because products of two signed bytes overflow the 16-bit sums of processors without VNNI.
 """
 
-import importlib.metadata
 import importlib.util
 import logging
 import math
 import tempfile
 import warnings
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,14 +27,14 @@ from bert_repro.configs import OnnxConfig
 from bert_repro.configs.inference import ONNX_FILES
 from bert_repro.errors import UserError
 from bert_repro.models.loading import load_config, load_pretrained
-from bert_repro.utils.files import atomic_path, write_json
+from bert_repro.utils.files import atomic_path
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 logger = logging.getLogger("bert_repro")
 
-ONNX_FOLDER, REPORT = "onnx", "report.json"
+ONNX_FOLDER = "onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 TOLERANCES = {"fp32": 1e-4, "fp16": 1e-2, "q8": 0.25}
 """Largest difference to PyTorch, as a share of the largest output: for float32 sums in another order; for the others a
@@ -68,7 +65,6 @@ def export_onnx(config: OnnxConfig) -> list[Path]:
         if path.exists() and not config.overwrite_output_file:
             raise UserError(f"--output_file {path} exists; name another or give --overwrite_output_file")
     model = load_model(Path(config.folder))
-    entries: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:  # the files take their names together, when all are as PyTorch
         parts = {dtype: stack.enter_context(atomic_path(path)) for dtype, path in files.items()}
         graph = parts.get("fp32") or Path(stack.enter_context(tempfile.TemporaryDirectory())) / ONNX_FILES["fp32"]
@@ -76,41 +72,15 @@ def export_onnx(config: OnnxConfig) -> list[Path]:
         for dtype, part in parts.items():
             if dtype != "fp32":
                 (write_half if dtype == "fp16" else write_quantized)(graph, part)
-            difference, size = largest_difference(model, part), part.stat().st_size
+            difference = largest_difference(model, part)
             if difference > TOLERANCES[dtype]:
                 raise RuntimeError(
                     f"the {dtype} graph of {config.folder} differs from PyTorch by {difference:.1e}, above "
                     f"{TOLERANCES[dtype]}"
                 )
-            entries[files[dtype].name] = {"dtype": dtype, "bytes": size, "largest_difference": difference}
-            logger.info(
-                "%s: %s, %.1f MB, largest difference to PyTorch %.1e", files[dtype], dtype, size / 1e6, difference
-            )
-    if config.output_file is None:
-        report = {
-            "class": type(model).__name__,
-            "largest_difference": "of all outputs to PyTorch on random ids, as a share of the largest output",
-            "files": entries,
-            "versions": {
-                name: importlib.metadata.version(name) for name in ("torch", "onnx", "onnxscript", "onnxruntime")
-            },
-        }
-        write_json(folder / REPORT, report)
+            megabytes = part.stat().st_size / 1e6
+            logger.info("%s: %.1f MB, largest difference to PyTorch %.1e", files[dtype], megabytes, difference)
     return list(files.values())
-
-
-def open_graph(path: Path) -> Callable[..., Any]:
-    """Opens an ONNX file on the CPU: named int64 tensors in, an object with its outputs as float tensors out."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-
-    def run(**inputs: torch.Tensor) -> SimpleNamespace:
-        arrays = session.run(names, {name: tensor.numpy() for name, tensor in inputs.items()})
-        return SimpleNamespace(**{name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)})
-
-    return run
 
 
 def load_model(folder: Path) -> "PreTrainedModel":
@@ -122,8 +92,6 @@ def load_model(folder: Path) -> "PreTrainedModel":
     from bert_repro.models import modeling_bert_repro
     from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 
-    if not folder.is_dir():
-        raise UserError(f"--folder {folder}: no such folder; name a published folder")
     names = load_config(str(folder), "--folder").architectures or ["none"]
     ours = [head.ours for head in AUTO_CLASSES.values() if names[0] in (head.ours, head.upstream)]
     if not ours:
@@ -220,25 +188,24 @@ def largest_difference(model: "PreTrainedModel", path: Path) -> float:
         The largest absolute difference, as a share of the largest output where that is above 1; infinite where a value
         is not finite.
     """
-    run = open_graph(path)
-    worst = 0.0
-    for batch, length in _shapes(model):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    longest, worst = model.config.max_position_embeddings, 0.0
+    # One token, the longest, and others than that of the export.
+    for batch, length in ((1, 1), (1, min(19, longest)), (5, min(33, longest)), (2, longest)):
         inputs = _inputs(model, batch, length)
         with torch.no_grad():
             expected = _outputs(model, inputs)
-        found = run(**inputs)
+        arrays = session.run(names, {name: tensor.numpy() for name, tensor in inputs.items()})
+        found = dict(zip(names, map(torch.from_numpy, arrays), strict=True))
         for name, ours in expected.items():
-            values = getattr(found, name)
+            values = found[name]
             assert values.shape == ours.shape, f"{values.shape} in place of {ours.shape}"
             difference = float((values - ours).abs().max() / max(1.0, float(ours.abs().max())))
             worst = max(worst, difference if math.isfinite(difference) else math.inf)
     return worst
-
-
-def _shapes(model: "PreTrainedModel") -> list[tuple[int, int]]:
-    """Returns batch sizes and lengths to compare at: one token, the longest, and others than that of the export."""
-    longest = model.config.max_position_embeddings
-    return [(1, 1), (1, min(19, longest)), (5, min(33, longest)), (2, longest)]
 
 
 def _inputs(model: "PreTrainedModel", batch: int, length: int) -> dict[str, torch.Tensor]:

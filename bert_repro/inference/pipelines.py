@@ -1,8 +1,8 @@
-"""Pipelines for three tasks that transformers has none for, registered by name; see `transformers.pipeline`.
+"""Pipelines for two tasks that transformers has none for, registered by name; see `transformers.pipeline`.
 
 `extractive-question-answering` takes any checkpoint with a question-answering head and finds the spans that
-run_squad.py would predict (paper 4.2, 4.3); `next-sentence-prediction` takes any with BERT's (paper 3.1, task 2);
-`sentence-scoring` any masked language model. The other heads work with transformers' own pipelines. Importing
+run_squad.py would predict (paper 4.2, 4.3); `next-sentence-prediction` takes any with BERT's (paper 3.1, task 2). The
+other heads work with transformers' own pipelines. Importing
 `bert_repro` is enough: this module is imported as soon as transformers' pipelines are.
 """
 
@@ -11,23 +11,24 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import AutoModelForMaskedLM, AutoModelForNextSentencePrediction, AutoModelForQuestionAnswering
+from transformers import AutoModelForNextSentencePrediction, AutoModelForQuestionAnswering
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import ChunkPipeline, Pipeline
 
 from bert_repro.configs import SquadConfig
 from bert_repro.errors import UserError
-from bert_repro.inference.scoring import METHODS, score_record, score_sentences
 from bert_repro.models.loading import longest_input
-from bert_repro.tasks.squad.decoding import Decoder, text_by_offsets
-from bert_repro.tasks.squad.squad_task import SQUAD, SquadTask
-from bert_repro.tasks.squad.windows import Passage, tokenize_passages
+from bert_repro.tasks.squad_decoding import text_by_offsets
+from bert_repro.tasks.squad_task import SQUAD, SquadTask
+from bert_repro.tasks.squad_windows import Passage, tokenize_passages
 from bert_repro.utils.readers import shown
 
 LABELS = ("IsNext", "NotNext")
 _LONGEST_WINDOW, _LONGEST_QUESTION = 384, 64  # where the model has the positions
 _INPUTS = ("input_ids", "token_type_ids", "attention_mask")
-_DECODING = ("n_best_size", "max_answer_length", "decoding")
+_ANSWERS = (
+    "top_k", "handle_impossible_answer", "null_score_diff_threshold", "n_best_size", "max_answer_length", "decoding",
+)  # fmt: skip
 _WINDOWS = ("max_seq_length", "max_query_length", "doc_stride")
 
 
@@ -59,9 +60,7 @@ class NextSentencePipeline(_ReadsText, Pipeline):  # type: ignore[misc]
         """Scores one pair or several; see the class."""
         return super().__call__(inputs if text_pair is None else (inputs, text_pair), **parameters)
 
-    def _sanitize_parameters(self, **unknown: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        if unknown:
-            raise UserError(f"next-sentence-prediction has no parameter {min(unknown)}")
+    def _sanitize_parameters(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         return {}, {}, {}
 
     def preprocess(self, input_: Any, **_: Any) -> dict[str, Any]:
@@ -134,26 +133,12 @@ class ExtractiveQuestionAnsweringPipeline(_ReadsText, ChunkPipeline):  # type: i
         answers = super().__call__([inputs] if single else list(inputs), **parameters)
         return answers[0] if single else answers
 
-    def _sanitize_parameters(
-        self,
-        top_k: int | None = None,
-        handle_impossible_answer: bool | None = None,
-        null_score_diff_threshold: float | None = None,
-        **settings: Any,
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        if unknown := set(settings) - {*_DECODING, *_WINDOWS}:
+    def _sanitize_parameters(self, **settings: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        if unknown := set(settings) - {*_ANSWERS, *_WINDOWS}:
             raise UserError(f"extractive-question-answering has no parameter {min(unknown)}")
-        if top_k is not None and top_k < 1:
-            raise UserError(f"top_k is {top_k}; it must be at least 1")
-        given = {
-            "top_k": top_k,
-            "handle_impossible_answer": handle_impossible_answer,
-            "null_score_diff_threshold": null_score_diff_threshold,
-        }
-        given = {name: value for name, value in given.items() if value is not None}
-        windows = {name: value for name, value in settings.items() if name in _WINDOWS}
-        decoding = {name: value for name, value in settings.items() if name in _DECODING}
-        return windows, {}, given | decoding
+        given = {name: value for name, value in settings.items() if value is not None}
+        windows = {name: given.pop(name) for name in _WINDOWS if name in given}
+        return windows, {}, given
 
     def preprocess(self, input_: Any, **windows: Any) -> Iterator[dict[str, Any]]:
         """Tokenizes a question and its passage into the windows that slide over it."""
@@ -205,14 +190,7 @@ class ExtractiveQuestionAnsweringPipeline(_ReadsText, ChunkPipeline):  # type: i
             spans.setdefault(text, (int(passage.starts[first]), int(passage.ends[last])))
             return text
 
-        settings = self._task(**decoding).settings
-        decoder = Decoder(
-            exact=settings.decoding == "exact",
-            n_best_size=settings.n_best_size,
-            max_answer_length=settings.max_answer_length,
-            nullable=nullable,
-            text_of=text_of,
-        )
+        decoder = self._task(**decoding).decoder(text_of, nullable=nullable)
         first = model_outputs[0]
         windows = [(window["window_start"], window["length"] - window["passage_at"] - 1) for window in model_outputs]
         scores = [window["scores"][0, : window["length"]].double().cpu().numpy() for window in model_outputs]
@@ -253,49 +231,6 @@ def _as_inputs(questions: Any, contexts: Any) -> Any:
     return [{"question": question, "context": context} for question, context in zip(questions, contexts, strict=True)]
 
 
-class SentenceScoringPipeline(_ReadsText, Pipeline):  # type: ignore[misc]
-    """Gives the pseudo-log-likelihood of a sentence, in all and token by token (Salazar et al., 2020).
-
-        import bert_repro
-        from transformers import pipeline
-
-        score = pipeline("sentence-scoring", model="org/bert")
-        print(score("The cat sleeps."))
-        # {"text": "The cat sleeps.", "score": -9.1, "tokens": [{"token": "the", "log_probability": -1.2}, ...]}
-
-    A list of texts gives a list. The masked copies of a text are batched together.
-
-    Parameters of the pipeline or of a call:
-        method: `within_word_l2r` (default) or `original`; see `bert_repro.inference.scoring.score_sentences`.
-        batch_tokens: most tokens of a forward pass.
-    """
-
-    def _sanitize_parameters(
-        self, method: str | None = None, batch_tokens: int | None = None, **unknown: Any
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        if unknown:
-            raise UserError(f"sentence-scoring has no parameter {min(unknown)}")
-        if method is not None and method not in METHODS:
-            raise UserError(f"method is {shown(method)}; it must be one of: {', '.join(METHODS)}")
-        given = {"method": method, "batch_tokens": batch_tokens}
-        return {}, {name: value for name, value in given.items() if value is not None}, {}
-
-    def preprocess(self, input_: Any, **_: Any) -> dict[str, Any]:
-        """Takes one text."""
-        if not isinstance(input_, str):
-            raise UserError(f"sentence-scoring takes a text or a list of texts, got {shown(input_)}")
-        return {"text": input_}
-
-    def _forward(self, input_tensors: dict[str, Any], **settings: Any) -> dict[str, Any]:
-        text = input_tensors["text"]
-        (score,) = score_sentences(self.model, self.tokenizer, [text], names=[repr(text)], **settings)
-        return {"text": text, "sentence_score": score}
-
-    def postprocess(self, model_outputs: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Returns `text`, its `score`, and `tokens` with each one's log-probability."""
-        return score_record(model_outputs["text"], model_outputs["sentence_score"])
-
-
 PIPELINE_REGISTRY.register_pipeline(
     "extractive-question-answering",
     pipeline_class=ExtractiveQuestionAnsweringPipeline,
@@ -308,11 +243,5 @@ PIPELINE_REGISTRY.register_pipeline(
     pt_model=AutoModelForNextSentencePrediction,
     type="text",
 )
-PIPELINE_REGISTRY.register_pipeline(
-    "sentence-scoring",
-    pipeline_class=SentenceScoringPipeline,
-    pt_model=AutoModelForMaskedLM,
-    type="text",
-)
 
-__all__ = ["ExtractiveQuestionAnsweringPipeline", "NextSentencePipeline", "SentenceScoringPipeline"]
+__all__ = ["ExtractiveQuestionAnsweringPipeline", "NextSentencePipeline"]

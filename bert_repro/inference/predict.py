@@ -22,7 +22,7 @@ from bert_repro.models.loading import load_config, load_tokenizer, quiet_transfo
 from bert_repro.results import read_results
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.classification import found_text_columns
-from bert_repro.tasks.data import Lines, as_dataset, read_file, require_columns, texts, values
+from bert_repro.tasks.data import TAGGED_SUFFIXES, Lines, as_dataset, read_file, require_columns, texts, values
 from bert_repro.tasks.tagging import WORD_COLUMNS
 from bert_repro.utils.files import atomic_path, disk_errors
 from bert_repro.utils.readers import decode_line, numbered_lines, shown
@@ -46,6 +46,9 @@ _TASK_SETTINGS = (
     "answer_text", "null_score_diff_threshold",
 )  # fmt: skip
 """Settings of a training that decide how texts are read and answers found."""
+_SHARED = (
+    "model_name_or_path", "tokenizer_name", "per_device_eval_batch_size", "mixed_precision", "attn_implementation",
+)  # fmt: skip
 
 
 def predict(config: PredictConfig) -> None:
@@ -57,8 +60,6 @@ def predict(config: PredictConfig) -> None:
     ending = Path(config.output_file or "").suffix
     if ending not in ("", ".csv", ".jsonl") and not config.output_format:
         raise UserError(f"--output_file {config.output_file}: ends in {shown(ending)}; write .csv or .jsonl")
-    if config.output_file and Path(config.output_file).exists() and not config.overwrite_output_file:
-        raise UserError(f"--output_file {config.output_file} exists; name another, or add --overwrite_output_file")
     records = predictions_of(config)
     write = _write_json_lines if (config.output_format or ending[1:]) == "jsonl" else _write_csv
     if config.output_file is None:
@@ -127,13 +128,7 @@ def _run_config(
     """Returns the settings of a run that predicts the rows, with what the model was trained with where flags are not
     given."""
     settings = trained.get("settings", {})
-    shared: dict[str, Any] = {
-        name: getattr(config, name)
-        for name in (
-            "model_name_or_path", "tokenizer_name", "per_device_eval_batch_size", "mixed_precision",
-            "attn_implementation",
-        )
-    }  # fmt: skip
+    shared: dict[str, Any] = {name: getattr(config, name) for name in _SHARED}
     positions = load_config(config.model_name_or_path).max_position_embeddings
     length = config.max_seq_length or min(positions, settings.get("max_seq_length") or positions)
     known = family.__dataclass_fields__
@@ -169,9 +164,7 @@ def _text_columns(
 def _read_input(config: PredictConfig, family: type[FinetuningConfig], where: str) -> "datasets.Dataset":
     """Reads a file or the standard input, a text on each line unless its ending or a flag says otherwise."""
     path = Path(where)
-    if config.input_file and not path.is_file():
-        raise UserError(f"--input_file {path}: no such file")
-    ending = {"conll": "conll", "bio": "conll", "iob": "conll", "iob2": "conll"}.get(path.suffix[1:], path.suffix[1:])
+    ending = "conll" if path.suffix in TAGGED_SUFFIXES[1:] else path.suffix[1:]
     kind = config.input_format or (ending if ending in ("csv", "tsv", "jsonl", "json", "conll") else "text")
     lines = numbered_lines(path) if config.input_file else _standard_input()
     if kind != "text":

@@ -18,10 +18,11 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,27 +34,23 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.inference.features import read_texts
 from bert_repro.models.loading import load_pretrained, load_tokenizer, longest_input, require_vocabulary
 from bert_repro.models.modeling_bert_repro import BertReproForMaskedLM
-from bert_repro.tasks.encoding import special_ids, tokenized
+from bert_repro.tasks.base import special_ids, tokenized
 from bert_repro.training.batches import collate_features, on_device
-from bert_repro.utils import process
-from bert_repro.utils.files import RESULTS, atomic_file, write_json, write_text
-from bert_repro.utils.readers import numbered_lines, parse_json, shown
+from bert_repro.utils.files import RESULTS, atomic_file, write_json
+from bert_repro.utils.readers import numbered_lines, parse_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger("bert_repro")
 
-METHODS = ("within_word_l2r", "original")
 SCORES_FILE = "scores.jsonl"
 PAIR_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz")
-TABLE_FILE = "minimal_pairs.txt"
 _LEVELS = {"paradigm": "UID", "phenomenon": "linguistics_term", "field": "field"}
 _SENTENCES_AT_A_TIME = 2000
 
 
-@dataclass(frozen=True)
-class SentenceScore:
+class SentenceScore(NamedTuple):
     """The score of one sentence.
 
     Args:
@@ -70,8 +67,7 @@ class SentenceScore:
         return math.fsum(self.log_probabilities)
 
 
-@dataclass(frozen=True)
-class _MaskedCopy:
+class _MaskedCopy(NamedTuple):
     """A sentence with one token to score.
 
     Args:
@@ -88,24 +84,24 @@ class _MaskedCopy:
 
 
 def score_sentences(
-    model: Any,
+    model: BertReproForMaskedLM,
     tokenizer: "PreTrainedTokenizerBase",
     sentences: Sequence[str],
+    names: Sequence[str],
     *,
     method: str = "within_word_l2r",
     batch_tokens: int = 8192,
-    names: Sequence[str] | None = None,
 ) -> list[SentenceScore]:
     """Scores sentences with a masked language model.
 
     Args:
-        model: `BertReproForMaskedLM`, or any masked language model of transformers; in evaluation mode.
+        model: in evaluation mode.
         tokenizer: its fast tokenizer.
         sentences: texts that are not empty.
+        names: what messages call them.
         method: `within_word_l2r` masks a token and the pieces of the same word after it (Kauf and Ivanova, 2023);
             `original` masks the token alone (Salazar et al., 2020).
         batch_tokens: most tokens of a forward pass, unless a single sentence is longer.
-        names: what messages call the sentences; default: "sentence 1" and so on.
 
     Returns:
         One score for each sentence, in order.
@@ -114,16 +110,15 @@ def score_sentences(
         UserError: a sentence is empty or longer than the model reads, or the tokenizer has no [MASK].
         NonFiniteError: the model's output is not finite.
     """
-    if method not in METHODS:
-        raise UserError(f"method is {shown(method)}; it must be one of: {', '.join(METHODS)}")
-    names = names or [f"sentence {number}" for number in range(1, len(sentences) + 1)]
     longest = longest_input(tokenizer, model.config.max_position_embeddings)
     encoded = _encode(tokenizer, sentences, names, longest)
     scores = [np.full(len(ids), np.nan) for ids, _ in encoded]
     # Sentences of one length follow each other, so that a batch is nearly without padding, and packed one product.
     order = sorted(range(len(encoded)), key=lambda index: -len(encoded[index][0]))
     copies = (
-        copy for index in order for copy in _masked_copies(index, *encoded[index], tokenizer, method == METHODS[0])
+        copy
+        for index in order
+        for copy in _masked_copies(index, *encoded[index], tokenizer, method == "within_word_l2r")
     )
     for batch in _batches(copies, batch_tokens):
         for copy, value in zip(batch, _log_probabilities(model, batch, int(tokenizer.pad_token_id)), strict=True):
@@ -191,17 +186,12 @@ def _batches(copies: Iterator[_MaskedCopy], batch_tokens: int) -> Iterator[list[
 
 
 @torch.no_grad()
-def _log_probabilities(model: Any, batch: Sequence[_MaskedCopy], pad_token_id: int) -> list[float]:
-    """Returns the log-probability of each copy's token, [P]; packed for our own model, padded for others."""
-    packing = isinstance(model, BertReproForMaskedLM)
+def _log_probabilities(model: BertReproForMaskedLM, batch: Sequence[_MaskedCopy], pad_token_id: int) -> list[float]:
+    """Returns the log-probability of each copy's token, [P]; the copies are packed."""
     features = [{"input_ids": copy.input_ids} for copy in batch]
-    inputs = on_device(collate_features(features, pad_token_id=pad_token_id, packing=packing), model.device)
+    inputs = on_device(collate_features(features, pad_token_id=pad_token_id, packing=True), model.device)
     positions = torch.tensor([copy.position for copy in batch], device=model.device)
-    if packing:
-        places = inputs["cu_seq_lens_q"][:-1].long() + positions
-        logits = model(**inputs, prediction_positions=places).logits
-    else:
-        logits = model(**inputs).logits[torch.arange(len(batch), device=model.device), positions]
+    logits = model(**inputs, prediction_positions=inputs["cu_seq_lens_q"][:-1].long() + positions).logits
     targets = torch.tensor([copy.target for copy in batch], device=model.device)
     chosen = logits.float().log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
     if not chosen.isfinite().all():
@@ -224,9 +214,7 @@ def run_sentence_scoring(config: SentenceScoringConfig) -> dict[str, Any]:
         UserError: the input or the model is not there, or the output is.
         NonFiniteError: the model's output is not finite.
     """
-    folder, name = Path(config.output_dir), config.model_name_or_path
-    if not (process.is_free_folder(folder) or config.overwrite_output_dir):
-        raise UserError(f"--output_dir {folder} is not empty; name another folder or give --overwrite_output_dir")
+    name = config.model_name_or_path
     files = find_pair_files(config.minimal_pairs) if config.minimal_pairs else [Path(config.input_file or "")]
     tokenizer = load_tokenizer(config.tokenizer_name or name)
     model, info = load_pretrained(BertReproForMaskedLM, name)
@@ -241,10 +229,10 @@ def run_sentence_scoring(config: SentenceScoringConfig) -> dict[str, Any]:
     def score(sentences: Sequence[str], names: Sequence[str]) -> list[SentenceScore]:
         with torch.autocast(model.device.type, torch.bfloat16, enabled=config.mixed_precision == "bf16"):
             return score_sentences(
-                model, tokenizer, sentences, method=config.method, batch_tokens=config.batch_tokens, names=names
+                model, tokenizer, sentences, names, method=config.method, batch_tokens=config.batch_tokens
             )
 
-    folder.mkdir(parents=True, exist_ok=True)
+    Path(config.output_dir).mkdir(parents=True, exist_ok=True)
     if config.minimal_pairs:
         return _score_pairs(config, files, score)
     return _score_texts(config, files[0], score)
@@ -262,7 +250,10 @@ def _score_texts(config: SentenceScoringConfig, path: Path, score: Score) -> dic
             sentences = [text for _, text in chunk]
             scores = score(sentences, [f"{path}, text {number}" for number, _ in chunk])
             for text, one in zip(sentences, scores, strict=True):
-                file.write(json.dumps(score_record(text, one), ensure_ascii=False) + "\n")
+                pairs = zip(one.tokens, one.log_probabilities, strict=True)
+                pieces = [{"token": token, "log_probability": value} for token, value in pairs]
+                record = {"text": text, "score": one.total, "tokens": pieces}
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
                 count, tokens, total = count + 1, tokens + len(one.tokens), total + one.total
             progress.update(len(chunk))
         if not count:
@@ -272,21 +263,10 @@ def _score_texts(config: SentenceScoringConfig, path: Path, score: Score) -> dic
     return {"sentences": count, "tokens": tokens, "log_probability": mean, "perplexity": math.exp(min(700.0, -mean))}
 
 
-def score_record(text: str, score: SentenceScore) -> dict[str, Any]:
-    """Returns one line of scores.jsonl: the text, its score, and that of each token."""
-    pairs = zip(score.tokens, score.log_probabilities, strict=True)
-    return {
-        "text": text,
-        "score": score.total,
-        "tokens": [{"token": token, "log_probability": value} for token, value in pairs],
-    }
-
-
 # --- Minimal pairs ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class MinimalPair:
+class MinimalPair(NamedTuple):
     """Two sentences that differ in one respect, and what it is.
 
     Args:
@@ -344,7 +324,7 @@ def read_pairs(path: Path) -> list[MinimalPair]:
 
 
 def _score_pairs(config: SentenceScoringConfig, files: Sequence[Path], score: Score) -> dict[str, Any]:
-    """Scores every pair; writes results.json and a table into the output folder."""
+    """Scores every pair, into results.json."""
     began = time.perf_counter()
     by_file = [read_pairs(path) for path in files]  # all, before hours of scoring
     margins: list[tuple[MinimalPair, float]] = []
@@ -355,16 +335,13 @@ def _score_pairs(config: SentenceScoringConfig, files: Sequence[Path], score: Sc
     results = {
         "task": "minimal pairs",
         "settings": asdict(config),
-        "method": config.method,
-        "mixed_precision": config.mixed_precision,
         "rows_scored": len(margins),
         **accuracies(margins),
         "wall_time_seconds": round(time.perf_counter() - began, 1),
     }
-    folder, table = Path(config.output_dir), accuracy_table(results)
-    write_json(folder / RESULTS, results)
-    write_text(folder / TABLE_FILE, table)
-    logger.info("%s", table.rstrip())
+    write_json(Path(config.output_dir) / RESULTS, results)
+    for name, entry in [("all pairs", results["metrics"]), *results["phenomenon"].items()]:
+        logger.info("accuracy %.4f: %s", entry["accuracy"], name)
     return results
 
 
@@ -376,42 +353,20 @@ def accuracies(margins: Sequence[tuple[MinimalPair, float]]) -> dict[str, Any]:
 
     Returns:
         `metrics` (`accuracy` over pairs, `mean_paradigm_accuracy`, `ties`) and, by level, `paradigm`, `phenomenon` and
-        `field`: name -> `accuracy` and `pairs`; of paradigms also the other two levels.
+        `field`: name -> `accuracy` and `pairs`.
     """
     tallies: dict[str, dict[str, list[bool]]] = {level: defaultdict(list) for level in _LEVELS}
-    above: dict[str, dict[str, str | None]] = {}
     for pair, margin in margins:
         for level, name in pair.levels.items():
             if name is not None:
                 tallies[level][name].append(margin > 0)
-        paradigm = pair.levels["paradigm"] or ""
-        above[paradigm] = {level: name for level, name in pair.levels.items() if level != "paradigm" and name}
-    levels: dict[str, dict[str, dict[str, Any]]] = {
-        level: {
-            name: {"accuracy": sum(right) / len(right), "pairs": len(right)} for name, right in sorted(tally.items())
-        }
+    levels = {
+        level: {name: {"accuracy": fmean(right), "pairs": len(right)} for name, right in sorted(tally.items())}
         for level, tally in tallies.items()
     }
-    for name, entry in levels["paradigm"].items():
-        entry |= above[name]
-    paradigms = [entry["accuracy"] for entry in levels["paradigm"].values()]
     metrics = {
-        "accuracy": sum(margin > 0 for _, margin in margins) / len(margins),
-        "mean_paradigm_accuracy": sum(paradigms) / len(paradigms),
+        "accuracy": fmean(margin > 0 for _, margin in margins),
+        "mean_paradigm_accuracy": fmean(entry["accuracy"] for entry in levels["paradigm"].values()),
         "ties": sum(margin == 0 for _, margin in margins),
     }
     return {"metrics": metrics, **levels}
-
-
-def accuracy_table(results: dict[str, Any]) -> str:
-    """Returns the accuracies as text: over all pairs, per phenomenon, per paradigm."""
-    rows = [("all pairs", results["metrics"]["accuracy"], results["rows_scored"])]
-    for level in ("phenomenon", "paradigm"):
-        rows.append((f"by {level}", None, None))
-        rows += [(f"  {name}", entry["accuracy"], entry["pairs"]) for name, entry in results[level].items()]
-    width = max(len(name) for name, *_ in rows)
-    lines = [
-        name if accuracy is None else f"{name:<{width}}  {100 * accuracy:5.1f}  {pairs:>6}"
-        for name, accuracy, pairs in rows
-    ]
-    return f"{'':<{width}}  {'acc.':>5}  {'pairs':>6}\n" + "\n".join(lines) + "\n"

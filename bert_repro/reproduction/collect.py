@@ -13,7 +13,7 @@ from bert_repro.errors import UserError
 from bert_repro.hub.card import CONFIGS
 from bert_repro.reproduction.paper_results import EXAMPLES_FILE, Column, TableEntry
 from bert_repro.results import RunResults, read_results
-from bert_repro.tasks.split_rows import SPLIT_ROWS
+from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.utils.files import RESULTS
 from bert_repro.utils.readers import read_json_object
 

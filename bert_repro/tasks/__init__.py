@@ -9,8 +9,8 @@ from bert_repro.tasks.base import Task
 from bert_repro.tasks.choice import SWAG, custom_choices
 from bert_repro.tasks.classification import custom_classification
 from bert_repro.tasks.data import read_file
-from bert_repro.tasks.glue.glue_tasks import GLUE_TASKS
-from bert_repro.tasks.squad.squad_task import SQUAD_TASKS, configured_squad
+from bert_repro.tasks.glue_tasks import GLUE_TASKS
+from bert_repro.tasks.squad_task import SQUAD_TASKS, configured_squad
 from bert_repro.tasks.tagging import CONLL2003, custom_tagging
 from bert_repro.utils.readers import shown
 

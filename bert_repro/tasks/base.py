@@ -12,11 +12,13 @@ examples become features, only `collate` how features become sequences, and only
 Datasets and features are `datasets.Dataset`s, memory-mapped where they come from disk.
 """
 
+import csv
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,20 +26,26 @@ import numpy.typing as npt
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.tasks.data import from_hub
 from bert_repro.tasks.metrics import compute
+from bert_repro.utils.files import atomic_file
 
 if TYPE_CHECKING:
     import datasets
-    from transformers import PreTrainedTokenizerBase
+    from transformers import BatchEncoding, PreTrainedTokenizerBase
 
     from bert_repro.configs import FinetuningConfig
 
 Feature = Mapping[str, Any]
 Batch = dict[str, Any]
+Columns = dict[str, list[Any]]
 Predictions = dict[str, Any]
 """Columns with one value per example: `prediction` always, others (probabilities ...) as the task has them."""
 FloatArray = npt.NDArray[np.float32]
+Outputs = Iterable[FloatArray]
+Splits: TypeAlias = "Mapping[str, datasets.Dataset]"
 ExampleScores = dict[str, list[int] | list[float] | list[list[int]]]
 """Metric -> a score for each example, or what a score that is no mean over examples counts in each."""
+MOST_LABELS = 50
+"""A confusion matrix of more labels is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +58,6 @@ class Task(ABC):
         head: name of the class in `bert_repro.models` that is fine-tuned.
         metrics: keys of `bert_repro.tasks.metrics.METRICS`; all are reported on every labelled split.
         primary_metric: the metric that chooses among runs on dev.
-        paper_metrics: the metrics that a table of the paper prints for this task; keys such as `table_1`.
         label_names: the model's `id2label` in order; empty for heads without labels.
         train_split: the split to train on; None: the task has no training set.
         eval_splits: labelled splits to score, each reported under its name.
@@ -65,6 +72,7 @@ class Task(ABC):
     Attributes:
         reference_column: the column of labels, tags or answers; a split without it is unlabelled.
         official_folder: what `--data_dir` is for this task, for messages.
+        rows_at_once: how many examples `encode_batch` takes at once; None: all.
     """
 
     name: str
@@ -72,7 +80,6 @@ class Task(ABC):
     head: str
     metrics: tuple[str, ...]
     primary_metric: str
-    paper_metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     label_names: tuple[str, ...] = ()
     train_split: str | None = "train"
     eval_splits: tuple[str, ...] = ("validation",)
@@ -81,10 +88,11 @@ class Task(ABC):
     paper_epochs: float = 3.0
     hub: tuple[str, str | None, str | None] = ("", None, None)
     data_license: str | None = None
-    data: "Mapping[str, datasets.Dataset]" = field(default_factory=dict, repr=False)
+    data: Splits = field(default_factory=dict, repr=False)
     data_names: Mapping[str, str] = field(default_factory=dict)
     reference_column: ClassVar[str] = "label"
     official_folder: ClassVar[str] = "the folder of the official files"
+    rows_at_once: ClassVar[int | None] = 1000
 
     @property
     def sequences_per_example(self) -> int:
@@ -108,9 +116,7 @@ class Task(ABC):
         """
         return self
 
-    def deviations(
-        self, tokenizer: "PreTrainedTokenizerBase", splits: "Mapping[str, datasets.Dataset]"
-    ) -> dict[str, str]:
+    def deviations(self, tokenizer: "PreTrainedTokenizerBase", splits: Splits) -> dict[str, str]:
         """Returns where the given model or data make a run depart from the paper: name -> one sentence."""
         return {}
 
@@ -194,9 +200,7 @@ class Task(ABC):
     # -------------------------------------------------------------------------------------------------- from and to it
 
     @abstractmethod
-    def encode_batch(
-        self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
-    ) -> dict[str, list[Any]]:
+    def encode_batch(self, examples: Columns, tokenizer: "PreTrainedTokenizerBase", max_seq_length: int) -> Columns:
         """Turns some examples, as columns, into their features, as columns, in the order of the examples.
 
         Returns:
@@ -206,10 +210,6 @@ class Task(ABC):
         Raises:
             UserError: the tokenizer lacks special tokens.
         """
-
-    def rows_at_once(self, dataset: "datasets.Dataset", max_seq_length: int) -> int | None:
-        """Returns how many examples `encode_batch` takes at once; None: all."""
-        return 1000
 
     def encoding_settings(self) -> dict[str, Any]:
         """Returns what decides `encode_batch`'s work beside its arguments."""
@@ -231,28 +231,21 @@ class Task(ABC):
         """Returns how many features lost text to `max_seq_length`."""
         return int(np.sum(features["truncated"][:]))
 
-    def collate(
-        self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
-    ) -> Batch:
+    def collate(self, features: Sequence[Feature], **layout: Any) -> Batch:
         """Batches features.
 
         Args:
             features: rows of what `encode_batch` returned.
-            pad_token_id: fills the places after a sequence's end.
-            packing: lay the sequences end to end instead of padding them.
-            pad_to_multiple_of: round the columns of a padded batch up to a multiple of this.
+            layout: `pad_token_id`, `packing`, `pad_to_multiple_of`; see `bert_repro.training.batches.collate_features`.
 
         Returns:
-            Inputs of the head as `bert_repro.training.batches.collate_features` documents them, with `labels` (B,) if
-            the features have them.
+            Inputs of the head as `collate_features` documents them, with `labels` (B,) if the features have them.
         """
         import torch
 
         from bert_repro.training.batches import collate_features
 
-        batch: Batch = collate_features(
-            features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
-        )
+        batch: Batch = collate_features(features, **layout)
         if "labels" in features[0]:
             batch["labels"] = torch.tensor([feature["labels"] for feature in features])
         return batch
@@ -265,9 +258,7 @@ class Task(ABC):
         return np.ones(len(features), dtype=np.int64)
 
     @abstractmethod
-    def postprocess(
-        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
-    ) -> Predictions:
+    def postprocess(self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Outputs) -> Predictions:
         """Turns what the model said about features into what it predicts for examples.
 
         Args:
@@ -355,3 +346,170 @@ class Task(ABC):
         if sorted(found) != sorted(wanted) or len(set(found)) < len(found):
             raise UserError(f"--model_name_or_path: {difference}; name a model fine-tuned for it, or add --do_train")
         return [found.index(name) for name in wanted]
+
+
+# --- Texts to token ids, with the original implementation's truncation ------------------------------------------------
+
+
+def encoded_texts(
+    tokenizer: "PreTrainedTokenizerBase", texts: Sequence[Sequence[str]], max_seq_length: int
+) -> dict[str, list[Any]]:
+    """Makes [CLS] text [SEP], or [CLS] first [SEP] second [SEP], cut as the original run_classifier.py does.
+
+    A single text keeps its first tokens; of a pair the longer text loses its last token until both fit.
+
+    Args:
+        tokenizer: a fast tokenizer of transformers.
+        texts: one column of N texts, or the two columns of N pairs.
+        max_seq_length: tokens per sequence, special tokens included.
+
+    Returns:
+        Columns of N values: `input_ids`, `token_type_ids`, `length`, and whether the texts were cut, `truncated`.
+    """
+    cls, sep = special_ids(tokenizer)
+    room = max_seq_length - 1 - len(texts)
+    features: Columns = {"input_ids": [], "token_type_ids": [], "length": [], "truncated": []}
+    for first, *others in zip(*(token_ids(tokenizer, column) for column in texts), strict=True):
+        second = others[0] if others else None
+        keep_first, keep_second = truncated_lengths(len(first), len(second or ()), room)
+        ids, segments = join(cls, sep, first[:keep_first], None if second is None else second[:keep_second])
+        features["input_ids"].append(ids)
+        features["token_type_ids"].append(segments)
+        features["length"].append(len(ids))
+        features["truncated"].append(len(first) + len(second or ()) > room)
+    return features
+
+
+def token_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[list[int]]:
+    """Returns the token ids of N texts, see `tokenized`; an empty text gives an empty list."""
+    return cast(list[list[int]], tokenized(tokenizer, texts)["input_ids"])
+
+
+def tokenized(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> "BatchEncoding":
+    """Tokenizes texts in full, without special tokens.
+
+    "[SEP]" or "[MASK]" written in a text is text, as in the corpus and in the original implementation.
+
+    Args:
+        tokenizer: a fast tokenizer of transformers.
+        texts: N texts.
+
+    Returns:
+        `input_ids`, and by number of a text its `encoding`, with offsets, and its `word_ids`.
+    """
+    return tokenizer(
+        list(texts),
+        add_special_tokens=False,
+        padding=False,
+        truncation=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        split_special_tokens=True,
+        verbose=False,
+    )
+
+
+def special_ids(tokenizer: "PreTrainedTokenizerBase") -> tuple[int, int]:
+    """Returns the ids of [CLS] and [SEP].
+
+    Raises:
+        UserError: the tokenizer lacks one of them.
+    """
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    if cls is None or sep is None:
+        raise UserError(
+            f"tokenizer {tokenizer.name_or_path}: no [CLS] or [SEP] token; use the tokenizer of a BERT checkpoint"
+        )
+    return int(cls), int(sep)
+
+
+def truncated_lengths(length_a: int, length_b: int, limit: int) -> tuple[int, int]:
+    """Computes what truncation leaves of a pair (original run_classifier.py).
+
+    One token at a time leaves the end of the longer text, on a tie that of the second, until both fit.
+
+    Args:
+        length_a: tokens of the first text.
+        length_b: tokens of the second text.
+        limit: tokens that both may have together.
+
+    Returns:
+        The tokens that each keeps.
+    """
+    excess = length_a + length_b - limit
+    if excess <= 0:
+        return length_a, length_b
+    until_equal = min(excess, abs(length_a - length_b))
+    if length_a > length_b:
+        length_a -= until_equal
+    else:
+        length_b -= until_equal
+    rest = excess - until_equal
+    return length_a - rest // 2, length_b - (rest + 1) // 2
+
+
+def join(
+    cls: int, sep: int, first: Sequence[int], second: Sequence[int] | None = None
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
+    """Makes [CLS] first [SEP], or [CLS] first [SEP] second [SEP] (paper 3, Figure 2).
+
+    Args:
+        cls: id of [CLS].
+        sep: id of [SEP].
+        first: token ids of the first text.
+        second: token ids of the second text.
+
+    Returns:
+        Token ids and segment ids (0 through the first [SEP], 1 after), both of the sequence's length.
+    """
+    head = [cls, *first, sep]
+    tail = [] if second is None else [*second, sep]
+    segments = np.repeat(np.array([0, 1], dtype=np.int8), [len(head), len(tail)])
+    return np.array(head + tail, dtype=np.int32), segments
+
+
+# --- Predictions on disk ----------------------------------------------------------------------------------------------
+
+
+def write_prediction_rows(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
+    """Writes `predictions.SPLIT.tsv` or `.csv` with a first row of names.
+
+    White space inside a text becomes single spaces, so that a row is a line; .tsv has no quotes.
+    """
+    rows = ([" ".join(str(value).split()) for value in row] for row in zip(*columns.values(), strict=True))
+    with atomic_file(path) as file:
+        if path.suffix == ".csv":
+            csv.writer(file, lineterminator="\n").writerows((list(columns), *rows))
+        else:
+            file.writelines("\t".join(row) + "\n" for row in (list(columns), *rows))
+
+
+def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes one JSON object per line."""
+    with atomic_file(path) as file:
+        file.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+
+
+def require_first_rows(path: Path, found: Sequence[str], expected: Sequence[str]) -> None:
+    """Raises `UserError` unless the predictions are those of a split's first rows, all of them or fewer."""
+    if not found or list(found) != list(expected[: len(found)]):
+        raise UserError(
+            f"{path}: its {len(found)} rows are not those of the data set's {len(expected)}; name the data that the "
+            "predictions were made for"
+        )
+
+
+def confusions(predictions: npt.ArrayLike, references: npt.ArrayLike, names: Sequence[str]) -> dict[str, Any]:
+    """Returns `labels` and `confusion_matrix`, whose rows are true and whose columns are predicted labels.
+
+    Args:
+        predictions: label ids, (N,).
+        references: label ids, (N,).
+        names: of the labels; of more than `MOST_LABELS` nothing is returned.
+    """
+    from sklearn.metrics import confusion_matrix
+
+    if len(names) > MOST_LABELS:
+        return {}
+    matrix = confusion_matrix(references, predictions, labels=list(range(len(names))))
+    return {"labels": list(names), "confusion_matrix": matrix.tolist()}

@@ -12,10 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from bert_repro.configs import FinetuningConfig, SwagConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks.base import Batch, Feature, Predictions, Task
+from bert_repro.tasks.base import (
+    Batch,
+    Columns,
+    Feature,
+    Predictions,
+    Splits,
+    Task,
+    join,
+    special_ids,
+    token_ids,
+    truncated_lengths,
+)
 from bert_repro.tasks.classification import ClassificationTask
-from bert_repro.tasks.data import divided, parsed, read_file, short_row, texts, values
-from bert_repro.tasks.encoding import join, special_ids, token_ids, truncated_lengths
+from bert_repro.tasks.data import divided, held_out_rows, parsed, read_file, texts, values
 from bert_repro.utils.readers import listed, shown
 
 if TYPE_CHECKING:
@@ -97,9 +107,7 @@ class SwagTask(ClassificationTask):
     def encoding_settings(self) -> dict[str, Any]:
         return super().encoding_settings() | {"start_segment": self.start_segment}
 
-    def encode_batch(
-        self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
-    ) -> dict[str, list[Any]]:
+    def encode_batch(self, examples: Columns, tokenizer: "PreTrainedTokenizerBase", max_seq_length: int) -> Columns:
         """Makes one feature of as many sequences as endings per example: [CLS] sentence [SEP] start and ending [SEP].
 
         Each pair is cut as every pair is: the longer segment loses its last token until both fit. `length` counts the
@@ -117,7 +125,7 @@ class SwagTask(ClassificationTask):
             ]
         first_ids = token_ids(tokenizer, first_texts)
         second_ids = [token_ids(tokenizer, column) for column in second_texts]
-        features: dict[str, list[Any]] = {"input_ids": [], "token_type_ids": [], "length": [], "truncated": []}
+        features: Columns = {"input_ids": [], "token_type_ids": [], "length": [], "truncated": []}
         for first, *seconds in zip(first_ids, *second_ids, strict=True):
             kept = [truncated_lengths(len(first), len(second), room) for second in seconds]
             pairs = [join(cls, sep, first[:a], second[:b]) for second, (a, b) in zip(seconds, kept, strict=True)]
@@ -129,9 +137,7 @@ class SwagTask(ClassificationTask):
             features["labels"] = examples["label"]
         return features
 
-    def collate(
-        self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
-    ) -> Batch:
+    def collate(self, features: Sequence[Feature], **layout: Any) -> Batch:
         """See `Task.collate`; padded: tensors (B, endings, S). Packed: (1, T) with `num_choices`."""
         import torch
 
@@ -141,10 +147,8 @@ class SwagTask(ClassificationTask):
             for feature in features
             for sequence in zip(*(feature[name] for name in names), strict=True)
         ]
-        batch = super().collate(
-            sequences, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
-        )
-        if packing:
+        batch = super().collate(sequences, **layout)
+        if layout["packing"]:
             batch["num_choices"] = len(self.endings)
         else:
             batch = {name: tensor.view(len(features), len(self.endings), -1) for name, tensor in batch.items()}
@@ -154,9 +158,6 @@ class SwagTask(ClassificationTask):
 
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
         return {}
-
-    def spelled(self, value: Any) -> str:
-        return str(value)
 
     def json_label(self, value: Any) -> int:
         return int(value)
@@ -171,16 +172,11 @@ class SwagTask(ClassificationTask):
     def model_settings(self) -> dict[str, Any]:
         return {}
 
-    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
-        """See `Task.example`; a row of the user's data. SWAG's license is unknown."""
-        row = short_row(dataset if self.data else None, {name: name for name in self.text_columns})
-        return row and {
-            "prompt": row["sent1"],
-            "choices": [f"{row['sent2']} {row[name]}".strip() for name in self.endings],
-        }
+    def example(self, dataset: "datasets.Dataset | None") -> None:
+        """See `Task.example`; none, as SWAG's license is unknown."""
 
 
-def custom_choices(config: SwagConfig, rows: "Mapping[str, datasets.Dataset]", names: Mapping[str, str]) -> SwagTask:
+def custom_choices(config: SwagConfig, rows: Splits, names: Mapping[str, str]) -> SwagTask:
     """Makes the task of the user's rows with the columns of SWAG and as many endings as the first split has.
 
     Raises:
@@ -194,15 +190,14 @@ def custom_choices(config: SwagConfig, rows: "Mapping[str, datasets.Dataset]", n
             f"{names[first]}: a choice needs columns sent1, sent2, ending0, ending1 ...; found {listed(present)}"
         )
     title, columns = Path(names[first]).stem, ("sent1", "sent2", *endings)
-    task = dataclasses.replace(
-        SWAG, name="custom", title=title, paper_metrics={}, text_columns=columns, data_names=names
-    )
+    task = dataclasses.replace(SWAG, name="custom", title=title, text_columns=columns, data_names=names)
     data = {
         split: task.from_rows(dataset, names[split], may_lack_labels=split == "test") for split, dataset in rows.items()
     }
     if config.validation_fraction is not None:
         train = data["train"]
-        data |= divided(train, train["label"][:], config.validation_fraction, config.seed, names["train"])
+        held = held_out_rows(train["label"][:], config.validation_fraction, config.seed)
+        data |= divided(train, held, config.validation_fraction, names["train"])
     return dataclasses.replace(task, data=data)
 
 
@@ -212,5 +207,4 @@ SWAG = SwagTask(
     paper_batch=16,
     metrics=("accuracy",),
     primary_metric="accuracy",
-    paper_metrics={"table_4": ("accuracy",)},
 )

@@ -8,7 +8,7 @@ predicts labels or numbers.
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -19,17 +19,30 @@ import numpy.typing as npt
 
 from bert_repro.configs import GlueConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks.base import ExampleScores, Feature, FloatArray, Predictions, Task
-from bert_repro.tasks.data import divided, number, parsed, read_glue, require_columns, short_row, texts, values
-from bert_repro.tasks.encoding import encoded_texts
-from bert_repro.tasks.predictions import (
+from bert_repro.tasks.base import (
+    Columns,
+    ExampleScores,
+    Feature,
+    Outputs,
+    Predictions,
+    Splits,
+    Task,
     confusions,
-    furthest_off,
-    read_predictions,
-    softmax,
-    surest_errors,
-    write_json_lines,
+    encoded_texts,
+    require_first_rows,
     write_prediction_rows,
+)
+from bert_repro.tasks.data import (
+    divided,
+    held_out_rows,
+    number,
+    parsed,
+    read_file,
+    read_glue,
+    require_columns,
+    short_row,
+    texts,
+    values,
 )
 from bert_repro.utils.readers import listed, shown
 
@@ -54,6 +67,13 @@ METRICS_OF = {
     "number": ("pearson", "spearmanr"),
 }
 """What is reported of a row's label, its labels, or its number; the first chooses among runs."""
+
+
+def softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Returns probabilities of logits, both (N, labels)."""
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares: npt.NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+    return shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +108,7 @@ class ClassificationTask(Task):
     def encoding_settings(self) -> dict[str, Any]:
         return {"text_columns": self.text_columns}
 
-    def encode_batch(
-        self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
-    ) -> dict[str, list[Any]]:
+    def encode_batch(self, examples: Columns, tokenizer: "PreTrainedTokenizerBase", max_seq_length: int) -> Columns:
         labels = {"labels": examples["label"]} if "label" in examples else {}
         return encoded_texts(tokenizer, [examples[column] for column in self.text_columns], max_seq_length) | labels
 
@@ -99,9 +117,7 @@ class ClassificationTask(Task):
             return super().loss_items(features)
         return np.array([self.class_weights[feature["labels"]] for feature in features])
 
-    def postprocess(
-        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
-    ) -> Predictions:
+    def postprocess(self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Outputs) -> Predictions:
         """Returns the likeliest label of each example with the `probabilities` of all (N, labels), or its number."""
         logits = np.stack(list(outputs)).astype(np.float64)
         self.require_finite(logits)
@@ -126,7 +142,9 @@ class ClassificationTask(Task):
         if self.number_range is not None:
             return super().example_scores(split, dataset, run_folder)
         path = run_folder / f"predictions.{split}{self.predictions_suffix}"
-        predicted = read_predictions(path, dataset["idx"][:])
+        rows = read_file(path)
+        require_first_rows(path, rows["index"][:], list(map(str, dataset["idx"])))
+        predicted = rows["prediction"][:]
         expected = [self.spelled(label) for label in dataset["label"][: len(predicted)]]
         metric = "accuracy" if "accuracy" in self.metrics else "exact_match"
         return {metric: [int(name == right) for name, right in zip(predicted, expected, strict=True)]}
@@ -139,11 +157,10 @@ class ClassificationTask(Task):
     def write_predictions(
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
     ) -> list[Path]:
-        """Writes `predictions.SPLIT.tsv` (of choices .csv) and, of a labelled split, `predictions.SPLIT.errors.jsonl`.
+        """Writes `predictions.SPLIT.tsv` (of choices .csv).
 
-        The first has the columns index, prediction (a label's name, or a number), label (where known), the probability
-        of each label, and the texts; the second the hundred errors that the model was surest of, or of numbers the
-        hundred that are furthest off.
+        Columns: index, prediction (a label's name, or a number), label (where known), the probability of each label,
+        and the texts.
         """
         path = Path(directory) / f"predictions.{split}{self.predictions_suffix}"
         columns: dict[str, Sequence[object]] = {
@@ -156,11 +173,7 @@ class ClassificationTask(Task):
             columns[f"probability_{name}"] = [f"{share:.6f}" for share in predictions["probabilities"][:, place]]
         columns |= {name: dataset[name][:] for name in self.text_columns}
         write_prediction_rows(path, columns)
-        if not self.is_labelled(dataset):
-            return [path]
-        errors, records = path.with_suffix(".errors.jsonl"), self.records(dataset, predictions)
-        write_json_lines(errors, surest_errors(records) if self.number_range is None else furthest_off(records))
-        return [path, errors]
+        return [path]
 
     def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
         answers, probabilities = self.answers(predictions), predictions.get("probabilities")
@@ -183,7 +196,7 @@ class ClassificationTask(Task):
 
     def spelled(self, value: Any) -> str:
         """Spells a label by its name, or a number so that it is read back exactly."""
-        return f"{value:.9g}" if self.number_range is not None else self.label_names[value]
+        return f"{value:.9g}" if self.number_range is not None else str(self.json_label(value))
 
     def json_label(self, value: Any) -> Any:
         """Returns a label, or a number, as records hold it."""
@@ -359,9 +372,7 @@ class MultiLabelTask(ClassificationTask):
         logger.info("%s: F1 of each label is best at the thresholds %s", self.name, chosen)
         return replace(self, thresholds=thresholds)
 
-    def postprocess(
-        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
-    ) -> Predictions:
+    def postprocess(self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Outputs) -> Predictions:
         """Returns the `probabilities` (N, labels); `answers` makes labels of them."""
         logits = np.stack(list(outputs)).astype(np.float64)
         self.require_finite(logits)
@@ -427,9 +438,7 @@ def best_f1_threshold(probabilities: npt.NDArray[np.float64], labels: npt.NDArra
 # --- The user's data --------------------------------------------------------------------------------------------------
 
 
-def custom_classification(
-    config: GlueConfig, rows: "Mapping[str, datasets.Dataset]", names: Mapping[str, str]
-) -> ClassificationTask:
+def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, str]) -> ClassificationTask:
     """Makes the task of the user's texts.
 
     Args:
@@ -476,7 +485,8 @@ def custom_classification(
     if config.validation_fraction is not None:
         train = data["train"]
         strata = [None] * len(train) if kind == "number" else list(map(str, train["label"]))
-        data |= divided(train, strata, config.validation_fraction, config.seed, names["train"])
+        held = held_out_rows(strata, config.validation_fraction, config.seed)
+        data |= divided(train, held, config.validation_fraction, names["train"])
     return replace(task, data=data)
 
 
@@ -580,8 +590,4 @@ def _kind_and_labels_of_the_model(config: GlueConfig) -> tuple[str, tuple[str, .
         raise UserError(f"--multi_label: {name} gives one label to a row; leave --multi_label out")
     if config.regression and not numbers:
         raise UserError(f"--regression: {name} predicts a label, one of {listed(labels)}; leave --regression out")
-    if numbers and len(labels) > 1:
-        raise UserError(
-            f"--model_name_or_path {name}: predicts {len(labels)} numbers for each row; name a model that predicts one"
-        )
     return ("labels", labels) if several else ("number", (config.label_column,)) if numbers else ("label", labels)

@@ -79,6 +79,8 @@ def _from_rows(rows: Sequence[Any], name: str) -> "datasets.Dataset":
             raise UserError(
                 f"{name}, row {number}: is {shown(row)}, not a dict; give rows such as {{'text': ..., 'label': ...}}"
             )
+    if not rows:
+        raise UserError(f"{name}: no rows; give at least one")
     names = dict.fromkeys(column for row in rows for column in row)
     return _from_columns({column: [row.get(column) for row in rows] for column in names}, name)
 
@@ -227,15 +229,12 @@ def _read_json(path: Path, lines: list[tuple[int, str]], *, may_be_one: bool) ->
     if may_be_one:
         try:
             content = json.loads("\n".join(line for _, line in lines))
-        except (
-            ValueError,
-            RecursionError,
-        ):  # so it has an object on each line, or the reader of lines says what is wrong
-            content = None
+        except (ValueError, RecursionError):
+            content = None  # it has an object on each line, or the reader of lines says what is wrong
         if isinstance(content, dict) and "data" in content:
             return _squad_rows(path, content)
         if isinstance(content, list):
-            return _with_rows(_from_rows(content, str(path)), path)
+            return _from_rows(content, str(path))
     rows = []
     for number, line in lines:
         if line.strip():
@@ -243,7 +242,7 @@ def _read_json(path: Path, lines: list[tuple[int, str]], *, may_be_one: bool) ->
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number}: is not a JSON object; write one object per line")
             rows.append(row)
-    return _with_rows(_from_rows(rows, str(path)), path)
+    return _from_rows(rows, str(path))
 
 
 def _squad_rows(path: Path, content: Mapping[str, Any]) -> "datasets.Dataset":
@@ -265,7 +264,7 @@ def _squad_rows(path: Path, content: Mapping[str, Any]) -> "datasets.Dataset":
             f"{path}: is not as SQuAD's files are: data, paragraphs, context, qas, answers ({error!r} in question "
             f"{len(rows) + 1})"
         ) from None
-    return _with_rows(_from_rows(rows, str(path)), path)
+    return _from_rows(rows, str(path))
 
 
 def read_tagged_text(path: Path, lines: Lines | None = None) -> "datasets.Dataset":
@@ -312,13 +311,9 @@ def read_tagged_text(path: Path, lines: Lines | None = None) -> "datasets.Datase
     columns: dict[str, list[Any]] = {"words": words}
     columns |= {"tags": tags} if width > 1 else {}
     columns |= {"document": documents} if document >= 0 else {}
-    return _with_rows(datasets.Dataset.from_dict(columns), path)
-
-
-def _with_rows(dataset: "datasets.Dataset", path: Path) -> "datasets.Dataset":
-    if not len(dataset):
+    if not words:
         raise UserError(f"{path}: no rows; name a file with at least one")
-    return dataset
+    return datasets.Dataset.from_dict(columns)
 
 
 def from_hub(
@@ -425,30 +420,19 @@ def number(text: Any) -> float:
 
 
 def divided(
-    dataset: "datasets.Dataset", strata: Sequence[Hashable], fraction: float, seed: int, where: str
+    dataset: "datasets.Dataset", held: npt.NDArray[np.bool_], fraction: float, where: str
 ) -> "dict[str, datasets.Dataset]":
-    """Holds out rows as the dev set, see `held_out_rows`.
+    """Divides rows into the splits `train` and `validation`.
 
     Args:
         dataset: the rows.
-        strata: a value for each row.
-        fraction: share to hold out.
-        seed: another seed draws other rows.
+        held: which of them are held out as the dev set; see `held_out_rows`.
+        fraction: the share asked for, for messages.
         where: the data, for messages.
 
-    Returns:
-        The splits `train` and `validation`.
-
     Raises:
-        UserError: one of them would be empty.
+        UserError: one of the splits would be empty.
     """
-    return split_rows(dataset, held_out_rows(strata, fraction, seed), fraction, where)
-
-
-def split_rows(
-    dataset: "datasets.Dataset", held: npt.NDArray[np.bool_], fraction: float, where: str
-) -> "dict[str, datasets.Dataset]":
-    """Returns the splits `train` and `validation`, given which rows are held out; see `divided`."""
     if held.all() or not held.any():
         raise UserError(
             f"--validation_fraction {fraction}: leaves no row for one of the splits of {where}; give another share or "
@@ -489,3 +473,30 @@ def short_row(dataset: "datasets.Dataset | None", columns: Mapping[str, str]) ->
         if all(0 < len(text) <= 300 for text in found.values()):
             return found
     return None
+
+
+# --- Sizes ------------------------------------------------------------------------------------------------------------
+
+_ROWS: Mapping[str, Mapping[str, int]] = {
+    "cola": {"train": 8_551, "validation": 1_043, "test": 1_063},
+    "sst2": {"train": 67_349, "validation": 872, "test": 1_821},
+    "mrpc": {"train": 3_668, "validation": 408, "test": 1_725},
+    "stsb": {"train": 5_749, "validation": 1_500, "test": 1_379},
+    # As on the Hub: rows of the TSV files that lack a question or label are gone.
+    "qqp": {"train": 363_846, "validation": 40_430, "test": 390_965},
+    "mnli": {
+        "train": 392_702, "validation_matched": 9_815, "validation_mismatched": 9_832,
+        "test_matched": 9_796, "test_mismatched": 9_847,
+    },
+    "qnli": {"train": 104_743, "validation": 5_463, "test": 5_463},
+    "rte": {"train": 2_490, "validation": 277, "test": 3_000},
+    "wnli": {"train": 635, "validation": 71, "test": 146},
+    "ax": {"test": 1_104},
+    "squad": {"train": 87_599, "validation": 10_570},
+    "squad_v2": {"train": 130_319, "validation": 11_873},
+    "swag": {"train": 73_546, "validation": 20_006, "test": 20_005},
+    "conll2003": {"train": 14_041, "validation": 3_250, "test": 3_453},
+}  # fmt: skip
+SPLIT_ROWS = {(task, split): rows for task, splits in _ROWS.items() for split, rows in splits.items()}
+"""Rows (SQuAD: questions, CoNLL-2003: sentences) of the published splits; a score over fewer is not the split's.
+SQuAD's test sets were never published."""

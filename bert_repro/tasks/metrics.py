@@ -151,7 +151,7 @@ def load_metric(name: str, **options: Any) -> "evaluate.Metric":
     from datasets import Features, List, Value
 
     from bert_repro.tasks import TASKS
-    from bert_repro.tasks.squad.scoring import scores_by_id
+    from bert_repro.tasks.squad_scoring import scores_by_id
 
     hub_names = {"mnli_matched": "mnli", "mnli_mismatched": "mnli", "seqeval": "conll2003"}
     task = TASKS.get(hub_names.get(name, name))

@@ -8,7 +8,7 @@ as BIO; `-DOCSTART-` lines open documents. A model reads windows over a document
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
@@ -19,11 +19,23 @@ import numpy.typing as npt
 
 from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
-from bert_repro.tasks.data import divided, read_tagged_text, require_columns, values
-from bert_repro.tasks.encoding import special_ids, token_ids
+from bert_repro.tasks.base import (
+    Batch,
+    Columns,
+    ExampleScores,
+    Feature,
+    Outputs,
+    Predictions,
+    Splits,
+    Task,
+    confusions,
+    require_first_rows,
+    special_ids,
+    token_ids,
+    write_json_lines,
+)
+from bert_repro.tasks.data import divided, held_out_rows, read_tagged_text, require_columns, values
 from bert_repro.tasks.metrics import compute
-from bert_repro.tasks.predictions import confusions, require_first_rows, surest_errors, write_json_lines
 from bert_repro.training.batches import IGNORE_INDEX
 from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import listed, shown
@@ -192,19 +204,15 @@ class TaggingTask(Task):
     head: str = "BertReproForTokenClassification"
     context: str = "tile"
     reference_column: ClassVar[str] = "tags"
+    rows_at_once = None  # windows reach over sentences, and documents stay together
 
     def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "TaggingTask":
         return replace(self, context=getattr(config, "ner_context", self.context))
 
-    def rows_at_once(self, dataset: "datasets.Dataset", max_seq_length: int) -> None:
-        """See `Task.rows_at_once`; all, as windows reach over sentences, and documents stay together."""
-
     def encoding_settings(self) -> dict[str, Any]:
         return {"context": self.context}
 
-    def encode_batch(
-        self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
-    ) -> dict[str, list[Any]]:
+    def encode_batch(self, examples: Columns, tokenizer: "PreTrainedTokenizerBase", max_seq_length: int) -> Columns:
         """Turns the sentences of a split into windows, in the order of the words.
 
         Returns:
@@ -220,7 +228,7 @@ class TaggingTask(Task):
         tags = list(chain.from_iterable(examples.get("tags", [])))
         numbers = examples.get("document", range(len(pieces)))
         columns = ("input_ids", "token_type_ids", "length", "truncated", "places", *(["labels"] if tags else []))
-        features: dict[str, list[Any]] = {name: [] for name in columns}
+        features: Columns = {name: [] for name in columns}
         words_before = 0
         for _, group in groupby(zip(numbers, pieces, strict=True), key=lambda pair: pair[0]):
             sentences = [sentence for _, sentence in group]
@@ -242,19 +250,15 @@ class TaggingTask(Task):
             words_before += len(document.word_starts) - 1
         return features
 
-    def collate(
-        self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
-    ) -> Batch:
+    def collate(self, features: Sequence[Feature], **layout: Any) -> Batch:
         """See `Task.collate`; `labels` are (1, T) packed, (B, S) padded, -100 where nothing is predicted."""
         import torch
 
         unlabelled = [{name: value for name, value in feature.items() if name != "labels"} for feature in features]
-        batch = super().collate(
-            unlabelled, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
-        )
+        batch = super().collate(unlabelled, **layout)
         if "labels" in features[0]:
             rows = [torch.tensor(feature["labels"]) for feature in features]
-            if packing:
+            if layout["packing"]:
                 batch["labels"] = torch.cat(rows)[None]
             else:
                 batch["labels"] = torch.full_like(batch["input_ids"], IGNORE_INDEX)
@@ -266,9 +270,7 @@ class TaggingTask(Task):
         """Returns the words tagged in each window."""
         return np.array([len(feature["places"]) for feature in features], dtype=np.int64)
 
-    def postprocess(
-        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
-    ) -> Predictions:
+    def postprocess(self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Outputs) -> Predictions:
         """Returns the likeliest tag of every word, a list of tags for each sentence, and their `probabilities`."""
         predicted: list[str] = []
         probabilities: list[npt.NDArray[np.float32]] = []
@@ -333,8 +335,7 @@ class TaggingTask(Task):
         """Writes the predictions of a split.
 
         `predictions.SPLIT.txt` is as `conlleval` takes it: word, tag if known, predicted tag; an empty line after each
-        sentence. `predictions.SPLIT.jsonl` has a sentence on each line, with the probability of each tag; of a labelled
-        split, `predictions.SPLIT.errors.jsonl` the hundred wrong words that the model was surest of.
+        sentence. `predictions.SPLIT.jsonl` has a sentence on each line, with the probability of each tag.
         """
         path = Path(directory) / f"predictions.{split}.txt"
         columns = [dataset["words"], *([self.references(dataset)] if self.is_labelled(dataset) else [])]
@@ -345,11 +346,7 @@ class TaggingTask(Task):
                 file.write("\n")
         records = path.with_suffix(".jsonl")
         write_json_lines(records, self.records(dataset, predictions))
-        if not self.is_labelled(dataset):
-            return [path, records]
-        errors = path.with_suffix(".errors.jsonl")
-        write_json_lines(errors, surest_errors(_words(self.records(dataset, predictions))))
-        return [path, records, errors]
+        return [path, records]
 
     def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
         """See `Task.records`; a sentence each, with lists of its `words`, tags and their `probability`."""
@@ -358,14 +355,6 @@ class TaggingTask(Task):
         for index, (words, tags, probabilities) in enumerate(rows):
             known = {} if labels is None else {"label": labels[index]}
             yield {"index": index, "words": words, **known, "prediction": tags, "probability": probabilities}
-
-    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
-        """See `Task.example`; a short sentence of the user's."""
-        if not self.data or dataset is None:
-            return None
-        sentences = (" ".join(words) for words in dataset["words"][:200] if len(words) > 3)
-        text = next((text for text in sentences if len(text) <= 300), None)
-        return {"text": text} if text else None
 
     def from_rows(self, rows: "datasets.Dataset", where: str, *, may_lack_tags: bool) -> "datasets.Dataset":
         """Returns the split that rows with words and tags are; entity tags of any scheme become BIO.
@@ -408,17 +397,7 @@ def _column(rows: "datasets.Dataset", names: Sequence[str], where: str) -> list[
     return found
 
 
-def _words(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields the words of labelled sentences, each with its sentence."""
-    for record in records:
-        columns = zip(*(record[name] for name in ("words", "label", "prediction", "probability")), strict=True)
-        sentence = " ".join(record["words"])
-        for word, label, prediction, probability in columns:
-            shared = {"index": record["index"], "word": word, "label": label, "prediction": prediction}
-            yield {**shared, "probability": probability, "sentence": sentence}
-
-
-def custom_tagging(config: NerConfig, rows: "Mapping[str, datasets.Dataset]", names: Mapping[str, str]) -> TaggingTask:
+def custom_tagging(config: NerConfig, rows: Splits, names: Mapping[str, str]) -> TaggingTask:
     """Makes the task of the user's tagged text.
 
     Tags that mark entities (B-, I- and a type) are scored by entity F1, others by the share of words that are correct.
@@ -445,7 +424,8 @@ def custom_tagging(config: NerConfig, rows: "Mapping[str, datasets.Dataset]", na
     }
     if config.validation_fraction is not None:
         train = data["train"]
-        data |= divided(train, [None] * len(train), config.validation_fraction, config.seed, names["train"])
+        held = held_out_rows([None] * len(train), config.validation_fraction, config.seed)
+        data |= divided(train, held, config.validation_fraction, names["train"])
     return replace(task, data=data)
 
 
@@ -473,9 +453,7 @@ class Conll2003Task(TaggingTask):
         """See `Task.data_files`; the test set is labelled and scored too."""
         return [data_dir / name for name in FILES.values()]
 
-    def deviations(
-        self, tokenizer: "PreTrainedTokenizerBase", splits: "Mapping[str, datasets.Dataset]"
-    ) -> dict[str, str]:
+    def deviations(self, tokenizer: "PreTrainedTokenizerBase", splits: Splits) -> dict[str, str]:
         """Returns `no_documents`, where context was asked for and a split does not tell its documents apart, and
         `uncased`."""
         found = {}
@@ -500,5 +478,4 @@ CONLL2003 = Conll2003Task(
     metrics=("entity_f1",),
     primary_metric="entity_f1",
     data_license="Reuters text, for research use only",
-    paper_metrics={"table_7": ("entity_f1",), "table_8": ("entity_f1",)},
 )

@@ -17,7 +17,7 @@ import bert_repro
 from bert_repro.configs import ConversionConfig, OptimizerConfig
 from bert_repro.conversion.convert import convert_checkpoint
 from bert_repro.models.loading import load_tokenizer
-from bert_repro.tasks.encoding import token_ids
+from bert_repro.tasks.base import token_ids
 from bert_repro.training.optimizer import accurate_norm, build_optimizer, learning_rate, set_learning_rate
 
 TOLERANCE = 1e-5

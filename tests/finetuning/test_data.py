@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from bert_repro.configs import NerConfig, SquadConfig
-from bert_repro.finetuning.data import content_digest, encode
+from bert_repro.finetuning.data import encode
 from bert_repro.tasks import get_task
 from bert_repro.tasks.base import Task
 
@@ -29,11 +29,6 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "hub").mkdir()
     datasets.Dataset.from_dict(ROWS).to_parquet(tmp_path / "hub" / "train.parquet")
     return tmp_path / "hub"
-
-
-def encoded(task: Task, rows: dict[str, list[Any]], tokenizer: Any, length: int = 16) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = encode(task, datasets.Dataset.from_dict(rows), tokenizer, length).to_list()
-    return made
 
 
 def test_a_split_of_the_hub_is_tokenized_once_for_each_tokenizer_length_and_setting(published, tokenizer, monkeypatch):
@@ -79,18 +74,3 @@ def test_everything_that_decides_the_features_decides_their_fingerprint(tokenize
         task = dataclasses.replace(get_task("swag"), start_segment=segment)
         found.add(encode(task, choices, tokenizer, 16)._fingerprint)
     assert len(found) == 6
-
-
-def test_the_digest_of_training_inputs_is_about_their_content_alone(tokenizer: Any) -> None:
-    task = get_task("sst2")
-    features = encode(task, datasets.Dataset.from_dict(ROWS), tokenizer, 16)
-    again = datasets.Dataset.from_dict(features.to_dict(), features=features.features)
-    assert content_digest(features) == content_digest(again) == content_digest(features.select([0, 1]))
-    assert content_digest(features.select([1, 0])) != content_digest(features)
-
-
-def test_documents_stay_complete_however_many_sentences_there_are(tokenizer: Any) -> None:
-    rows = {"words": [["river"]] * 2500, "document": [0] * 2500}
-    features = encoded(get_task("conll2003"), rows, tokenizer, length=500)
-    assert sum(len(row["places"]) for row in features) == 2500
-    assert len(features) == -(-sum(row["length"] - 2 for row in features) // 498)

@@ -9,15 +9,13 @@ import pytest
 import torch
 from running import recipe, results
 from tiny_models import save_model
-from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from bert_repro.configs import SquadConfig
 from bert_repro.finetuning import run
 from bert_repro.finetuning.data import encode
 from bert_repro.models.loading import load_tokenizer
 from bert_repro.tasks import get_task
-
-NAMES = ("negative", "positive")
 
 
 def save_member(world: Any, folder: Path, head: str, seed: int, **config: Any) -> Path:
@@ -84,32 +82,6 @@ def test_answers_are_those_of_logits_averaged_by_hand(answering, questions, tmp_
     nbest = json.loads((tmp_path / "run" / "nbest_predictions.json").read_text())
     for own, by_hand in zip(nbest.values(), predictions["nbest"], strict=True):
         assert own[0]["start_logit"] == pytest.approx(by_hand[0]["start_logit"], abs=1e-4)
-
-
-def test_members_may_order_their_labels_as_they_like(world: Any, tmp_path: Path) -> None:
-    folders = []
-    for seed, names in ((0, NAMES), (1, NAMES[::-1]), (2, NAMES)):
-        labels = dict(enumerate(names))
-        config = {"id2label": labels, "label2id": {name: place for place, name in labels.items()}}
-        folders.append(save_member(world, tmp_path / str(seed), "ForSequenceClassification", seed, **config))
-    common = ["--task_name sst2 --do_eval --do_predict --data_dir", world.glue, "--output_dir", tmp_path / "run"]
-    assert recipe("run_glue", *members(folders), *common) == 0
-    dev = [line.split("\t")[0] for line in (world.glue / "SST-2/dev.tsv").read_text().splitlines()[1:]]
-    tokenizer = AutoTokenizer.from_pretrained(folders[0])
-    logits = []
-    with torch.no_grad():
-        for folder in folders:
-            model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-            columns = [model.config.label2id[name] for name in NAMES]
-            logits.append(model(**tokenizer(dev, padding=True, return_tensors="pt")).logits[:, columns])
-    by_hand = torch.stack(logits).double().mean(dim=0)
-    head, *lines = (tmp_path / "run/predictions.validation.tsv").read_text().splitlines()
-    column = head.split("\t").index(f"probability_{NAMES[1]}")
-    written = [line.split("\t") for line in lines]
-    assert [row[1] for row in written] == [NAMES[place] for place in by_hand.argmax(dim=1)]
-    # Packed against padded in float32: the tolerance of the contract.
-    assert [float(row[column]) for row in written] == pytest.approx(by_hand.softmax(dim=1)[:, 1].tolist(), abs=1e-5)
-    assert (tmp_path / "run/predictions.test.tsv").read_text().count("\n") == 6
 
 
 def test_what_cannot_be_an_ensemble(world, answering, questions, tmp_path, refused):

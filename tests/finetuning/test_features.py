@@ -2,7 +2,6 @@
 
 import dataclasses
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from running import recipe, results
-from safetensors.torch import load_file
 from tiny_models import save_model
 
 from bert_repro import BertReproConfig, BertReproModel
@@ -87,18 +85,6 @@ def test_each_row_learns_from_one_reading_of_the_encoder_and_is_scored_alike_aga
         assert len(encoder_calls) > 0
 
 
-def test_resumed_it_ends_with_the_same_weights(start: Path, flags: tuple[object, ...], tmp_path: Path) -> None:
-    cache = ["--feature_cache_dir", tmp_path / "cache"]
-    command = ["run_ner", *flags, *cache, "--feature_based last --max_steps 6 --save_steps 3 --save_total_limit 5"]
-    assert recipe(*command, TRAIN, "--model_name_or_path", start, "--output_dir", tmp_path / "complete") == 0
-    (tmp_path / "rest").mkdir()
-    shutil.copytree(tmp_path / "complete" / "checkpoints" / "step-3", tmp_path / "rest" / "checkpoints" / "step-3")
-    rest = ["--resume_from_checkpoint latest --output_dir", tmp_path / "rest"]
-    assert recipe(*command, TRAIN, "--model_name_or_path", start, *rest) == 0
-    complete, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("complete", "rest"))
-    assert all(torch.equal(values, resumed[name]) for name, values in complete.items())
-
-
 # --- The cache ------------------------------------------------------------------------------------------------------
 
 
@@ -130,23 +116,6 @@ def make_cache(tmp_path: Path) -> Callable[..., FeatureCache]:
 
 def folders(tmp_path: Path) -> set[str]:
     return {path.name for path in tmp_path.iterdir()}
-
-
-def files(tmp_path: Path) -> set[str]:
-    return {path.name for path in tmp_path.rglob("*") if path.is_file()}
-
-
-def test_states_are_those_of_the_encoder_without_dropout(make_cache: Callable[..., FeatureCache]) -> None:
-    cache, features = make_cache(row="concat_last_four"), tokenized()
-    batch = cache.batch(features, [3, 0], {"input_ids": None, "cu_seq_lens_q": "kept"})
-    assert set(batch) == {"encoder_states", "cu_seq_lens_q"}
-    assert cache.encoder.training, "the encoder is given back as it was"
-    expected = []
-    for row in (3, 0):
-        ids = torch.tensor([features["input_ids"][row]])
-        states = cache.encoder.eval()(ids, output_hidden_states=True).hidden_states
-        expected.append(torch.stack(states[-4:], dim=2))
-    torch.testing.assert_close(batch["encoder_states"], torch.cat(expected, dim=1), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 from families import NAMES, Family, families, save_start
-from running import RECIPES, TORCHRUN, launch, recipe, results
+from running import TORCHRUN, launch, recipe, results
 
 from bert_repro.training import training_log
 from bert_repro.utils.files import TRAIN_LOG
@@ -85,29 +85,3 @@ def test_two_processes_score_as_one(all_families, without_dropout, tmp_path, lau
     losses = [[row["loss"] for row in training_log.read(folder / TRAIN_LOG)] for folder in (one, two)]
     assert len(losses[0]) == 5
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("adapter", ["", "--peft lora"])
-@pytest.mark.parametrize("name", NAMES)
-def test_two_processes_resume_bit_identically(all_families, start, tmp_path, name, adapter):
-    family, complete, again = all_families[name], tmp_path / "complete", tmp_path / "again"
-    more = [adapter] if adapter else []
-    launch(TORCHRUN, family.script, *flags(family, start, complete, TRAIN, "--save_steps 2", *more))
-    checkpoint = complete / "checkpoints" / "step-2"
-    launch(
-        TORCHRUN,
-        family.script,
-        *flags(family, start, again, TRAIN, *more, "--resume_from_checkpoint", checkpoint),
-    )
-    assert_same_weights(complete, again)
-    assert results(again)["metrics"] == results(complete)["metrics"]
-
-
-@pytest.mark.slow
-def test_two_processes_say_what_is_wrong_once(world: Any, start: Path, tmp_path: Path) -> None:
-    (tmp_path / "SST-2").mkdir()
-    (tmp_path / "SST-2/train.tsv").write_text("sentence\tlabel\nfine\t1\nbroken\n")
-    given = ["--task_name sst2 --do_train --data_dir", tmp_path, "--model_name_or_path", start, "--output_dir"]
-    assert launch(TORCHRUN, RECIPES / "run_glue.py", *given, tmp_path / "out", code=1).count("error: ") == 1
-    assert '"code": 2' in (tmp_path / "out/status.json").read_text()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert_repro.reproduction.paper_results import TABLES
-from bert_repro.tasks.split_rows import SPLIT_ROWS
+from bert_repro.tasks.data import SPLIT_ROWS
 
 SEEDS = (1, 2, 3)
 SHAPE = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "parameters": 1_500_000}

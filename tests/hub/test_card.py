@@ -14,7 +14,7 @@ from bert_repro.configs import SquadConfig
 from bert_repro.hub.card import HUB_TASKS, THRESHOLD, make_card, renamed
 from bert_repro.tasks import TASKS, configured_task
 from bert_repro.tasks.base import Task
-from bert_repro.tasks.split_rows import SPLIT_ROWS
+from bert_repro.tasks.data import SPLIT_ROWS
 
 RESULTS = {
     "task": "mrpc",

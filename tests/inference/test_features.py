@@ -12,8 +12,6 @@ from running import recipe
 from tiny_models import NARROW, save_model
 from transformers import AutoModel, AutoTokenizer
 
-from bert_repro.inference.features import resolve_layers
-
 TEXTS = ["the river runs slowly", "", "a bright stone", "green " * 40, "never under the glass"]
 LENGTH = 24
 
@@ -71,48 +69,3 @@ def test_parquet_has_a_row_for_each_text(model, texts, tmp_path, layers, combine
         assert (row["tokens"][0], row["tokens"][-1]) == ("[CLS]", "[SEP]")
     facts = json.loads(table.schema.metadata[b"bert_repro"])
     assert facts["combine"] == combine and facts["model"] == str(model)
-
-
-@pytest.mark.parametrize(("pooling", "wanted"), [("cls", lambda s: s[0]), ("mean", lambda s: s.mean(dim=0))])
-def test_one_vector_for_a_text(model: Path, texts: Path, tmp_path: Path, pooling: str, wanted: Any) -> None:
-    path = tmp_path / "f.parquet"
-    assert extract(model, texts, path, "--pooling", pooling) == 0
-    found = pyarrow.parquet.read_table(path)["features"].to_pylist()
-    assert len(found) == len(TEXTS)
-    assert all(close(row, wanted(states[3])) for row, states in zip(found, expected(model), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("names", "layers"),
-    [(["embeddings"], (0,)), (["last_four"], (9, 10, 11, 12)), (["-1", "second_to_last", "3"], (12, 11, 3))],
-)
-def test_layers_by_the_names_of_table_7_and_by_index(names: list[str], layers: tuple[int, ...]) -> None:
-    assert resolve_layers(names, 12) == layers
-
-
-def test_nothing_half_written_is_left(model: Path, tmp_path: Path, refused: Any) -> None:
-    lines = tmp_path / "texts.jsonl"
-    lines.write_text('{"text": "a"}\n{"text": "b"}\n{"text": 1}\n')
-    assert "line 3: no text in field 'text'" in refused(*command(model, lines, tmp_path / "f.parquet"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.jsonl"]
-
-
-def test_json_lines_give_the_same_as_text(model: Path, texts: Path, tmp_path: Path) -> None:
-    lines = tmp_path / "texts.jsonl"
-    lines.write_text("\n".join(json.dumps({"body": text}) + "\n" for text in TEXTS))
-    assert extract(model, texts, tmp_path / "a.parquet") == 0
-    assert extract(model, lines, tmp_path / "b.parquet", "--text_column body") == 0
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
-
-
-def test_bad_input(model: Path, texts: Path, tmp_path: Path, refused: Any) -> None:
-    empty, there = tmp_path / "empty.jsonl", tmp_path / "there.parquet"
-    empty.write_text("\n \n")
-    there.touch()
-    for source, target, message in (
-        (tmp_path / "no.txt", tmp_path / "f.parquet", "no.txt: no such file"),
-        (texts, tmp_path / "f.npy", "features are written as Parquet; name it .parquet"),
-        (texts, there, "exists; name another or give --overwrite_output_file"),
-        (empty, tmp_path / "f.parquet", "no texts; name a file with at least one"),
-    ):
-        assert message in refused(*command(model, source, target))

@@ -6,7 +6,6 @@ from tiny_models import word_model, word_tokenizer
 
 import bert_repro
 from bert_repro.errors import UserError
-from bert_repro.tasks import TASKS
 
 WORDS = "paris is the capital of france . a film that never lets you go mari ##e worked in this text about sports"
 TOKENIZER = word_tokenizer(WORDS)
@@ -23,33 +22,6 @@ def published(tmp_path):
         return str(tmp_path)
 
     return publish
-
-
-def labels(name: str) -> dict[str, object]:
-    return TASKS[name].model_settings()
-
-
-def test_a_regression_gives_its_number(published):
-    folder = published("BertReproForSequenceClassification", **labels("stsb"))
-    (found,) = transformers.pipeline("text-classification", model=folder)([{"text": "paris", "text_pair": "france"}])
-    model = bert_repro.BertReproForSequenceClassification.from_pretrained(folder).eval()
-    inputs = transformers.AutoTokenizer.from_pretrained(folder)("paris", "france", return_tensors="pt")
-    assert found["label"] == "similarity"
-    assert found["score"] == pytest.approx(model(**inputs).logits.item(), abs=1e-5)
-
-
-def test_zero_shot_from_an_mnli_model(published):
-    folder = published("BertReproForSequenceClassification", **labels("mnli"))
-    classify = transformers.pipeline("zero-shot-classification", model=folder)
-    found = classify("a film that never lets you go", candidate_labels=["sports", "film"], multi_label=True)
-    assert sorted(found["labels"]) == ["film", "sports"]
-    model = bert_repro.BertReproForSequenceClassification.from_pretrained(folder).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    inputs = tokenizer("a film that never lets you go", "This example is film.", return_tensors="pt")
-    logits = model(**inputs).logits[0, [2, 0]]  # contradiction, entailment
-    assert dict(zip(found["labels"], found["scores"], strict=True))["film"] == pytest.approx(
-        logits.softmax(0)[1].item(), abs=1e-5
-    )
 
 
 @pytest.mark.parametrize("head", ["BertReproForNextSentencePrediction", "BertReproForPreTraining"])

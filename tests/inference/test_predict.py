@@ -11,7 +11,6 @@ from running import recipe
 from tiny_models import save_model
 
 import bert_repro
-from bert_repro.errors import UserError
 
 LABELS = {"id2label": {0: "cold", 1: "warm"}, "label2id": {"cold": 0, "warm": 1}}
 HEADS = {
@@ -29,20 +28,11 @@ HEADS = {
 
 @pytest.fixture(scope="module")
 def models(world, tmp_path_factory) -> Path:
-    """An untrained model with each head; `pairs` and `trained` remember their columns as a run does."""
+    """An untrained model with each head."""
     root = tmp_path_factory.mktemp("models")
     for name, (head, settings) in HEADS.items():
         save_model(world, root / name, head, **settings)
-    for name, columns in (("pairs", ["first", "second"]), ("trained", ["body"])):
-        save_model(world, root / name, *HEADS["classifier"][:1], **HEADS["classifier"][1])
-        remembered = {"data": {"text_columns": columns}, "settings": {"label_column": "mark", "max_seq_length": 16}}
-        (root / name / "results.json").write_text(json.dumps(remembered))
     return root
-
-
-def predicted(model: Path, path: Path, out: Path, *flags: object) -> list[dict[str, str]]:
-    assert recipe("predict", "--model_name_or_path", model, "--input_file", path, "--output_file", out, *flags) == 0
-    return list(csv.DictReader(out.open()))
 
 
 def test_lines_of_the_standard_input_become_rows_of_csv(models, monkeypatch, capsys):
@@ -53,16 +43,6 @@ def test_lines_of_the_standard_input_become_rows_of_csv(models, monkeypatch, cap
     assert list(rows[0]) == ["index", "text", "prediction", "probability", "probability_cold", "probability_warm"]
     for row in rows:
         assert float(row["probability"]) == float(row[f"probability_{row['prediction']}"]) >= 0.5
-
-
-@pytest.mark.parametrize("model", ["classifier", "tagger"])
-@pytest.mark.parametrize("name", ["x.txt", "x.csv", "x.tsv"])
-def test_as_many_rows_come_out_as_lines_go_in(models, tmp_path, model, name):
-    header = "" if name == "x.txt" else "text\n"
-    (tmp_path / name).write_text(header + "a river\n\n\na stone\n\n")
-    rows = predicted(models / model, tmp_path / name, tmp_path / "out.csv")
-    assert [row.get("text", row.get("words")) for row in rows] == ["a river", "", "", "a stone", ""]
-    assert [row["index"] for row in rows] == ["0", "1", "2", "3", "4"]
 
 
 def test_a_table_keeps_its_ids_and_right_answers(models, tmp_path, refused):
@@ -78,24 +58,6 @@ def test_a_table_keeps_its_ids_and_right_answers(models, tmp_path, refused):
     assert sum(rows[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5) and "index" not in rows[0]
     again = refused("predict", "--model_name_or_path", models / "classifier", *flags)
     assert "answers.jsonl exists; name another" in again
-
-
-def test_a_model_remembers_the_columns_that_it_was_trained_on(models, tmp_path):
-    (tmp_path / "dev.csv").write_text("mark,body,text\nwarm,the river,other\n")
-    (row,) = predicted(models / "trained", tmp_path / "dev.csv", tmp_path / "a.csv")
-    assert (row["body"], row["label"]) == ("the river", "warm")
-    (row,) = predicted(models / "trained", tmp_path / "dev.csv", tmp_path / "b.csv", "--text_columns text")
-    assert (row["text"], row["label"]) == ("other", "warm")
-
-
-def test_single_texts_are_nothing_for_a_model_of_pairs(models, tmp_path, refused):
-    (tmp_path / "x.txt").write_text("the river\n")
-    line = refused("predict", "--model_name_or_path", models / "pairs", "--input_file", tmp_path / "x.txt")
-    assert "x.txt: has text, but the model was trained on pairs of texts (first and second)" in line
-    with pytest.raises(UserError, match=r"the data: has text, but the model was trained on pairs of texts"):
-        bert_repro.predict(models / "pairs", ["the river"])
-    (row,) = bert_repro.predict(models / "pairs", [("the river", "a stone")])
-    assert (row["text_a"], row["text_b"]) == ("the river", "a stone")
 
 
 def test_every_family_answers_in_its_own_form(models, tmp_path):
@@ -115,14 +77,6 @@ def test_every_family_answers_in_its_own_form(models, tmp_path):
     assert all(answer["prediction"] in answer["context"] and 0 < answer["probability"] <= 1 for answer in answers)
     (choice,) = bert_repro.predict(models / "choices", choices)
     assert choice["answer"] == choices[0][f"ending{choice['prediction']}"] and len(choice["probabilities"]) == 3
-
-
-def test_questions_are_about_the_passage_of_a_file(models, tmp_path):
-    questions, passage = tmp_path / "q.txt", tmp_path / "p.txt"
-    questions.write_text("what falls\nwhat grows\n")
-    passage.write_text("the river falls\nthe tree grows\n")
-    rows = predicted(models / "answers", questions, tmp_path / "a.csv", "--context_file", passage)
-    assert [row["context"] for row in rows] == ["the river falls\nthe tree grows"] * 2
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ from tiny_models import word_model, word_tokenizer
 
 import bert_repro
 from bert_repro.configs import SquadConfig
-from bert_repro.errors import UserError
 from bert_repro.finetuning.data import encode
 from bert_repro.finetuning.run import output_rows
 from bert_repro.inference.pipelines import ExtractiveQuestionAnsweringPipeline
-from bert_repro.tasks.squad.squad_task import SQUAD, SQUAD_V2
+from bert_repro.tasks.squad_task import SQUAD, SQUAD_V2
 
 TOKENIZER = word_tokenizer(
     "where did she work ? marie curie worked in paris , france . a film that never lets you go slow ##ly"
@@ -42,16 +41,6 @@ def answer(folder):
     assert type(found) is ExtractiveQuestionAnsweringPipeline
     assert type(found.model) is transformers.BertForQuestionAnswering
     return found
-
-
-def test_an_answer_is_a_span_of_the_passage(answer):
-    found = answer(question=QUESTION, context=SHORT)
-    assert answer(QUESTION, SHORT) == found
-    assert set(found) == {"score", "start", "end", "answer"}
-    assert found["answer"] == SHORT[found["start"] : found["end"]] != ""
-    assert 0 < found["score"] < 1
-    found = answer(question=[QUESTION, "Did she?"], context=SHORT)
-    assert len(found) == 2
 
 
 def test_it_answers_as_run_squad_does(answer, folder):
@@ -99,18 +88,3 @@ def test_the_stored_threshold_decides(folder, tmp_path, answer):
         assert bool(flipped["answer"]) is not answers
         if not answers:
             assert (found[0]["start"], found[0]["end"]) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ({"question": "", "context": SHORT}, "question is ''"),
-        ({"question": QUESTION, "context": " "}, "context is ' '"),
-        ({"question": QUESTION}, "takes {'question'"),
-        (["Where?"], "takes {'question'"),
-    ],
-)
-def test_inputs_that_are_none(answer, inputs, message):
-    with pytest.raises(UserError) as raised:
-        answer(inputs)
-    assert message in str(raised.value)

@@ -1,17 +1,19 @@
-from types import SimpleNamespace
+"""Texts and pairs as inputs, logits as labels and numbers, and runs that say one thing whatever they read."""
 
 import datasets
 import numpy as np
 import pytest
-import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.finetuning.data import encode
-from bert_repro.finetuning.run import output_rows
-from bert_repro.tasks.glue.glue_tasks import COLA, MNLI, MRPC, RTE, STSB
+from bert_repro.tasks import get_task
+from bert_repro.tasks.base import token_ids, truncated_lengths
+from bert_repro.tasks.glue_tasks import COLA, MNLI, MRPC, RTE, STSB
+from bert_repro.tasks.squad_windows import tokenize_passages
 
-PAD, CLS, SEP = 0, 2, 3
+CLS, SEP = 2, 3
 
 
 def words(start: int, count: int) -> str:
@@ -52,39 +54,6 @@ def test_pairs_lose_the_end_of_the_longer_text_and_on_a_tie_of_the_second(number
     assert features["token_type_ids"][:] == [[0] * (a + 2) + [1] * (b + 1) for a, b in kept]
     assert features["truncated"][:] == [False, True, True, True]
     assert "labels" not in features.column_names
-
-
-def test_truncation_is_counted_in_the_log_and_impossible_lengths_are_refused(numbers, caplog):
-    with caplog.at_level("INFO", logger="bert_repro"):
-        encode(RTE, pairs([(2, 3), (9, 4)]), numbers, 10)
-    assert "rte: 1 of 2 inputs lost text to the length limit" in caplog.text
-    bare = PreTrainedTokenizerFast(tokenizer_object=numbers.backend_tokenizer, pad_token="[PAD]")
-    with pytest.raises(UserError, match=r"no \[CLS\] or \[SEP\] token"):
-        encode(RTE, pairs([(2, 3)]), bare, 10)
-
-
-@pytest.mark.parametrize("packing", [False, True])
-def test_collate_carries_labels(numbers, packing):
-    features = list(encode(RTE, pairs([(1, 1), (2, 2)], label=[0, 1]), numbers, 10))
-    batch = RTE.collate(features, pad_token_id=PAD, packing=packing)
-    assert batch["labels"].tolist() == [0, 1] and batch["labels"].dtype == torch.int64
-    assert batch["input_ids"].shape == ((1, 12) if packing else (2, 7))
-    assert batch["token_type_ids"].shape == batch["input_ids"].shape
-    assert ("cu_seq_lens_q" in batch) is packing
-    assert RTE.loss_items(features).tolist() == [1, 1]
-
-
-def test_from_model_output_to_scores(numbers):
-    dataset = pairs([(1, 1), (2, 2), (3, 3), (4, 4)], label=[1, 1, 0, 0])
-    features = encode(MRPC, dataset, numbers, 16)
-    logits = torch.tensor([[0.0, 2.0], [1.0, 0.0], [0.0, 1.0], [3.0, 1.0]], requires_grad=True)
-    outputs = output_rows(SimpleNamespace(logits=logits), features["length"][:])
-    predictions = MRPC.postprocess(dataset, features, outputs)
-    assert predictions["prediction"].tolist() == [1, 0, 1, 0]
-    assert predictions["probabilities"][0, 1] == pytest.approx(1 / (1 + np.exp(-2.0)))
-    assert predictions["probabilities"].sum(axis=1) == pytest.approx(np.ones(4))
-    assert MRPC.is_labelled(dataset)
-    assert MRPC.score(predictions, dataset) == {"accuracy": 0.5, "f1": 0.5}
 
 
 def test_regression_predicts_the_logit_itself():
@@ -133,3 +102,45 @@ def test_logits_of_finished_models_are_put_into_the_tasks_order(id2label, column
 def test_models_of_another_task_are_refused(id2label):
     with pytest.raises(UserError, match=r"--model_name_or_path: the model tells apart .* task mnli needs"):
         MNLI.label_columns(id2label)
+
+
+def test_truncation_equals_popping_one_token_at_a_time():
+    for limit in (1, 2, 5, 8):
+        for length_a in range(12):
+            for length_b in range(12):
+                a, b = list(range(length_a)), list(range(length_b))
+                while len(a) + len(b) > limit:
+                    (a if len(a) > len(b) else b).pop()
+                assert truncated_lengths(length_a, length_b, limit) == (len(a), len(b)), (length_a, length_b, limit)
+
+
+def test_special_tokens_written_in_a_text_are_text():
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "[", "]", "SEP", "MASK"]
+    backend = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = {"unk_token": "[UNK]", "sep_token": "[SEP]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", **special)
+    assert tokenizer("a [SEP] b")["input_ids"] == [5, 3, 6]
+    expected = [5, 7, 9, 8, 6, 7, 10, 8]
+    assert token_ids(tokenizer, ["a [SEP] b[MASK]"]) == [expected]
+    (passage,) = tokenize_passages(tokenizer, ["a [SEP] b[MASK]"])
+    assert passage.ids.tolist() == expected and passage.starts.tolist() == [0, 2, 3, 6, 8, 9, 10, 14]
+
+
+def split(**columns):
+    return datasets.Dataset.from_dict(columns)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "labels", "degenerate"),
+    [
+        ([1, 1, 1, 1], [0, 1, 1, 0], True),
+        ([0, 0, 0, 0], [0, 1, 1, 0], True),
+        ([1, 1, 1, 0], [0, 1, 1, 0], False),
+        ([1, 1, 1, 1], [1, 1, 1, 1], False),  # what such a split asks for
+        ([1], [0], False),
+    ],
+)
+def test_one_label_for_all(predictions, labels, degenerate):
+    found = get_task("rte").is_degenerate({"prediction": np.array(predictions)}, split(label=labels))
+    assert found is degenerate

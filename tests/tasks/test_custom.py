@@ -6,15 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from running import recipe, results
 from sklearn.metrics import f1_score
-from sklearn.utils.class_weight import compute_class_weight
 from transformers import AutoConfig
 
-from bert_repro import BertReproConfig, BertReproForSequenceClassification
 from bert_repro.configs import GlueConfig
-from bert_repro.errors import UserError
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.classification import best_f1_threshold
 
@@ -83,49 +79,3 @@ class TestSeveralLabels:
         head, row, *_ = (again / "predictions.validation.tsv").read_text().splitlines()
         assert head.split("\t")[:3] == ["index", "prediction", "label"] and head.endswith("\ttext")
         assert len(row.split("\t")) == 7
-
-
-class TestLoss:
-    def loss(self, logits: torch.Tensor, labels: torch.Tensor, **config: Any) -> torch.Tensor:
-        shape = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8}
-        config = {"num_labels": 3, "problem_type": "single_label_classification", **config}
-        head = BertReproForSequenceClassification(BertReproConfig(vocab_size=9, **shape, **config))
-        return head._loss(logits, labels)
-
-    def test_micro_batches_of_weighted_and_smoothed_labels_add_up_to_the_global_mean(self, tmp_path: Path) -> None:
-        rows = [{"text": str(row), "label": "abc"[row % 5 % 3]} for row in range(20)]
-        path = write_rows(tmp_path / "a.jsonl", rows)
-        task = configured_task(settings(path, class_weights=("balanced",), label_smoothing=0.1))
-        labels = torch.tensor(task.load(None, ["train"])["train"]["label"][:])
-        expected = compute_class_weight("balanced", classes=np.arange(3), y=labels.numpy())
-        assert task.class_weights == pytest.approx(expected)
-        config = {name: task.model_settings()[name] for name in ("class_weights", "label_smoothing")}
-        logits = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
-        complete = torch.nn.functional.cross_entropy(
-            logits, labels, weight=torch.tensor(expected, dtype=torch.float32), label_smoothing=0.1
-        )
-        assert self.loss(logits, labels, **config) == pytest.approx(float(complete), rel=1e-6)
-        items = task.loss_items([{"labels": int(label)} for label in labels])
-        parts = [slice(0, 7), slice(7, 20)]
-        shares = [self.loss(logits[part], labels[part], **config) * items[part].sum() / items.sum() for part in parts]
-        assert float(sum(shares)) == pytest.approx(float(complete), rel=1e-6)
-
-    def test_labels_count_alike_unless_weighed(self, tmp_path: Path) -> None:
-        path = write_rows(tmp_path / "a.jsonl", [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}])
-        task = configured_task(settings(path))
-        assert task.model_settings()["class_weights"] is None and task.loss_items([{"labels": 1}]).tolist() == [1]
-        assert configured_task(settings(path, class_weights=("b=2", "a=0.5"))).class_weights == (0.5, 2.0)
-
-    @pytest.mark.parametrize(
-        ("weights", "message"),
-        [
-            (("a=2",), "a=2: write `balanced`, or label=weight with a positive number for each of: a, b"),
-            (("a=2", "c=1"), "a=2 c=1: write `balanced`, or"),
-            (("a=0", "b=1"), "a=0 b=1: write"),
-            (("a", "b"), "a b: write"),
-        ],
-    )
-    def test_weights_that_do_not_fit_the_labels_are_refused(self, tmp_path, weights, message) -> None:
-        path = write_rows(tmp_path / "a.jsonl", [{"text": "x", "label": "a"}, {"text": "y", "label": "b"}])
-        with pytest.raises(UserError, match=message):
-            configured_task(settings(path, class_weights=weights))

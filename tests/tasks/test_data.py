@@ -12,8 +12,8 @@ import pytest
 from bert_repro.configs import GlueConfig, NerConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks import configured_task
-from bert_repro.tasks.data import as_dataset, from_hub, held_out_rows, read_file, read_tagged_text
-from bert_repro.tasks.squad.questions import questions_of
+from bert_repro.tasks.data import as_dataset, held_out_rows, read_file
+from bert_repro.tasks.squad_windows import questions_of
 
 ROWS = [{"text": 'Good, "really".', "label": "yes"}, {"text": "bad\tthing", "label": "no"}]
 CHOICE = {"sent2": "", "ending0": "x", "ending1": "y"}
@@ -46,11 +46,6 @@ def test_every_form_of_rows_is_the_same_dataset(tmp_path: Path) -> None:
         ]
 
 
-def test_a_line_of_a_column_alone_may_be_empty_and_rows_stay_where_they_are(tmp_path: Path) -> None:
-    for name in ("a.csv", "a.tsv"):
-        assert read_file(write(tmp_path / name, "text\na\n\nb\n\n")).to_dict() == {"text": ["a", "", "b", ""]}
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -76,21 +71,6 @@ def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, name: str, content:
     with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
         read_file(path)
     assert str(path) in str(raised.value) and message in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ([], "train: no rows; give at least one"),
-        (["text"], "train, row 1: is 'text', not a dict"),
-        ({"text": ["a"], "label": []}, "train: the rows are no table"),
-        (datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS)), "is a DatasetDict of train; give one split"),
-    ],
-)
-def test_objects_that_are_no_rows_are_refused(data: Any, message: str) -> None:
-    with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
-        as_dataset(data, "train")
-    assert message in str(raised.value)
 
 
 def classified(rows: Any, test: bool = False, **settings: Any) -> datasets.Dataset:
@@ -163,36 +143,6 @@ def test_questions_that_are_wrong(change: Any, message: str) -> None:
         questions_of(as_dataset([row | {"question": "a"}] * 2, "x"), "x", unanswerable=True)
 
 
-@pytest.mark.parametrize(("texts", "name"), [([["mill"]], "squad"), ([["mill"], []], "squad_v2")])
-def test_questions_say_which_squad_they_are(texts: list[list[str]], name: str) -> None:
-    rows = [
-        {"question": "Who?", "context": CONTEXT, "answers": {"text": text, "answer_start": [8] * len(text)}}
-        for text in texts
-    ]
-    config = SquadConfig(model_name_or_path="m", do_train=True, train_file="x")
-    assert configured_task(config, {"train": as_dataset(rows, "train")}).name == name
-
-
-def test_tagged_text(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "a.txt",
-        "-DOCSTART- -X- O\n\nEU NNP I-ORG\nrejects\tVBZ O\n\nit\u00a0all X O\n-DOCSTART- X O\nAda X O",
-    )
-    assert read_tagged_text(path).to_dict() == {
-        "words": [["EU", "rejects"], ["it\u00a0all"], ["Ada"]], "tags": [["I-ORG", "O"], ["O"], ["O"]],
-        "document": [0, 0, 1],
-    }  # fmt: skip
-    assert read_tagged_text(write(tmp_path / "b.txt", "EU\nrejects\n")).to_dict() == {"words": [["EU", "rejects"]]}
-    for content, message in (
-        ("EU NNP I-ORG\nrejects\n", "line 2: 'rejects' has 1 columns, the lines before have 3; write the word first"),
-        ("-DOCSTART- O\n\n", "no rows"),
-        (b"EU O\n\xff O\n", "line 2: byte 0xff at position 0 is not UTF-8"),
-    ):
-        with pytest.raises(UserError, match=r"bad\.txt") as raised:
-            read_tagged_text(write(tmp_path / "bad.txt", content))
-        assert message in str(raised.value)
-
-
 def test_tags_of_files_and_of_rows_and_what_is_wrong_with_them(tmp_path: Path) -> None:
     config = NerConfig(model_name_or_path="m", do_train=True, train_file="x")
     tagged = read_file(write(tmp_path / "a.txt", "The\tO\naspirin\tI-DRUG\n\nacts\tO\n"), tagged=True)
@@ -244,20 +194,3 @@ class TestHeldOut:
         assert not set(map(str, splits["train"][column])) & set(map(str, splits["validation"][column]))
         with pytest.raises(UserError, match=r"--validation_fraction 0.2: leaves no row for one of the splits"):
             configured_task(config, {"train": as_dataset(rows[:2], "x")})
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "reason"),
-    [("train.csv", "a,b\n1,2\n1,2,3\n", "Expected 2 fields in line 3, saw 3"), ("train.jsonl", "", "")],
-)
-def test_a_broken_dataset_of_the_hub_is_one_line(
-    tmp_path: Path, monkeypatch: Any, name: str, content: str, reason: str
-) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    (tmp_path / "hub").mkdir()
-    write(tmp_path / "hub" / name, content)
-    with pytest.raises(
-        UserError, match=r"^.*hub cannot be read from the Hub: [^\n]*; check the connection[^\n]*$"
-    ) as raised:
-        from_hub(str(tmp_path / "hub"), ["train"])
-    assert reason in str(raised.value)

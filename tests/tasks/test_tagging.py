@@ -111,18 +111,6 @@ def test_every_word_is_tagged_once_in_a_window_that_fits(context):
                 assert window.end - window.start == min(room, len(document.tokens))
 
 
-def test_tiles_hold_complete_sentences_and_centred_windows_share_the_room():
-    document = TokenizedDocument.of([[[9], [9]], [[9, 9]], [[9]] * 3, [[9]] * 12, [[9]]], 6, UNK)
-    found = [(window.first_word, window.last_word) for window in windows(document, "tile", 6)]
-    # 2 + 2 tokens, then 3; the sentence of 12 words is cut at the window's size; then the last.
-    assert found == [(0, 3), (3, 6), (6, 12), (12, 18), (18, 19)]
-    exact = TokenizedDocument.of([[[9]] * 2, [[9]] * 4, [[9]]], 6, UNK)
-    assert [(window.first_word, window.last_word) for window in windows(exact, "tile", 6)] == [(0, 6), (6, 7)]
-    document = TokenizedDocument.of([[[9]] * 2 for _ in range(6)], 6, UNK)
-    found = [(window.start, window.end) for window in windows(document, "centred", 6)]
-    assert found == [(0, 6), (0, 6), (2, 8), (4, 10), (6, 12), (6, 12)]
-
-
 @pytest.mark.parametrize(
     ("context", "texts"),
     [
@@ -180,15 +168,12 @@ def test_from_logits_to_tags_of_sentences(tokenizer, packing):
 def test_predictions_are_written_in_the_columns_of_conlleval(tmp_path):
     sentences = dataset([["EU", "acts"], ["Paris"]], documents=[0, 0], tags=[[3, 0], [5]])
     predictions = {"prediction": [["B-ORG", "O"], ["O"]], "probabilities": [[0.75, 0.5], [0.875]]}
-    path, lines, errors = CONLL2003.write_predictions(tmp_path, "test", sentences, predictions)
+    path, lines = CONLL2003.write_predictions(tmp_path, "test", sentences, predictions)
     assert path.read_text() == "EU B-ORG B-ORG\nacts O O\n\nParis B-LOC O\n\n"
     assert json.loads(lines.read_text().splitlines()[0]) == {
         "index": 0, "words": ["EU", "acts"], "label": ["B-ORG", "O"], "prediction": ["B-ORG", "O"],
         "probability": [0.75, 0.5],
     }  # fmt: skip
-    assert [json.loads(line) for line in errors.read_text().splitlines()] == [
-        {"index": 1, "word": "Paris", "label": "B-LOC", "prediction": "O", "probability": 0.875, "sentence": "Paris"}
-    ]
     path, _ = CONLL2003.write_predictions(tmp_path, "test", sentences.remove_columns("tags"), predictions)
     assert path.read_text() == "EU B-ORG\nacts O\n\nParis O\n\n"
 

@@ -32,7 +32,7 @@ STAGES: dict[str, tuple[tuple[str, ...], int]] = {
         (
             f"{PRETRAINED}segment_pairs:_write",
             "bert_repro.tasks.classification:ClassificationTask.encode_batch",
-            "bert_repro.tasks.squad.squad_task:SquadTask.encode_batch",
+            "bert_repro.tasks.squad_task:SquadTask.encode_batch",
         ),
         1,
     ),

@@ -5,7 +5,6 @@ that order, labels as in the official files (https://gluebenchmark.com, "How do 
 class, as the paper has it (B.1); AX is predicted by the MNLI model.
 """
 
-import io
 import logging
 import zipfile
 from collections.abc import Iterator
@@ -15,11 +14,10 @@ from typing import Any
 from bert_repro.configs import GlueZipConfig
 from bert_repro.errors import UserError
 from bert_repro.results import read_results
+from bert_repro.tasks import glue_tasks
 from bert_repro.tasks.classification import GlueTask
-from bert_repro.tasks.data import read_glue
-from bert_repro.tasks.glue import glue_tasks
-from bert_repro.tasks.split_rows import SPLIT_ROWS
-from bert_repro.utils.files import RESULTS, atomic_file
+from bert_repro.tasks.data import SPLIT_ROWS, read_glue
+from bert_repro.utils.files import RESULTS, atomic_path
 
 logger = logging.getLogger("bert_repro")
 
@@ -53,8 +51,6 @@ def make_glue_zip(config: GlueZipConfig) -> Path:
             written.
     """
     target = Path(config.output_file)
-    if target.exists() and not config.overwrite_output_file:
-        raise UserError(f"--output_file {target} exists; name another, or give --overwrite_output_file")
     runs = [run for folder in config.runs for run in _finished_runs(Path(folder))]
     contents, models = {}, {}
     for name, (task, split) in FILES.items():
@@ -68,22 +64,15 @@ def make_glue_zip(config: GlueZipConfig) -> Path:
         contents[name] = "".join("\t".join(row) + "\n" for row in [HEADER.split("\t"), *rows])
     if Path(models["ax"]).resolve() != Path(models["mnli"]).resolve():
         logger.warning("AX.tsv: predicted by %s, MNLI by %s; GLUE asks for one model", models["ax"], models["mnli"])
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
+    with atomic_path(target) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in contents.items():
-            entry = zipfile.ZipInfo(name)  # dated 1980, so that the same predictions give the same bytes
-            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-            archive.writestr(entry, content)
-    with atomic_file(target, binary=True) as file:
-        file.write(buffer.getvalue())
+            archive.writestr(name, content)
     logger.info("%s: %d files, ready for the leaderboard", target, len(contents))
     return target
 
 
 def _finished_runs(folder: Path) -> Iterator[tuple[Path, Any]]:
     """Yields the folders of finished runs and their results, at any depth, but not below a run's own folder."""
-    if not folder.is_dir():
-        raise UserError(f"--runs {folder}: no such folder; name one that holds finished runs")
     if (folder / RESULTS).is_file():
         yield folder, read_results(folder)
         return

@@ -10,8 +10,8 @@ import pytest
 from bert_repro.configs import TriviaqaConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.data import read_file
-from bert_repro.tasks.squad.questions import questions_of
-from bert_repro.tasks.squad.triviaqa import convert_triviaqa, find_answers
+from bert_repro.tasks.squad_windows import questions_of
+from bert_repro.tasks.triviaqa import convert_triviaqa, find_answers
 
 LONG = "word " * 399
 
@@ -71,14 +71,6 @@ def test_documents_with_an_answer_at_their_beginning_become_examples(evidence: P
     assert not list(evidence.parent.glob("out/.*"))
 
 
-def test_a_page_without_a_file_is_missing_and_names_may_differ_in_case_and_form(evidence: Path) -> None:
-    asked = question("a", "Lloyd.txt")
-    asked["SearchResults"] = [{"Title": "no text was kept", "Url": "x"}]
-    counts = convert(evidence, asked)
-    assert (counts["documents"], counts["missing"], counts["examples"]) == (2, 1, 1)
-    assert convert(evidence, question("a", "BEYONCÉ.txt"), overwrite_output_file=True)["examples"] == 1
-
-
 def test_names_are_found_between_words_whatever_their_case(evidence: Path) -> None:
     found = find_answers("In the U.S. status of US and us, the USA.", ["US", "U.S.", "usa", " ", "C++"])
     texts = [answer["text"] for answer in found]
@@ -95,7 +87,7 @@ def test_names_that_lead_out_of_the_evidence_are_not_read(evidence: Path) -> Non
     assert convert(evidence, asked)["missing"] == 3
 
 
-def test_other_files_and_taken_names_are_refused(evidence: Path) -> None:
+def test_other_files_are_refused(evidence: Path) -> None:
     with pytest.raises(UserError, match="holds neither wikipedia/ nor web/"):
         convert(evidence, question("a", "Lloyd.txt"), evidence_dir=str(evidence / "wikipedia"))
     for wrong, message in (
@@ -105,6 +97,3 @@ def test_other_files_and_taken_names_are_refused(evidence: Path) -> None:
         with pytest.raises(UserError, match=message):
             convert(evidence, wrong)
         assert not (evidence.parent / "out" / "train.json").exists()
-    convert(evidence, question("a", "Lloyd.txt"))
-    with pytest.raises(UserError, match="exists; name another file, or give --overwrite_output_file"):
-        convert(evidence, question("a", "Lloyd.txt"))

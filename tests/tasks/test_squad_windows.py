@@ -1,12 +1,7 @@
-import tracemalloc
-
-import numpy as np
 import pytest
-from datasets import Dataset
 
 from bert_repro.models.loading import SPECIAL_TOKENS, load_tokenizer
-from bert_repro.tasks.squad.squad_task import SQUAD
-from bert_repro.tasks.squad.windows import (
+from bert_repro.tasks.squad_windows import (
     NO_ANSWER,
     answer_span,
     fullest_windows,
@@ -44,20 +39,6 @@ def test_a_passage_knows_its_pieces_characters_and_words(tokenizer):
     assert list(tokenize_passages(tokenizer, [])) == []
     for passage in tokenize_passages(tokenizer, ["", " \n", "\u200b"]):
         assert len(passage.ids) == len(passage.word_of) == 0
-
-
-@pytest.mark.parametrize(
-    ("length", "room", "stride", "expected"),
-    [
-        (0, 10, 4, [(0, 0)]),
-        (10, 10, 4, [(0, 10)]),
-        (11, 10, 4, [(0, 10), (4, 7)]),
-        (20, 10, 4, [(0, 10), (4, 10), (8, 10), (12, 8)]),
-        (25, 10, 40, [(0, 10), (10, 10), (20, 5)]),
-    ],
-)
-def test_windows_move_by_the_stride_and_leave_no_gap(length, room, stride, expected):
-    assert window_spans(length, room, stride) == expected
 
 
 def test_every_piece_is_in_a_window():
@@ -110,39 +91,8 @@ def test_answers_are_narrowed_to_their_pieces_where_they_are(tokenizer):
     assert find(tokenizer, "\u200b mill", "\u200b", start=0) is None
 
 
-def test_the_first_equal_pieces_inside_the_words_win(tokenizer):
-    passage = passage_of(tokenizer, "the (mill-mill) river")
-    ids = tokenizer("mill", add_special_tokens=False)["input_ids"]
-    assert answer_span(passage, "mill", 10, ids) == (2, 2)
-    # Outside the words of the answer nothing is looked for.
-    passage = passage_of(tokenizer, "mill the mill")
-    assert answer_span(passage, "mill", 9, ids) == (2, 2)
-
-
 def test_targets_are_positions_of_the_input_or_cls():
     assert target((5, 7), (4, 10), offset=12) == (13, 15)
     assert target((4, 13), (4, 10), offset=12) == (12, 21)
     for outside in ((3, 5), (12, 14), None):
         assert target(outside, (4, 10), offset=12) == NO_ANSWER
-
-
-def test_spans_are_plain_numbers(tokenizer):
-    span = answer_span(passage_of(tokenizer, "the mill"), "mill", 4, [WORDS.index("mill") + len(SPECIAL_TOKENS)])
-    assert span == (1, 1) and all(type(place) is int for place in span)
-    assert isinstance(fullest_windows([(0, 3)], 3), np.ndarray)
-
-
-def test_a_passage_of_a_book_takes_memory_in_proportion_to_its_length():
-    length = 300_000
-    spans = window_spans(length, 320, 128)
-    tracemalloc.start()
-    fullest = fullest_windows(spans, length)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 100 * length and fullest[0] == 0 and fullest[-1] == len(spans) - 1
-
-
-def test_few_questions_about_books_are_tokenized_at_once():
-    for words, rows in ((100, 1000), (300_000, 3)):
-        dataset = Dataset.from_dict({"context": ["mill " * words]})
-        assert SQUAD.rows_at_once(dataset, 384) == rows

@@ -9,7 +9,7 @@ import pytest
 from running import recipe
 
 from bert_repro.tasks.classification import GlueTask
-from bert_repro.tasks.glue.leaderboard_zip import FILES, HEADER
+from bert_repro.tasks.leaderboard_zip import FILES, HEADER
 
 ROWS = {  # the sizes of the official test sets
     "AX.tsv": 1104, "CoLA.tsv": 1063, "MNLI-m.tsv": 9796, "MNLI-mm.tsv": 9847, "MRPC.tsv": 1725, "QNLI.tsv": 5463,
@@ -46,12 +46,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_zip_has_the_official_names_counts_order_and_spellings(runs: Path, tmp_path: Path, caplog: Any) -> None:
-    targets = [tmp_path / "a.zip", tmp_path / "b.zip"]
-    for target in targets:
-        assert recipe("make_glue_zip", "--runs", runs, "--output_file", target) == 0
-    assert targets[0].read_bytes() == targets[1].read_bytes()
+    target = tmp_path / "a.zip"
+    assert recipe("make_glue_zip", "--runs", runs, "--output_file", target) == 0
     assert "GLUE asks for one model" in caplog.text
-    with zipfile.ZipFile(targets[0]) as archive:
+    with zipfile.ZipFile(target) as archive:
         contents = {name: archive.read(name).decode() for name in archive.namelist()}
     assert {name: content.count("\n") - 1 for name, content in contents.items()} == ROWS
     assert {content.splitlines()[0] for content in contents.values()} == {"index\tprediction"}
@@ -75,7 +73,7 @@ def test_what_is_missing_short_or_there_twice_is_named_and_nothing_written(
             [short, *(path for path in (runs / "below").iterdir() if path.name != "cola")],
             "predict the official test set",
         ),
-        ([tmp_path / "none"], "no such folder; name one that holds finished runs"),
+        ([tmp_path / "none"], "no such folder; check the path"),
     ):
         assert message in refused("make_glue_zip", "--output_file", target, "--runs", *folders)
         assert not target.exists()

@@ -1,13 +1,12 @@
 """SQuAD v1.1 and v2.0: the answer to a question is a span of a passage (paper 4.2, 4.3; original run_squad.py).
 
-A question over a long passage is one example with several features, one for each window; `windows` cuts the passages,
-`decoding` turns scores into answers, `scoring` scores them.
+A question over a long passage is one example with several features, one for each window; `squad_windows` cuts the
+passages, `squad_decoding` turns scores into answers, `squad_scoring` scores them.
 """
 
 import json
 import logging
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -18,22 +17,36 @@ import numpy.typing as npt
 
 from bert_repro.configs import FinetuningConfig, SquadConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks.base import Batch, ExampleScores, Feature, FloatArray, Predictions, Task
-from bert_repro.tasks.data import held_out_rows, read_file, short_row, split_rows
-from bert_repro.tasks.encoding import join, special_ids, token_ids
-from bert_repro.tasks.predictions import require_first_rows, surest_errors, write_json_lines
-from bert_repro.tasks.squad import scoring, windows
-from bert_repro.tasks.squad.decoding import Decoder, OriginalText, text_by_offsets
-from bert_repro.tasks.squad.questions import questions_of
-from bert_repro.tasks.squad.windows import (
+from bert_repro.tasks import squad_scoring as scoring
+from bert_repro.tasks.base import (
+    Batch,
+    Columns,
+    ExampleScores,
+    Feature,
+    Outputs,
+    Predictions,
+    Splits,
+    Task,
+    join,
+    require_first_rows,
+    special_ids,
+    token_ids,
+    write_json_lines,
+)
+from bert_repro.tasks.data import divided, held_out_rows, read_file, short_row
+from bert_repro.tasks.squad_decoding import Decoder, OriginalText, text_by_offsets
+from bert_repro.tasks.squad_windows import (
     NO_ANSWER,
     UNFOUND,
+    Passage,
     first_answer_spans,
+    passages_of,
+    questions_of,
     shared_passages,
     target,
     window_spans,
 )
-from bert_repro.utils.files import atomic_file
+from bert_repro.utils.files import write_text
 from bert_repro.utils.readers import read_json
 
 if TYPE_CHECKING:
@@ -126,19 +139,14 @@ class SquadTask(Task):
     def encoding_settings(self) -> dict[str, Any]:
         return {"max_query_length": self.settings.max_query_length, "doc_stride": self.settings.doc_stride}
 
-    def rows_at_once(self, dataset: "datasets.Dataset", max_seq_length: int) -> int:
-        return windows.questions_at_once(dataset, 1 + max_seq_length // self.settings.doc_stride)
-
-    def encode_batch(
-        self, examples: Mapping[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_seq_length: int
-    ) -> dict[str, list[Any]]:
+    def encode_batch(self, examples: Columns, tokenizer: "PreTrainedTokenizerBase", max_seq_length: int) -> Columns:
         """Makes [CLS] question [SEP] window [SEP] for every window of every question."""
         cls, sep = special_ids(tokenizer)
         questions = token_ids(tokenizer, examples["question"])
         passages = shared_passages(tokenizer, examples["context"])
         spans = first_answer_spans(examples["answers"], tokenizer, passages) if "answers" in examples else None
         columns = ("input_ids", "token_type_ids", "length", "truncated", "window", "window_start", "passage_at")
-        features: dict[str, list[Any]] = {name: [] for name in columns}
+        features: Columns = {name: [] for name in columns}
         if spans is not None:
             features["labels"] = []
         most = self.settings.max_query_length
@@ -180,29 +188,25 @@ class SquadTask(Task):
         """Returns the number of questions: the original implementation makes its steps from them, not from windows."""
         return 1 + int((np.diff(features["window"][:]) <= 0).sum())
 
-    def collate(
-        self, features: Sequence[Feature], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
-    ) -> Batch:
+    def collate(self, features: Sequence[Feature], **layout: Any) -> Batch:
         """See `Task.collate`; `start_positions`, `end_positions` and, where the softmax needs it, `answer_mask`."""
         import torch
 
         softmax, training = self.settings.qa_softmax, "labels" in features[0]
         if training and softmax == "padded":
-            pad_to_multiple_of = self.settings.max_seq_length
-        batch = super().collate(
-            features, pad_token_id=pad_token_id, packing=packing, pad_to_multiple_of=pad_to_multiple_of
-        )
+            layout["pad_to_multiple_of"] = self.settings.max_seq_length
+        batch = super().collate(features, **layout)
         if not training:
             return batch
         batch["start_positions"], batch["end_positions"] = batch.pop("labels").unbind(dim=1)
         if softmax == "paragraph":
             rows = [self._paragraph_mask(feature) for feature in features]
-            if packing:
+            if layout["packing"]:
                 batch["answer_mask"] = torch.from_numpy(np.concatenate(rows)[None])
             else:
                 width = batch["input_ids"].shape[1]
                 batch["answer_mask"] = torch.from_numpy(np.stack([np.pad(row, (0, width - len(row))) for row in rows]))
-        elif softmax == "sequence" and not packing:
+        elif softmax == "sequence" and not layout["packing"]:
             batch["answer_mask"] = batch["attention_mask"].bool()
         return batch
 
@@ -212,20 +216,18 @@ class SquadTask(Task):
         mask[0] = self.unanswerable
         return mask
 
-    def postprocess(
-        self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Iterable[FloatArray]
-    ) -> Predictions:
+    def postprocess(self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Outputs) -> Predictions:
         """Returns the best text of each question, for v2.0 before the threshold, with its `null_odds` and `nbest` list.
 
-        The outputs of one question and, on disk, the n-best lists are all that is held beside texts and odds.
+        Of the outputs only those of one question are in memory.
         """
         names = ("window", "window_start", "passage_at")
         number, starts, passage_at = (np.asarray(features[name][:]) for name in names)
         firsts = np.append(np.flatnonzero(number == 0), len(number))
-        decoder, coming = self._decoder(), iter(outputs)
-        texts, odds, nbest = [], [], _ListsOnDisk()
-        at_once = self.rows_at_once(dataset, self.settings.max_seq_length)
-        for row, passage in enumerate(windows.passages_of(self.tokenizer, dataset, at_once)):
+        text_of = OriginalText(self.tokenizer) if self.settings.answer_text == "original" else text_by_offsets
+        decoder, coming = self.decoder(text_of, nullable=self.unanswerable), iter(outputs)
+        texts, odds, nbest = [], [], []
+        for row, passage in enumerate(passages_of(self.tokenizer, dataset)):
             rows = slice(firsts[row], firsts[row + 1])
             scores = [values.astype(np.float64) for values in islice(coming, rows.stop - rows.start)]
             for values in scores:
@@ -272,26 +274,18 @@ class SquadTask(Task):
         self, directory: str | Path, split: str, dataset: "datasets.Dataset", predictions: Predictions
     ) -> list[Path]:
         """Writes predictions.json, nbest_predictions.json and, for v2.0, null_odds.json, as the official scripts take
-        them (predictions.SPLIT.json for other splits than `validation`); predictions.SPLIT.jsonl, a question with its
-        passage and answer on each line; and of a labelled split predictions.SPLIT.errors.jsonl, the hundred entirely
-        wrong answers that the model was surest of."""
+        them (predictions.SPLIT.json for other splits than `validation`), and predictions.SPLIT.jsonl, a question with
+        its passage and answer on each line."""
         folder, ids = Path(directory), dataset["id"]
         contents: dict[str, Any] = {"predictions": self.answers(predictions), "nbest_predictions": predictions["nbest"]}
         if self.unanswerable:
             contents["null_odds"] = predictions["null_odds"]
         for name, values in contents.items():
-            _write_by_id(folder / _file_name(name, split), ids, values)
+            text = json.dumps(dict(zip(ids, values, strict=True)), indent=1, ensure_ascii=False, allow_nan=False)
+            write_text(folder / _file_name(name, split), text + "\n")
         written = [*(folder / _file_name(name, split) for name in contents), folder / f"predictions.{split}.jsonl"]
         write_json_lines(written[-1], self.records(dataset, predictions))
-        if self.is_labelled(dataset):
-            written.append(folder / f"predictions.{split}.errors.jsonl")
-            write_json_lines(written[-1], surest_errors(self.records(dataset, predictions), self._is_wrong))
         return written
-
-    def _is_wrong(self, record: Mapping[str, Any]) -> bool:
-        """Whether an answer has no word of a right one."""
-        scores = scoring.score_questions([record["prediction"]], [record["label"]], unanswerable=self.unanswerable)
-        return not scores.f1[0]
 
     def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
         """See `Task.records`; the label is the list of right answers, empty for none; "" predicts no answer; the
@@ -319,41 +313,11 @@ class SquadTask(Task):
         questions = scoring.score_questions(predictions["prediction"], right, unanswerable=self.unanswerable)
         return questions, np.asarray(predictions["null_odds"], dtype=np.float64)
 
-    def _decoder(self) -> Decoder:
+    def decoder(self, text_of: Callable[[Passage, int, int], str], *, nullable: bool) -> Decoder:
+        """Returns what makes answers of scores by the settings of the run."""
         settings = self.settings
-        return Decoder(
-            exact=settings.decoding == "exact",
-            n_best_size=settings.n_best_size,
-            max_answer_length=settings.max_answer_length,
-            nullable=self.unanswerable,
-            text_of=OriginalText(self.tokenizer) if settings.answer_text == "original" else text_by_offsets,
-        )
-
-
-class _ListsOnDisk:
-    """N-best lists in a temporary file, read back in order: those of a large set do not fit into memory."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (it goes with the object)
-
-    def append(self, best: list[dict[str, Any]]) -> None:
-        """Adds the list of the next question."""
-        self._file.write(json.dumps(best) + "\n")
-
-    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
-        self._file.seek(0)
-        return map(json.loads, self._file)
-
-
-def _write_by_id(path: Path, ids: Iterable[str], values: Iterable[Any]) -> None:
-    """Writes a JSON object of one value per question as the official scripts read it, a question at a time."""
-    with atomic_file(path) as file:
-        before = "{"
-        for identity, value in zip(ids, values, strict=True):
-            text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).replace("\n", "\n ")
-            file.write(f"{before}\n {json.dumps(identity, ensure_ascii=False)}: {text}")
-            before = ","
-        file.write("\n}\n")
+        exact = settings.decoding == "exact"
+        return Decoder(exact, settings.n_best_size, settings.max_answer_length, nullable, text_of)
 
 
 def _file_name(name: str, split: str) -> str:
@@ -366,7 +330,6 @@ SQUAD = SquadTask(
     files={"train": "train-v1.1.json", "validation": "dev-v1.1.json", "test": "test-v1.1.json"},
     hub=("rajpurkar/squad", None, None),
     unanswerable=False,
-    paper_metrics={"table_2": ("exact_match", "f1"), "table_5": ("f1",)},
 )
 
 SQUAD_V2 = SquadTask(
@@ -375,7 +338,6 @@ SQUAD_V2 = SquadTask(
     files={"train": "train-v2.0.json", "validation": "dev-v2.0.json", "test": "test-v2.0.json"},
     hub=("rajpurkar/squad_v2", None, None),
     unanswerable=True,
-    paper_metrics={"table_3": ("exact_match", "f1")},
     paper_batch=48,
     paper_epochs=2.0,
 )
@@ -383,13 +345,11 @@ SQUAD_V2 = SquadTask(
 SQUAD_TASKS = (SQUAD, SQUAD_V2)
 
 
-def configured_squad(
-    config: SquadConfig, rows: "Mapping[str, datasets.Dataset]", names: Mapping[str, str]
-) -> SquadTask | None:
+def configured_squad(config: SquadConfig, rows: Splits, names: Mapping[str, str]) -> SquadTask | None:
     """Makes the task of a run, with the user's questions where there are some.
 
     Args:
-        config: `task_name`; default: what the data, the folder of official files or the finished model say.
+        config: `task_name`; default: what the data or the finished model say.
         rows: the user's questions, by split.
         names: what messages call them.
 
@@ -405,10 +365,6 @@ def configured_squad(
         labelled = [one for split, one in questions.items() if split != "test" and "answers" in one.column_names]
         without = any(not answers["text"] for one in labelled for answers in one["answers"])
         task = SQUAD_V2 if without or (not config.do_train and _stores_a_threshold(config)) else SQUAD
-    if task is None and config.data_dir is not None:
-        folder = Path(config.data_dir)
-        present = [one for one in SQUAD_TASKS if any(path.is_file() for path in one.data_files(folder))]
-        task = present[0] if len(present) == 1 else None
     if task is None:
         return None
     if config.validation_fraction is not None:  # complete passages are held out, with all their questions
@@ -416,7 +372,7 @@ def configured_squad(
         places = {text: place for place, text in enumerate(dict.fromkeys(train["context"]))}
         held = held_out_rows([None] * len(places), config.validation_fraction, config.seed)
         rows_held = held[[places[text] for text in train["context"]]]
-        questions |= split_rows(train, rows_held, config.validation_fraction, names["train"])
+        questions |= divided(train, rows_held, config.validation_fraction, names["train"])
     return replace(task, data=questions, data_names=names)
 
 

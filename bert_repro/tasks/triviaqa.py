@@ -8,7 +8,6 @@ example if it holds one of the names, and is left out otherwise.
 import json
 import logging
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -41,9 +40,11 @@ def convert_triviaqa(config: TriviaqaConfig) -> dict[str, int]:
         UserError: a file is not as TriviaQA's are, or no example came of it, or the output cannot be written.
     """
     source, target = Path(config.qa_file), Path(config.output_file)
-    if target.exists() and not config.overwrite_output_file:
-        raise UserError(f"--output_file {target} exists; name another file, or give --overwrite_output_file")
-    evidence = _Evidence(Path(config.evidence_dir))
+    evidence = Path(config.evidence_dir)
+    if not any((evidence / folder).is_dir() for folder in PAGES.values()):
+        raise UserError(
+            f"--evidence_dir {evidence}: holds neither wikipedia/ nor web/; name TriviaQA's evidence folder"
+        )
     counts = Counter({name: 0 for name in ("questions", "documents", "examples", "without_answer", "missing")})
     try:
         with atomic_file(target) as file:
@@ -95,36 +96,15 @@ def find_answers(context: str, names: Sequence[str]) -> list[dict[str, Any]]:
     return [{"text": text, "answer_start": start} for text, start in found.items()]
 
 
-class _Evidence:
-    """The folder of documents. Some names in TriviaQA's files differ from those on disk in case or Unicode form."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._names: dict[str, dict[str, Path]] = {}
-        if not any((root / folder).is_dir() for folder in PAGES.values()):
-            raise UserError(
-                f"--evidence_dir {root}: holds neither wikipedia/ nor web/; name TriviaQA's evidence folder"
-            )
-
-    def read(self, folder: str, name: str) -> str | None:
-        """Reads the text of a document; None where there is no such file in the folder."""
-        top = self.root / folder
-        path = top / name
-        if not path.is_file():
-            if folder not in self._names:
-                self._names[folder] = {_plain(str(one.relative_to(top))): one for one in top.rglob("*.txt")}
-            path = self._names[folder].get(_plain(name), path)
-        if not path.is_file() or not path.resolve().is_relative_to(top.resolve()):
-            return None
-        return read_utf8(path)
-
-
-def _plain(name: str) -> str:
-    return unicodedata.normalize("NFD", name).lower()
+def _read_document(root: Path, folder: str, name: str) -> str | None:
+    """Reads the text of a document; None where the folder has no such file."""
+    path = root / folder / name
+    inside = path.resolve().is_relative_to((root / folder).resolve())
+    return read_utf8(path) if inside and path.is_file() else None
 
 
 def _articles(
-    questions: Sequence[Any], evidence: _Evidence, max_tokens: int, counts: Counter[str]
+    questions: Sequence[Any], evidence: Path, max_tokens: int, counts: Counter[str]
 ) -> Iterator[dict[str, Any]]:
     """Yields an article of one paragraph and one question for every document that answers its question."""
     for question in questions:
@@ -139,7 +119,7 @@ def _articles(
                 counts["repeated"] += 1
                 continue
             seen.add(name)
-            text = None if name is None else evidence.read(folder, name)
+            text = None if name is None else _read_document(evidence, folder, name)
             if text is None:
                 counts["missing"] += 1
                 continue

@@ -23,7 +23,6 @@ COLA = GlueTask(
     metrics=("matthews_correlation", "accuracy"),
     primary_metric="matthews_correlation",
     example_texts=("The letter was written by her sister.",),
-    paper_metrics={"table_1": ("matthews_correlation",)},
 )
 
 SST2 = GlueTask(
@@ -34,7 +33,6 @@ SST2 = GlueTask(
     file_labels=("0", "1"),
     files=official_files("sentence"),
     example_texts=("A film that never lets you go.",),
-    paper_metrics={"table_1": ("accuracy",), "table_5": ("accuracy",), "table_6": ("accuracy",)},
 )
 
 MRPC = GlueTask(
@@ -47,7 +45,6 @@ MRPC = GlueTask(
     metrics=("accuracy", "f1"),
     primary_metric="f1",
     example_texts=("The firm was founded in 1999.", "It was in 1999 that the firm was founded."),
-    paper_metrics={"table_1": ("f1",), "table_5": ("accuracy",), "table_6": ("accuracy",)},
 )
 
 STSB = GlueTask(
@@ -59,7 +56,6 @@ STSB = GlueTask(
     files=official_files("sentence1", "sentence2", label="score"),
     metrics=("pearson", "spearmanr"),
     primary_metric="spearmanr",
-    paper_metrics={"table_1": ("spearmanr",)},
 )
 
 QQP = GlueTask(
@@ -74,7 +70,6 @@ QQP = GlueTask(
     metrics=("accuracy", "f1"),
     primary_metric="f1",
     example_texts=("How do I learn to swim?", "What is the best way to learn swimming?"),
-    paper_metrics={"table_1": ("f1",)},
 )
 
 MNLI = GlueTask(
@@ -97,13 +92,6 @@ MNLI = GlueTask(
             "test_mismatched.tsv", ("sentence1", "sentence2"), "gold_label", labelled=False, index="index"
         ),
     },
-    paper_metrics={
-        "table_1": ("accuracy",),
-        "table_5": ("accuracy",),
-        "table_6": ("accuracy",),
-        "table_8": ("accuracy",),
-        "figure_5": ("accuracy",),
-    },
 )
 
 QNLI = GlueTask(
@@ -114,7 +102,6 @@ QNLI = GlueTask(
     files=official_files("question", "sentence"),
     data_license="CC BY-SA 4.0 (made from SQuAD)",
     example_texts=("When was the bridge built?", "The bridge was opened in 1932, after six years of work."),
-    paper_metrics={"table_1": ("accuracy",), "table_5": ("accuracy",)},
 )
 
 RTE = GlueTask(
@@ -123,7 +110,6 @@ RTE = GlueTask(
     text_columns=("sentence1", "sentence2"),
     label_names=("entailment", "not_entailment"),
     files=official_files("sentence1", "sentence2"),
-    paper_metrics={"table_1": ("accuracy",)},
 )
 
 WNLI = GlueTask(
@@ -134,7 +120,6 @@ WNLI = GlueTask(
     file_labels=("0", "1"),
     files=official_files("sentence1", "sentence2"),
     example_texts=("The cup does not fit into the box because it is too big.", "The cup is too big."),
-    paper_metrics={},
 )
 
 AX = GlueTask(
@@ -151,7 +136,6 @@ AX = GlueTask(
     },
     metrics=("matthews_correlation", "accuracy"),
     primary_metric="matthews_correlation",
-    paper_metrics={},
 )
 
 GLUE_TASKS = (COLA, SST2, MRPC, STSB, QQP, MNLI, QNLI, RTE, WNLI, AX)

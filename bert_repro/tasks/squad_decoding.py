@@ -5,14 +5,14 @@ the best of all spans instead (paper 4.2).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.tasks.squad.windows import Passage, fullest_windows
+from bert_repro.tasks.squad_windows import Passage, fullest_windows
 from bert_repro.utils.arrays import Int64Array
 
 if TYPE_CHECKING:
@@ -112,9 +112,7 @@ class Decoder:
             nulls: start and end score of [CLS] in each window.
         """
         null = min(nulls, key=sum)
-        spans = Candidates(
-            *(np.concatenate(columns) for columns in zip(*map(Candidates.columns, windows), strict=True))
-        )
+        spans = Candidates(*map(np.concatenate, zip(*windows, strict=True)))
         best: list[dict[str, Any]] = []
         seen: set[str] = set()
         total = spans.start_scores + spans.end_scores
@@ -138,8 +136,7 @@ class Decoder:
         return _answer(best, sum(null), self.nullable)
 
 
-@dataclass(frozen=True)
-class Candidates:
+class Candidates(NamedTuple):
     """Spans of a passage with their scores, one array element each.
 
     Args:
@@ -154,14 +151,9 @@ class Candidates:
     start_scores: Float64Array
     end_scores: Float64Array
 
-    def columns(self) -> tuple[Int64Array, Int64Array, Float64Array, Float64Array]:
-        """Returns the four arrays."""
-        return self.first, self.last, self.start_scores, self.end_scores
 
-
-@dataclass(frozen=True)
-class Answer:
-    """Returns what the model says to one question.
+class Answer(NamedTuple):
+    """What the model says to one question.
 
     Args:
         text: the best answer that is not empty; "" where there is none.
@@ -198,7 +190,6 @@ def text_by_offsets(passage: Passage, first: int, last: int) -> str:
     return passage.context[passage.starts[first] : passage.ends[last]]
 
 
-@dataclass(frozen=True)
 class OriginalText:
     """The text of an answer as the original implementation recovers it (`answer_text=original`).
 
@@ -211,11 +202,14 @@ class OriginalText:
         tokenizer: a fast tokenizer of transformers.
     """
 
-    tokenizer: "PreTrainedTokenizerBase"
-    _split: Callable[[str], str] = field(init=False)
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        backend: Any = tokenizer.backend_tokenizer  # type: ignore[attr-defined]
+        self._normalizer, self._splitter = backend.normalizer, backend.pre_tokenizer
+        self._split = lru_cache(maxsize=_WORDS_IN_CACHE)(self._first_stage)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_split", _first_stage(self.tokenizer))
+    def _first_stage(self, word: str) -> str:
+        """Returns what BERT does to a word before it looks for pieces, parts joined by spaces."""
+        return " ".join(part for part, _ in self._splitter.pre_tokenize_str(self._normalizer.normalize_str(word)))
 
     def __call__(self, passage: Passage, first: int, last: int) -> str:
         """Returns the text of pieces `first` to `last`."""
@@ -230,15 +224,3 @@ class OriginalText:
         start = places[at - split.count(" ", 0, at)]
         until = at + len(predicted)
         return joined[start : places[until - split.count(" ", 0, until) - 1] + 1]
-
-
-def _first_stage(tokenizer: "PreTrainedTokenizerBase") -> Callable[[str], str]:
-    """Returns what BERT does to a word before it looks for pieces, parts joined by spaces; remembered for each word."""
-    backend: Any = tokenizer.backend_tokenizer  # type: ignore[attr-defined]
-    normalizer, splitter = backend.normalizer, backend.pre_tokenizer
-
-    @lru_cache(maxsize=_WORDS_IN_CACHE)
-    def split(word: str) -> str:
-        return " ".join(part for part, _ in splitter.pre_tokenize_str(normalizer.normalize_str(word)))
-
-    return split

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from bert_repro.configs import SquadScoringConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.data import read_file
-from bert_repro.tasks.squad.questions import questions_of
+from bert_repro.tasks.squad_windows import questions_of
 from bert_repro.utils.readers import read_json_object, shown
 
 if TYPE_CHECKING:

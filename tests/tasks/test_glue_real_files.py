@@ -7,7 +7,7 @@ import pytest
 
 from bert_repro.tasks import TASKS
 
-DATA = Path(os.environ.get("BERT_REPRO_DATA", Path(__file__).parents[4] / "shared" / "data")) / "glue"
+DATA = Path(os.environ.get("BERT_REPRO_DATA", Path(__file__).parents[3] / "shared" / "data")) / "glue"
 ROWS = {
     "cola": {"train": 8551, "validation": 1043, "test": 1063},
     "sst2": {"train": 67349, "validation": 872, "test": 1821},
@@ -31,10 +31,3 @@ def test_every_row_is_read(name):
         assert len(dataset) == rows, split
         assert task.is_labelled(dataset) is (not split.startswith("test")), split
         assert dataset["idx"][:] == list(range(rows)), split
-
-
-def test_always_yes_has_the_known_scores_on_mrpc():
-    task = TASKS["mrpc"]
-    dataset = task.load(DATA, ["validation"])["validation"]
-    scores = task.score({"prediction": [1] * len(dataset)}, dataset)
-    assert scores["f1"] == pytest.approx(0.812, abs=5e-4) and scores["accuracy"] == pytest.approx(0.684, abs=5e-4)
