@@ -75,7 +75,7 @@ RECIPES = {
     "push_corpus": Recipe(configs.CorpusPushConfig, "hub.push:push_corpus"),
     "run_study": Recipe(configs.StudyConfig, "reproduction.runner:run_study"),
     "report": Recipe(configs.ReportConfig, "reproduction.report:write_report"),
-    "make_glue_zip": Recipe(configs.GlueZipConfig, "tasks.leaderboard_zip:make_glue_zip"),
+    "make_glue_zip": Recipe(configs.GlueZipConfig, "tasks.glue_tasks:make_glue_zip"),
     "score_squad": Recipe(configs.SquadScoringConfig, "tasks.squad_scoring:score_squad"),
     "convert_triviaqa": Recipe(configs.TriviaqaConfig, "tasks.triviaqa:convert_triviaqa"),
 }

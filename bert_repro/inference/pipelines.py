@@ -18,7 +18,7 @@ from transformers.pipelines.base import ChunkPipeline, Pipeline
 from bert_repro.configs import SquadConfig
 from bert_repro.errors import UserError
 from bert_repro.models.loading import longest_input
-from bert_repro.tasks.squad_decoding import text_by_offsets
+from bert_repro.tasks.squad_scoring import text_by_offsets
 from bert_repro.tasks.squad_task import SQUAD, SquadTask
 from bert_repro.tasks.squad_windows import Passage, tokenize_passages
 from bert_repro.utils.readers import shown

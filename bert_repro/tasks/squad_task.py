@@ -1,7 +1,7 @@
 """SQuAD v1.1 and v2.0: the answer to a question is a span of a passage (paper 4.2, 4.3; original run_squad.py).
 
 A question over a long passage is one example with several features, one for each window; `squad_windows` cuts the
-passages, `squad_decoding` turns scores into answers, `squad_scoring` scores them.
+passages, `squad_scoring` turns scores into answers and scores those.
 """
 
 import json
@@ -34,7 +34,7 @@ from bert_repro.tasks.base import (
     write_json_lines,
 )
 from bert_repro.tasks.data import divided, held_out_rows, read_file, short_row
-from bert_repro.tasks.squad_decoding import Decoder, OriginalText, text_by_offsets
+from bert_repro.tasks.squad_scoring import Decoder, OriginalText, text_by_offsets
 from bert_repro.tasks.squad_windows import (
     NO_ANSWER,
     UNFOUND,

@@ -9,7 +9,7 @@ import pytest
 from running import recipe
 
 from bert_repro.tasks.classification import GlueTask
-from bert_repro.tasks.leaderboard_zip import FILES, HEADER
+from bert_repro.tasks.glue_tasks import FILES, HEADER
 
 ROWS = {  # the sizes of the official test sets
     "AX.tsv": 1104, "CoLA.tsv": 1063, "MNLI-m.tsv": 9796, "MNLI-mm.tsv": 9847, "MRPC.tsv": 1725, "QNLI.tsv": 5463,

@@ -30,7 +30,7 @@ STAGES: dict[str, tuple[tuple[str, ...], int]] = {
     "reading arguments": (("bert_repro.cli:parse",), 1),
     "reading data": (
         (
-            f"{PRETRAINED}segment_pairs:_write",
+            f"{PRETRAINED}segment_pairs:EpochIndexes._write",
             "bert_repro.tasks.classification:ClassificationTask.encode_batch",
             "bert_repro.tasks.squad_task:SquadTask.encode_batch",
         ),
