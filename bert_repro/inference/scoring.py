@@ -32,6 +32,7 @@ from tqdm.auto import tqdm
 from bert_repro.configs import SentenceScoringConfig
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.inference.features import read_texts
+from bert_repro.models.cpu_kernels import use_cpu_kernels
 from bert_repro.models.loading import load_pretrained, load_tokenizer, longest_input, require_vocabulary
 from bert_repro.models.modeling_bert_repro import BertReproForMaskedLM
 from bert_repro.tasks.base import special_ids, tokenized
@@ -223,7 +224,7 @@ def run_sentence_scoring(config: SentenceScoringConfig) -> dict[str, Any]:
             f"--model_name_or_path {name}: lacks {min(info['missing_keys'])}; name a masked language model, such as a "
             "pre-trained BERT"
         )
-    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    use_cpu_kernels(model.to("cuda" if torch.cuda.is_available() else "cpu").eval())
     require_vocabulary(name, model, tokenizer)
 
     def score(sentences: Sequence[str], names: Sequence[str]) -> list[SentenceScore]:
