@@ -45,7 +45,10 @@ def main(name: str | None = None, argv: Sequence[str] | None = None) -> NoReturn
             with hold_signals():
                 code = _report(error)
         with hold_signals():
-            _leave_process_group()
+            # Without it gloo aborts some exits. Only a run that trained has loaded torch's side of it.
+            distributed = sys.modules.get("torch.distributed")
+            if distributed is not None and distributed.is_initialized():
+                distributed.destroy_process_group()
     sys.exit(code)
 
 
@@ -136,13 +139,6 @@ def _report(error: BaseException) -> int:
         case _:
             traceback.print_exception(error)
     return code
-
-
-def _leave_process_group() -> None:
-    # Without it gloo aborts some exits. Only a run that trained has loaded torch's side of it.
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_initialized():
-        distributed.destroy_process_group()
 
 
 def _log_on_main_process() -> None:

@@ -39,7 +39,6 @@ from bert_repro.hub.export import export_checkpoint
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, BertReproConfig
 from bert_repro.models.loading import MAX_INPUT_CHARS_PER_WORD, load_tokenizer, quiet_transformers, read_model_config
 from bert_repro.utils.files import CONVERSION, atomic_folder, write_json
-from bert_repro.utils.process import is_free_folder
 from bert_repro.utils.readers import listed, read_json, shown
 
 if TYPE_CHECKING:
@@ -92,10 +91,6 @@ def convert_checkpoint(config: ConversionConfig) -> Path:
     """
     quiet_transformers()
     output_dir = Path(config.output_dir)
-    if output_dir.is_file():
-        raise UserError(f"--output_dir {output_dir}: is a file; name a folder")
-    if not is_free_folder(output_dir) and not config.overwrite_output_dir:
-        raise UserError(f"--output_dir {output_dir} is not empty; choose another or give --overwrite_output_dir")
     try:
         weights = _find_weights(Path(config.checkpoint))
         original = _read(weights, config)
@@ -328,7 +323,10 @@ def _decide_case(folder: Path, config: ConversionConfig, entries: Mapping[str, i
     words = [entry for entry in entries if not re.fullmatch(r"\[.*\]", entry)]
     if upper := sum(word != word.lower() for word in words):
         signs[f"{upper:,} upper-case entries of {_VOCABULARY}"] = False
-    elif not any(map(_has_accents, words)) and sum(word != word.upper() for word in words) > len(words) // 2:
+    elif (
+        "Mn" not in map(unicodedata.category, unicodedata.normalize("NFD", "".join(words)))
+        and sum(word != word.upper() for word in words) > len(words) // 2
+    ):
         signs[f"{_VOCABULARY} without upper case and accents"] = True
     if len(set(signs.values())) != 1:
         described = "; ".join(f"{sign}: {'uncased' if lower else 'cased'}" for sign, lower in signs.items())
@@ -336,10 +334,6 @@ def _decide_case(folder: Path, config: ConversionConfig, entries: Mapping[str, i
             f"cased or uncased? {described or 'nothing in its files says'}; say it with --do_lower_case true or false"
         )
     return next(iter(signs.values())), ", ".join(signs)
-
-
-def _has_accents(word: str) -> bool:
-    return any(unicodedata.category(character) == "Mn" for character in unicodedata.normalize("NFD", word))
 
 
 # ---------------------------------------------------------------------------------------------------------- publishing

@@ -199,8 +199,6 @@ def read_settings(content: Any, file: str) -> tuple[dict[str, Any], str | None]:
     Raises:
         UserError: it is no object, or lacks a setting.
     """
-    if not isinstance(content, dict):
-        raise UserError(f"{file} holds no object of settings")
     missing = [name for name in (*SETTINGS, "hidden_act") if name not in content and name not in _OPTIONAL]
     if missing:
         raise UserError(f"{file} lacks {listed(missing)}")

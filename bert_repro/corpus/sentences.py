@@ -121,7 +121,8 @@ def tokenize_blocks(
         return
     pending: deque[tuple[int, Future[Block]]] = deque()
     # Workers start from a fresh interpreter: a fork would copy the threads' locks of libraries already in use.
-    executor = _executor(settings, num_proc)
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(num_proc, mp_context=context, initializer=_start_worker, initargs=(settings,))
     try:
         for label, documents in blocks:
             pending.append((label, executor.submit(_tokenize_in_worker, documents)))
@@ -136,11 +137,6 @@ def tokenize_blocks(
 
 
 _worker_tokenizer: BlockTokenizer | None = None
-
-
-def _executor(settings: TokenizeSettings, num_proc: int) -> ProcessPoolExecutor:
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(num_proc, mp_context=context, initializer=_start_worker, initargs=(settings,))
 
 
 def _start_worker(settings: TokenizeSettings) -> None:

@@ -113,7 +113,13 @@ def train_wordpiece(
     )
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.train_from_iterator(_repeated(words), trainer)
+    # The trainer takes no counts: each word comes as often as it was counted.
+    repeated = (
+        " ".join([word] * min(_REPEATS_PER_TEXT, count - start))
+        for word, count in words.items()
+        for start in range(0, count, _REPEATS_PER_TEXT)
+    )
+    backend.train_from_iterator(repeated, trainer)
     vocab = backend.get_vocab()
     if len(vocab) < vocab_size:
         logger.warning("The texts gave %d vocabulary entries, not the %d asked for.", len(vocab), vocab_size)
@@ -167,10 +173,3 @@ def _alphabet(words: Counter[str], limit: int) -> tuple[list[str], list[str]]:
     # The trainer skips characters outside the alphabet, so the first one kept opens the word.
     inner = {character for word in words for character in [c for c in word if c in alphabet][1:]}
     return sorted(alphabet), [f"##{character}" for character in sorted(inner)]
-
-
-def _repeated(words: Counter[str]) -> Iterator[str]:
-    """Yields each word as often as it was counted, because the trainer takes no counts."""
-    for word, count in words.items():
-        for start in range(0, count, _REPEATS_PER_TEXT):
-            yield " ".join([word] * min(_REPEATS_PER_TEXT, count - start))

@@ -14,7 +14,6 @@ states one computes them, and the others wait.
 
 import hashlib
 import logging
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -157,12 +156,6 @@ class FeatureCache:
 
     def _write(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], stage: Path) -> None:
         shape = (self.encoder.config.num_hidden_layers + 1, int(starts[-1]), self.encoder.config.hidden_size)
-        needed, free = 4 * int(np.prod(shape)), shutil.disk_usage(self.folder).free
-        if needed > free:
-            raise UserError(
-                f"--feature_cache_dir {self.folder}: the encoder's states take {needed / 1e9:.1f} GB, and "
-                f"{free / 1e9:.1f} GB are free; name a folder on another disk"
-            )
         states = create_array(stage, np.float32, *shape)
         size, was_training = self.config.per_device_eval_batch_size, self.encoder.training
         self.encoder.eval()

@@ -75,8 +75,11 @@ def _panels(rows: Sequence[LogRow], results: Mapping[str, Any]) -> list[tuple[st
     panels: list[tuple[str, Curves]] = [
         (f"loss ({unit})", [("loss", "training", False), ("eval_loss", "held out", True)])
     ]
-    if metrics := _dev_metrics(fields, results):
-        panels.append(("score on dev", [(f"eval_{name}", _metric(name), True) for name in metrics]))
+    # What was measured while training, the primary metric first, three at most.
+    metrics = [name for name in results.get("metrics", {}) if f"eval_{name}" in fields and "threshold" not in name]
+    if metrics:
+        metrics.sort(key=lambda name: name != results.get("primary_metric"))
+        panels.append(("score on dev", [(f"eval_{name}", _metric(name), True) for name in metrics[:3]]))
     return panels
 
 
@@ -92,13 +95,6 @@ def _last_score(rows: Sequence[LogRow], results: Mapping[str, Any]) -> list[LogR
 def _metric(name: str) -> str:
     words = {"pearson": "Pearson correlation", "spearmanr": "Spearman correlation"}
     return words.get(name, name.replace("_", " ").replace("f1", "F1"))
-
-
-def _dev_metrics(fields: set[str], results: Mapping[str, Any]) -> list[str]:
-    """Returns the metrics that were measured while training, the primary one first, three at most."""
-    primary = results.get("primary_metric")
-    names = [name for name in results.get("metrics", {}) if f"eval_{name}" in fields and not name.endswith("threshold")]
-    return sorted(names, key=lambda name: name != primary)[:3]
 
 
 def _training_title(folder: Path, rows: Sequence[LogRow], results: Mapping[str, Any]) -> str:
@@ -126,16 +122,13 @@ def _draw_curve(axis: "Axes", rows: Sequence[LogRow], name: str, label: str, *, 
         axis.plot(steps, values, marker=".", linewidth=1.2, color="tab:blue", label=label)
     else:
         axis.plot(steps, values, linewidth=0.8, alpha=0.35, color="tab:blue")
-        axis.plot(steps, _smoothed(values), linewidth=1.6, color="tab:blue", label=f"{label}, smoothed")
+        # The mean of each value and its neighbors, a twentieth of the curve to either side.
+        reach = max(1, len(values) // 40)
+        windows = [values[max(0, place - reach) : place + reach + 1] for place in range(len(values))]
+        smoothed = [sum(window) / len(window) for window in windows]
+        axis.plot(steps, smoothed, linewidth=1.6, color="tab:blue", label=f"{label}, smoothed")
     if name.endswith("loss"):
         axis.set_ylim(bottom=0)
-
-
-def _smoothed(values: Sequence[float]) -> list[float]:
-    """Returns the mean of each value and its neighbors, a twentieth of the curve to either side."""
-    reach = max(1, len(values) // 40)
-    windows = (values[max(0, place - reach) : place + reach + 1] for place in range(len(values)))
-    return [sum(window) / len(window) for window in windows]
 
 
 def _draw_learning_rate(axis: "Axes", rows: Sequence[LogRow]) -> None:

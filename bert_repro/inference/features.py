@@ -6,7 +6,7 @@ Memory holds a few batches, however long the input is.
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -79,7 +79,10 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
     model.to(device).eval()
     dimension = model.config.hidden_size * (len(layers) if config.combine == "concat" else 1)
     facts = {"model": config.model_name_or_path, "layers": list(layers), "combine": config.combine}
-    schema = _schema(dimension, config.pooling == "none", facts)
+    vector = pyarrow.list_(pyarrow.float32(), dimension)
+    fields = [("tokens", pyarrow.list_(pyarrow.string())), ("features", pyarrow.list_(vector))]
+    fields = fields if config.pooling == "none" else [("features", vector)]
+    schema = pyarrow.schema(fields, metadata={"bert_repro": json.dumps(facts)})
     counts = {"texts": 0, "tokens": 0, "truncated": 0}
     waiting: list[EncodedText] = []
     with atomic_path(path) as part, parquet.ParquetWriter(part, schema) as writer, tqdm(unit="text") as progress:
@@ -191,13 +194,6 @@ def _encode(
             rows = rows[:1] if config.pooling == "cls" else rows.mean(axis=0, keepdims=True)
         encoded.append(EncodedText(tokenizer.convert_ids_to_tokens(text["input_ids"].tolist()), rows))
     return encoded
-
-
-def _schema(dimension: int, per_token: bool, facts: Mapping[str, Any]) -> pyarrow.Schema:
-    """Returns the columns: `tokens` and a vector for each, or one vector alone; facts are metadata of the file."""
-    vector = pyarrow.list_(pyarrow.float32(), dimension)
-    fields = [("tokens", pyarrow.list_(pyarrow.string())), ("features", pyarrow.list_(vector))]
-    return pyarrow.schema(fields if per_token else [("features", vector)], metadata={"bert_repro": json.dumps(facts)})
 
 
 def _record_batch(texts: Sequence[EncodedText], schema: pyarrow.Schema) -> pyarrow.RecordBatch:

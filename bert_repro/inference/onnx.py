@@ -61,9 +61,8 @@ def export_onnx(config: OnnxConfig) -> list[Path]:
             raise UserError(f"export_onnx needs the package {package}; run: pip install onnx onnxruntime onnxscript")
     folder = Path(config.folder) / ONNX_FOLDER
     files = {dtype: Path(config.output_file or folder / ONNX_FILES[dtype]) for dtype in config.dtypes}
-    for path in files.values():
-        if path.exists() and not config.overwrite_output_file:
-            raise UserError(f"--output_file {path} exists; name another or give --overwrite_output_file")
+    if found := [path for path in files.values() if path.exists() and not config.overwrite_output_file]:
+        raise UserError(f"--output_file {found[0]} exists; name another or give --overwrite_output_file")
     model = load_model(Path(config.folder))
     with ExitStack() as stack:  # the files take their names together, when all are as PyTorch
         parts = {dtype: stack.enter_context(atomic_path(path)) for dtype, path in files.items()}

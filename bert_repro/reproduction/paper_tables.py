@@ -401,12 +401,8 @@ def resampled_scores(examples: Float64Array) -> Float64Array:
     if examples.ndim == 1:
         means: Float64Array = sums[:, 0] / (_SCALE * len(examples))
         return means
-    return _entity_f1(sums)
-
-
-def _entity_f1(counts: Float64Array) -> Float64Array:
-    right, predicted, true = counts.T
-    score: Float64Array = np.divide(2 * right, predicted + true, out=np.zeros(len(counts)), where=predicted + true > 0)
+    right, predicted, true = sums.T
+    score: Float64Array = np.divide(2 * right, predicted + true, out=np.zeros(len(sums)), where=predicted + true > 0)
     return score
 
 

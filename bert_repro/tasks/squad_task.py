@@ -356,6 +356,8 @@ def configured_squad(config: SquadConfig, rows: Splits, names: Mapping[str, str]
     Returns:
         The task; None where nothing says which of the two it is.
     """
+    from bert_repro.models.loading import load_config
+
     task = next((task for task in SQUAD_TASKS if task.name == config.task_name), None)
     questions = {
         split: questions_of(dataset, names[split], unanswerable=task is None or task.unanswerable)
@@ -364,7 +366,9 @@ def configured_squad(config: SquadConfig, rows: Splits, names: Mapping[str, str]
     if task is None and questions:
         labelled = [one for split, one in questions.items() if split != "test" and "answers" in one.column_names]
         without = any(not answers["text"] for one in labelled for answers in one["answers"])
-        task = SQUAD_V2 if without or (not config.do_train and _stores_a_threshold(config)) else SQUAD
+        if not without and not config.do_train:  # a model trained for SQuAD v2.0 stores a threshold for no answer
+            without = getattr(load_config(config.model_name_or_path), "null_score_diff_threshold", None) is not None
+        task = SQUAD_V2 if without else SQUAD
     if task is None:
         return None
     if config.validation_fraction is not None:  # complete passages are held out, with all their questions
@@ -374,10 +378,3 @@ def configured_squad(config: SquadConfig, rows: Splits, names: Mapping[str, str]
         rows_held = held[[places[text] for text in train["context"]]]
         questions |= divided(train, rows_held, config.validation_fraction, names["train"])
     return replace(task, data=questions, data_names=names)
-
-
-def _stores_a_threshold(config: SquadConfig) -> bool:
-    """Returns whether a finished model stores a threshold for no answer, as those trained for SQuAD v2.0 do."""
-    from bert_repro.models.loading import load_config
-
-    return getattr(load_config(config.model_name_or_path), "null_score_diff_threshold", None) is not None

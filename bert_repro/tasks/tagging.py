@@ -122,7 +122,10 @@ def windows(document: TokenizedDocument, context: str, room: int) -> Iterator[Wi
     for first, last in units:
         start, end = (int(document.word_starts[word]) for word in (first, last))
         if context == "centred":
-            start, end = _widen(start, end, len(document.tokens), room)
+            # As many tokens on both sides; what one side of the document lacks, the other side gets.
+            spare = min(room, len(document.tokens)) - (end - start)
+            left = min(start, max(spare // 2, spare - (len(document.tokens) - end)))
+            start, end = start - left, end + spare - left
         yield Window(start, end, first, last)
 
 
@@ -147,13 +150,6 @@ def _tiles(document: TokenizedDocument, units: Sequence[tuple[int, int]], room: 
             first = begin
         last = end
     yield first, last
-
-
-def _widen(start: int, end: int, length: int, room: int) -> tuple[int, int]:
-    """Adds as many tokens on both sides; what one side of the document lacks, the other side gets."""
-    spare = min(room, length) - (end - start)
-    left = min(start, max(spare // 2, spare - (length - end)))
-    return start - left, end + spare - left
 
 
 def _starts(lengths: Int32Array) -> Int32Array:

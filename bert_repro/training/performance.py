@@ -44,22 +44,17 @@ def measured_peak(device: torch.device, mixed_precision: str) -> float:
 
 
 def prepare_cpu() -> None:
-    """Sets this process up for the speed of a CPU."""
-    bound_kernel_caches()
-    torch.set_float32_matmul_precision("highest")
-    use_fast_float32()
-    keep_freed_memory()
+    """Sets this process up for the speed of a CPU.
 
-
-def bound_kernel_caches() -> None:
-    """Lets oneDNN keep fewer of the kernels that it makes for every new shape, unless the environment says how many.
-
-    Batches without padding have ever changing numbers of tokens, and a kernel takes up to 3 MiB: the thousand that are
-    kept by default grow to gigabytes. A step uses some two hundred again. This has an effect only before the process's
-    first product.
+    Batches without padding have ever changing numbers of tokens, for each of which oneDNN makes kernels of up to 3 MiB:
+    the thousand that are kept by default grow to gigabytes. A step uses some two hundred again. This has an effect only
+    before the process's first product, and where the environment does not say how many.
     """
     for name in _KERNEL_CACHES:
         os.environ.setdefault(name, str(_KERNELS_KEPT))
+    torch.set_float32_matmul_precision("highest")
+    use_fast_float32()
+    keep_freed_memory()
 
 
 def use_fast_float32() -> None:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import typing
 from collections.abc import Iterator, Mapping
@@ -220,7 +221,8 @@ def _lock_output_dir(config: RunConfig) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not lock(folder):
             raise UserError(f"--output_dir {folder} is written by a run that is not finished; stop it or name another")
-        process.try_writing(folder)
+        with tempfile.TemporaryFile(dir=folder):  # before hours are spent on what belongs there
+            pass
         resumes = config.resume_from_checkpoint and process.recorded_exit_code(folder) != 0
         if process.is_free_folder(folder) or resumes:
             process.claim_folder(folder)  # a finished run stays one until this run is found right

@@ -278,13 +278,9 @@ def disk_errors(path: Path, what: str = "cannot be written") -> Iterator[None]:
         reason = disk_error(error)
         if reason is None or isinstance(error, UserError):
             raise
-        if isinstance(error, OSError) and isinstance(error.filename, str) and not _is_temporary(error.filename):
+        if isinstance(error, OSError) and isinstance(error.filename, str) and f"/{_PREFIX}" not in error.filename:
             path = Path(error.filename2 if isinstance(error.filename2, str) else error.filename)
         raise UserError(f"{path}: {what} ({reason}); free or unlock the disk, or name another place") from error
-
-
-def _is_temporary(name: str) -> bool:
-    return any(part.startswith(_PREFIX) for part in Path(name).parts)
 
 
 def disk_error(error: BaseException) -> str | None:

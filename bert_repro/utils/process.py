@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -156,12 +155,6 @@ def _answer(number: int, _: Any) -> None:
     request_stop(number)
 
 
-def try_writing(folder: Path) -> None:
-    """Raises OSError where nothing can be written in a folder, before hours are spent on what belongs there."""
-    with tempfile.TemporaryFile(dir=folder):
-        pass
-
-
 def claim_folder(output_dir: Path) -> None:
     """Marks the folder as this process's run: code null, reason "running"."""
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -187,7 +180,7 @@ def record_outcome(output_dir: str | None, code: int, reason: str) -> None:
 def _record_here(folder: Path, code: int, reason: str) -> None:
     try:
         unlock(folder)
-        if code == 0 or is_free_folder(folder) or _claimed_here(folder):
+        if code == 0 or is_free_folder(folder) or _read_status(folder).get("pid") == os.getpid():
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 write_status(folder, code, reason)
@@ -216,7 +209,3 @@ def _read_status(folder: Path) -> dict[str, Any]:
         return read_json_object(folder / STATUS)
     except UserError:
         return {}
-
-
-def _claimed_here(folder: Path) -> bool:
-    return bool(_read_status(folder).get("pid") == os.getpid())
