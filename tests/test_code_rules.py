@@ -27,19 +27,19 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 700,
-    "configs": 1350,
-    "models": 1450,
-    "corpus": 990,
-    "pretraining": 1600,
-    "training": 1850,
-    "tasks": 2450,
-    "finetuning": 850,
-    "inference": 650,
+    "": 740,
+    "configs": 1260,
+    "models": 1475,
+    "corpus": 980,
+    "pretraining": 1500,
+    "training": 1700,
+    "tasks": 2520,
+    "finetuning": 890,
+    "inference": 830,
     "hub": 800,
-    "conversion": 540,
-    "reproduction": 1275,
-    "utils": 560,
+    "conversion": 530,
+    "reproduction": 1265,
+    "utils": 540,
 }
 MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.
@@ -93,9 +93,7 @@ def test_rooms_files_and_functions_keep_their_budgets():
                 own = lines & set(range(node.lineno, (node.end_lineno or 0) + 1))
                 assert len(own) <= LONGEST_FUNCTION, f"{path} {node.name}"
     assert {room: lines for room, lines in rooms.items() if lines > BUDGETS[room]} == {}
-    assert (
-        sum(rooms.values()) <= MOST_LINES and len([path for path in MODULES if path.stem != "__init__"]) <= MOST_MODULES
-    )
+    assert sum(rooms.values()) <= MOST_LINES and len(MODULES) <= MOST_MODULES
 
 
 def imports_of_ours(path: Path) -> set[str]:

@@ -164,7 +164,6 @@ class OnnxConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(len(set(self.dtypes)) == len(self.dtypes), f"--dtypes is {' '.join(self.dtypes)}; name each once")
         require(
             self.output_file is None or len(self.dtypes) == 1,
             f"--output_file is one file and --dtypes {' '.join(self.dtypes)} are several; leave --output_file out",

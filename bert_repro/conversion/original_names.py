@@ -52,7 +52,6 @@ SETTINGS = (
 )  # fmt: skip
 """Settings that bert_config.json and config.json call alike, all but the activation."""
 _OPTIONAL = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
-_WITHOUT_MEANING = re.compile(r"pooler_\w+|directionality|model_type|architectures|transformers_version|layer_norm_eps")
 _SIZED_BY = {
     "bert/embeddings/position_embeddings": ("max_position_embeddings", "hidden_size"),
     "bert/embeddings/token_type_embeddings": ("type_vocab_size", "hidden_size"),
@@ -204,9 +203,4 @@ def read_settings(content: Any, file: str) -> tuple[dict[str, Any], str | None]:
         raise UserError(f"{file} lacks {listed(missing)}")
     if content.get("directionality", "bidi") != "bidi":
         raise UserError(f"{file} says directionality {shown(content['directionality'])}; only bidi is BERT's")
-    unknown = [
-        name for name in content if name not in (*SETTINGS, "hidden_act") and not _WITHOUT_MEANING.fullmatch(name)
-    ]
-    if unknown:
-        raise UserError(f"{file} has {listed(unknown)}, which the original BERT does not know; name one of its models")
     return {name: content[name] for name in SETTINGS if name in content}, content["hidden_act"]

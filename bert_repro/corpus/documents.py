@@ -183,9 +183,7 @@ def _resolve(name: str) -> list[Source]:
 
 
 def _file_source(path: Path) -> Source:
-    if path.name.endswith((".parquet.gz", ".parquet.xz")):
-        raise UserError(f"{path}: Parquet has its own compression; decompress the file and name the .parquet file")
-    if not path.name.endswith(SUFFIXES):
+    if not path.name.endswith(SUFFIXES) or ".parquet." in path.name:
         raise UserError(f"{path}: unknown corpus format; expected one of {', '.join(SUFFIXES)}")
     return Source(str(path), path.stat().st_size)
 

@@ -200,12 +200,8 @@ class PreparedCorpus:
             Ids of training documents and of held-out documents, ascending.
 
         Raises:
-            UserError: the fraction is out of range, or one side has too few documents.
+            UserError: one side has too few documents.
         """
-        if not 0.0 < heldout_fraction < 1.0:
-            raise UserError(
-                f"heldout_fraction={heldout_fraction} is out of range; choose it between 0 and 1, exclusive"
-            )
         draws = fraction(draw(_HELDOUT_DRAW, np.asarray(self.document_keys)))
         lowest = np.partition(draws, min(at_least, len(draws)) - 1)[: min(at_least, len(draws))]
         heldout = (draws < heldout_fraction) | (draws <= lowest.max())

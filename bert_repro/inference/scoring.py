@@ -134,8 +134,6 @@ def _encode(
     tokenizer: "PreTrainedTokenizerBase", sentences: Sequence[str], names: Sequence[str], most_tokens: int
 ) -> list[tuple[list[int], list[int]]]:
     """Returns token ids of each sentence, without special tokens, and the number of the word that each belongs to."""
-    if tokenizer.mask_token_id is None:
-        raise UserError(f"tokenizer {tokenizer.name_or_path}: no [MASK] token; use that of a masked language model")
     if not sentences:
         return []
     encoded = tokenized(tokenizer, sentences)

@@ -247,6 +247,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 def _load_saved(path_or_id: str) -> "PreTrainedTokenizerFast":
     from transformers import AutoTokenizer
 
+    nowhere = f"tokenizer {path_or_id!r} is neither a local folder or file nor on the Hub"
     try:
         # With a configuration given, config.json, which may be anything, plays no part here.
         tokenizer = AutoTokenizer.from_pretrained(path_or_id, config=BertReproConfig(), trust_remote_code=False)
@@ -254,13 +255,9 @@ def _load_saved(path_or_id: str) -> "PreTrainedTokenizerFast":
         reason = first_line(error)
         if Path(path_or_id).is_dir():
             raise UserError(f"tokenizer {path_or_id!r} cannot be read ({reason}); get its files again") from error
-        raise UserError(
-            f"tokenizer {path_or_id!r} is neither a local folder or file nor on the Hub: {reason}"
-        ) from error
+        raise UserError(f"{nowhere}: {reason}") from error
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # made up where transformers finds no file
-        raise UserError(
-            f"tokenizer {path_or_id!r} is neither a local folder or file nor on the Hub: no vocabulary was found"
-        )
+        raise UserError(f"{nowhere}: no vocabulary was found")
     missing = [name for name in ("pad", "unk", "cls", "sep", "mask") if getattr(tokenizer, f"{name}_token") is None]
     is_wordpiece = (
         getattr(tokenizer, "is_fast", False)

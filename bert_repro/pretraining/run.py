@@ -19,7 +19,7 @@ from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
 from bert_repro.hub.push import RevisionUploads, corpus_folder
 from bert_repro.models.configuration_bert_repro import BertReproConfig
-from bert_repro.models.loading import first_line, load_config, load_tokenizer, tokenizer_fingerprint
+from bert_repro.models.loading import first_line, load_config, load_tokenizer, require_vocabulary, tokenizer_fingerprint
 from bert_repro.models.modeling_bert_repro import BertReproForCausalLM, BertReproForPreTraining
 from bert_repro.pretraining.dataset import PretrainingSource
 from bert_repro.pretraining.evaluation import (
@@ -323,11 +323,7 @@ def _data_description(corpus: PreparedCorpus, training: int, heldout: int) -> di
 
 
 def _check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
-    if model.config.vocab_size < len(tokenizer):
-        raise UserError(
-            f"--model_name_or_path {name}: its vocabulary of {model.config.vocab_size} is smaller than the "
-            f"{len(tokenizer)} ids of the corpus; prepare the corpus with that checkpoint's tokenizer"
-        )
+    require_vocabulary(name, model, tokenizer)
     if (Path(name) / "tokenizer.json").exists():
         own = tokenizer_fingerprint(load_tokenizer(name))
         if own != tokenizer_fingerprint(tokenizer):

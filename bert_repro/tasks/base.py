@@ -410,17 +410,8 @@ def tokenized(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> "Ba
 
 
 def special_ids(tokenizer: "PreTrainedTokenizerBase") -> tuple[int, int]:
-    """Returns the ids of [CLS] and [SEP].
-
-    Raises:
-        UserError: the tokenizer lacks one of them.
-    """
-    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
-    if cls is None or sep is None:
-        raise UserError(
-            f"tokenizer {tokenizer.name_or_path}: no [CLS] or [SEP] token; use the tokenizer of a BERT checkpoint"
-        )
-    return int(cls), int(sep)
+    """Returns the ids of [CLS] and [SEP]."""
+    return int(tokenizer.cls_token_id), int(tokenizer.sep_token_id)  # type: ignore[arg-type]
 
 
 def truncated_lengths(length_a: int, length_b: int, limit: int) -> tuple[int, int]:

@@ -14,38 +14,25 @@ import importlib.metadata
 import json
 import logging
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from transformers.utils import is_peft_available
 
-from bert_repro.configs import AdapterConfig
 from bert_repro.errors import UserError
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, UPSTREAM_MODEL_TYPE
 from bert_repro.models.loading import save_tokenizer
 from bert_repro.results import AdapterResults, TrainResults
-from bert_repro.utils.files import ADAPTER, CARD, atomic_files, atomic_folder, write_json
+from bert_repro.utils.files import ADAPTER, CARD, atomic_folder, write_json
 
 logger = logging.getLogger("bert_repro")
 
-_CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TASK_TYPES = {"BertForSequenceClassification": "SEQ_CLS", "BertForTokenClassification": "TOKEN_CLS"}
 """What peft calls the heads that it has classes for, by the class of transformers. Not question answering: that class
 of peft (0.21) drops segments and positions, while its general one, which takes a head without a type, passes all on."""
 _TOKEN_PREDICTOR = "cls.predictions"
-
-
-def require_peft(config: AdapterConfig) -> None:
-    """Raises `UserError` where an adapter is asked for and the library is not installed."""
-    if config.peft and not is_peft_available():
-        raise UserError(f"--peft {config.peft}: the package peft is not installed; run: pip install peft")
-
-
-def is_adapter(name_or_path: str) -> bool:
-    """Returns whether a folder holds an adapter alone."""
-    return (Path(name_or_path) / _CONFIG).is_file()
 
 
 def is_adapted(model: Any) -> bool:
@@ -105,12 +92,19 @@ def save(model: Any, folder: Path) -> None:
     # "auto" would look the vocabulary up on the Hub; the embeddings are never resized here.
     model.save_pretrained(folder, save_embedding_layers=False)
     (folder / CARD).unlink()  # peft's blank form; the run's card says what is known
-    path = folder / _CONFIG
+    path = folder / CONFIG
     written = json.loads(path.read_text(encoding="utf-8"))
     for name in ("target_modules", "modules_to_save"):  # sets and repetitions, in another order every time
         written[name] = sorted(set(written[name] or ())) or None
-    written["task_type"] = _TASK_TYPES.get(_upstream_class(model.get_base_model()) or "")
-    written["auto_mapping"] = None if written["task_type"] else _base_class(model.get_base_model())
+    adapted = model.get_base_model()
+    base = type(adapted)
+    head = next(head for head in AUTO_CLASSES.values() if head.ours == base.__name__)
+    # What a plain `AutoPeftModel` builds: the class of transformers with equal outputs, if there is one, else ours.
+    upstream = head.upstream if adapted.config.has_upstream_counterpart([head]) else None
+    built = {"base_model_class": upstream or base.__name__, "parent_library": base.__module__}
+    built |= {"parent_library": "transformers"} if upstream else {}
+    written["task_type"] = _TASK_TYPES.get(upstream or "")
+    written["auto_mapping"] = None if written["task_type"] else built
     write_json(path, dict(sorted(written.items())))
 
 
@@ -164,18 +158,6 @@ def merge_and_save(model: Any, tokenizer: Any, output_dir: Path, *, write: bool)
     return model.merge_and_unload(), {"adapter": facts}
 
 
-def save_final_config(model: Any, output_dir: Path) -> None:
-    """Puts the model's final configuration (labels, a tuned threshold) beside a run's adapter, if it has one.
-
-    Args:
-        model: the merged model.
-        output_dir: the run's folder.
-    """
-    if (output_dir / ADAPTER).is_dir():
-        with atomic_files(output_dir / ADAPTER) as unfinished:
-            model.config.save_pretrained(unfinished)
-
-
 def _peft_config(model: Any, config: Any, new_weights: Iterable[str]) -> Any:
     import peft
     from peft.utils import constants
@@ -210,17 +192,3 @@ def _trained_modules(model: Any, new_weights: Iterable[str]) -> list[str]:
     }
     new = {name.rpartition(".")[0] for name in new_weights}
     return sorted(heads | {name for name in new if name.partition(".")[0] not in heads})
-
-
-def _base_class(model: Any) -> Mapping[str, str]:
-    """Returns what a plain `AutoPeftModel` builds; of other libraries than transformers it builds nothing."""
-    upstream = _upstream_class(model)
-    if upstream:
-        return {"base_model_class": upstream, "parent_library": "transformers"}
-    return {"base_model_class": type(model).__name__, "parent_library": type(model).__module__}
-
-
-def _upstream_class(model: Any) -> str | None:
-    """Returns the class of transformers with equal outputs, if there is one."""
-    head = next(head for head in AUTO_CLASSES.values() if head.ours == type(model).__name__)
-    return head.upstream if model.config.has_upstream_counterpart([head]) else None

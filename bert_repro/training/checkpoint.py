@@ -199,14 +199,7 @@ def _load_weights(folder: Path, model: Any) -> None:
     if adapters.is_adapted(model):
         missing, unexpected = adapters.load(model, folder)
     else:
-        weights, own = safetensors.torch.load_file(folder / name), model.state_dict()
-        for key, value in weights.items():
-            if key in own and own[key].shape != value.shape:
-                raise UserError(
-                    f"{folder}: {key} has the shape {list(value.shape)}, and this model's {list(own[key].shape)}; "
-                    "resume with the model and data that its run had"
-                )
-        missing, unexpected = model.load_state_dict(weights, strict=False)
+        missing, unexpected = model.load_state_dict(safetensors.torch.load_file(folder / name), strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
     if unexpected or set(missing) - tied:
         raise UserError(f"{folder}: its weights are not those of this model (for example {(unexpected + missing)[0]})")

@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
+from transformers.utils import is_peft_available
 
 from bert_repro.configs import RunConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
@@ -49,13 +50,11 @@ from bert_repro.utils.files import (
     TRAIN_LOG,
     TRAINING_PLOT,
     UNFINISHED,
+    atomic_files,
     lock,
 )
 from bert_repro.utils.process import is_main_process, world_size
 from bert_repro.utils.readers import redacted
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger("bert_repro")
 
@@ -141,7 +140,9 @@ class Run:
                 plot_training(self.output_dir / TRAINING_PLOT, rows, complete)
             plot_scores(self.output_dir / SCORES_PLOT, complete)
             if save_model:
-                adapters.save_final_config(model, self.output_dir)
+                if (self.output_dir / ADAPTER).is_dir():  # labels, a tuned threshold
+                    with atomic_files(self.output_dir / ADAPTER) as unfinished:
+                        model.config.save_pretrained(unfinished)
                 pooling = getattr(self.config, "pooling", "mean")  # the setting of models without a task
                 export_checkpoint(savable(model), tokenizer, self.output_dir, results=complete, pooling=pooling)
             else:
@@ -197,7 +198,8 @@ def begin(config: RunConfig) -> Run:
     began = time.perf_counter()
     if config.push_to_hub and not config.hub_model_id:
         raise UserError("--push_to_hub needs --hub_model_id, for example org/bert-repro-base")
-    adapters.require_peft(config)
+    if config.peft and not is_peft_available():
+        raise UserError(f"--peft {config.peft}: the package peft is not installed; run: pip install peft")
     if is_main_process():
         _lock_output_dir(config)
         if config.push_to_hub and config.hub_model_id:
@@ -273,7 +275,7 @@ def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **option
         UserError: there is no such checkpoint, it does not fit, or it lacks weights that may not be new.
     """
     name = config.model_name_or_path
-    if adapters.is_adapter(name):
+    if (Path(name) / adapters.CONFIG).is_file():
         raise UserError(
             f"--model_name_or_path {name}: is an adapter alone; name the run's folder above it, which holds the merged "
             "model, or the checkpoint the adapter belongs to"

@@ -177,7 +177,6 @@ DAMAGE = {
     "another width": (lambda f: change_settings(f, hidden_size=10**12), "and the checkpoint has 8"),
     "heads that do not fit": (lambda f: change_settings(f, num_attention_heads=3), "hidden_size must be a multiple"),
     "no width": (lambda f: change_settings(f, hidden_size=None), "bert_config.json lacks hidden_size"),
-    "a setting of ALBERT": (lambda f: change_settings(f, embedding_size=4), "has embedding_size, which the original"),
     "no settings": (lambda f: (f / "bert_config.json").unlink(), "bert_config.json: no such file"),
     "no vocabulary": (lambda f: (f / "vocab.txt").unlink(), "there is no vocab.txt beside the weights"),
     "too large a vocabulary": (lambda f: (f / "vocab.txt").open("a").write("new\n"), "has 103 entries, and"),

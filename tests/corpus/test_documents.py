@@ -81,7 +81,7 @@ def test_folders_and_patterns_come_sorted_and_names_as_given(tmp_path):
         ("a.txt.gz", gzip.compress(b"text\n" * 99, mtime=0)[:-12], r"a\.txt\.gz: damaged after line"),
         ("a.txt.gz", b"plain text", r"a\.txt\.gz: damaged after line 0"),
         ("a.txt.xz", lzma.compress(b"text\n" * 99)[:-12], r"a\.txt\.xz: damaged after line"),
-        ("a.parquet.gz", b"", r"Parquet has its own compression"),
+        ("a.parquet.gz", b"", r"unknown corpus format"),
         ("a.csv", b"text\n", r"a\.csv: unknown corpus format; expected one of \.txt"),
     ],
 )

@@ -140,7 +140,7 @@ def test_every_head_is_adapted_merged_and_loaded_by_peft(base: Path, tmp_path: P
     with torch.no_grad():
         unmerged = adapted.eval()(**inputs)[0]
         merged, record = adapters.merge_and_save(adapted, AutoTokenizer.from_pretrained(base), tmp_path, write=True)
-        adapters.save_final_config(merged, tmp_path)
+        merged.config.save_pretrained(tmp_path / "adapter")
         assert type(merged) is model_class and record["adapter"]["trained_share"] < 0.1
         assert_close(merged(**inputs)[0], unmerged)
         typed = {"SequenceClassification": AutoPeftModelForSequenceClassification}
@@ -170,7 +170,7 @@ def test_pretraining_goes_on_with_an_adapter(world: Any, pretrained: Path, tmp_p
 
 
 def test_peft_is_named_where_it_is_not_installed(world, base, tmp_path, monkeypatch, refused):
-    monkeypatch.setattr(adapters, "is_peft_available", lambda: False)
+    monkeypatch.setattr("bert_repro.training.run.is_peft_available", lambda: False)
     line = refused(*command(world, base, tmp_path, "--peft lora"))
     assert "--peft lora: the package peft is not installed; run: pip install peft" in line
 
