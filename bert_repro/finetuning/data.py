@@ -107,7 +107,7 @@ class SplitReader:
         """Returns what results and the card say about the data, with an example of it for the card."""
         known, example = task.data_description(), task.example(self.train().examples if self.config.do_train else None)
         if self.config.do_train and example and known.get("files"):
-            logger.info("the card shows a training text as its example; make_card --example writes it with another")
+            logger.info("the card shows a training text as its example; change it in README.md if the text is private")
         return {"title": task.title, **known, **({"example": example} if example else {})}
 
     def _read(self, names: Sequence[str], limit: int | None) -> dict[str, Split]:
