@@ -20,8 +20,6 @@ What is notable:
 """
 
 import copy
-import functools
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,117 +53,7 @@ IGNORED_LABEL = -100
 PACKING_ARGUMENTS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
-# --- Dropout --------------------------------------------------------------------------------------------------------
-
-DROPOUT_STEPS = 1 << 16
-
-
-_cpu_kernels = True  # of the process, as PyTorch's own switches between kernels are
-_joint_projection = True
-_bf16_residual = False
-
-
-def use_cpu_kernels(use: bool) -> None:
-    """Switches this file's dropout, packed attention and cross-entropy on the CPU on or off; off, PyTorch's take over.
-
-    Args:
-        use: whether to use them. Either way the distribution is the same, the draws of dropout are not.
-    """
-    global _cpu_kernels
-    _cpu_kernels = use
-
-
-def use_joint_projection(use: bool) -> None:
-    """Switches `JointProjection` in compiled graphs of a GPU on or off; gradients are equal up to rounding."""
-    global _joint_projection
-    _joint_projection = use
-
-
-def use_bf16_residual(use: bool) -> None:
-    """Switches 16-bit sums and outputs of sublayers on or off.
-
-    Args:
-        use: under autocast in 16 bits, whether what enters and leaves the LayerNorm of a sublayer is rounded to 16 bits
-            too. Off, both are 32 bits wide, as in upstream transformers.
-    """
-    global _bf16_residual
-    _bf16_residual = use
-
-
-def has_cpu_kernels(states: torch.Tensor) -> bool:
-    """Whether this file's own kernels compute on a tensor: it is on the CPU, nothing compiles, and they are on."""
-    return _cpu_kernels and states.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def draw_kept(shape: torch.Size, dtype: torch.dtype, probability: float) -> torch.Tensor:
-    """Draws what dropout keeps, on the CPU.
-
-    PyTorch's generator there is serial and draws one element at a time. 64 bits at a time, 16 for each element, take a
-    sixth of the time; the probability is rounded to a 65,536th (0.1 becomes 0.1000061).
-
-    Args:
-        shape: shape of what is dropped from.
-        dtype: its floating-point type.
-        probability: how much is dropped.
-
-    Returns:
-        Integers as wide as `dtype`, all bits set where a value is kept and none where it is dropped.
-    """
-    count = shape.numel()
-    draws = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-    kept = torch.empty(shape, dtype=torch.int16)
-    torch.ge(draws[:count].view(shape), round(probability * DROPOUT_STEPS) - DROPOUT_STEPS // 2, out=kept)
-    return kept.neg_().to({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize])
-
-
-def keep(states: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """Sets to zero what dropout does not keep, without a look at the values.
-
-    Args:
-        states: floating-point numbers.
-        kept: of `draw_kept` for the same shape and type.
-
-    Returns:
-        A new tensor.
-    """
-    return (states.view(kept.dtype) & kept).view(states.dtype)
-
-
-def dropout_scale(probability: float) -> float:
-    """Returns what kept values are multiplied with, so that the expectation stays the same."""
-    return DROPOUT_STEPS / (DROPOUT_STEPS - round(probability * DROPOUT_STEPS))
-
-
-class ScaledKeep(torch.autograd.Function):
-    """Dropout with what is kept already drawn."""
-
-    @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, kept: torch.Tensor, scale: float) -> torch.Tensor:
-        """Returns the kept states times `scale`, and zeros."""
-        ctx.save_for_backward(kept)
-        ctx.scale = scale
-        return keep(states, kept).mul_(scale)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """Scales the gradient of what was kept."""
-        return ScaledKeep.apply(grad, *ctx.saved_tensors, ctx.scale), None, None
-
-
-class BertReproDropout(nn.Dropout):
-    """Dropout, with quicker draws on the CPU."""
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Drops from states of any shape."""
-        if not (self.training and 0 < self.p < 1 and has_cpu_kernels(states)):
-            return super().forward(states)
-        return ScaledKeep.apply(states, draw_kept(states.shape, states.dtype, self.p), dropout_scale(self.p))
-
-
 # --- Attention ------------------------------------------------------------------------------------------------------
-
-GROUP_COST = 1 << 15
-"""What one more product of packed attention costs on a CPU, in scores of all heads: measured on two of them."""
 
 
 def eager_attention_forward(
@@ -200,181 +88,6 @@ def eager_attention_forward(
     return torch.matmul(probabilities, value).transpose(1, 2), probabilities
 
 
-class PackedAttention(torch.autograd.Function):
-    """Attention of packed sequences on the CPU, with its own backward pass: one product for sequences of like length.
-
-    Most pre-training sequences have the full length, so a group holds many sequences with little or no padding, and
-    batches of fine-tuning make few groups (`attention_groups`). PyTorch's CPU attention has a fused kernel without
-    dropout only, whose backward pass is slower than this; with dropout it computes everything in 32 bits and draws one
-    element at a time. As in flash kernels, scores and probabilities are 32 bits wide, and products read halves.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        lengths: list[int],
-        scaling: float,
-        dropout: float,
-        causal: bool,
-    ) -> torch.Tensor:
-        """Attends within each sequence.
-
-        Args:
-            ctx: what the backward pass needs.
-            query: (1, A, T, D).
-            key: (1, A, T, D).
-            value: (1, A, T, D).
-            lengths: tokens of each sequence, T in all.
-            scaling: factor on the scores.
-            dropout: dropout probability on the attention probabilities.
-            causal: whether later tokens are hidden.
-
-        Returns:
-            The attended values (1, T, A, D).
-        """
-        ctx.groups = groups = attention_groups(tuple(lengths), query.shape[1])
-        ctx.scaling, ctx.scale = scaling, dropout_scale(dropout)
-        precise = torch.promote_types(query.dtype, torch.float32)
-        states = [groups.gather(packed[0].transpose(0, 1)) for packed in (query, key, value)]
-        attended = states[0].new_empty(states[0].shape)
-        saved = []
-        with torch.autocast("cpu", enabled=False):
-            split = zip(*(groups.split(each) for each in (*states, attended)), strict=True)
-            for padding, (q, k, v, output) in zip(groups.padding, split, strict=True):
-                q, k, v = (each.flatten(0, 1) for each in (q, k, v))
-                scores = torch.bmm(q.to(precise) * scaling, k.to(precise).transpose(1, 2))
-                if padding is not None:
-                    scores.unflatten(0, output.shape[:2]).masked_fill_(padding, -torch.inf)
-                if causal:
-                    scores.masked_fill_(torch.ones(scores.shape[1:], dtype=torch.bool).triu_(1), -torch.inf)
-                probabilities = scores.softmax(-1)
-                kept = draw_kept(scores.shape, precise, dropout) if dropout else None
-                dropped = probabilities if kept is None else keep(probabilities, kept)
-                output.copy_(torch.bmm(dropped.to(v.dtype), v).mul_(ctx.scale).view(output.shape))
-                saved += [q, k, v, probabilities, kept]
-        ctx.save_for_backward(*saved)
-        return groups.scatter(attended).unsqueeze(0)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Maps the gradient (1, T, A, D) to those of query, key and value, (1, A, T, D)."""
-        groups = ctx.groups
-        grad = groups.gather(grad[0]) * ctx.scale
-        if groups.real is not None:
-            grad.mul_(groups.real)  # what padding attended to is in no output
-        gradients = [grad.new_empty(grad.shape) for _ in range(3)]
-        saved = zip(*[iter(ctx.saved_tensors)] * 5, strict=True)
-        with torch.autocast("cpu", enabled=False):
-            split = zip(*(groups.split(each) for each in (*gradients, grad)), strict=True)
-            for (q, k, v, probabilities, kept), (dq, dk, dv, g) in zip(saved, split, strict=True):
-                g = g.flatten(0, 1)
-                dropped = probabilities if kept is None else keep(probabilities, kept)
-                dv.copy_(torch.bmm(dropped.to(v.dtype).transpose(1, 2), g).view(dv.shape))
-                dp = torch.bmm(g.to(dropped.dtype), v.to(dropped.dtype).transpose(1, 2))
-                dp = dp if kept is None else keep(dp, kept)
-                ds = torch.ops.aten._softmax_backward_data(dp, probabilities, -1, dp.dtype)
-                ds = ds.mul_(ctx.scaling).to(q.dtype)
-                dq.copy_(torch.bmm(ds, k).view(dq.shape))
-                dk.copy_(torch.bmm(ds.transpose(1, 2), q).view(dk.shape))
-        return *(groups.scatter(each).transpose(0, 1).unsqueeze(0) for each in gradients), None, None, None, None
-
-
-@dataclass(frozen=True)
-class AttentionGroups:
-    """Packed sequences as groups of like length, each padded to its longest.
-
-    Args:
-        sizes: sequences and tokens of each, for every group.
-        padding: (sequences, 1, 1, tokens) of every group, true behind the end of a sequence; None without padding.
-        tokens: (T',) the token that lies at each place of the groups, a sequence's last one again where it is padded;
-            None where all lie as they come.
-        places: (T,) the place of each token; None likewise.
-        real: (T', 1, 1) false at padding; None without any.
-    """
-
-    sizes: list[tuple[int, int]]
-    padding: list[torch.Tensor | None]
-    tokens: torch.Tensor | None
-    places: torch.Tensor | None
-    real: torch.Tensor | None
-
-    def gather(self, states: torch.Tensor) -> torch.Tensor:
-        """Maps (T, A, D) to (T', A, D), the groups one after the other."""
-        return states if self.tokens is None else states.index_select(0, self.tokens)
-
-    def scatter(self, states: torch.Tensor) -> torch.Tensor:
-        """Maps (T', A, D) to (T, A, D), the sequences in their own order."""
-        return states if self.places is None else states.index_select(0, self.places)
-
-    def split(self, states: torch.Tensor) -> list[torch.Tensor]:
-        """Views (T', A, D) as one (sequences, A, tokens, D) for each group."""
-        parts = states.split([sequences * tokens for sequences, tokens in self.sizes])
-        return [part.unflatten(0, size).transpose(1, 2) for part, size in zip(parts, self.sizes, strict=True)]
-
-
-@functools.lru_cache(maxsize=4)  # the layers of a model ask for the same
-def attention_groups(lengths: tuple[int, ...], heads: int) -> AttentionGroups:
-    """Groups sequences of like length.
-
-    Args:
-        lengths: tokens of each sequence; 0 where offsets are padded to a fixed count.
-        heads: attention heads, which share the costs of a group.
-
-    Returns:
-        The groups, the longest sequences first.
-    """
-    ends = list(itertools.accumulate(lengths))
-    order = sorted((number for number, length in enumerate(lengths) if length), key=lambda number: -lengths[number])
-    sizes = group_sizes([lengths[number] for number in order], heads)
-    padding, tokens = [], []
-    for sequences, longest in sizes:
-        group, order = order[:sequences], order[sequences:]
-        last = torch.tensor([ends[number] - 1 for number in group], device="cpu").unsqueeze(1)
-        first = torch.tensor([ends[number] - lengths[number] for number in group], device="cpu").unsqueeze(1)
-        laid = first + torch.arange(longest, device="cpu")
-        padding.append((laid > last)[:, None, None])
-        tokens.append(laid.minimum(last).flatten())
-    at_places = torch.cat(tokens)
-    real = ~torch.cat([each.flatten() for each in padding])
-    places = torch.empty(ends[-1], dtype=torch.long, device="cpu")
-    places[at_places[real]] = real.nonzero().squeeze(1)
-    if torch.equal(places, at_places):
-        return AttentionGroups(sizes, [None] * len(sizes), None, None, None)
-    seen = [each if each.any() else None for each in padding]
-    return AttentionGroups(sizes, seen, at_places, places, None if real.all() else real[:, None, None])
-
-
-def group_sizes(lengths: list[int], heads: int) -> list[tuple[int, int]]:
-    """Splits sequences into groups so that padding and the number of groups together cost least.
-
-    Args:
-        lengths: tokens of each sequence, falling.
-        heads: attention heads.
-
-    Returns:
-        The number of sequences and the longest of every group.
-    """
-    runs = [(len(list(run)), length) for length, run in itertools.groupby(lengths)]
-    best: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # of the first runs: cost, runs before the last group, its size
-    for end in range(1, len(runs) + 1):
-        choices, sequences = [], 0
-        for start in range(end - 1, -1, -1):
-            sequences += runs[start][0]
-            cost = best[start][0] + GROUP_COST / heads + sequences * runs[start][1] ** 2
-            choices.append((cost, start, sequences))
-        best.append(min(choices))
-    sizes, end = [], len(runs)
-    while end:
-        _, start, sequences = best[end]
-        sizes.append((sequences, runs[start][1]))
-        end = start
-    return sizes[::-1]
-
-
 def packed_attention_forward(
     module: nn.Module,
     query: torch.Tensor,
@@ -392,8 +105,7 @@ def packed_attention_forward(
     """Computes attention of packed sequences, each within its own bounds, dropout included.
 
     On CUDA it is one call of PyTorch's own kernels for sequences of any lengths: flash in half precision, the
-    memory-efficient one in 32 bits and on devices older than Ampere. On the CPU it is `PackedAttention`, elsewhere a
-    loop over sequences.
+    memory-efficient one in 32 bits and on devices older than Ampere. Elsewhere it is a loop over sequences.
 
     Args:
         module: the calling attention layer. Its `is_causal` decides whether later tokens are hidden.
@@ -432,8 +144,6 @@ def packed_attention_forward(
         attended, *_ = efficient(*states, None, *offsets, dropout, int(module.is_causal), True, scale=scaling)
         return attended, None
     lengths = cu_seq_lens_q.diff().tolist()
-    if has_cpu_kernels(query):
-        return PackedAttention.apply(query, key, value, lengths, scaling, dropout, module.is_causal), None
     sequences = zip(*(states.split(lengths, dim=2) for states in (query, key, value)), strict=True)
     attended = [
         F.scaled_dot_product_attention(*states, dropout_p=dropout, is_causal=module.is_causal, scale=scaling)
@@ -458,62 +168,6 @@ def has_flash_kernel(query: torch.Tensor) -> bool:
 ALL_ATTENTION_FUNCTIONS.register("packed_sdpa", packed_attention_forward)
 
 
-@torch.library.custom_op("bert_repro::add_product_", mutates_args=("total",))
-def add_product_(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Adds a matrix product to a matrix in place; `torch.addmm` in a compiled graph would copy the matrix first.
-
-    Args:
-        total: (M, N), changed.
-        left: (M, K).
-        right: (K, N).
-    """
-    total.addmm_(left, right)
-
-
-class JointProjection(torch.autograd.Function):
-    """Linear layers of one input whose backward pass adds up the input's gradient in one buffer.
-
-    As three products they leave three buffers, which another kernel adds up; what follows then has so many inputs that
-    PyTorch's compiler splits it into three kernels.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, *parameters: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Maps (B, S, H) by each layer; `parameters` are all weights, then all biases."""
-        weights, biases = parameters[: len(parameters) // 2], parameters[len(parameters) // 2 :]
-        ctx.save_for_backward(states, *weights)
-        return tuple(F.linear(states, weight, bias) for weight, bias in zip(weights, biases, strict=True))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Maps the gradients of the layers' outputs to those of input, weights and biases."""
-        states, *weights = ctx.saved_tensors
-        rows = states.flatten(0, -2)
-        flat = [grad.flatten(0, -2) for grad in grads]
-        total = flat[0] @ weights[0]
-        for grad, weight in zip(flat[1:], weights[1:], strict=True):
-            add_product_(total, grad, weight)
-        return total.view(states.shape), *(grad.t() @ rows for grad in flat), *(grad.sum(0) for grad in flat)
-
-
-def project(layers: tuple[nn.Linear, ...], states: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Maps (B, S, H) by each layer; in a compiled training step on a GPU as a `JointProjection`."""
-    if not has_joint_projection(layers, states):
-        return tuple(layer(states) for layer in layers)
-    device = states.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-    parameters = (*(layer.weight for layer in layers), *(layer.bias for layer in layers))
-    return JointProjection.apply(states.to(dtype), *(parameter.to(dtype) for parameter in parameters))
-
-
-def has_joint_projection(layers: tuple[nn.Linear, ...], states: torch.Tensor) -> bool:
-    """Whether a GPU's training step compiles, and layers are plain and trained: no adapter, no quantized weights."""
-    if not (_joint_projection and states.is_cuda and torch.compiler.is_compiling() and torch.is_grad_enabled()):
-        return False
-    plain = all(type(layer) is nn.Linear and layer.weight.requires_grad for layer in layers)
-    return plain and states.requires_grad
-
-
 class BertReproSelfAttention(nn.Module):
     """Multi-head self-attention (paper, section 3; Vaswani et al., 2017, section 3.2)."""
 
@@ -526,7 +180,7 @@ class BertReproSelfAttention(nn.Module):
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.dropout = BertReproDropout(config.attention_probs_dropout_prob)
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def forward(
         self,
@@ -538,7 +192,7 @@ class BertReproSelfAttention(nn.Module):
         """Lets every token of (B, S, H) attend; returns (B, S, H), and the probabilities where they are computed."""
         by_head = (*hidden_states.shape[:-1], -1, self.head_size)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(attn_implementation, eager_attention_forward)
-        projected = project((self.query, self.key, self.value), hidden_states)
+        projected = (layer(hidden_states) for layer in (self.query, self.key, self.value))
         attended, probabilities = attend(
             self,
             *(states.view(by_head).transpose(1, 2) for states in projected),
@@ -562,7 +216,7 @@ class BertReproEmbeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = BertReproDropout(config.hidden_dropout_prob)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(
         self,
@@ -588,15 +242,11 @@ class BertReproSublayerOutput(nn.Module):
         super().__init__()
         self.dense = nn.Linear(input_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = BertReproDropout(config.hidden_dropout_prob)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden_states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Maps (B, S, input size) and the (B, S, H) input of the sublayer to (B, S, H)."""
         hidden_states = self.dropout(self.dense(hidden_states))
-        if _bf16_residual and hidden_states.dtype != self.LayerNorm.weight.dtype:
-            # Statistics are 32 bits wide all the same.
-            total = hidden_states + residual.to(hidden_states.dtype)
-            return self.LayerNorm(total.to(self.LayerNorm.weight.dtype)).to(hidden_states.dtype)
         return self.LayerNorm(hidden_states + residual)
 
 
@@ -740,48 +390,6 @@ class BertReproPredictionHead(nn.Module):
         return self.decoder(self.transform(hidden_states))
 
 
-MANY_CLASSES = 1024
-
-
-class CrossEntropyByRows(torch.autograd.Function):
-    """Mean cross-entropy over a vocabulary on the CPU, and its gradient in the same pass, some rows at a time.
-
-    PyTorch's writes the logits in 32 bits, their logarithms, a gradient of zeros and two more gradients, each as large
-    as a cache many times over. Here the rows at hand stay in the cache, and the gradient alone is written.
-    """
-
-    ROWS = 32
-
-    @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, ignore_index: int) -> torch.Tensor:
-        """Maps logits (P, V) and labels (P,) to a scalar in at least 32 bits, zero when no label counts."""
-        counts = (labels != ignore_index).unsqueeze(1)
-        precise = torch.promote_types(logits.dtype, torch.float32)
-        weights = counts.to(precise) / counts.sum().clamp(min=1)
-        right = labels.unsqueeze(1).where(counts, 0)
-        losses, grad = torch.empty_like(weights), torch.empty_like(logits)
-        buffers = torch.empty(2, min(CrossEntropyByRows.ROWS, len(logits)), logits.shape[1], dtype=precise)
-        with torch.autocast("cpu", enabled=False):
-            parts = (each.split(CrossEntropyByRows.ROWS) for each in (logits, right, weights, losses, grad))
-            for rows, label, weight, loss, row_grads in zip(*parts, strict=True):
-                scores, shares = buffers[:, : len(rows)]
-                scores.copy_(rows)
-                torch.softmax(scores, -1, out=shares)
-                # The largest share is 1 / sum(exp(scores - largest)); that of the label may be too small for a number.
-                largest = scores.amax(-1, keepdim=True)
-                torch.sub(largest - scores.gather(1, label), shares.amax(-1, keepdim=True).log(), out=loss)
-                row_grads.copy_(shares.mul_(weight).scatter_add_(1, label, -weight))
-            ctx.save_for_backward(grad)
-            return (losses * weights).where(counts, 0).sum()
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """Scales the gradient that is there already."""
-        (made,) = ctx.saved_tensors
-        return made if grad.item() == 1 else made * grad, None, None
-
-
 def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = IGNORED_LABEL) -> torch.Tensor:
     """Computes the mean cross-entropy over the labels that count, in at least 32 bits.
 
@@ -795,8 +403,6 @@ def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ignore_index:
     """
     logits = logits.flatten(0, -2)
     labels = labels.flatten()
-    if logits.shape[-1] >= MANY_CLASSES and logits.requires_grad and has_cpu_kernels(logits):
-        return CrossEntropyByRows.apply(logits, labels, ignore_index)
     total = F.cross_entropy(
         logits.to(torch.promote_types(logits.dtype, torch.float32)),
         labels,
@@ -898,6 +504,8 @@ class BertReproModel(BertReproPreTrainedModel):
         add_pooling_layer: whether there is a pooler.
     """
 
+    packed_attention = "packed_sdpa"  # name of the attention function for packed input
+
     def __init__(self, config: BertReproConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
         self.embeddings = BertReproEmbeddings(config)
@@ -985,7 +593,7 @@ class BertReproModel(BertReproPreTrainedModel):
                 raise ValueError("packed input has no attention matrix to return: pad it, or drop output_attentions")
             return "eager"  # the only function that keeps its probabilities
         # Flash attention packs by itself; the others would attend across sequences.
-        return "packed_sdpa" if packed and "flash" not in configured else configured
+        return self.packed_attention if packed and "flash" not in configured else configured
 
     def _attention_mask(
         self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None, implementation: str
@@ -1066,6 +674,7 @@ class BertReproTokenPredictor(BertReproPreTrainedModel):
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
+    token_loss = staticmethod(mean_cross_entropy)
 
     def get_output_embeddings(self) -> nn.Linear:
         """Returns the decoder of the prediction head."""
@@ -1108,7 +717,7 @@ class BertReproTokenPredictor(BertReproPreTrainedModel):
             hidden_states = hidden_states.flatten(0, 1).index_select(0, prediction_positions)
             labels = None if labels is None else labels.flatten().index_select(0, prediction_positions)
         logits = self.cls.predictions(hidden_states)
-        return logits, None if labels is None else mean_cross_entropy(logits, labels)
+        return logits, None if labels is None else self.token_loss(logits, labels)
 
 
 @dataclass
@@ -1300,7 +909,7 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
         logits = self.cls.predictions(outputs.last_hidden_state[:, kept])
         loss = None
         if shift_labels is not None:
-            loss = mean_cross_entropy(logits, shift_labels)
+            loss = self.token_loss(logits, shift_labels)
         return CausalLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -1345,10 +954,10 @@ def next_token_labels(labels: torch.Tensor, cu_seq_lens: torch.Tensor | None = N
 # --- What heads read ------------------------------------------------------------------------------------------------
 
 
-def classifier_dropout(config: BertReproConfig) -> BertReproDropout:
+def classifier_dropout(config: BertReproConfig) -> nn.Dropout:
     """Returns the dropout in front of a classification layer."""
     probability = config.classifier_dropout
-    return BertReproDropout(config.hidden_dropout_prob if probability is None else probability)
+    return nn.Dropout(config.hidden_dropout_prob if probability is None else probability)
 
 
 class BertReproBiLSTM(nn.Module):

@@ -121,3 +121,6 @@ def test_the_shipped_model_is_stored_in_bfloat16_and_loads_in_float32():
     for way, model in three_ways(folder, "BertReproForPreTraining").items():
         assert model.dtype == torch.float32, way
     assert {values.dtype for values in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}
+    for name in ("modeling_bert_repro.py", "configuration_bert_repro.py"):
+        current = Path(bert_repro.__file__).parent / "models" / name
+        assert (folder / name).read_bytes() == current.read_bytes(), f"copy {name} into the shipped model again"
