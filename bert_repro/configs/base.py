@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from bert_repro.errors import UserError
-from bert_repro.utils.process import is_free_folder, is_main_process
+from bert_repro.utils.process import is_free_folder, is_main_process, is_unfinished_run
 from bert_repro.utils.readers import shown
 
 LOCATIONS = frozenset({
@@ -216,7 +216,10 @@ def _require_unused(config: Config) -> None:
             not os.path.exists(output_file),
             f"--output_file {output_file} exists; name another or give --overwrite_output_file",
         )
-    goes_on = getattr(config, "overwrite_output_dir", True) or getattr(config, "resume_from_checkpoint", None)
+    resume = getattr(config, "resume_from_checkpoint", None)
+    # A job that is started again may find what it has begun; a finished run, or anything else, is not its own.
+    resumes = is_unfinished_run(Path(output_dir)) if resume == "auto" and output_dir else resume
+    goes_on = getattr(config, "overwrite_output_dir", True) or resumes
     if output_dir and not (goes_on or getattr(config, "sweeps", False) or hasattr(config, "num_proc")):
         require(
             is_free_folder(Path(output_dir)),

@@ -134,7 +134,7 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
             f"--max_steps {self.max_steps} and --sweep_num_train_epochs exclude each other; leave one out",
         )
         require(
-            self.resume_from_checkpoint in (None, "latest"),
+            self.resume_from_checkpoint in (None, "latest", "auto"),
             f"--resume_from_checkpoint {self.resume_from_checkpoint}: a sweep resumes with the same command; write "
             "`latest` or leave it out",
         )

@@ -116,13 +116,15 @@ class RunConfig(AdapterConfig):
     )
     torch_compile: bool | None = setting(
         None,
-        "Compile the training step. Default: on a GPU; fine-tuning only from 7,500 steps on.",
+        "Compile the training step; fine-tuning compiles each layer for itself. Default: on a GPU; fine-tuning only "
+        "from 2,500 steps on.",
         decides_result=False,
     )
     gradient_checkpointing: bool = setting(False, "Recompute activations to save memory.", decides_result=False)
     dataloader_num_workers: int | None = setting(
         None,
-        "Loader processes per device; default: 4 with a GPU, else 0. The examples do not depend on it.",
+        "Loader processes per device; default: with a GPU up to 4, as its share of the cores allows, else 0. The "
+        "examples do not depend on it.",
         decides_result=False,
     )
     logging_steps: int | None = setting(
@@ -136,7 +138,10 @@ class RunConfig(AdapterConfig):
     save_steps: int | None = setting(None, "Steps between two checkpoints; default: none.", decides_result=False)
     save_total_limit: int = setting(2, "Checkpoints to keep, the newest.", decides_result=False)
     resume_from_checkpoint: str | None = setting(
-        None, "Resume from a checkpoint: its folder, or `latest` for the newest valid one.", decides_result=False
+        None,
+        "Resume from a checkpoint: its folder, `latest` for the newest valid one, or `auto` for the newest if there is "
+        "one, else from the start, as a job needs that is started again by its scheduler.",
+        decides_result=False,
     )
     allow_changed_settings: bool = setting(
         False, "Resume although settings have changed that decide the result.", decides_result=False

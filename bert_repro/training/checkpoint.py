@@ -139,13 +139,20 @@ def save(
     return target
 
 
+def resumes(config: Any) -> bool:
+    """Returns whether a run goes on from a checkpoint: one is named, or `auto` finds any."""
+    wanted = config.resume_from_checkpoint
+    return wanted is not None and (wanted != "auto" or bool(_newest_first(Path(config.output_dir))))
+
+
 def find(output_dir: Path, wanted: str) -> Path:
-    """Returns the checkpoint to resume from: a named one, which must be valid, or the newest valid one for `latest`.
+    """Returns the checkpoint to resume from: a named one, which must be valid, or the newest valid one for `latest` or
+    `auto`.
 
     Raises:
         UserError: there is none, or the named one is damaged.
     """
-    if wanted != "latest":
+    if wanted not in ("latest", "auto"):
         damage = find_damage(Path(wanted))
         if damage:
             raise UserError(f"--resume_from_checkpoint {wanted}: {damage}; name another one or `latest`")
@@ -156,7 +163,7 @@ def find(output_dir: Path, wanted: str) -> Path:
             return candidate
         logger.warning("passing over %s: %s", candidate, damage)
     raise UserError(
-        f"--resume_from_checkpoint latest: no valid checkpoint in {output_dir / CHECKPOINTS}; start again without it"
+        f"--resume_from_checkpoint {wanted}: no valid checkpoint in {output_dir / CHECKPOINTS}; start again without it"
     )
 
 

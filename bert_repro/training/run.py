@@ -110,7 +110,7 @@ class Run:
         """
         if is_main_process():
             with output_dir_errors(self.output_dir):
-                if not self.config.resume_from_checkpoint:
+                if not checkpoint.resumes(self.config):
                     remove(self.output_dir, _PRODUCTS)
                 process.claim_folder(self.output_dir)
         if self.accelerator.num_processes > 1:  # nobody writes what would be removed
@@ -241,6 +241,8 @@ def output_dir_errors(folder: Path) -> Iterator[None]:
 
 def _accelerator(config: RunConfig) -> Accelerator:
     trackers = wanted_trackers(config)
+    # Batches without padding differ in size, which would leave gaps in a GPU's memory.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     try:
         accelerator = Accelerator(
             mixed_precision=config.mixed_precision,

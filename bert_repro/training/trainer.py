@@ -12,8 +12,10 @@ What is notable:
 A batch source (`BatchSource`) says which ids a step holds and turns ids into model inputs.
 """
 
+import gc
 import logging
 import math
+import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -26,8 +28,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import find_tied_parameters, retie_parameters, send_to_device
 from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested
+from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested, UserError
 from bert_repro.hub.push import RevisionUploads
 from bert_repro.training import checkpoint
 from bert_repro.training.batches import BatchSource, MicroBatch, Step, load_steps
@@ -57,7 +60,7 @@ logger = logging.getLogger("bert_repro")
 
 DROPOUT = 1  # what is drawn, in the names of `randomness.draw`
 MOST_SKIPPED_IN_A_ROW = 20
-LOADERS_BESIDE_A_GPU = 4
+MOST_LOADERS_BESIDE_A_GPU = 4
 
 
 CountRight = Callable[[Any, dict[str, Any]], dict[str, torch.Tensor]]
@@ -99,6 +102,7 @@ class ParallelModel:
         accelerator: says where, and wraps the model for DDP.
         model: not yet wrapped.
         compile_options: of `torch.compile`; None does not compile.
+        by_layer: compile each encoder layer for itself, in a third of the time, and leave the rest as it is.
         count_right: what is counted beside the losses.
 
     Attributes:
@@ -112,6 +116,7 @@ class ParallelModel:
         model: nn.Module,
         *,
         compile_options: dict[str, Any] | None = None,
+        by_layer: bool = False,
         count_right: CountRight = count_nothing,
     ) -> None:
         self.accelerator = accelerator
@@ -126,7 +131,14 @@ class ParallelModel:
         self.wrapped: nn.Module = accelerator.prepare_model(TrainingForward(self.model, count_right))
         # Accelerate's autocast also turns every output into float32, logits of the complete vocabulary among them.
         accelerator.unwrap_model(self.wrapped, keep_fp32_wrapper=False)
-        if compile_options is not None:
+        self._compiled_layers: list[nn.Module] = []
+        if compile_options is not None and by_layer:
+            self._compiled_layers = [
+                layer for layer in self.model.modules() if isinstance(layer, GradientCheckpointingLayer)
+            ]
+            for layer in self._compiled_layers:
+                layer.compile(**compile_options)
+        elif compile_options is not None:
             self.wrapped = torch.compile(self.wrapped, **compile_options)  # type: ignore[assignment]
 
     def uncompiled(self) -> AbstractContextManager[Any]:
@@ -173,7 +185,9 @@ class ParallelModel:
         return int(counters["stats"]["unique_graphs"])
 
     def unwrap(self) -> None:
-        """Releases DDP."""
+        """Releases DDP and what is compiled for training."""
+        for layer in self._compiled_layers:
+            layer._compiled_call_impl = None
         # It must be released before the process group: whoever holds the group last joins its threads while holding the
         # interpreter's lock, and gloo's threads may wait for that lock.
         self.wrapped = self.model
@@ -202,6 +216,7 @@ class Trainer:
         evaluate: called every `eval_steps`; returns metrics for the log.
         on_row: called with every row of the training log.
         compile_options: of `torch.compile`, for training steps; None does not compile.
+        by_layer: whether each encoder layer is compiled for itself.
         best: takes every evaluation, keeps the best weights and may stop the run.
         uploads: takes the checkpoints of `save_steps` to the Hub; on the main process only.
     """
@@ -218,13 +233,21 @@ class Trainer:
         evaluate: Callable[[], dict[str, Any]] | None = None,
         on_row: Callable[[dict[str, float]], None] | None = None,
         compile_options: dict[str, Any] | None = None,
+        by_layer: bool = False,
         uploads: RevisionUploads | None = None,
         best: BestModel | None = None,
     ) -> None:
+        if compile_options is not None and config.deterministic and config.gradient_checkpointing:
+            raise UserError(
+                "--deterministic --gradient_checkpointing: in a compiled step the dropout of recomputed layers does not "
+                "follow the seed of the step, so a resumed run would differ; add --torch_compile false"
+            )
         self.accelerator, self.source, self.config, self.tokenizer = accelerator, source, config, tokenizer
         self.evaluate, self.uploads, self.best = evaluate, uploads, best
         self.output_dir = Path(config.output_dir)
-        self.parallel = ParallelModel(accelerator, model, compile_options=compile_options, count_right=count_right)
+        self.parallel = ParallelModel(
+            accelerator, model, compile_options=compile_options, by_layer=by_layer, count_right=count_right
+        )
         self.model = self.parallel.model
         self.optimizer = accelerator.prepare_optimizer(build_optimizer(self.model, config), device_placement=False)
         self._parameters = list(self.model.parameters())
@@ -246,7 +269,7 @@ class Trainer:
             StopRequested: a signal came; a checkpoint has been written.
         """
         note_large_updates(self.config, self.source.total_steps)
-        if self.config.resume_from_checkpoint:
+        if checkpoint.resumes(self.config):
             self._resume()
         self.log.begin(self.state.step, self.state.log)
         try:
@@ -257,6 +280,7 @@ class Trainer:
             if received:
                 raise StopRequested(received[0])
         finally:
+            gc.unfreeze()
             self.parallel.unwrap()
         self.compiled_graphs = self.parallel.compiled_graphs()
         if self.best:
@@ -272,6 +296,8 @@ class Trainer:
             if not self.model.training:
                 self.parallel.wrapped.train()
             self._step(step, micro_batches, stop=bool(received))
+            if gc.get_freeze_count() == 0:  # what the run has loaded stays; no collection need look at it again
+                gc.freeze()
             read_all = self._due(self.config.eval_steps) or self._due(self.config.save_steps) or not self.reads_late
             stop = self._read(leave=0 if read_all else 1)
             if self._due(self.config.eval_steps) and self.evaluate:
@@ -295,13 +321,16 @@ class Trainer:
         accelerator, config = self.accelerator, self.config
         on_gpu = accelerator.device.type == "cuda"
         workers = config.dataloader_num_workers
+        if workers is None:
+            cores = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+            workers = min(MOST_LOADERS_BESIDE_A_GPU, max(1, cores - 1)) if on_gpu else 0
         steps = load_steps(
             self.source,
             self.state.position,
             self.source.total_steps - self.state.step,
             process=accelerator.process_index,
             processes=accelerator.num_processes,
-            num_workers=LOADERS_BESIDE_A_GPU * on_gpu if workers is None else workers,
+            num_workers=workers,
             pin_memory=on_gpu,
         )
         while True:

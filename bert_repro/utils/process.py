@@ -203,6 +203,11 @@ def recorded_exit_code(folder: Path) -> int | None:
     return code if isinstance(code, int) else None
 
 
+def is_unfinished_run(folder: Path) -> bool:
+    """Returns whether a run was begun in a folder and has not ended well."""
+    return (folder / STATUS).exists() and recorded_exit_code(folder) != 0
+
+
 def _read_status(folder: Path) -> dict[str, Any]:
     """Returns what status.json says; nothing where it is missing or damaged."""
     try:

@@ -6,6 +6,9 @@ Run as a script it trains once and writes the losses, for tests that need proces
 import argparse
 import dataclasses
 import json
+import logging
+import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,6 +51,7 @@ class ToyConfig(OptimizerConfig, RunConfig):
     nan_at: int = _setting(-1)
     pause: float = _setting(0.0)
     beside: bool = _setting(False)
+    die_at: int = _setting(-1)
 
 
 @dataclass
@@ -101,6 +105,10 @@ class ToySource:
     def load(self, ids: Ids, group: int) -> MicroBatch:
         time.sleep(self.config.pause)
         rows = torch.from_numpy(fraction(draw(5, ids[:, None], np.arange(WIDTH))))
+        died = Path(f"{self.config.output_dir}.died")
+        if self.config.die_at in ids and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         if self.config.nan_at in ids:
             rows = rows * float("nan")
         dtype = torch.float64 if self.config.float64 else torch.float32
@@ -173,6 +181,7 @@ if __name__ == "__main__":
     parser.add_argument("settings", type=json.loads, nargs="+")
     parser.add_argument("--resume_everywhere", type=int, default=0, help="how many of the runs, the first ones")
     arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     for number, one in enumerate(arguments.settings):
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in one.items()}
         settings = dataclasses.replace(ToyConfig(), **given)

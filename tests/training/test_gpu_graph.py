@@ -1,6 +1,10 @@
 """What a GPU would compile, seen without one: a packed training step is one graph, whatever its batches hold."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +17,10 @@ from bert_repro import BertReproConfig
 from bert_repro.pretraining.evaluation import count_right
 from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch
 from bert_repro.training.batches import collate_features
-from bert_repro.training.trainer import TrainingForward, count_nothing
+from bert_repro.training.trainer import TrainingForward
 from bert_repro.utils.arrays import draw
 
+PRETENDED = Path(__file__).parents[1] / "helpers" / "pretended_gpu.py"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(55))]
 SHAPE = {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128}
 CONFIG = {"vocab_size": len(WORDS), "problem_type": "single_label_classification", **SHAPE}
@@ -58,23 +63,19 @@ HEADS: dict[str, tuple[tuple[str, ...], Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "head", [head if head == "PreTraining" else pytest.param(head, marks=pytest.mark.slow) for head in HEADS]
-)
-def test_a_packed_training_step_is_one_graph(head: str) -> None:
+def test_a_packed_training_step_is_one_graph() -> None:
+    """Without gradients, which PyTorch's CPU build cannot record on a GPU; the slow test below has them."""
     graphs: list[torch.fx.GraphModule] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         graphs.append(graph)
         return graph.forward
 
-    terms, batch = HEADS[head]
-    counts = count_right if head == "PreTraining" else count_nothing
+    terms, batch = HEADS["PreTraining"]
     torch.compiler.reset()
     with fake_gpu() as mode:
-        model_class = getattr(bert_repro, f"BertReproFor{head}")
-        model = fake_model(model_class, BertReproConfig(**CONFIG), mode)
-        compiled = torch.compile(TrainingForward(model, counts), backend=backend, dynamic=True)
+        model = fake_model(bert_repro.BertReproForPreTraining, BertReproConfig(**CONFIG), mode)
+        compiled = torch.compile(TrainingForward(model, count_right), backend=backend, dynamic=True)
         for lengths in BATCHES:
             inputs = {name: to_fake_gpu(value, mode) for name, value in batch(lengths).items()}
             with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
@@ -83,3 +84,17 @@ def test_a_packed_training_step_is_one_graph(head: str) -> None:
     assert len(graphs) == 1
     called = [str(node.target) for node in graphs[0].graph.nodes if node.op == "call_function"]
     assert called.count("aten._flash_attention_forward") == SHAPE["num_hidden_layers"]
+
+
+@pytest.mark.slow
+def test_every_step_is_traced_with_its_gradients() -> None:
+    """All heads and precisions, with and without recomputed activations, as one graph and by layer."""
+    done = subprocess.run([sys.executable, str(PRETENDED)], stdout=subprocess.PIPE, text=True, timeout=900, check=True)
+    cases = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(cases) == 24
+    assert [case for case in cases if "error" in case] == []
+    for case in cases:
+        uses_flash = case["dtype"] != "float32" and case["capability"][0] >= 8
+        assert (case["flash"] > 0) == uses_flash, case
+        if uses_flash:  # forward and backward; as one graph, a batch of one sequence has its own
+            assert case["graphs"] == (2 if case["by_layer"] or case["head"] == "MultipleChoice" else 4), case

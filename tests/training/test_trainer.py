@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from running import ON_CPU
-from toy import ToyConfig, losses, make_trainer
+from accelerate import Accelerator
+from running import ON_CPU, TORCHRUN, launch, recipe
+from tiny_models import NO_DROPOUT, word_model, word_tokenizer
+from toy import ToyConfig, ToyModel, losses, make_trainer
 
 from bert_repro.configs import RunConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.training import checkpoint, training_log
 from bert_repro.training.batches import BatchSizes, batch_sizes
-from bert_repro.training.trainer import Trainer
+from bert_repro.training.trainer import ParallelModel, Trainer
 from bert_repro.utils.files import TRAIN_LOG
 
 TOY = Path(__file__).parents[1] / "helpers" / "toy.py"
@@ -183,6 +185,51 @@ def test_log_holds_the_sum_of_the_losses_and_accuracies_apart(tmp_path: Path) ->
     for row in training_log.read(tmp_path / TRAIN_LOG):
         assert row["loss"] == pytest.approx(row["token_loss"] + row["row_loss"])
         assert row["row_accuracy"] * 8 == pytest.approx(round(row["row_accuracy"] * 8), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_job_that_is_started_again_begins_or_resumes(tmp_path: Path) -> None:
+    """torchrun starts all processes again when one is killed; the first time there is no checkpoint yet."""
+    settings: dict[str, Any] = {"max_steps": 12, "resume_from_checkpoint": "auto"}
+    for name, more in {"whole": {}, "early": {"die_at": 1}, "late": {"die_at": 81, "save_steps": 2}}.items():
+        config = {**settings, "output_dir": str(tmp_path / name), **more}
+        stderr = launch(f"{TORCHRUN} --max-restarts 3", TOY, json.dumps(config, separators=(",", ":")))
+        assert ("resuming from" in stderr) == (name == "late")
+    whole, early, late = (
+        safetensors.torch.load_file(tmp_path / name / "model.safetensors") for name in ("whole", "early", "late")
+    )
+    assert all(torch.equal(value, early[name]) and torch.equal(value, late[name]) for name, value in whole.items())
+
+
+def test_auto_leaves_a_finished_run_and_other_folders_alone(tmp_path: Path) -> None:
+    for name, status in {"finished": {"code": 0, "reason": "done"}, "other": None}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "mine.txt").write_text("x")
+        if status:
+            (folder / "status.json").write_text(json.dumps(status))
+        arguments = f"--corpus {tmp_path} --max_steps 1 --resume_from_checkpoint auto --output_dir {folder}"
+        assert recipe("run_pretraining", arguments) == 2
+        assert (folder / "mine.txt").exists()
+
+
+def test_recomputed_dropout_in_a_compiled_step_is_refused_where_bits_are_promised(tmp_path: Path) -> None:
+    config = ToyConfig(output_dir=str(tmp_path), deterministic=True, gradient_checkpointing=True)
+    with pytest.raises(UserError, match="torch_compile false"):
+        Trainer(Accelerator(cpu=True), ToyModel(0.1), None, config, tokenizer=None, compile_options={})  # type: ignore[arg-type]
+
+
+def test_layers_are_compiled_for_training_only() -> None:
+    model = word_model(word_tokenizer("a b c"), "ForMaskedLM", **NO_DROPOUT).train()
+    inputs = {"input_ids": torch.tensor([[2, 5, 3]]), "labels": torch.tensor([[-100, 5, -100]])}
+    expected = model(**inputs).loss
+    options = {"backend": "eager", "dynamic": True}
+    parallel = ParallelModel(Accelerator(cpu=True), model, compile_options=options, by_layer=True)
+    means, _ = parallel.wrapped(("loss",), inputs)
+    assert torch.equal(means["loss"], expected) and parallel.compiled_graphs() == 1
+    parallel.unwrap()
+    model(**{name: value.repeat(3, 1) for name, value in inputs.items()})
+    assert parallel.compiled_graphs() == 1
 
 
 @pytest.mark.parametrize(
