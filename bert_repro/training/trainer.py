@@ -239,8 +239,8 @@ class Trainer:
     ) -> None:
         if compile_options is not None and config.deterministic and config.gradient_checkpointing:
             raise UserError(
-                "--deterministic --gradient_checkpointing: in a compiled step the dropout of recomputed layers does not "
-                "follow the seed of the step, so a resumed run would differ; add --torch_compile false"
+                "--deterministic --gradient_checkpointing: in a compiled step the dropout of recomputed layers does "
+                "not follow the seed of the step, so a resumed run would differ; add --torch_compile false"
             )
         self.accelerator, self.source, self.config, self.tokenizer = accelerator, source, config, tokenizer
         self.evaluate, self.uploads, self.best = evaluate, uploads, best
