@@ -25,7 +25,7 @@ from typing import Any as _Any
 from . import registration as _registration
 
 if _TYPE_CHECKING:
-    from .api import finetune, predict, pretrain
+    from .api import finetune, predict, prepare_corpus, pretrain, train_tokenizer
     from .configs import (
         CorpusConfig,
         ExampleConfig,
@@ -37,8 +37,7 @@ if _TYPE_CHECKING:
         SwagConfig,
         TokenizerConfig,
     )
-    from .corpus.prepare import prepare_corpus
-    from .corpus.tokenizer import train_tokenizer, train_wordpiece
+    from .corpus.tokenizer import train_wordpiece
     from .hub.export import export_checkpoint
     from .inference.pipelines import ExtractiveQuestionAnsweringPipeline, NextSentencePipeline
     from .models import HEADS
@@ -71,9 +70,8 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "api": ("finetune", "predict", "pretrain"),
-    "corpus.prepare": ("prepare_corpus",),
-    "corpus.tokenizer": ("train_tokenizer", "train_wordpiece"),
+    "api": ("finetune", "predict", "prepare_corpus", "pretrain", "train_tokenizer"),
+    "corpus.tokenizer": ("train_wordpiece",),
     "hub.export": ("export_checkpoint",),
     "inference.pipelines": ("ExtractiveQuestionAnsweringPipeline", "NextSentencePipeline"),
     "models": ("HEADS", "BertReproConfig"),
@@ -81,7 +79,7 @@ _HOMES = {
     "results": ("RunResults", "read_results"),
     "tasks.metrics": ("load_metric",),
 }
-"""Module of this package -> public names that it defines; other models and settings are told by their names."""
+"""Module of this package -> public names that it defines; other models and settings follow from their names."""
 
 
 def __getattr__(name: str) -> _Any:

@@ -6,6 +6,7 @@ wrong input) in place of exit codes, and status.json is written as by a recipe.
 
 import html
 import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bert_repro.configs import (
     Config,
+    CorpusConfig,
     FinetuningConfig,
     GlueConfig,
     NerConfig,
@@ -23,6 +25,7 @@ from bert_repro.configs import (
     PretrainingConfig,
     SquadConfig,
     SwagConfig,
+    TokenizerConfig,
     require_paths,
 )
 from bert_repro.configs.presets import preset_values
@@ -30,9 +33,12 @@ from bert_repro.errors import UserError
 from bert_repro.recipes import RECIPES
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
     from bert_repro.tasks.data import Data
 
     Texts = Data | Sequence[str] | Sequence[tuple[str, str]]
+    Corpus = Data | Sequence[str | Path]
 
 logger = logging.getLogger("bert_repro")
 
@@ -87,6 +93,74 @@ class RunResult(dict[str, Any]):
     def _repr_html_(self) -> str:
         rows = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in self._rows())
         return f"<table>{''.join(rows)}</table>"
+
+
+def train_tokenizer(data: "Corpus | TokenizerConfig", **settings: Any) -> "PreTrainedTokenizerFast":
+    """Trains a WordPiece vocabulary on text and saves the tokenizer in `output_dir`.
+
+        import bert_repro
+
+        tokenizer = bert_repro.train_tokenizer("texts.txt", vocab_size=200, output_dir="runs/tokenizer")
+        print(tokenizer.tokenize("a text of yours"))
+
+    Args:
+        data: a list of documents, a data frame or `datasets.Dataset` (its column `text`), or files and folders; or a
+            `TokenizerConfig` with all settings.
+        settings: of `TokenizerConfig`, by name.
+
+    Raises:
+        UserError: bad input, or no text.
+    """
+    config, texts = _text_settings(TokenizerConfig, data, settings)
+    tokenizer: PreTrainedTokenizerFast = RECIPES["train_tokenizer"].run(config, texts=texts)
+    return tokenizer
+
+
+def prepare_corpus(data: "Corpus | CorpusConfig", *, tokenizer: Any = None, **settings: Any) -> dict[str, Any]:
+    """Turns text into a corpus for pre-training: documents, sentences, token ids.
+
+        import bert_repro
+
+        manifest = bert_repro.prepare_corpus("texts.txt", tokenizer="runs/tokenizer", output_dir="corpus")
+        print(manifest["counts"]["documents"])
+
+    Args:
+        data: as for `train_tokenizer`; or a `CorpusConfig` with all settings.
+        tokenizer: folder or Hub id of the tokenizer, or a tokenizer that was loaded from one.
+        settings: of `CorpusConfig`, by name.
+
+    Returns:
+        The manifest of the corpus: settings, sources, counts (documents, sentences, tokens, words, lines dropped by
+        each rule), versions.
+
+    Raises:
+        UserError: bad input, no text, or an output folder with something else in it.
+    """
+    if tokenizer is not None:
+        settings["tokenizer"] = str(getattr(tokenizer, "name_or_path", tokenizer))
+    config, texts = _text_settings(CorpusConfig, data, settings)
+    manifest: dict[str, Any] = RECIPES["prepare_corpus"].run(config, texts=texts)
+    return manifest
+
+
+def _text_settings(
+    config_class: type[C], data: "Corpus | C", settings: dict[str, Any]
+) -> tuple[C, Sequence[str] | None]:
+    """Returns the configuration, and the documents where they are in memory."""
+    if isinstance(data, Config):
+        return data, None  # type: ignore[return-value]
+    names = [data] if isinstance(data, str | Path) else data
+    if isinstance(names, list | tuple) and names and all(isinstance(name, str | Path) for name in names):
+        if isinstance(data, str | Path) or all(isinstance(name, Path) or os.path.exists(name) for name in names):
+            return _configured(config_class, None, {"input_files": tuple(map(str, names)), **settings}), None
+        texts = list(names)
+    else:
+        from bert_repro.tasks.data import as_dataset, require_columns
+
+        rows, column = as_dataset(data, "data="), settings.get("text_column", "text")
+        require_columns(rows, [column], "data=", "name the column of text with text_column=")
+        texts = rows[column][:]
+    return _configured(config_class, None, settings), texts
 
 
 def pretrain(config: PretrainingConfig | None = None, *, preset: str | None = None, **settings: Any) -> RunResult:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, get_args, get_origin
 
 from transformers.hf_argparser import HfArgumentParser
 
-from bert_repro.configs import Config, Phase
+from bert_repro.configs import Config, Phase, TextSource
 from bert_repro.configs.base import choices_of, did_you_mean, type_hints
 from bert_repro.configs.presets import preset_names, preset_values
 from bert_repro.errors import UserError
@@ -28,6 +28,8 @@ _FIRST = frozenset({
 })  # fmt: skip
 """What a recipe with many settings shows in --help; --help_all shows all."""
 _FEW = 20  # settings of a recipe whose --help shows all of them
+_FROM_FILES: Mapping[str, Any] = {"phases": Phase, "sources": TextSource}
+"""Settings that are lists of mappings, which no flag holds."""
 _LARGEST_YAML = 1_000_000  # bytes; a data file named by mistake would take minutes to parse
 
 
@@ -51,7 +53,7 @@ def parse(config_class: type[Config], argv: Sequence[str], *, prog: str = "") ->
 
 
 def settings_from(document: Mapping[str, Any], config_class: type[Config], where: str) -> dict[str, Any]:
-    """Converts and checks the entries of a YAML mapping as if they were flags; `phases` is a list of mappings.
+    """Converts and checks the entries of a YAML mapping as if they were flags; `phases` and `sources` are lists of mappings.
 
     Raises:
         UserError: an unknown key, or a value of the wrong type; the message begins with `where`.
@@ -64,8 +66,8 @@ def settings_from(document: Mapping[str, Any], config_class: type[Config], where
             raise UserError(f"{where}: unknown setting {shown(key)}; {did_you_mean(str(key), names) or 'see --help'}")
         if value is None:
             values[key] = None
-        elif key == "phases":
-            values[key] = _phases(value, where)
+        elif key in _FROM_FILES:
+            values[key] = _mappings(key, value, where)
         else:
             argv += [f"--{key}", *map(str, value if isinstance(value, list) else [value])]
     try:
@@ -99,12 +101,13 @@ def read_yaml_mapping(path: Path, flag: str) -> dict[str, Any]:
     return document
 
 
-def _phases(value: Any, where: str) -> tuple[Phase, ...]:
+def _mappings(key: str, value: Any, where: str) -> tuple[Any, ...]:
+    kind = _FROM_FILES[key]
     try:
-        return tuple(Phase(**entry) for entry in value)
+        return tuple(kind(**entry) for entry in value)
     except TypeError:
-        names = ", ".join(item.name for item in dataclasses.fields(Phase))
-        raise UserError(f"{where}: phases is {shown(value)}; write a list of mappings of {names}") from None
+        names = ", ".join(item.name for item in dataclasses.fields(kind))
+        raise UserError(f"{where}: {key} is {shown(value)}; write a list of mappings of {names}") from None
 
 
 class _Parser(HfArgumentParser):  # type: ignore[misc]
@@ -146,8 +149,9 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
             if flag is None:
                 self.error(f"{shown(unknown[0])} is not expected here; every setting is a flag")
             name = flag.lstrip("-").replace("-", "_")
-            if name == "phases":
-                self.error("--phases is set in a file (--config): phases: [{max_seq_length: 128, steps: 900, ...}]")
+            if name in _FROM_FILES:
+                first = next(item.name for item in dataclasses.fields(_FROM_FILES[name]))
+                self.error(f"--{name} is set in a file (--config): {name}: [{{{first}: ..., ...}}, ...]")
             self.error(f"unknown flag {flag}; {did_you_mean(name, self._names, '--') or 'see --help'}")
         return dict(vars(given))
 
@@ -165,8 +169,8 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
         return str(super().format_help())
 
     def _add_dataclass_arguments(self, dtype: Any) -> None:
-        """Adds the settings in groups, each under the class that declares them; `phases` comes from files only."""
-        added = {"phases"}
+        """Adds the settings in groups, each under the class that declares them."""
+        added = {*_FROM_FILES}
         for base in dtype.__mro__:
             own = [name for name in inspect.get_annotations(base) if name in self._names and name not in added]
             added.update(own)

@@ -35,7 +35,7 @@ class Recipe:
         """
         output_dir = getattr(config, "output_dir", None) if getattr(config, "makes_runs", True) else None
         try:
-            configs.require_paths(config, **data)
+            configs.require_paths(config, data.get("data", ()))
             with disk_errors(Path(output_dir or "."), "cannot be read or written"):
                 result = self.load()(config, **data)
         except BaseException as error:

@@ -89,15 +89,9 @@ def main() -> None:
     print(f"{len(modules):,} documents, for example: {train[0]['text']}")
 
     say("Vocabulary: WordPiece; then sentences and token ids")
-    tokenizer = bert_repro.train_tokenizer(
-        bert_repro.TokenizerConfig(input_files=str(text), vocab_size=4_000, output_dir=str(root / "tokenizer"))
-    )
+    tokenizer = bert_repro.train_tokenizer(text, vocab_size=4_000, output_dir=str(root / "tokenizer"))
     print(" ".join(tokenizer.tokenize("Return the eigenvalues of a tridiagonal matrix.")))
-    bert_repro.prepare_corpus(
-        bert_repro.CorpusConfig(
-            input_files=str(text), tokenizer=str(root / "tokenizer"), output_dir=str(root / "corpus")
-        )
-    )
+    bert_repro.prepare_corpus(text, tokenizer=tokenizer, output_dir=str(root / "corpus"))
 
     say("Pre-training: masked language model and next sentence prediction")
     # Weights are drawn wider than the paper's and nothing is dropped: this network is narrower and trains a thousandth

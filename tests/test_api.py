@@ -19,7 +19,7 @@ from bert_repro.errors import UserError
 
 MOODS = [{"text": "What a bright morning.", "label": "good"}, {"text": "The road was cold.", "label": "bad"}]
 ORDER = ["train_wordpiece", "train_tokenizer", "prepare_corpus", "pretrain", "finetune"]
-WITHOUT_DOCSTRING = {"HEADS", "__version__"}
+WITHOUT_DOCSTRING = {"CorpusConfig", "HEADS", "TokenizerConfig", "__version__"}
 
 
 def examples() -> dict[str, str]:

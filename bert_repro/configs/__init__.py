@@ -12,7 +12,7 @@ from bert_repro.configs.base import (
     setting,
 )
 from bert_repro.configs.conversion import ConversionConfig
-from bert_repro.configs.corpus import CorpusConfig, TextConfig, TokenizerConfig
+from bert_repro.configs.corpus import CorpusConfig, TextConfig, TextSource, TokenizerConfig
 from bert_repro.configs.finetuning import SWEPT, CustomDataConfig, FinetuningConfig
 from bert_repro.configs.hub import CardConfig, CorpusPushConfig, PushConfig
 from bert_repro.configs.inference import ExtractionConfig, OnnxConfig, PredictConfig, SentenceScoringConfig

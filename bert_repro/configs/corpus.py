@@ -1,21 +1,59 @@
 """Raw text, vocabularies and prepared corpora."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-from bert_repro.configs.base import Config, require_positive, setting
+from bert_repro.configs.base import Config, require, require_positive, setting
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """One of several sources of text, with settings of its own.
+
+    Args:
+        input: a file, folder, glob, or dataset of the Hub.
+        passes: how often each document comes: 2 is twice, 0.5 every second document.
+        language: code of its language, such as `en` or `de`; decides how sentences are found.
+        text_column: field or column that holds the text.
+        title_column: field or column that holds the title; it may be missing.
+        hub_config: configuration of a dataset of the Hub.
+        hub_split: split of a dataset of the Hub.
+    """
+
+    input: str
+    passes: float = 1.0
+    language: str = "en"
+    text_column: str = "text"
+    title_column: str = "title"
+    hub_config: str | None = None
+    hub_split: str = "train"
+
+    def __post_init__(self) -> None:
+        require(self.passes > 0, f"sources: passes is {self.passes} for {self.input}; it must be positive")
 
 
 @dataclass(frozen=True)
 class TextConfig(Config):
     """Raw text: where it comes from and which of it counts as text."""
 
-    REQUIRED: ClassVar[tuple[str, ...]] = ("input_files",)
-
     input_files: tuple[str, ...] = setting(
         (),
         "Files (.txt with blank lines between documents, .jsonl, .parquet; .gz, .xz), folders, globs, or a Hub "
         "dataset.",
+    )
+    sources: tuple[TextSource, ...] = setting(
+        (), "In place of input_files, from a file: sources with columns, language and passes of their own."
+    )
+    language: str = setting("en", "Code of the language of input_files, for example de; it finds the sentences.")
+    sampling_exponent: float = setting(
+        1.0,
+        "Languages with less text come more often: text of n characters weighs n to this power (multilingual BERT: "
+        "0.7).",
+    )
+    deduplicate: Literal["none", "exact", "near"] = setting(
+        "none",
+        "Drop documents and paragraphs of eight words and more that came before (exact), and documents that share most "
+        "of their 5-word sequences with an earlier one (near).",
     )
     text_column: str = setting("text", "Field of a JSON line or column of a Parquet file that holds the text.")
     title_column: str = setting("title", "Field that holds the title, dropped where the text repeats it.")
@@ -27,9 +65,17 @@ class TextConfig(Config):
     )
     text_passages_only: bool = setting(True, "Drop headings, lists, tables and debris.")
 
+    @property
+    def text_sources(self) -> tuple[TextSource, ...]:
+        """The sources, those of `input_files` with the settings that hold for all of them."""
+        columns = (self.text_column, self.title_column, self.hub_config, self.hub_split)
+        return self.sources or tuple(TextSource(name, 1.0, self.language, *columns) for name in self.input_files)
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "max_documents", "max_document_bytes")
+        require_positive(self, "max_documents", "max_document_bytes", "sampling_exponent")
+        require(self.sampling_exponent <= 1, f"--sampling_exponent is {self.sampling_exponent}; it must be at most 1")
+        require(not (self.sources and self.input_files), "--input_files and sources are both given; leave one of them out")
 
 
 @dataclass(frozen=True)
@@ -38,19 +84,12 @@ class TokenizerConfig(TextConfig):
 
       bert-repro train_tokenizer --input_files corpus/ --vocab_size 30522 --output_dir runs/tokenizer
 
-    From Python:
-
-        import bert_repro
-
-        config = bert_repro.TokenizerConfig(input_files="texts.txt", vocab_size=8000, output_dir="runs/tokenizer")
-        print(config.lowercase)  # for `bert_repro.train_tokenizer(config)`
-
     Makes a folder that AutoTokenizer loads; the same input gives the same vocabulary, ids included. The paper's own
     vocabularies need no training: name a vocab.txt or a Hub id such as google-bert/bert-base-uncased where a tokenizer
     is asked for. About a minute for ten million words on one core.
     """
 
-    REQUIRED = ("input_files", "output_dir")
+    REQUIRED = ("output_dir",)
 
     output_dir: str = setting("runs/tokenizer", "Folder to write the tokenizer to.")
     overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.")
@@ -74,27 +113,21 @@ class CorpusConfig(TextConfig):
 
       bert-repro prepare_corpus --input_files corpus/ --tokenizer runs/tokenizer --num_proc 2 --output_dir runs/corpus
 
-    From Python:
-
-        import bert_repro
-
-        config = bert_repro.CorpusConfig(input_files="texts.txt", tokenizer="runs/tokenizer", output_dir="corpus")
-        print(config.num_proc)  # for `bert_repro.prepare_corpus(config)`
-
     Headings, lists, tables and debris are dropped and counted, as the paper keeps only the text passages of Wikipedia
     (3.1). manifest.json says what was kept. The same command, repeated, continues an interrupted preparation. About
     0.12 million words a second and core.
     """
 
-    REQUIRED = ("input_files", "tokenizer", "output_dir")
+    REQUIRED = ("tokenizer", "output_dir")
 
     tokenizer: str = setting("", "Tokenizer folder, vocab.txt or Hub id.")
     output_dir: str = setting("runs/corpus", "Folder to write the prepared corpus to.")
     overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.")
     num_proc: int = setting(1, "Processes that split and tokenize; the result does not depend on it.")
-    sentence_splitter: Literal["nupunkt", "lines"] = setting(
-        "nupunkt",
-        "How sentences are found: by nupunkt, or each line is one (lines, as in the original implementation).",
+    sentence_splitter: Literal["auto", "nupunkt", "sentencex", "lines"] = setting(
+        "auto",
+        "How sentences are found: nupunkt for English and sentencex for other languages (auto), or each line is one "
+        "(lines, as in the original implementation).",
     )
     max_input_chars_per_word: int | None = setting(
         None, "A word of more characters becomes [UNK]; default: as the tokenizer was saved."

@@ -11,14 +11,17 @@ import logging
 import lzma
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_repro.configs import TextConfig, looks_like_a_folder
+from bert_repro.configs import TextConfig, TextSource, looks_like_a_folder
 from bert_repro.errors import UserError
-from bert_repro.utils.files import file_digest
+from bert_repro.utils.arrays import draw, fraction
+from bert_repro.utils.files import file_digest, json_digest
 from bert_repro.utils.readers import decode_line, decompressed, listed, parse_json
 
 logger = logging.getLogger("bert_repro")
@@ -27,6 +30,9 @@ SUFFIXES = (".txt", ".txt.gz", ".txt.xz", ".jsonl", ".jsonl.gz", ".jsonl.xz", ".
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 PART_CHARACTERS, BLOCK_CHARACTERS = 32_000_000, 500_000
 PARQUET_BATCH_ROWS = 256
+PARAGRAPH_WORDS = 8
+NEAR, SKETCH_SIZE, SKETCH_BANDS = 0.7, 128, 32  # bands of 4: a pair at 0.7 is compared with a probability of 0.9998
+_PASSES_DRAW = 0x50415353
 
 
 class Document(NamedTuple):
@@ -36,11 +42,15 @@ class Document(NamedTuple):
         text: as in the source, line breaks included.
         title: where the source has one, else None.
         position: bytes of its source read so far, for progress bars; 0 where unknown.
+        origin: number of its entry in `TextConfig.text_sources`.
+        language: code of its language.
     """
 
     text: str
     title: str | None
     position: int
+    origin: int = 0
+    language: str = "en"
 
 
 @dataclass(frozen=True)
@@ -51,26 +61,39 @@ class Source:
         name: path of the file as given, or id of the dataset.
         size: bytes on disk; 0 for a dataset of the Hub.
         revision: commit of a dataset of the Hub; None for a file.
+        texts: documents in memory, in place of a file.
+        origin: number of its entry in `TextConfig.text_sources`.
+        options: that entry.
     """
 
     name: str
     size: int
     revision: str | None = None
+    texts: Sequence[str] | None = None
+    origin: int = 0
+    options: TextSource = TextSource("")
 
 
-def find_sources(input_files: Sequence[str]) -> list[Source]:
+def find_sources(config: TextConfig, texts: Sequence[str] | None = None) -> list[Source]:
     """Resolves the names the user gave to files and Hub datasets, in a defined order.
 
     Args:
-        input_files: files, folders (searched with their subfolders), glob patterns, or ids of Hub datasets. The order
-            given is kept; the files of a folder or pattern are sorted by name.
+        config: its `text_sources` name files, folders (searched with their subfolders), glob patterns, or ids of Hub
+            datasets. The order given is kept; the files of a folder or pattern are sorted by name.
+        texts: documents in memory, in place of them.
 
     Raises:
         UserError: nothing is named, a name does not exist, a format is unknown, or a file is named twice.
     """
-    if not input_files:
-        raise UserError("input_files is empty; name at least one file, folder, pattern or Hub dataset")
-    sources = [source for name in input_files for source in _resolve(name)]
+    if texts is not None:
+        return [Source("texts in memory", 0, texts=texts, options=TextSource("", language=config.language))]
+    if not config.text_sources:
+        raise UserError("--input_files is missing: name at least one file, folder, pattern or Hub dataset")
+    sources = [
+        replace(source, origin=number, options=options)
+        for number, options in enumerate(config.text_sources)
+        for source in _resolve(options.input)
+    ]
     seen: dict[str, str] = {}
     for source in sources:
         place = source.name if source.revision else str(Path(source.name).resolve())
@@ -82,20 +105,16 @@ def find_sources(input_files: Sequence[str]) -> list[Source]:
 
 def source_identities(sources: list[Source]) -> list[list[Any]]:
     """Returns name, size, revision and SHA-256 of each source: a file written again at equal size is another one."""
-    return [
-        [source.name, source.size, source.revision, None if source.revision else file_digest(Path(source.name))]
-        for source in sources
-    ]
+    return [[source.name, source.size, source.revision, _digest(source)] for source in sources]
 
 
-def read_documents(
-    source: Source,
-    *,
-    text_column: str = "text",
-    title_column: str = "title",
-    hub_config: str | None = None,
-    hub_split: str = "train",
-) -> Iterator[Document]:
+def _digest(source: Source) -> str | None:
+    if source.texts is not None:
+        return json_digest(list(source.texts))
+    return None if source.revision else file_digest(Path(source.name))
+
+
+def read_documents(source: Source) -> Iterator[Document]:
     """Reads the documents of one source in order.
 
     In `.txt` a blank line ends a document, as in the input of the original implementation. In the other formats a row
@@ -103,54 +122,147 @@ def read_documents(
 
     Args:
         source: from `find_sources`.
-        text_column: field or column that holds the text.
-        title_column: field or column that holds the title; it may be missing.
-        hub_config: configuration of a Hub dataset, for example `20231101.en`.
-        hub_split: split of a Hub dataset.
 
     Raises:
         UserError: the source is damaged, is not UTF-8 or lacks the text; with file and line or row.
     """
-    if source.revision is not None:
-        documents = _read_hub(source, text_column, title_column, hub_config, hub_split)
+    columns = (source.options.text_column, source.options.title_column)
+    if source.texts is not None:
+        documents = (Document(text, None, 0) for text in source.texts)
+    elif source.revision is not None:
+        documents = _read_hub(source, *columns, source.options.hub_config, source.options.hub_split)
     elif source.name.endswith(".parquet"):
-        documents = _read_parquet(Path(source.name), text_column, title_column)
+        documents = _read_parquet(Path(source.name), *columns)
     elif ".jsonl" in Path(source.name).suffixes:
-        documents = _read_json_lines(Path(source.name), text_column, title_column)
+        documents = _read_json_lines(Path(source.name), *columns)
     else:
         documents = _read_text(Path(source.name))
-    return (document for document in documents if not document.text.isspace() and document.text)
+    own = {"origin": source.origin, "language": source.options.language}
+    return (document._replace(**own) for document in documents if not document.text.isspace() and document.text)
 
 
-def read_all(config: TextConfig, sources: Sequence[Source]) -> Iterator[Document]:
-    """Reads the documents of all sources in order, up to `max_documents`, with a progress bar over their bytes."""
+def read_all(
+    config: TextConfig, sources: Sequence[Source], duplicates: "DuplicateFilter | None" = None
+) -> Iterator[Document]:
+    """Reads the documents of all sources in order, each as often as its source says, up to `max_documents`.
+
+    Args:
+        config: passes and languages of the sources, and what counts as a duplicate.
+        sources: from `find_sources`.
+        duplicates: drops what came before; default: as `config.deduplicate` says.
+    """
     from tqdm.auto import tqdm
 
+    duplicates = duplicates or DuplicateFilter(config.deduplicate)
+    passes = passes_of(config, sources)
     total = sum(source.size for source in sources)
     number = finished = 0
     with tqdm(total=total or None, unit="B", unit_scale=True, desc="reading", disable=None) as bar:
         for source in sources:
-            for document in read_documents(
-                source,
-                text_column=config.text_column,
-                title_column=config.title_column,
-                hub_config=config.hub_config,
-                hub_split=config.hub_split,
-            ):
-                if number == config.max_documents:
-                    return
-                number += 1
-                yield document
+            times, chance = divmod(passes[source.origin], 1)
+            for place, document in enumerate(read_documents(source)):
+                kept = duplicates(document)
+                more = chance > 0 and fraction(draw(_PASSES_DRAW, source.origin, place)) < chance
+                for _ in range(0 if kept is None else int(times + more)):
+                    if number == config.max_documents:
+                        return
+                    number += 1
+                    yield kept
                 bar.update(finished + document.position - bar.n)
             finished += source.size
             bar.update(finished - bar.n)
 
 
-def read_blocks(config: TextConfig, sources: Sequence[Source]) -> Iterator[tuple[int, list[Document]]]:
+def passes_of(config: TextConfig, sources: Sequence[Source]) -> list[float]:
+    """Returns how often the documents of each source come.
+
+    With `sampling_exponent` a language of n characters, counted in a pass over all text, comes (n / m) ** (exponent -
+    1) times as often as the one with most, m (the exponent of multilingual BERT; its published description).
+    """
+    passes = [options.passes for options in config.text_sources] or [1.0]
+    if config.sampling_exponent == 1:
+        return passes
+    characters: Counter[str] = Counter()
+    for source in sources:
+        read = sum(len(document.text) for document in read_documents(source))
+        characters[source.options.language] += round(read * passes[source.origin])
+    most = max(characters.values())
+    weights = {name: (number / most) ** (config.sampling_exponent - 1) for name, number in characters.items() if number}
+    return [passes[number] * weights.get(options.language, 1.0) for number, options in enumerate(config.text_sources)]
+
+
+class DuplicateFilter:
+    """Takes out of documents what came before; texts are compared without case and spacing.
+
+    Args:
+        kind: `none`; `exact`: documents, and paragraphs of eight words and more; `near`: also documents whose sets of
+            5-word sequences have an estimated Jaccard similarity of 0.7 with those of an earlier one.
+
+    Attributes:
+        counts: what was taken out: documents, paragraphs and their words.
+
+    Raises:
+        UserError: the package rensa is missing, which finds near duplicates.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.counts: Counter[str] = Counter()
+        self._seen: set[bytes] = set()
+        self._sketches: list[Any] = []
+        if kind == "near":
+            try:
+                from rensa import RMinHash, RMinHashLSH
+            except ImportError:
+                raise UserError(
+                    "--deduplicate near: the package rensa is not installed; run: pip install rensa"
+                ) from None
+            self._sketch, self._index = RMinHash, RMinHashLSH(NEAR, SKETCH_SIZE, SKETCH_BANDS)
+
+    def __call__(self, document: Document) -> Document | None:
+        """Returns the document without the paragraphs that came before; None where nothing is left."""
+        if self.kind == "none":
+            return document
+        words = document.text.casefold().split()
+        if self._came_before(words) or (self.kind == "near" and self._is_near(words)):
+            self.counts["duplicate_documents"] += 1
+            self.counts["duplicate_words"] += len(words)
+            return None
+        kept = []
+        for line in document.text.split("\n"):
+            of_line = line.casefold().split()
+            if PARAGRAPH_WORDS <= len(of_line) < len(words) and self._came_before(of_line):
+                self.counts["duplicate_paragraphs"] += 1
+                self.counts["duplicate_words"] += len(of_line)
+            else:
+                kept.append(line)
+        text = "\n".join(kept)
+        return document._replace(text=text) if text.strip() else None
+
+    def _came_before(self, words: list[str]) -> bool:
+        key = blake2b(" ".join(words).encode("utf-8"), digest_size=8).digest()
+        came_before = key in self._seen
+        self._seen.add(key)
+        return came_before
+
+    def _is_near(self, words: list[str]) -> bool:
+        shingles = {" ".join(words[start : start + 5]) for start in range(max(1, len(words) - 4))}
+        sketch = self._sketch(SKETCH_SIZE, 0)
+        sketch.update(sorted(shingles))
+        if any(sketch.jaccard(self._sketches[number]) >= NEAR for number in self._index.query(sketch)):
+            return True
+        self._index.insert(len(self._sketches), sketch)
+        self._sketches.append(sketch)
+        return False
+
+
+def read_blocks(
+    config: TextConfig, sources: Sequence[Source], duplicates: DuplicateFilter
+) -> Iterator[tuple[int, list[Document]]]:
     """Yields (number of the part, documents): cut by characters of the input, so the same in every run."""
     part = part_characters = block_characters = 0
     block: list[Document] = []
-    for document in read_all(config, sources):
+    for document in read_all(config, sources, duplicates):
         block.append(document)
         block_characters += len(document.text)
         part_characters += len(document.text)

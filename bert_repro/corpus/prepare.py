@@ -20,7 +20,7 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ import numpy.typing as npt
 from bert_repro.configs import CorpusConfig
 from bert_repro.corpus import documents
 from bert_repro.corpus.cleaning import RULES, RULES_VERSION
-from bert_repro.corpus.documents import Source, find_sources, source_identities
+from bert_repro.corpus.documents import DuplicateFilter, Source, find_sources, source_identities
 from bert_repro.corpus.prepared_corpus import (
     FORMAT_VERSION,
     MANIFEST,
@@ -40,7 +40,7 @@ from bert_repro.corpus.prepared_corpus import (
     manifest_digest,
     read_manifest,
 )
-from bert_repro.corpus.sentences import TokenizeSettings, tokenize_blocks
+from bert_repro.corpus.sentences import TokenizeSettings, sentence_splitter, tokenize_blocks
 from bert_repro.errors import UserError
 from bert_repro.models.loading import load_tokenizer, save_tokenizer, tokenizer_fingerprint
 from bert_repro.utils import process
@@ -66,17 +66,14 @@ SETTINGS_FILE = "settings.json"
 FEW_SENTENCES = 3
 
 
-def prepare_corpus(config: CorpusConfig) -> dict[str, Any]:
+def prepare_corpus(config: CorpusConfig, texts: Sequence[str] | None = None) -> dict[str, Any]:
     """Prepares a corpus in `config.output_dir`, or finds it there already prepared with the same settings.
 
     Started again with the same settings after an interruption, it continues.
 
-        import bert_repro
-
-        manifest = bert_repro.prepare_corpus(
-            bert_repro.CorpusConfig(input_files=("texts.txt",), tokenizer="runs/tokenizer", output_dir="corpus")
-        )
-        print(manifest["counts"]["documents"])
+    Args:
+        config: all settings.
+        texts: documents in memory, in place of `input_files`.
 
     Returns:
         The manifest of the corpus: settings, sources, counts (documents, sentences, tokens, words, bytes, lines dropped
@@ -87,7 +84,10 @@ def prepare_corpus(config: CorpusConfig) -> dict[str, Any]:
 
     Source: paper 3.1 (text passages only, document-level corpus); the steps in between are ours.
     """
-    sources = find_sources(config.input_files)
+    sources = find_sources(config, texts)
+    for language in {source.options.language for source in sources}:
+        sentence_splitter(config.sentence_splitter, language)
+    duplicates = DuplicateFilter(config.deduplicate)
     tokenizer = load_tokenizer(config.tokenizer, max_input_chars_per_word=config.max_input_chars_per_word)
     settings = _settings(config, sources, tokenizer)
     output_dir = Path(config.output_dir)
@@ -100,8 +100,8 @@ def prepare_corpus(config: CorpusConfig) -> dict[str, Any]:
         raise UserError(f"{folder}: another process is preparing it; wait for it or choose another --output_dir")
     try:
         _open_folder(folder, settings, config.overwrite_output_dir)
-        _write_parts(config, sources, tokenizer, folder, settings)
-        _join_parts(folder, tokenizer, settings)
+        _write_parts(config, sources, duplicates, tokenizer, folder, settings)
+        _join_parts(config, folder, duplicates, tokenizer, settings)
         replace_folder(folder, output_dir)
     finally:
         unlock(folder)
@@ -114,7 +114,14 @@ def prepare_corpus(config: CorpusConfig) -> dict[str, Any]:
 
 def _settings(config: CorpusConfig, sources: list[Source], tokenizer: "PreTrainedTokenizerFast") -> dict[str, Any]:
     """Returns all that decides what the parts hold; equal settings make equal parts."""
-    is_nupunkt = config.sentence_splitter == "nupunkt"
+    languages = {source.options.language for source in sources}
+    is_nupunkt = config.sentence_splitter == "nupunkt" or (config.sentence_splitter == "auto" and languages == {"en"})
+    more = {
+        "sources_with": [vars(options) for options in config.sources],
+        "language": config.language if languages != {"en"} else None,
+        "sampling_exponent": config.sampling_exponent if config.sampling_exponent != 1 else None,
+        "deduplicate": config.deduplicate if config.deduplicate != "none" else None,
+    }
     return {
         "format_version": FORMAT_VERSION,
         "sources": source_identities(sources),
@@ -125,10 +132,13 @@ def _settings(config: CorpusConfig, sources: list[Source], tokenizer: "PreTraine
         "hub_split": config.hub_split,
         "text_passages_only": config.text_passages_only,
         "rules_version": RULES_VERSION if config.text_passages_only else None,
-        "sentence_splitter": config.sentence_splitter,
-        "sentence_splitter_version": importlib.metadata.version("nupunkt") if is_nupunkt else None,
+        "sentence_splitter": "nupunkt" if is_nupunkt else config.sentence_splitter,
+        "sentence_splitter_version": None
+        if config.sentence_splitter == "lines"
+        else importlib.metadata.version("nupunkt" if is_nupunkt else "sentencex"),
         "max_documents": config.max_documents,
         "part_characters": documents.PART_CHARACTERS,
+        **{name: value for name, value in more.items() if value},
     }
 
 
@@ -145,9 +155,10 @@ def _finished(output_dir: Path, settings: dict[str, Any], overwrite: bool) -> di
 
 
 def _require_equal(settings: dict[str, Any], found: dict[str, Any], folder: Path) -> None:
-    for name, value in settings.items():
+    for name in {**settings, **found}:
+        value = settings.get(name)
         if found.get(name) != value:
-            what = "from other input" if name == "sources" else f"with {name} {found.get(name)}, not {value}"
+            what = "from other input" if name in ("sources", "sources_with") else f"with {name} {found.get(name)}, not {value}"
             raise UserError(f"{folder} was prepared {what}; choose another --output_dir or give --overwrite_output_dir")
 
 
@@ -169,6 +180,7 @@ def _open_folder(folder: Path, settings: dict[str, Any], overwrite: bool) -> Non
 def _write_parts(
     config: CorpusConfig,
     sources: list[Source],
+    duplicates: DuplicateFilter,
     tokenizer: "PreTrainedTokenizerFast",
     folder: Path,
     settings: dict[str, Any],
@@ -181,7 +193,7 @@ def _write_parts(
     done = {number for number, _ in _finished_parts(folder)}
     if done:
         logger.info("Continuing %s: %d parts are finished.", folder, len(done))
-    wanted = ((part, block) for part, block in documents.read_blocks(config, sources) if part not in done)
+    wanted = ((part, block) for part, block in documents.read_blocks(config, sources, duplicates) if part not in done)
     json = tokenizer.backend_tokenizer.to_str()
     tokenizing = TokenizeSettings(json, config.text_passages_only, config.sentence_splitter)
     blocks = tokenize_blocks(wanted, tokenizing, config.num_proc)
@@ -238,7 +250,13 @@ def _finished_parts(folder: Path) -> list[tuple[int, dict[str, Any]]]:
     return found
 
 
-def _join_parts(folder: Path, tokenizer: "PreTrainedTokenizerFast", settings: dict[str, Any]) -> None:
+def _join_parts(
+    config: CorpusConfig,
+    folder: Path,
+    duplicates: DuplicateFilter,
+    tokenizer: "PreTrainedTokenizerFast",
+    settings: dict[str, Any],
+) -> None:
     """Makes one corpus of the finished parts of a folder: index arrays, tokenizer, `datasets` files, last the manifest.
 
     Raises:
@@ -248,6 +266,7 @@ def _join_parts(folder: Path, tokenizer: "PreTrainedTokenizerFast", settings: di
     counts: Counter[str] = Counter()
     for part in parts:
         counts.update(part["counts"])
+    counts.update(duplicates.counts)
     if not counts["documents"]:
         shutil.rmtree(folder)
         dropped = f"; {counts['documents_read']} documents were read and none kept" if counts["documents_read"] else ""
@@ -261,7 +280,16 @@ def _join_parts(folder: Path, tokenizer: "PreTrainedTokenizerFast", settings: di
         "vocab_size": len(tokenizer),
         "token_dtype": parts[0]["token_dtype"],
         "special_ids": {name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "unk", "cls", "sep", "mask")},
-        "counts": {name: value for name, value in sorted(counts.items()) if not name.startswith("dropped_")},
+        "counts": {name: value for name, value in sorted(counts.items()) if not name.startswith(("dropped_", "source_"))},
+        "sources": [
+            {
+                "input": options.input,
+                "documents": counts[f"source_{number}_documents"],
+                "tokens": counts[f"source_{number}_tokens"],
+                "share": round(counts[f"source_{number}_tokens"] / counts["tokens"], 4),
+            }
+            for number, options in enumerate(config.text_sources)
+        ],
         "dropped_lines": {rule: counts[f"dropped_{rule}"] for rule in RULES},
         "settings": settings,
         "versions": {

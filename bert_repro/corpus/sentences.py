@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -18,8 +18,13 @@ import numpy.typing as npt
 from bert_repro.corpus.cleaning import clean
 from bert_repro.corpus.documents import Document
 from bert_repro.corpus.prepared_corpus import Block, TokenArray, token_dtype
+from bert_repro.errors import UserError
 
 SENTENCES_PER_BATCH, BLOCKS_PER_PROCESS = 1000, 3
+# Those with rules or tests of their own in sentencex, which takes other codes for English without a word.
+SENTENCEX_LANGUAGES = frozenset(
+    "am ar bg bn ca da de el en es fi fr gu he hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk ur zh".split()
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class TokenizeSettings:
     Args:
         tokenizer_json: the state of a `tokenizers.Tokenizer`.
         text_passages_only: drop what is not running text (cleaning.py); else each line is a paragraph.
-        sentence_splitter: `nupunkt`, or `lines` where each line is a sentence.
+        sentence_splitter: as in `CorpusConfig`.
     """
 
     tokenizer_json: str
@@ -54,11 +59,8 @@ class BlockTokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
         self._dtype = token_dtype(self._tokenizer.get_vocab_size())
-        self._splitter: Any = None
-        if settings.sentence_splitter == "nupunkt":
-            import nupunkt
-
-            self._splitter = nupunkt.load("default")
+        self._splitting = settings.sentence_splitter
+        self._splitters: dict[str, Splitter] = {}
 
     def __call__(self, documents: Sequence[Document]) -> Block:
         """Tokenizes documents. A sentence without tokens and a document without sentences is dropped."""
@@ -66,10 +68,10 @@ class BlockTokenizer:
         sentences: list[str] = []
         document_ends: list[int] = []
         for document in documents:
-            paragraphs = clean(document, counts, passages_only=self._passages_only, unwrap=self._splitter is not None)
-            sentences += (
-                paragraphs if self._splitter is None else chain.from_iterable(map(self._splitter.tokenize, paragraphs))
-            )
+            paragraphs = clean(document, counts, passages_only=self._passages_only, unwrap=self._splitting != "lines")
+            if document.language not in self._splitters:
+                self._splitters[document.language] = sentence_splitter(self._splitting, document.language)
+            sentences += chain.from_iterable(map(self._splitters[document.language], paragraphs))
             document_ends.append(len(sentences))
         tokens, lengths = self._tokenize(sentences)
 
@@ -82,6 +84,10 @@ class BlockTokenizer:
         ]
         counts["documents"], counts["sentences"] = len(keys), int(per_document.sum())
         counts["tokens"] = len(tokens)
+        per_origin = np.bincount(owner, weights=lengths, minlength=len(documents))
+        for document, length, kept in zip(documents, per_origin, per_document > 0, strict=True):
+            counts[f"source_{document.origin}_documents"] += int(kept)
+            counts[f"source_{document.origin}_tokens"] += int(length)
         return Block(
             tokens=tokens,
             sentence_lengths=lengths[lengths > 0],
@@ -100,6 +106,37 @@ class BlockTokenizer:
             lengths += map(len, pieces)
             ids.append(np.fromiter((piece for sentence in pieces for piece in sentence), dtype=self._dtype))
         return np.concatenate(ids), np.array(lengths, dtype=np.int32)
+
+
+Splitter = Callable[[str], Sequence[str]]
+
+
+def sentence_splitter(name: str, language: str) -> Splitter:
+    """Returns what cuts a paragraph of a language into sentences.
+
+    Raises:
+        UserError: there are no rules for the language, or the package with them is not installed.
+    """
+    if name == "lines":
+        return lambda paragraph: [paragraph]
+    if name == "nupunkt" or (name == "auto" and language == "en"):
+        import nupunkt
+
+        splitter: Splitter = nupunkt.load("default").tokenize
+        return splitter
+    if language not in SENTENCEX_LANGUAGES:
+        raise UserError(
+            f"--language {language}: there are no rules for its sentences; use the code of a language that is written "
+            f"like it ({' '.join(sorted(SENTENCEX_LANGUAGES))}), or --sentence_splitter lines with a sentence on each "
+            "line"
+        )
+    try:
+        import sentencex
+    except ImportError:
+        raise UserError(
+            f"--language {language}: the package sentencex is not installed; run: pip install sentencex"
+        ) from None
+    return lambda paragraph: [sentence for part in sentencex.segment(language, paragraph) if (sentence := part.strip())]
 
 
 def tokenize_blocks(

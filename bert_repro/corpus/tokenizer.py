@@ -6,7 +6,7 @@ Text -> tokens, as in BERT: control characters removed, spaces around CJK charac
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,21 +25,19 @@ LIMIT_ALPHABET = 1000
 _REPEATS_PER_TEXT = 1000
 
 
-def train_tokenizer(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
+def train_tokenizer(config: TokenizerConfig, texts: Sequence[str] | None = None) -> "PreTrainedTokenizerFast":
     """Trains a WordPiece vocabulary on the text of a corpus and saves the tokenizer in `config.output_dir`.
 
-        import bert_repro
-
-        bert_repro.train_tokenizer(
-            bert_repro.TokenizerConfig(input_files=("texts.txt",), vocab_size=200, output_dir="runs/tokenizer")
-        )
+    Args:
+        config: all settings.
+        texts: documents in memory, in place of `input_files`.
 
     Raises:
         UserError: bad input, or no text.
     """
     output_dir = Path(config.output_dir)
     tokenizer = train_wordpiece(
-        _texts(config),
+        _texts(config, texts),
         vocab_size=config.vocab_size,
         lowercase=config.lowercase,
         strip_accents=config.strip_accents,
@@ -49,6 +47,7 @@ def train_tokenizer(config: TokenizerConfig) -> "PreTrainedTokenizerFast":
         max_input_chars_per_word=config.max_input_chars_per_word,
     )
     save_tokenizer(tokenizer, output_dir)
+    tokenizer.name_or_path = str(output_dir)
     logger.info("Tokenizer with %d entries saved in %s.", len(tokenizer), output_dir)
     return tokenizer
 
@@ -132,11 +131,11 @@ def train_wordpiece(
     )
 
 
-def _texts(config: TokenizerConfig) -> Iterator[str]:
+def _texts(config: TokenizerConfig, texts: Sequence[str] | None) -> Iterator[str]:
     words = 0
-    for document in read_all(config, find_sources(config.input_files)):
-        texts = passages(document.text, document.title) if config.text_passages_only else [document.text]
-        for text in texts:
+    for document in read_all(config, find_sources(config, texts)):
+        kept = passages(document.text, document.title) if config.text_passages_only else [document.text]
+        for text in kept:
             yield text
             words += len(text.split())
             if config.max_words is not None and words >= config.max_words:

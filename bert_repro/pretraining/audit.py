@@ -126,6 +126,7 @@ def _corpus_statistics(corpus: PreparedCorpus, max_seq_length: int) -> dict[str,
         "documents shorter than a sequence": float((tokens < max_seq_length - 3).mean()),
         "sentences": corpus.num_sentences,
         "tokens": corpus.num_tokens,
+        **{f"tokens of {Path(source['input']).name}": source["share"] for source in corpus.manifest.get("sources", ())},
     }
 
 

@@ -162,14 +162,18 @@ def _trainer(
 def resolve_phases(config: PretrainingConfig, processes: int) -> tuple[Phase, ...]:
     """Returns the phases of the run with their `per_device_batch`: those given, or one of `max_steps`.
 
+    With both, the phases share `max_steps` as they share their own steps.
+
     Raises:
-        UserError: neither phases nor max_steps are given, or both, or a batch cannot be shared by the processes.
+        UserError: neither phases nor max_steps are given, or a batch cannot be shared by the processes.
     """
     if config.phases:
-        if config.max_steps is not None:
-            raise UserError("--max_steps and phases are both given; each phase states its own steps")
+        steps = np.cumsum([0, *(phase.steps for phase in config.phases)])
+        ends = steps if config.max_steps is None else np.round(steps * (config.max_steps / steps[-1])).astype(int)
         phases = []
-        for phase in config.phases:
+        for phase, own_steps in zip(config.phases, np.diff(ends).tolist(), strict=True):
+            require(own_steps > 0, f"--max_steps {config.max_steps}: phases of {len(config.phases)} need more steps")
+            phase = replace(phase, steps=own_steps)
             own = replace(
                 config, per_device_train_batch_size=phase.per_device_batch or config.per_device_train_batch_size
             )

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bert_repro.configs import TextConfig
 from bert_repro.corpus.documents import find_sources, read_documents
 from bert_repro.errors import UserError
 
@@ -25,9 +26,8 @@ def write(path, text, packing=""):
 
 
 def read(*names, **options):
-    return [
-        document for source in find_sources([str(n) for n in names]) for document in read_documents(source, **options)
-    ]
+    config = TextConfig(input_files=tuple(map(str, names)), **options)
+    return [document for source in find_sources(config) for document in read_documents(source)]
 
 
 def json_lines(rows):
@@ -94,25 +94,25 @@ def test_bad_input_names_file_and_place(tmp_path, name, content, message):
 
 def test_names_that_lead_nowhere_are_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"none\.txt does not exist"):
-        find_sources([str(tmp_path / "none.txt")])
+        find_sources(TextConfig(input_files=(str(tmp_path / "none.txt"),)))
     with pytest.raises(UserError, match="no file matches the pattern"):
-        find_sources([str(tmp_path / "*.txt")])
+        find_sources(TextConfig(input_files=(str(tmp_path / "*.txt"),)))
     with pytest.raises(UserError, match="holds no corpus file"):
-        find_sources([str(tmp_path)])
-    with pytest.raises(UserError, match="input_files is empty"):
-        find_sources([])
+        find_sources(TextConfig(input_files=(str(tmp_path),)))
+    with pytest.raises(UserError, match="input_files is missing"):
+        find_sources(TextConfig(input_files=()))
     path = write(tmp_path / "a.txt", "text\n")
     monkeypatch.chdir(tmp_path)
     for spelling in (str(tmp_path), "a.txt", "../" + tmp_path.name + "/a.txt"):
         with pytest.raises(UserError, match="named twice"):
-            find_sources([str(path), spelling])
+            find_sources(TextConfig(input_files=(str(path), spelling)))
 
     def dataset_info(self, name):
         raise OSError("404\nnot found")
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", dataset_info)
     with pytest.raises(UserError, match=r"'data/corpus' is neither a local file or folder nor a dataset .*: 404"):
-        find_sources(["data/corpus"])
+        find_sources(TextConfig(input_files=("data/corpus",)))
 
 
 def test_hub_dataset_is_read_as_a_stream_of_one_revision(monkeypatch):

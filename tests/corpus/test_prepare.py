@@ -2,12 +2,13 @@ import json
 import logging
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bert_repro.configs import CorpusConfig, TokenizerConfig
+from bert_repro.configs import CorpusConfig, TextSource, TokenizerConfig
 from bert_repro.corpus import documents, prepare
 from bert_repro.corpus.prepare import prepare_corpus
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
@@ -320,3 +321,84 @@ def test_tokenizer_from_a_corpus_sees_passages_only(make_config, tmp_path):
     assert "Nobody" in tokenizer.get_vocab() and "R" not in tokenizer.get_vocab()  # River heads no passage
     few = TokenizerConfig(output_dir=str(tmp_path / "few"), max_words=10, **options)
     assert len(train_tokenizer(few)) < len(tokenizer)
+
+
+@pytest.fixture
+def three_sources(tmp_path, tokenizer_dir):
+    def make(**changes):
+        for name, numbers in {"a": range(40), "b": range(40, 60), "c": range(60, 64)}.items():
+            rows = "".join(json.dumps({"body": document(number)}) + "\n" for number in numbers)
+            (tmp_path / f"{name}.jsonl").write_text(rows)
+        passes = {"a": 1.0, "b": 0.5, "c": 3.0}
+        sources = [
+            TextSource(str(tmp_path / f"{name}.jsonl"), number, text_column="body") for name, number in passes.items()
+        ]
+        options = {"sources": tuple(sources), "tokenizer": str(tokenizer_dir), "output_dir": str(tmp_path / "corpus")}
+        return CorpusConfig(**{**options, **changes})
+
+    return make
+
+
+def test_sources_come_as_often_as_they_say_in_any_number_of_processes(three_sources, tmp_path, small_parts):
+    config = three_sources()
+    corpus = prepared(config)
+    a, b, c = corpus.manifest["sources"]
+    assert (a["documents"], c["documents"]) == (40, 12) and 4 <= b["documents"] <= 16
+    assert sum(source["tokens"] for source in (a, b, c)) == corpus.num_tokens
+    assert sum(source["share"] for source in (a, b, c)) == pytest.approx(1, abs=1e-3)
+    other = prepared(replace(config, output_dir=str(tmp_path / "two"), num_proc=2))
+    assert other.content_digest == corpus.content_digest
+    with pytest.raises(UserError, match="was prepared from other input"):
+        prepare_corpus(replace(config, sources=(replace(config.sources[0], passes=2), *config.sources[1:])))
+
+
+def test_small_languages_are_sampled_more_often(three_sources):
+    large, small, _ = three_sources().sources
+    languages = (replace(large, passes=1.0), replace(small, passes=1.0, language="de"))
+    config = three_sources(sources=languages, sampling_exponent=0.5, sentence_splitter="lines")
+    characters = [sum(len(document(number)) for number in numbers) for numbers in (range(40), range(40, 60))]
+    expected = [1.0, (characters[1] / characters[0]) ** -0.5]
+    assert documents.passes_of(config, documents.find_sources(config)) == pytest.approx(expected)
+
+
+def test_duplicates_are_dropped_and_counted_also_by_a_resumed_preparation(
+    make_config, tmp_path, small_parts, monkeypatch
+):
+    texts = [document(number) for number in range(30)]
+    changed = texts[3].replace("noon", "dusk")
+    paragraph = "A paragraph of more than eight words that stands in two of the documents.\n"
+    rows = [*texts, texts[5].upper(), changed, paragraph + document(40), paragraph + document(41)]
+    path = tmp_path / "raw.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+    none, exact, near = (
+        prepared(make_config(deduplicate=kind, output_dir=str(tmp_path / kind))) for kind in ("none", "exact", "near")
+    )
+    assert (none.num_documents, exact.num_documents) == (34, 33)
+    # Texts of this kind differ in their nouns alone, so some more than the changed one are near each other.
+    assert near.num_documents < 33
+    counts = exact.manifest["counts"]
+    # The second paragraph of a made-up text comes again with every number that has the same nouns.
+    assert counts["duplicate_documents"] == 1 and counts["duplicate_paragraphs"] >= 1
+    assert "duplicate_documents" not in none.manifest["counts"]
+
+    config = make_config(deduplicate="exact", output_dir=str(tmp_path / "again"))
+    monkeypatch.setattr(prepare, "_join_parts", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        prepare_corpus(config)
+    next(Path(f"{config.output_dir}.preparing").glob("part-*.json")).unlink()
+    monkeypatch.undo()
+    monkeypatch.setattr(documents, "PART_CHARACTERS", 2000)
+    monkeypatch.setattr(documents, "BLOCK_CHARACTERS", 700)
+    resumed = prepared(config)
+    assert resumed.content_digest == exact.content_digest and resumed.manifest["counts"] == counts
+
+
+def test_other_languages_have_their_own_rules_for_sentences(tmp_path, tokenizer_dir):
+    german = "Am 3. Mai kam Dr. Weber nach Hause. Er war müde. Niemand hatte ihn an diesem Abend noch erwartet."
+    config = CorpusConfig(
+        tokenizer=str(tokenizer_dir), output_dir=str(tmp_path / "de"), language="de", text_passages_only=False
+    )
+    manifest = prepare_corpus(config, texts=[german, german + " Warum?"])
+    assert manifest["counts"]["sentences"] == 7
+    with pytest.raises(UserError, match=r"--language tlh: there are no rules"):
+        prepare_corpus(replace(config, language="tlh"), texts=[german])
