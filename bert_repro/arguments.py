@@ -53,7 +53,7 @@ def parse(config_class: type[Config], argv: Sequence[str], *, prog: str = "") ->
 
 
 def settings_from(document: Mapping[str, Any], config_class: type[Config], where: str) -> dict[str, Any]:
-    """Converts and checks the entries of a YAML mapping as if they were flags; `phases` and `sources` are lists of mappings.
+    """Converts and checks the entries of a YAML mapping as if they were flags; some settings are lists of mappings.
 
     Raises:
         UserError: an unknown key, or a value of the wrong type; the message begins with `where`.

@@ -60,6 +60,7 @@ class TrainResults(TypedDict, total=False):
     flops: Annotated[float, "useful floating-point operations of training, three digits"]
     mfu: Annotated[float, "model FLOPs utilization: useful FLOPs per second, of those measured for a large product"]
     compiled_graphs: int
+    micro_batch_parts: Annotated[int, "parts of a micro-batch, where memory did not suffice for it"]
     best_step: Annotated[int, "step of the weights that were kept, where the best on dev were asked for"]
     adapter: AdapterResults
     encoder_seconds: Annotated[float, "of computing the features of a frozen encoder"]

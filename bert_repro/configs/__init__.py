@@ -40,6 +40,7 @@ __all__ = [  # noqa: RUF022 - the order of the configuration reference
     "setting",
     "Config",
     "TextConfig",
+    "TextSource",
     "TokenizerConfig",
     "CorpusConfig",
     "CorpusPushConfig",

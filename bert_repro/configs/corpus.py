@@ -75,7 +75,7 @@ class TextConfig(Config):
         super().__post_init__()
         require_positive(self, "max_documents", "max_document_bytes", "sampling_exponent")
         require(self.sampling_exponent <= 1, f"--sampling_exponent is {self.sampling_exponent}; it must be at most 1")
-        require(not (self.sources and self.input_files), "--input_files and sources are both given; leave one of them out")
+        require(not (self.sources and self.input_files), "--input_files and sources are both given; leave one out")
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,15 @@ class TokenizerConfig(TextConfig):
     min_frequency: int = setting(2, "Drop pieces seen fewer times than this.")
     limit_alphabet: int = setting(1000, "Most frequent characters that get entries; raise it for scripts with many.")
     max_input_chars_per_word: int = setting(100, "A word of more characters becomes [UNK].")
+    extend: str | None = setting(
+        None, "In place of a new vocabulary: the tokenizer of this checkpoint, with words of the text at its end."
+    )
+    new_tokens: int = setting(1000, "With extend: how many words, those that save most pieces.")
     max_words: int | None = setting(None, "Learn from at most this many words, the first of the input.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "vocab_size", "limit_alphabet", "max_input_chars_per_word", "max_words")
+        require_positive(self, "vocab_size", "limit_alphabet", "max_input_chars_per_word", "max_words", "new_tokens")
 
 
 @dataclass(frozen=True)

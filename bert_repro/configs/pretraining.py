@@ -125,6 +125,12 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
     num_hidden_layers: int = setting(12, "Layers (the paper's L).")
     hidden_size: int = setting(768, "Hidden size (H); the feed-forward size is 4H.")
     num_attention_heads: int = setting(12, "Attention heads (A).")
+    max_position_embeddings: int = setting(512, "Longest sequence that a model from scratch can read.")
+    extend_positions: Literal["rotation", "tile", "none"] = setting(
+        "rotation",
+        "Positions that the checkpoint never trained, where longer sequences are asked for: the trained ones continued "
+        "by a rotation, repeated (tile), or as they are (none).",
+    )
     hidden_act: Literal["gelu", "gelu_new"] = setting("gelu", "gelu (erf) or gelu_new (tanh).")
     initializer_range: float = setting(0.02, "Standard deviation of the initial weights, truncated at two of it.")
     hidden_dropout_prob: float = setting(0.1, "Dropout after every layer.")
@@ -134,6 +140,9 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
         None, "Most predicted tokens of a sequence, where `phases` is not set."
     )
     phases: tuple[Phase, ...] = setting((), "Phases as a YAML list of {max_seq_length, steps, batch}.")
+    max_train_hours: float | None = setting(
+        None, "Hours of training: phases keep their shares, and the learning rate is zero when the time is over."
+    )
     heldout_fraction: float = setting(0.01, "Fraction of documents that training never sees.")
     static_shapes: bool | None = setting(
         None,
@@ -155,6 +164,7 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "num_hidden_layers", "hidden_size", "num_attention_heads", "initializer_range")
+        require_positive(self, "max_position_embeddings", "max_train_hours")
         require_positive(self, "max_seq_length", "max_predictions_per_seq", "heldout_fraction", "max_eval_sequences")
         dropouts = ("hidden_dropout_prob", "attention_probs_dropout_prob")
         require_fraction(self, "heldout_fraction", *dropouts, below_one=True)

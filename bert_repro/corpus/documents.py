@@ -13,7 +13,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,7 +71,7 @@ class Source:
     revision: str | None = None
     texts: Sequence[str] | None = None
     origin: int = 0
-    options: TextSource = TextSource("")
+    options: TextSource = field(default_factory=lambda: TextSource(""))
 
 
 def find_sources(config: TextConfig, texts: Sequence[str] | None = None) -> list[Source]:
@@ -128,7 +128,7 @@ def read_documents(source: Source) -> Iterator[Document]:
     """
     columns = (source.options.text_column, source.options.title_column)
     if source.texts is not None:
-        documents = (Document(text, None, 0) for text in source.texts)
+        documents: Iterator[Document] = (Document(text, None, 0) for text in source.texts)
     elif source.revision is not None:
         documents = _read_hub(source, *columns, source.options.hub_config, source.options.hub_split)
     elif source.name.endswith(".parquet"):
@@ -137,8 +137,11 @@ def read_documents(source: Source) -> Iterator[Document]:
         documents = _read_json_lines(Path(source.name), *columns)
     else:
         documents = _read_text(Path(source.name))
-    own = {"origin": source.origin, "language": source.options.language}
-    return (document._replace(**own) for document in documents if not document.text.isspace() and document.text)
+    return (
+        document._replace(origin=source.origin, language=source.options.language)
+        for document in documents
+        if not document.text.isspace() and document.text
+    )
 
 
 def read_all(
@@ -163,7 +166,9 @@ def read_all(
             for place, document in enumerate(read_documents(source)):
                 kept = duplicates(document)
                 more = chance > 0 and fraction(draw(_PASSES_DRAW, source.origin, place)) < chance
-                for _ in range(0 if kept is None else int(times + more)):
+                for _ in range(int(times + more)):
+                    if kept is None:
+                        break
                     if number == config.max_documents:
                         return
                     number += 1

@@ -89,6 +89,11 @@ def prepare_corpus(config: CorpusConfig, texts: Sequence[str] | None = None) -> 
         sentence_splitter(config.sentence_splitter, language)
     duplicates = DuplicateFilter(config.deduplicate)
     tokenizer = load_tokenizer(config.tokenizer, max_input_chars_per_word=config.max_input_chars_per_word)
+    if (added := len(tokenizer) - tokenizer.backend_tokenizer.get_vocab_size(with_added_tokens=False)) > 0:
+        raise UserError(
+            f"--tokenizer {config.tokenizer}: {added} tokens were added with add_tokens, which match inside words; "
+            f"extend its vocabulary with train_tokenizer --extend {config.tokenizer}"
+        )
     settings = _settings(config, sources, tokenizer)
     output_dir = Path(config.output_dir)
     if (finished := _finished(output_dir, settings, config.overwrite_output_dir)) is not None:
@@ -158,7 +163,8 @@ def _require_equal(settings: dict[str, Any], found: dict[str, Any], folder: Path
     for name in {**settings, **found}:
         value = settings.get(name)
         if found.get(name) != value:
-            what = "from other input" if name in ("sources", "sources_with") else f"with {name} {found.get(name)}, not {value}"
+            is_input = name in ("sources", "sources_with")
+            what = "from other input" if is_input else f"with {name} {found.get(name)}, not {value}"
             raise UserError(f"{folder} was prepared {what}; choose another --output_dir or give --overwrite_output_dir")
 
 
@@ -280,7 +286,9 @@ def _join_parts(
         "vocab_size": len(tokenizer),
         "token_dtype": parts[0]["token_dtype"],
         "special_ids": {name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "unk", "cls", "sep", "mask")},
-        "counts": {name: value for name, value in sorted(counts.items()) if not name.startswith(("dropped_", "source_"))},
+        "counts": {
+            name: value for name, value in sorted(counts.items()) if not name.startswith(("dropped_", "source_"))
+        },
         "sources": [
             {
                 "input": options.input,

@@ -4,6 +4,7 @@ Text -> tokens, as in BERT: control characters removed, spaces around CJK charac
 (uncased only), split at whitespace and punctuation, then the greedy longest match, inner pieces marked `##`.
 """
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +15,13 @@ from bert_repro.configs import TokenizerConfig
 from bert_repro.corpus.cleaning import passages
 from bert_repro.corpus.documents import find_sources, read_all
 from bert_repro.errors import UserError
-from bert_repro.models.loading import MAX_INPUT_CHARS_PER_WORD, SPECIAL_TOKENS, build_tokenizer, save_tokenizer
+from bert_repro.models.loading import (
+    MAX_INPUT_CHARS_PER_WORD,
+    SPECIAL_TOKENS,
+    build_tokenizer,
+    load_tokenizer,
+    save_tokenizer,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -36,6 +43,9 @@ def train_tokenizer(config: TokenizerConfig, texts: Sequence[str] | None = None)
         UserError: bad input, or no text.
     """
     output_dir = Path(config.output_dir)
+    if config.extend:
+        tokenizer = extend_vocabulary(load_tokenizer(config.extend), _texts(config, texts), config.new_tokens)
+        return _saved(tokenizer, output_dir)
     tokenizer = train_wordpiece(
         _texts(config, texts),
         vocab_size=config.vocab_size,
@@ -46,9 +56,52 @@ def train_tokenizer(config: TokenizerConfig, texts: Sequence[str] | None = None)
         limit_alphabet=config.limit_alphabet,
         max_input_chars_per_word=config.max_input_chars_per_word,
     )
+    return _saved(tokenizer, output_dir)
+
+
+def _saved(tokenizer: "PreTrainedTokenizerFast", output_dir: Path) -> "PreTrainedTokenizerFast":
     save_tokenizer(tokenizer, output_dir)
     tokenizer.name_or_path = str(output_dir)
     logger.info("Tokenizer with %d entries saved in %s.", len(tokenizer), output_dir)
+    return tokenizer
+
+
+def extend_vocabulary(
+    tokenizer: "PreTrainedTokenizerFast", texts: Iterable[str], new_tokens: int
+) -> "PreTrainedTokenizerFast":
+    """Appends words of a text to a WordPiece vocabulary: those of which it would save most pieces.
+
+    They become entries of the vocabulary itself. Tokens of `add_tokens` would match inside other words, and vocab.txt
+    would give them other ids.
+
+    Args:
+        tokenizer: of a checkpoint; it is changed.
+        texts: read once.
+        new_tokens: most words to append.
+
+    Raises:
+        UserError: no word of the texts has more than one piece.
+    """
+    from tokenizers import models
+
+    backend = tokenizer.backend_tokenizer
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text)))
+    saved = {}
+    for word, count in words.items():
+        pieces = tokenizer.tokenize(word) if count > 1 else []
+        if len(pieces) > 1 and tokenizer.unk_token not in pieces:
+            saved[word] = count * (len(pieces) - 1)
+    if not saved:
+        raise UserError("no word of the texts that comes twice has more than one piece: there is nothing to append")
+    best = sorted(saved, key=lambda word: (-saved[word], word))[:new_tokens]
+    state = json.loads(backend.to_str())["model"]
+    vocab = {**state["vocab"], **{word: len(state["vocab"]) + number for number, word in enumerate(best)}}
+    limit = state["max_input_chars_per_word"]
+    backend.model = models.WordPiece(vocab, unk_token=state["unk_token"], max_input_chars_per_word=limit)
+    before, after = sum(saved[word] for word in words if word in saved), sum(saved[word] for word in best)
+    logger.info("%d words appended: they save %.0f%% of the pieces beyond one a word", len(best), 100 * after / before)
     return tokenizer
 
 

@@ -9,9 +9,10 @@ Held-out evaluation and the audit read the same streams. An example is the same 
 Shape legend: `B` examples, `T` tokens of all examples together.
 """
 
+import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from math import isqrt
 from pathlib import Path
 from typing import Any, Protocol
@@ -308,6 +309,17 @@ class PretrainingSource:
                 place = {"phase": number, "phase_step": phase_step + 1, "epoch": at.epoch, "row": at.row}
                 yield self._step(ids, number, place)
 
+    def set_steps(self, steps: Sequence[int]) -> None:
+        """Changes how long each phase is."""
+        self.phases = tuple(replace(phase, steps=own) for phase, own in zip(self.phases, steps, strict=True))
+        self.total_steps = sum(steps)
+        self.data_fingerprint["steps"] = list(steps)
+
+    def tokens_until(self, step: int) -> int:
+        """Returns the tokens of the first steps, padding included."""
+        steps = np.diff(np.minimum(np.cumsum([0, *(phase.steps for phase in self.phases)]), step)).tolist()
+        return sum(own * phase.batch * phase.max_seq_length for own, phase in zip(steps, self.phases, strict=True))
+
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """Reads, masks and collates examples; see `BatchSource.load`."""
         examples = self.streams[group].read(ids)
@@ -328,9 +340,11 @@ class PretrainingSource:
 
     def _phase_steps(self, number: int, done: int, at: Position) -> Iterator[tuple[Ids, int, Position]]:
         """Yields a phase's examples, step by step."""
-        stream, phase = self.streams[number], self.phases[number]
-        for phase_step in range(done, phase.steps):
-            ids, at = stream.take(at, phase.batch)
+        stream, batch = self.streams[number], self.phases[number].batch
+        for phase_step in itertools.count(done):
+            if phase_step >= self.phases[number].steps:  # which a run with little time may change
+                return
+            ids, at = stream.take(at, batch)
             # Loader processes read a few steps behind; those never reach back more than one epoch.
             stream.indexes.discard_before(at.epoch - 1)
             yield ids, phase_step, at

@@ -1,6 +1,7 @@
 """Pre-trains a BERT with its MLM and NSP heads on a prepared corpus and publishes it (paper 3.1, A.2)."""
 
 import logging
+import math
 import shutil
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,14 @@ from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
 from bert_repro.hub.push import RevisionUploads, corpus_folder
 from bert_repro.models.configuration_bert_repro import BertReproConfig
-from bert_repro.models.loading import first_line, load_config, load_tokenizer, require_vocabulary, tokenizer_fingerprint
+from bert_repro.models.loading import (
+    first_line,
+    load_config,
+    load_tokenizer,
+    longest_input,
+    require_vocabulary,
+    tokenizer_fingerprint,
+)
 from bert_repro.models.modeling_bert_repro import BertReproForCausalLM, BertReproForPreTraining
 from bert_repro.pretraining.dataset import PretrainingSource
 from bert_repro.pretraining.evaluation import (
@@ -29,8 +37,9 @@ from bert_repro.pretraining.evaluation import (
     count_right,
     heldout_evaluations,
 )
+from bert_repro.pretraining.extension import extend_positions, extend_words
 from bert_repro.results import RunResults
-from bert_repro.training import adapters, run
+from bert_repro.training import adapters, checkpoint, run
 from bert_repro.training.batches import batch_sizes
 from bert_repro.training.performance import (
     PUBLISHED_TFLOPS,
@@ -42,11 +51,13 @@ from bert_repro.training.performance import (
 from bert_repro.training.trainer import Trainer
 from bert_repro.utils.arrays import torch_seed
 from bert_repro.utils.files import SAMPLE_INDEX
-from bert_repro.utils.process import world_size
+from bert_repro.utils.process import broadcast, world_size
 
 logger = logging.getLogger("bert_repro")
 
 PAPER_BATCH, PAPER_LENGTH = 256, 512
+_UNTIL_MEASURED = 1_000  # steps of a run that is given time alone, until its speed is known
+_SEQUENCES_TO_CHOOSE_BY, _DOCUMENTS_TO_CHOOSE_BY = 256, 2_000
 
 
 def run_pretraining(config: PretrainingConfig) -> RunResults:
@@ -88,14 +99,22 @@ def _pretrain(
     model = build_model(config, tokenizer)
     phases = resolve_phases(config, processes)
     longest, positions = max(phase.max_seq_length for phase in phases), model.config.max_position_embeddings
-    if longest > positions:
-        raise UserError(f"--max_seq_length is {longest}; the model has {positions} positions")
     start = config.model_name_or_path
-    if start:  # what it was trained with before counts too; positions beyond are random
-        own = load_tokenizer(start) if (Path(start) / "tokenizer.json").exists() else tokenizer
-        longest = max(longest, own.model_max_length)
-    tokenizer.model_max_length = longest
+    trained = longest_input(load_tokenizer(start), positions) if start else positions
+    extends = start is not None and longest > trained and config.extend_positions != "none"
+    if longest > positions and not extends:
+        fix = "give --extend_positions rotation" if start else "raise --max_position_embeddings"
+        raise UserError(f"--max_seq_length is {longest}; the model has {positions} positions; {fix}")
+    tokenizer.model_max_length = max(longest, trained if start else 0)
+    if config.max_train_hours and checkpoint.resumes(config):  # as many steps as it had planned
+        folder = checkpoint.find(begun.output_dir, config.resume_from_checkpoint or "")
+        planned = (checkpoint.read_state(folder).data_fingerprint or {}).get("steps", ())
+        phases = tuple(replace(phase, steps=steps) for phase, steps in zip(phases, planned, strict=True))
     begun.clear()  # before the sample indexes, which are in the folder
+    extension = {}
+    if extends:
+        sides = (training, heldout)
+        extension = _extend_positions(config, accelerator, model, corpus, sides, tokenizer, trained, longest)
     source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
     on_xla = accelerator.device.type == "xla"
     evaluations = heldout_evaluations(config, phases, corpus, heldout, tokenizer, static_shapes=on_xla)
@@ -105,7 +124,10 @@ def _pretrain(
     trainer.train()
     writes = accelerator.is_main_process
     model, adapter = adapters.merge_and_save(trainer.model, tokenizer, begun.output_dir, write=writes)
+    phases = source.phases
     train = {"steps": trainer.state.step, "compiled_graphs": trainer.compiled_graphs}
+    if trainer.micro_batch_parts > 1:
+        train["micro_batch_parts"] = trainer.micro_batch_parts
     breakdown = MlmBreakdown(corpus.token_counts(), tokenizer.mask_token_id)
     metrics = evaluations[-1].measure(model, accelerator, breakdown)
     logger.info("held-out: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
@@ -121,9 +143,42 @@ def _pretrain(
             "mlm_breakdown": breakdown.results(accelerator),
             "rows_scored": evaluations[-1].rows,
             "data": data,
-            "train": {**adapter, **train, "phases": [vars(phase) for phase in phases]},
+            "train": {**adapter, **extension, **train, "phases": [vars(phase) for phase in phases]},
         },
     )
+
+
+def _extend_positions(
+    config: PretrainingConfig,
+    accelerator: Accelerator,
+    model: Any,
+    corpus: PreparedCorpus,
+    sides: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
+    tokenizer: Any,
+    trained: int,
+    length: int,
+) -> dict[str, Any]:
+    """Extends the position embeddings; what is chosen is chosen on training text, and measured on held-out text."""
+    if checkpoint.resumes(config):
+        extend_positions(model, config.extend_positions, trained, length, None)
+        return {}
+    training, heldout = sides
+    few = replace(config, max_eval_sequences=_SEQUENCES_TO_CHOOSE_BY)
+    model.to(accelerator.device)
+    name = "lm_accuracy" if config.left_to_right else "mlm_accuracy"
+
+    def accuracy(documents: npt.NDArray[np.int64], at: int) -> float:
+        return HeldOutEvaluation(few, Phase(at, 1, 1), corpus, documents, tokenizer).measure(model, accelerator)[name]
+
+    before = {at: accuracy(heldout, at) for at in (trained, length) if at <= model.config.max_position_embeddings}
+    chosen_by = HeldOutEvaluation(few, Phase(length, 1, 1), corpus, training[:_DOCUMENTS_TO_CHOOSE_BY], tokenizer)
+    done = extend_positions(
+        model, config.extend_positions, trained, length, lambda: chosen_by.measure(model, accelerator)[name]
+    )
+    after = {at: accuracy(heldout, at) for at in (trained, length)}
+    shares = ", ".join(f"{before.get(at, math.nan):.3f} -> {value:.3f} at {at} tokens" for at, value in after.items())
+    logger.info("positions from %d on were not trained: %s; held-out accuracy %s", trained, done, shares)
+    return {"extended_positions": {"from": trained, "to": length, "done": done, "before": before, "after": after}}
 
 
 def _trainer(
@@ -144,6 +199,7 @@ def _trainer(
         evaluation = evaluations[trainer.state.position["phase"]]
         return {"max_seq_length": evaluation.max_seq_length, **evaluation.measure(model, accelerator)}
 
+    hours = config.max_train_hours
     trainer = Trainer(
         accelerator,
         model,
@@ -155,8 +211,52 @@ def _trainer(
         on_row=health.check_row,
         compile_options=compile_options(config),
         uploads=uploads,
+        replan=TimeBudget(source, 3600 * hours) if hours else None,
     )
     return trainer
+
+
+class TimeBudget:
+    """Plans as many steps as fit into the time of a run, from the speed that it measures.
+
+    The first plan is made at the second row of the log, later ones where the run would end more than 2% too late.
+
+    Args:
+        source: its phases get other steps, in their own proportions.
+        seconds: of training.
+    """
+
+    def __init__(self, source: PretrainingSource, seconds: float) -> None:
+        self.source, self.seconds = source, seconds
+        self.shares = [phase.steps for phase in source.phases]
+        self._start: tuple[int, float] | None = None
+        self._planned = False
+
+    def __call__(self, step: int, seconds: float) -> None:
+        """Plans where that is due.
+
+        Args:
+            step: steps taken.
+            seconds: of training so far; the main process's count for all.
+        """
+        seconds = broadcast(seconds)
+        if self._start is None:  # compiling and filling caches is over
+            self._start = (step, seconds)
+            return
+        source, (first, began) = self.source, self._start
+        done = source.tokens_until(step)
+        speed = (done - source.tokens_until(first)) / (seconds - began)
+        fits, planned = done + (self.seconds - seconds) * speed, source.tokens_until(source.total_steps)
+        if self._planned and fits > 0.98 * planned:
+            return
+        steps = np.cumsum([0, *(phase.steps for phase in source.phases)])
+        taken = np.diff(np.minimum(steps, step))  # of each phase
+        sizes = [phase.batch * phase.max_seq_length for phase in source.phases]
+        scale = fits / sum(share * size for share, size in zip(self.shares, sizes, strict=True))
+        wanted = [max(int(own), round(share * scale)) for own, share in zip(taken, self.shares, strict=True)]
+        source.set_steps([*wanted[:-1], max(1, wanted[-1])])
+        self._planned = True
+        logger.info("%s steps fit into the time (%s tokens a second)", f"{source.total_steps:,}", f"{speed:,.0f}")
 
 
 def resolve_phases(config: PretrainingConfig, processes: int) -> tuple[Phase, ...]:
@@ -180,11 +280,11 @@ def resolve_phases(config: PretrainingConfig, processes: int) -> tuple[Phase, ..
             sizes = batch_sizes(own, processes, 0, fixed=phase.batch)
             phases.append(replace(phase, per_device_batch=sizes.micro))
         return tuple(phases)
-    if config.max_steps is None:
-        raise UserError("--max_steps is missing; give it, or phases through --preset or --config")
+    if config.max_steps is None and config.max_train_hours is None:
+        raise UserError("--max_steps is missing; give it, --max_train_hours, or phases through --preset or --config")
     sizes = batch_sizes(config, processes, PAPER_BATCH)
     limit = config.max_predictions_per_seq
-    return (Phase(config.max_seq_length, config.max_steps, sizes.batch, limit, sizes.micro),)
+    return (Phase(config.max_seq_length, config.max_steps or _UNTIL_MEASURED, sizes.batch, limit, sizes.micro),)
 
 
 def resolve_layout(config: PretrainingConfig, device: torch.device) -> PretrainingConfig:
@@ -234,7 +334,10 @@ def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:
     model_class = BertReproForCausalLM if config.left_to_right else BertReproForPreTraining
     if config.model_name_or_path:
         model = run.load_model(model_class, config, may_add_weights=True)
-        _check_vocabulary(config.model_name_or_path, model, tokenizer)
+        if new_words := extend_words(model, config, tokenizer):
+            logger.info("%d new words begin as the mean of their pieces", new_words)
+        else:
+            _check_vocabulary(config.model_name_or_path, model, tokenizer)
     else:
         torch.manual_seed(torch_seed(config.seed, run.INITIALIZATION))
         try:
@@ -257,6 +360,7 @@ def new_model_config(config: PretrainingConfig, vocab_size: int, pad_token_id: i
         hidden_size=config.hidden_size,
         num_attention_heads=config.num_attention_heads,
         intermediate_size=4 * config.hidden_size,
+        max_position_embeddings=config.max_position_embeddings,
         hidden_act=config.hidden_act,
         initializer_range=config.initializer_range,
         hidden_dropout_prob=config.hidden_dropout_prob,

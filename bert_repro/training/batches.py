@@ -264,7 +264,7 @@ def even_passes(ids: Ids, micro: int, processes: int) -> list[Ids]:
 def load_steps(
     source: BatchSource,
     position: dict[str, Any] | None,
-    count: int,
+    count: int | None,
     *,
     process: int,
     processes: int,
@@ -276,7 +276,7 @@ def load_steps(
     Args:
         source: the data.
         position: position in the data.
-        count: steps to load.
+        count: steps to load; None: all that the source has.
         process: index of this process.
         processes: number of processes.
         num_workers: loader processes; 0 loads in this process.
@@ -303,7 +303,7 @@ def load_steps(
     return _steps(loaded, count)
 
 
-def _steps(loaded: Any, count: int) -> Iterator[tuple[Step, list[MicroBatch]]]:
+def _steps(loaded: Any, count: int | None) -> Iterator[tuple[Step, list[MicroBatch]]]:
     try:
         for item in itertools.islice(loaded, count):
             if isinstance(item, UserError):

@@ -24,9 +24,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import find_tied_parameters, retie_parameters, send_to_device
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -219,6 +221,8 @@ class Trainer:
         by_layer: whether each encoder layer is compiled for itself.
         best: takes every evaluation, keeps the best weights and may stop the run.
         uploads: takes the checkpoints of `save_steps` to the Hub; on the main process only.
+        replan: called with steps taken and seconds of training where a row of the log is due; may change the steps of
+            the source, for a run that is to end in time.
     """
 
     def __init__(
@@ -236,6 +240,7 @@ class Trainer:
         by_layer: bool = False,
         uploads: RevisionUploads | None = None,
         best: BestModel | None = None,
+        replan: Callable[[int, float], None] | None = None,
     ) -> None:
         if compile_options is not None and config.deterministic and config.gradient_checkpointing:
             raise UserError(
@@ -243,7 +248,7 @@ class Trainer:
                 "not follow the seed of the step, so a resumed run would differ; add --torch_compile false"
             )
         self.accelerator, self.source, self.config, self.tokenizer = accelerator, source, config, tokenizer
-        self.evaluate, self.uploads, self.best = evaluate, uploads, best
+        self.evaluate, self.uploads, self.best, self.replan = evaluate, uploads, best, replan
         self.output_dir = Path(config.output_dir)
         self.parallel = ParallelModel(
             accelerator, model, compile_options=compile_options, by_layer=by_layer, count_right=count_right
@@ -260,6 +265,8 @@ class Trainer:
         self.compiled_graphs = 0
         self._skipped_in_a_row = 0
         self._saved = -1  # step of the newest checkpoint
+        self._probed = False
+        self.micro_batch_parts = 1  # more where memory did not suffice
 
     def train(self) -> None:
         """Runs every remaining step. The trained state is then on disk, whatever happens in what follows.
@@ -311,6 +318,11 @@ class Trainer:
             if stop:
                 logger.info("stopped after step %d", self.state.step)
                 raise StopRequested(received[0] if received else signal.SIGTERM)
+            if self.replan and self._due(self.log.every):
+                self.replan(self.state.step, self.log.seconds())
+                self.log.total = self.source.total_steps
+            if self.state.step >= self.source.total_steps:
+                break
             if self.best and self.best.should_stop:
                 logger.info("stopped early at step %d: no better %s", self.state.step, self.best.metric)
                 break
@@ -327,7 +339,7 @@ class Trainer:
         steps = load_steps(
             self.source,
             self.state.position,
-            self.source.total_steps - self.state.step,
+            None if self.replan else self.source.total_steps - self.state.step,
             process=accelerator.process_index,
             processes=accelerator.num_processes,
             num_workers=workers,
@@ -416,15 +428,7 @@ class Trainer:
 
     def _step(self, step: Step, micro_batches: list[MicroBatch], *, stop: bool) -> None:
         """Computes forward, backward and update of one global batch; `_read` gives its metrics."""
-        sums: dict[str, Any] = {}
-        for number, micro_batch in enumerate(micro_batches):
-            names = (self.config.seed, DROPOUT, self.state.step, self.accelerator.process_index, number)
-            self.parallel.seed(torch_seed(*names))
-            last = number == len(micro_batches) - 1
-            with nullcontext() if last else self.accelerator.no_sync(self.parallel.wrapped):  # gradients add up here
-                shares = self._backward(step, micro_batch)
-            for name, share in shares.items():
-                sums[name] = sums.get(name, 0) + share
+        sums = self._gradients(step, micro_batches)
         tokens = sum(micro_batch.tokens for micro_batch in micro_batches)
         taken = TakenStep(step, self.state, tuple(sums), self._clip_and_add_up(sums, tokens, stop))
         if self.reads_late:
@@ -438,6 +442,79 @@ class Trainer:
         taken.learning_rate = self._update()
         self._advance(step, skipped=not self.reads_late and not math.isfinite(taken.norm))
         self._unread.append(taken)
+
+    def _gradients(self, step: Step, micro_batches: list[MicroBatch]) -> dict[str, Any]:
+        """Adds up the gradients of a global batch, in smaller micro-batches from where the device runs out of memory.
+
+        Returns:
+            This process's share of every loss term and accuracy.
+        """
+        if self.accelerator.num_processes > 1 and not self._probed:
+            self._find_micro_batch_that_fits(step, micro_batches)
+        while True:
+            try:
+                return self._add_up(step, self._divided(step, micro_batches))
+            except RuntimeError as error:
+                if self.accelerator.num_processes > 1 or not should_reduce_batch_size(error):
+                    raise
+            self._divide_further(step)
+
+    def _add_up(self, step: Step, micro_batches: list[MicroBatch]) -> dict[str, Any]:
+        sums: dict[str, Any] = {}
+        for number, micro_batch in enumerate(micro_batches):
+            names = (self.config.seed, DROPOUT, self.state.step, self.accelerator.process_index, number)
+            self.parallel.seed(torch_seed(*names))
+            last = number == len(micro_batches) - 1
+            with nullcontext() if last else self.accelerator.no_sync(self.parallel.wrapped):  # gradients add up here
+                shares = self._backward(step, micro_batch)
+            for name, share in shares.items():
+                sums[name] = sums.get(name, 0) + share
+        return sums
+
+    def _find_micro_batch_that_fits(self, step: Step, micro_batches: list[MicroBatch]) -> None:
+        """Tries the fullest micro-batch before the first step, as later one process would leave the others waiting."""
+        self._probed = fits = False
+        while not fits:
+            fullest = max(self._divided(step, micro_batches), key=lambda micro_batch: micro_batch.tokens)
+            failed = 0.0
+            try:
+                with self.accelerator.no_sync(self.parallel.wrapped):
+                    self._backward(step, fullest)
+            except RuntimeError as error:
+                if not should_reduce_batch_size(error):
+                    raise
+                failed = 1.0
+            self.optimizer.zero_grad()
+            flag = torch.tensor([failed], device=self.accelerator.device)
+            fits = not self.accelerator.reduce(flag, "sum").item()
+            if not fits:
+                self._divide_further(step)
+        self._probed = True
+
+    def _divided(self, step: Step, micro_batches: list[MicroBatch]) -> list[MicroBatch]:
+        """Returns the micro-batches of a step, each in as many parts as memory asks for."""
+        if self.micro_batch_parts == 1:
+            return micro_batches
+        own = step.passes[self.accelerator.process_index :: self.accelerator.num_processes]
+        parts = (part for ids in own for part in np.array_split(ids, min(self.micro_batch_parts, len(ids))))
+        return [self.source.load(part, step.group) for part in parts]
+
+    def _divide_further(self, step: Step) -> None:
+        self.optimizer.zero_grad()
+        clear_device_cache(garbage_collection=True)
+        largest = -(-max(map(len, step.passes)) // self.micro_batch_parts)
+        if largest == 1 or getattr(self.config, "static_shapes", False):
+            raise UserError(
+                "the device is out of memory with one sequence, or with batches of one shape; add "
+                "--gradient_checkpointing, or lower --max_seq_length or --per_device_train_batch_size"
+            )
+        self.micro_batch_parts *= 2
+        logger.warning(
+            "step %d: the device is out of memory with %d sequences at once; from here on it takes half as many. The "
+            "update is that of the same batch; only dropout draws differ",
+            self.state.step + 1,
+            largest,
+        )
 
     def _read(self, leave: int = 0) -> bool:
         """Logs the metrics of the steps taken, but for the newest `leave`; returns whether any process wants to stop.

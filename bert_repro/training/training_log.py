@@ -146,7 +146,7 @@ class TrainingLog:
             "window": [{name: _or_none(value) for name, value in entry.items()} for entry in self._window],
             "tokens": self._tokens,
             "flops": self._flops,
-            "seconds": self._seconds(),
+            "seconds": self.seconds(),
             "window_seconds": self._window_seconds(),
         }
 
@@ -161,7 +161,8 @@ class TrainingLog:
         self._redirect.__exit__(None, None, None)
         self._bar.close()
 
-    def _seconds(self) -> float:
+    def seconds(self) -> float:
+        """Returns the seconds of the run so far, its earlier parts included."""
         return self._seconds_before + time.perf_counter() - self._began
 
     def _window_seconds(self) -> float:
@@ -230,7 +231,7 @@ class TrainingLog:
     def _write(self, step: int, metrics: dict[str, Any]) -> None:
         known = {name: _or_none(value) for name, value in metrics.items()}
         with disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **known, "seconds": self._seconds()}, allow_nan=False) + "\n")
+            file.write(json.dumps({"step": step, **known, "seconds": self.seconds()}, allow_nan=False) + "\n")
         report(self.accelerator, metrics, step)
 
 
