@@ -60,7 +60,8 @@ def test_beyond_the_positions_of_the_model(world: Any, tmp_path: Path) -> None:
 
 def test_words_are_appended_and_begin_as_the_mean_of_their_pieces(world: Any, pretrained: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
-    text.write_text("\n\n".join(["The zebras ran over the zebras. A quagga slept near the green river."] * 40))
+    sentence = "The quagga ran over the {}. A quagga slept near the green river."
+    text.write_text("\n\n".join(sentence.format("stone " * (1 + number)) for number in range(40)))
     folder = tmp_path / "tokenizer"
     arguments = f"--extend {pretrained} --new_tokens 2 --input_files {text} --text_passages_only false"
     assert recipe("train_tokenizer", arguments, "--output_dir", folder) == 0
