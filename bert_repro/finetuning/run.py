@@ -96,6 +96,8 @@ def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> R
         name, split = next(iter(scored.items()))
         results |= {"split": name, "metrics": split["metrics"], "rows_scored": split["rows_scored"]}
         results |= {"primary_metric": task.primary_metric, "degenerate": split["degenerate"]}
+        if config.do_train and last and begun.accelerator.is_main_process:
+            results["baselines"] = finetuning.baselines(name)
     if config.do_predict:
         results["splits"] |= finetuning.predict_all()
     results |= {"deviations": finetuning.deviations(), "data": splits.description(finetuning.task)}
@@ -204,6 +206,15 @@ class FinetuningRun:
             for name in self.task.eval_splits
         }
 
+    def baselines(self, name: str) -> dict[str, dict[str, float]]:
+        """Scores a split without a network, and logs the metric that decides."""
+        dataset, metric = self.splits.evaluation()[name].examples, self.task.primary_metric
+        found = self.task.baselines(self.splits.train().examples, dataset)
+        if found:
+            scores = ", ".join(f"{baseline} {values[metric]:.4f}" for baseline, values in found.items())
+            logger.info("the same rows without a network: %s %s", metric, scores)
+        return found
+
     def predict_all(self) -> dict[str, Any]:
         """Writes predictions for every prediction split; a missing one is reported as missing."""
         found = self.splits.prediction()
@@ -234,7 +245,7 @@ class FinetuningRun:
         scores["degenerate"] = self.task.is_degenerate(predictions, split.examples)
         if scores["degenerate"]:
             advice = "try another --seed, a lower --learning_rate or a longer warm-up"
-            logger.warning("%s %s: degenerate run, one answer for every row; %s", self.task.name, name, advice)
+            logger.warning("%s %s: degenerate run, the same answer for every row or none right; %s", self.task.name, name, advice)
         return scores | self._write(name, split, predictions)
 
     def _predict(self, name: str, split: Split) -> dict[str, Any]:

@@ -302,6 +302,10 @@ class Task(ABC):
         """
         return len(dataset) > 1 and len(set(predictions["prediction"])) == 1
 
+    def baselines(self, train: "datasets.Dataset", dataset: "datasets.Dataset") -> dict[str, dict[str, float]]:
+        """Returns scores that need no network, by the name of the baseline, for the metrics of a labelled split."""
+        return {}
+
     def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
         """Scores every example of a split from the predictions that a run wrote, for paired statistics.
 

@@ -69,6 +69,9 @@ METRICS_OF = {
 """What is reported of a row's label, its labels, or its number; the first chooses among runs."""
 
 
+BASELINE_ROWS = 20_000
+
+
 def softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Returns probabilities of logits, both (N, labels)."""
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -136,6 +139,34 @@ class ClassificationTask(Task):
         if self.number_range is None:
             return super().is_degenerate(predictions, dataset)
         return bool(np.std(predictions["prediction"]) < DEGENERATE_SPREAD * np.std(labels))
+
+    def baselines(self, train: "datasets.Dataset", dataset: "datasets.Dataset") -> dict[str, dict[str, float]]:
+        """See `Task.baselines`: the most frequent label, and logistic regression on TF-IDF weights of words and pairs.
+
+        It learns from at most 20,000 rows, which takes seconds; each text of a pair has its own weights.
+        """
+        if self.number_range is not None or self.sequences_per_example > 1 or len(set(train["label"][:])) < 2:
+            return {}
+        from scipy.sparse import hstack
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import LogisticRegression
+
+        train = train.select(range(min(len(train), BASELINE_ROWS)))
+        columns: tuple[list[Any], list[Any]] = [], []
+        for name in self.text_columns:
+            vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+            try:
+                columns[0].append(vectorizer.fit_transform(train[name][:]))
+            except ValueError:  # no words in any text
+                return {}
+            columns[1].append(vectorizer.transform(dataset[name][:]))
+        learned = LogisticRegression(max_iter=300, C=10.0).fit(hstack(columns[0]), train["label"][:])
+        labels, counts = np.unique(train["label"][:], return_counts=True)
+        predicted = {
+            "most frequent label": np.full(len(dataset), labels[counts.argmax()]),
+            "bag of words": learned.predict(hstack(columns[1])),
+        }
+        return {name: self.score({"prediction": answers}, dataset) for name, answers in predicted.items()}
 
     def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
         """See `Task.example_scores`; whether each label, or all labels of each row, are correct."""
@@ -388,6 +419,9 @@ class MultiLabelTask(ClassificationTask):
         return super().score({"prediction": self.answers(predictions)}, dataset)
 
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
+        return {}
+
+    def baselines(self, train: "datasets.Dataset", dataset: "datasets.Dataset") -> dict[str, dict[str, float]]:
         return {}
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:

@@ -306,9 +306,12 @@ class TaggingTask(Task):
         return predicted, list(chain.from_iterable(dataset["tags"]))
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
-        """See `Task.is_degenerate`; whether every word has the same tag."""
+        """See `Task.is_degenerate`; whether every word has the same tag, or no entity is right though there are some."""
         tags = list(chain.from_iterable(predictions["prediction"]))
-        return len(tags) > 1 and len(set(tags)) == 1
+        if len(tags) > 1 and len(set(tags)) == 1:
+            return True
+        has_entities = any(self.label_names[tag] != "O" for tag in chain.from_iterable(dataset["tags"]))
+        return has_entities and self.score(predictions, dataset)["entity_f1"] == 0
 
     def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
         """See `Task.example_scores`; the entities of every sentence."""

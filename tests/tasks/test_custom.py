@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 from running import recipe, results
@@ -11,7 +12,7 @@ from sklearn.metrics import f1_score
 from transformers import AutoConfig
 
 from bert_repro.configs import GlueConfig
-from bert_repro.tasks import configured_task
+from bert_repro.tasks import configured_task, get_task
 from bert_repro.tasks.classification import best_f1_threshold
 
 WORDS = {"river": "water", "stone": "hard", "tree": "green"}
@@ -79,3 +80,13 @@ class TestSeveralLabels:
         head, row, *_ = (again / "predictions.validation.tsv").read_text().splitlines()
         assert head.split("\t")[:3] == ["index", "prediction", "label"] and head.endswith("\ttext")
         assert len(row.split("\t")) == 7
+
+
+def test_baselines_are_the_most_frequent_label_and_words() -> None:
+    words = ("good", "bad", "poor")
+    rows = [{"text": f"a {word} day {number}", "label": int(word == "good")} for word in words for number in range(20)]
+    train, dev = (datasets.Dataset.from_list(rows[start:]) for start in (0, 10))
+    found = get_task("sst2").baselines(train.rename_column("text", "sentence"), dev.rename_column("text", "sentence"))
+    assert found["bag of words"]["accuracy"] == 1.0
+    assert found["most frequent label"]["accuracy"] == pytest.approx(40 / 50)
+    assert get_task("stsb").baselines(train, dev) == get_task("swag").baselines(train, dev) == {}
