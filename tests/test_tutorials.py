@@ -53,6 +53,8 @@ def write_nothing(folder: Path) -> None:
     [
         ("pretrain", write_nothing, ""),
         ("continue_pretraining", write_nothing, ""),
+        ("own_domain", write_nothing, ""),
+        ("transformers_trainer", write_nothing, ""),
         ("classify", write_classification, "--max_steps 2 --bias_correction true"),
         ("tag", write_tags, "--max_steps 2"),
         ("answer_questions", write_questions, "--max_steps 2 --max_seq_length 48 --doc_stride 16 --max_query_length 8"),
@@ -65,12 +67,18 @@ def test_the_tutorial_runs(page, write_data, extra, world, tmp_path, monkeypatch
     (tmp_path / "my_text").mkdir()
     (tmp_path / "my_text" / "text.txt").write_text(world.text.read_text("utf-8"), encoding="utf-8")
     write_data(tmp_path)
-    blocks = re.findall(r"```(bash|python)\n(.*?)```", (TUTORIALS / f"{page}.md").read_text("utf-8"), re.DOTALL)
+    (tmp_path / "other_text").mkdir()
+    half = world.text.read_text("utf-8").split("\n\n")[::2]
+    (tmp_path / "other_text" / "text.txt").write_text("\n\n".join(half), encoding="utf-8")
+    blocks = re.findall(r"```(bash|python|yaml)\n(.*?)```", (TUTORIALS / f"{page}.md").read_text("utf-8"), re.DOTALL)
     assert blocks
     torch.manual_seed(0)
     for kind, text in blocks:
+        if kind == "yaml":
+            Path(text.splitlines()[0].removeprefix("# ")).write_text(text)
+            continue
         if kind == "python":
-            exec(compile(text, f"{page}.md", "exec"), {})
+            exec(compile(HUB_MODEL.sub(str(model), text), f"{page}.md", "exec"), {})
             continue
         for command in re.sub(r"\\\n\s*", " ", text).strip().splitlines():
             if " | " in command:
