@@ -32,9 +32,14 @@ class GlueConfig(CustomDataConfig):
     MNLI-m, 86.7 MRPC, 92.7 SST-2. On one modern GPU a minute for MRPC, under an hour for MNLI.
     """
 
-    task_name: Literal["", "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax"] = setting(
-        "", "Name of the task."
-    )
+    task_name: Literal[
+        "", "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax",
+        "boolq", "cb", "wic", "paws", "hans", "anli_r1", "anli_r2", "anli_r3",
+        "xnli_ar", "xnli_bg", "xnli_de", "xnli_el", "xnli_en", "xnli_es", "xnli_fr", "xnli_hi",
+        "xnli_ru", "xnli_sw", "xnli_th", "xnli_tr", "xnli_ur", "xnli_vi", "xnli_zh",
+    ] = setting(
+        "", "Name of the task: GLUE's ten, or one that is not of the paper: BoolQ, CB, WiC, PAWS, HANS, ANLI, XNLI."
+    )  # fmt: skip
     text_columns: tuple[str, ...] = setting(
         (),
         "Custom data: the column, or two columns, of text; default: text, text_a and text_b, or those of a GLUE task.",
@@ -90,7 +95,7 @@ class SwagConfig(CustomDataConfig):
     --data_dir from its train.csv and val.csv. Dev accuracy: 81.6 (BERT-base), 86.6 (BERT-large); chance is 25.
     """
 
-    task_name: Literal["swag"] = setting("swag", "Name of the task.")
+    task_name: Literal["swag", "copa"] = setting("swag", "Name of the task; COPA is not of the paper.")
     learning_rate: float = setting(2e-5, "Peak learning rate.")
     max_seq_length: int = setting(
         128, "Tokens per sequence, of which an example has one for each ending; longer ones are truncated."

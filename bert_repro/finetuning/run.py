@@ -245,7 +245,9 @@ class FinetuningRun:
         scores["degenerate"] = self.task.is_degenerate(predictions, split.examples)
         if scores["degenerate"]:
             advice = "try another --seed, a lower --learning_rate or a longer warm-up"
-            logger.warning("%s %s: degenerate run, the same answer for every row or none right; %s", self.task.name, name, advice)
+            logger.warning(
+                "%s %s: degenerate run, the same answer for every row or none right; %s", self.task.name, name, advice
+            )
         return scores | self._write(name, split, predictions)
 
     def _predict(self, name: str, split: Split) -> dict[str, Any]:

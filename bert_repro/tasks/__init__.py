@@ -10,6 +10,7 @@ from bert_repro.tasks.choice import SWAG, custom_choices
 from bert_repro.tasks.classification import custom_classification
 from bert_repro.tasks.data import read_file
 from bert_repro.tasks.glue_tasks import GLUE_TASKS
+from bert_repro.tasks.later_tasks import COPA, LATER_TASKS
 from bert_repro.tasks.squad_task import SQUAD_TASKS, configured_squad
 from bert_repro.tasks.tagging import CONLL2003, custom_tagging
 from bert_repro.utils.readers import shown
@@ -17,7 +18,9 @@ from bert_repro.utils.readers import shown
 if TYPE_CHECKING:
     import datasets
 
-TASKS: Mapping[str, Task] = {task.name: task for task in (*GLUE_TASKS, *SQUAD_TASKS, SWAG, CONLL2003)}
+TASKS: Mapping[str, Task] = {
+    task.name: task for task in (*GLUE_TASKS, *LATER_TASKS, *SQUAD_TASKS, SWAG, COPA, CONLL2003)
+}
 
 
 def get_task(name: str) -> Task:

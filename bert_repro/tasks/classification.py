@@ -264,7 +264,7 @@ class ClassificationTask(Task):
             ValueError: it is not a label of this task; the message says what would be.
         """
         if self.number_range is None:
-            spellings, label = self.file_labels or self.label_names, str(text or "").strip()
+            spellings, label = self.file_labels or self.label_names, str("" if text is None else text).strip()
             if label not in spellings:
                 raise ValueError(f"label {shown(label)} is not known; it must be one of: {', '.join(spellings)}")
             return spellings.index(label)

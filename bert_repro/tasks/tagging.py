@@ -306,7 +306,7 @@ class TaggingTask(Task):
         return predicted, list(chain.from_iterable(dataset["tags"]))
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
-        """See `Task.is_degenerate`; whether every word has the same tag, or no entity is right though there are some."""
+        """See `Task.is_degenerate`; whether every word has the same tag, or no entity is right where there are some."""
         tags = list(chain.from_iterable(predictions["prediction"]))
         if len(tags) > 1 and len(set(tags)) == 1:
             return True

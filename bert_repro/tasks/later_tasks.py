@@ -1,0 +1,207 @@
+"""Tasks that came after the paper and that people ask of every BERT: four of SuperGLUE, XNLI, HANS, ANLI, PAWS.
+
+None is in the paper. Their files are rows with named columns: a dataset of the Hub, or the official files in a folder
+of the task's title. A model of MNLI, named by `--model_name_or_path`, is scored on HANS, ANLI and XNLI untrained.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bert_repro.tasks.base import Columns, Predictions, encoded_texts
+from bert_repro.tasks.choice import SwagTask
+from bert_repro.tasks.classification import ClassificationTask
+from bert_repro.tasks.data import parsed, read_file, require_columns, texts
+
+if TYPE_CHECKING:
+    import datasets
+
+NLI = ("entailment", "neutral", "contradiction")
+XNLI_LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsTask(ClassificationTask):
+    """A classification task whose official files and dataset have rows with named columns.
+
+    Args:
+        files: the official file of each split, below the folder of the task's title.
+        file_columns: what the official files call `text_columns`; empty: the same.
+        file_label_column: what they call the label.
+        only: column and value of the rows that belong to the task, where a file holds more.
+    """
+
+    primary_metric: str = "accuracy"
+    metrics: tuple[str, ...] = ("accuracy",)
+    files: Mapping[str, str]
+    file_columns: tuple[str, ...] = ()
+    file_label_column: str = "label"
+    only: tuple[str, str] | None = None
+    official_folder = "the folder that holds the official files in a folder of the task's title"
+
+    def official_file(self, data_dir: Path, split: str) -> Path:
+        return data_dir / self.title / self.files.get(split, f"{split} is not published as a file")
+
+    def read_official(self, split: str, path: Path) -> "datasets.Dataset":
+        import datasets
+
+        rows, where = read_file(path, kind="tsv" if path.suffix == ".txt" else None), str(path)
+        if self.only:
+            rows = rows.filter(lambda value: str(value) == self.only[1], input_columns=self.only[0])
+        names = self.file_columns or self.text_columns
+        require_columns(rows, names, where)
+        columns: dict[str, Any] = {
+            column: texts(rows, name, where) for column, name in zip(self.text_columns, names, strict=True)
+        }
+        if self.file_label_column in rows.column_names:
+            labels = rows[self.file_label_column][:]
+            columns["label"] = parsed(labels, self.file_label_column, where, self.parse_label)
+        return datasets.Dataset.from_dict({**columns, "idx": range(len(rows))})
+
+    def from_published(self, dataset: "datasets.Dataset") -> "datasets.Dataset":
+        kept = super().from_published(dataset)
+        kept = kept.select_columns([name for name in (*self.text_columns, "label") if name in kept.column_names])
+        return kept.add_column("idx", list(range(len(kept))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordInContextTask(RowsTask):
+    """WiC: whether a word means the same in two sentences; the word stands before the first one."""
+
+    def encode_batch(self, examples: Columns, tokenizer: Any, max_seq_length: int) -> Columns:
+        labels = {"labels": examples["label"]} if "label" in examples else {}
+        pairs = zip(examples["word"], examples["sentence1"], strict=True)
+        first = [f"{word}: {sentence}" for word, sentence in pairs]
+        return encoded_texts(tokenizer, [first, examples["sentence2"]], max_seq_length) | labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class HansTask(RowsTask):
+    """HANS: entailment or not, answered by a model of MNLI; neutral and contradiction both count as not."""
+
+    train_split: str | None = None
+    predict_splits: tuple[str, ...] = ()
+
+    def postprocess(self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Any) -> Predictions:
+        predictions = super().postprocess(dataset, features, outputs)
+        return {**predictions, "prediction": np.minimum(predictions["prediction"], 1)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopaTask(SwagTask):
+    """COPA: which of two sentences is the cause or the effect of another one."""
+
+    hub: tuple[str, str | None, str | None] = ("aps/super_glue", "copa", None)
+    data_license: str | None = None
+    text_columns: tuple[str, ...] = ("sent1", "sent2", "ending0", "ending1")
+    official_folder = "the folder that holds COPA/train.jsonl, val.jsonl and test.jsonl"
+
+    def official_file(self, data_dir: Path, split: str) -> Path:
+        return data_dir / "COPA" / {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}[split]
+
+    def read_official(self, split: str, path: Path) -> "datasets.Dataset":
+        return self.from_rows(_choices(read_file(path)), str(path), may_lack_labels=split == "test")
+
+    def from_published(self, dataset: "datasets.Dataset") -> "datasets.Dataset":
+        return self.from_rows(_choices(dataset), "COPA", may_lack_labels=dataset[0]["label"] == -1)
+
+
+def _choices(rows: "datasets.Dataset") -> "datasets.Dataset":
+    """Writes COPA's rows with SWAG's columns: the premise and its question, then what is to be chosen from."""
+    asked = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
+    made = rows.map(
+        lambda premise, question, first, second: {
+            "sent1": f"{premise} {asked[question]}", "sent2": "", "ending0": first, "ending1": second,
+        },
+        input_columns=["premise", "question", "choice1", "choice2"],
+    )  # fmt: skip
+    labels = ["label"] if "label" in rows.column_names and rows[0]["label"] not in (-1, None) else []
+    return made.select_columns(["sent1", "sent2", "ending0", "ending1", *labels])
+
+
+SUPER_GLUE_FILES = {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}
+BOOLQ = RowsTask(
+    name="boolq",
+    title="BoolQ",
+    text_columns=("question", "passage"),
+    label_names=("no", "yes"),
+    file_labels=("False", "True"),
+    files=SUPER_GLUE_FILES,
+    hub=("aps/super_glue", "boolq", None),
+)
+CB = RowsTask(
+    name="cb",
+    title="CB",
+    text_columns=("premise", "hypothesis"),
+    label_names=("entailment", "contradiction", "neutral"),
+    metrics=("accuracy", "macro_f1"),
+    files=SUPER_GLUE_FILES,
+    hub=("aps/super_glue", "cb", None),
+)
+WIC = WordInContextTask(
+    name="wic",
+    title="WiC",
+    text_columns=("word", "sentence1", "sentence2"),
+    label_names=("other", "same"),
+    file_labels=("False", "True"),
+    files=SUPER_GLUE_FILES,
+    hub=("aps/super_glue", "wic", None),
+)
+COPA = CopaTask(name="copa", title="COPA", metrics=("accuracy",), primary_metric="accuracy")
+PAWS = RowsTask(
+    name="paws",
+    title="PAWS",
+    text_columns=("sentence1", "sentence2"),
+    label_names=("different", "paraphrase"),
+    file_labels=("0", "1"),
+    metrics=("accuracy", "f1"),
+    files={"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"},
+    hub=("google-research-datasets/paws", "labeled_final", None),
+)
+HANS = HansTask(
+    name="hans",
+    title="HANS",
+    text_columns=("premise", "hypothesis"),
+    label_names=NLI,
+    file_columns=("sentence1", "sentence2"),
+    file_label_column="gold_label",
+    file_labels=("entailment", "non-entailment", "never"),
+    files={"validation": "heuristics_evaluation_set.txt"},
+    hub=("jhu-cogsci/hans", None, None),
+)
+ANLI = [
+    RowsTask(
+        name=f"anli_r{number}",
+        title="ANLI",
+        text_columns=("premise", "hypothesis"),
+        label_names=NLI,
+        file_columns=("context", "hypothesis"),
+        file_labels=("e", "n", "c"),
+        train_split=f"train_r{number}",
+        eval_splits=(f"dev_r{number}", f"test_r{number}"),
+        predict_splits=(),
+        files={f"{split}_r{number}": f"R{number}/{split}.jsonl" for split in ("train", "dev", "test")},
+        hub=("facebook/anli", None, None),
+    )
+    for number in (1, 2, 3)
+]
+XNLI = [
+    RowsTask(
+        name=f"xnli_{language}",
+        title="XNLI",
+        text_columns=("premise", "hypothesis"),
+        label_names=NLI,
+        file_columns=("sentence1", "sentence2"),
+        file_label_column="gold_label",
+        only=("language", language),
+        eval_splits=("validation", "test"),
+        predict_splits=(),
+        files={"validation": "xnli.dev.tsv", "test": "xnli.test.tsv"},
+        hub=("facebook/xnli", language, None),
+    )
+    for language in XNLI_LANGUAGES
+]
+LATER_TASKS = (BOOLQ, CB, WIC, PAWS, HANS, *ANLI, *XNLI)
