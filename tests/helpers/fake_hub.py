@@ -7,11 +7,13 @@ the tree. Large files are those that end in .safetensors or .arrow.
 import base64
 import hashlib
 import json
+import os
 import re
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -71,6 +73,11 @@ class FakeHub(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
+
+    def environment(self, home: Path) -> dict[str, str]:
+        """Variables of a process that talks to this Hub as one who may write to `org`."""
+        variables = {"HF_ENDPOINT": self.url, "HF_TOKEN": WRITER, "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
+        return {**os.environ, **variables, "HF_HOME": str(home / "home"), "HF_HUB_DISABLE_TELEMETRY": "1"}
 
     def count(self, pattern: str) -> int:
         return sum(number for name, number in self.requests.items() if re.search(pattern, name))
