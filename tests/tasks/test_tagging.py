@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import datasets
 import pytest
 import torch
+from tiny_models import SPECIAL
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -35,7 +36,7 @@ Blackburn NNP I-NP I-PER
 def make_tokenizer(lowercase=False):
     """A token for each character of a word; `~` has none."""
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-    vocabulary = {token: index for index, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters])}
+    vocabulary = {token: index for index, token in enumerate([*SPECIAL, *letters])}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     steps = [normalizers.Replace("~", ""), *([normalizers.Lowercase()] if lowercase else [])]
     backend.normalizer = normalizers.Sequence(steps)
@@ -49,12 +50,6 @@ def tokenizer():
     return make_tokenizer()
 
 
-@pytest.fixture
-def official(tmp_path):
-    (tmp_path / "eng.train").write_text(OFFICIAL)
-    return tmp_path
-
-
 def dataset(sentences, documents=None, tags=None):
     columns = {"words": sentences, **({} if documents is None else {"document": documents})}
     columns["tags"] = tags or [[number % 9 for number in range(len(words))] for words in sentences]
@@ -65,8 +60,9 @@ def task(context):
     return dataclasses.replace(CONLL2003, context=context)
 
 
-def test_official_files_are_read_as_bio_with_their_documents(official):
-    train = CONLL2003.load(official, ["train"])["train"]
+def test_official_files_are_read_as_bio_with_their_documents(tmp_path):
+    (tmp_path / "eng.train").write_text(OFFICIAL)
+    train = CONLL2003.load(tmp_path, ["train"])["train"]
     assert train["words"][:] == [["EU", "rejects", "German"], ["Paris", "London"], ["Peter", "Blackburn"]]
     names = [[TAGS[tag] for tag in tags] for tags in train["tags"]]
     assert names == [["B-ORG", "O", "B-MISC"], ["B-LOC", "B-LOC"], ["B-PER", "I-PER"]]
@@ -88,18 +84,14 @@ def test_tags_become_bio(written, bio):
     assert to_bio(bio.split()) == bio.split()
 
 
-def random_document(generator, room):
-    counts = [generator.choice([0, 1, 2, 5, 9, 30]) for _ in range(generator.randint(1, 12))]
-    sentences = [[[9] * generator.randint(1, room + 3) for _ in range(count)] for count in counts]
-    return TokenizedDocument.of(sentences, room, UNK), counts
-
-
 @pytest.mark.parametrize("context", ["tile", "centred", "sentence"])
 def test_every_word_is_tagged_once_in_a_window_that_fits(context):
     generator = random.Random(0)
     for _ in range(200):
         room = generator.randint(3, 24)
-        document, counts = random_document(generator, room)
+        counts = [generator.choice([0, 1, 2, 5, 9, 30]) for _ in range(generator.randint(1, 12))]
+        sentences = [[[9] * generator.randint(1, room + 3) for _ in range(count)] for count in counts]
+        document = TokenizedDocument.of(sentences, room, UNK)
         found = list(windows(document, context, room))
         covered = [word for window in found for word in range(window.first_word, window.last_word)]
         assert covered == list(range(sum(counts)))
@@ -147,7 +139,7 @@ def test_reading_sentences_alone_and_an_uncased_vocabulary_are_deviations(tokeni
     assert task("sentence").deviations(tokenizer, {"train": sentences}) == {}
     sentences = dataset([["ab"]], documents=[0])
     assert set(CONLL2003.deviations(make_tokenizer(lowercase=True), {"train": sentences})) == {"uncased"}
-    assert CONLL2003.deviations(make_tokenizer(), {"train": sentences}) == {}
+    assert CONLL2003.deviations(tokenizer, {"train": sentences}) == {}
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -170,10 +162,8 @@ def test_predictions_are_written_in_the_columns_of_conlleval(tmp_path):
     predictions = {"prediction": [["B-ORG", "O"], ["O"]], "probabilities": [[0.75, 0.5], [0.875]]}
     path, lines = CONLL2003.write_predictions(tmp_path, "test", sentences, predictions)
     assert path.read_text() == "EU B-ORG B-ORG\nacts O O\n\nParis B-LOC O\n\n"
-    assert json.loads(lines.read_text().splitlines()[0]) == {
-        "index": 0, "words": ["EU", "acts"], "label": ["B-ORG", "O"], "prediction": ["B-ORG", "O"],
-        "probability": [0.75, 0.5],
-    }  # fmt: skip
+    first = {"index": 0, "words": ["EU", "acts"], "label": ["B-ORG", "O"], "prediction": ["B-ORG", "O"]}
+    assert json.loads(lines.read_text().splitlines()[0]) == {**first, "probability": [0.75, 0.5]}
     path, _ = CONLL2003.write_predictions(tmp_path, "test", sentences.remove_columns("tags"), predictions)
     assert path.read_text() == "EU B-ORG\nacts O\n\nParis O\n\n"
 
