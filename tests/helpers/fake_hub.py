@@ -44,8 +44,8 @@ class Repo:
 class Fault:
     """What goes wrong with the next `times` requests whose `METHOD path` matches a regular expression.
 
-    `cut` closes the connection after half of the body, `corrupt` changes a byte of a stored object, `refuse` answers
-    with `status` and `message`.
+    `cut` closes the connection after half of the body, `refuse` answers with `status` and `message`, `quota` refuses
+    large files one by one.
     """
 
     pattern: str
@@ -122,7 +122,6 @@ class Handler(BaseHTTPRequestHandler):
         ("GET", API, "info"),
         ("POST", r"/" + REPO + r"\.git/info/lfs/objects/batch", "batch"),
         ("PUT", r"/lfs/(?P<oid>\w+)", "store"),
-        ("POST", r"/lfs/verify", "verify"),
         ("GET", r"/" + REPO + r"/resolve/(?P<rev>[^/]+)/(?P<path>.+)", "resolve"),
     )
 
@@ -228,22 +227,12 @@ class Handler(BaseHTTPRequestHandler):
             if fault and fault.kind == "quota":
                 wanted["error"] = {"code": 403, "message": fault.message}
             elif wanted["oid"] not in self.server.blobs:
-                store, verify = f"{self.server.url}/lfs/{wanted['oid']}", f"{self.server.url}/lfs/verify"
-                wanted["actions"] = {"upload": {"href": store}, "verify": {"href": verify}}
+                wanted["actions"] = {"upload": {"href": f"{self.server.url}/lfs/{wanted['oid']}"}}
             objects.append(wanted)
         self.send_json({"transfer": "basic", "objects": objects})
 
     def store(self, body: bytes, oid: str, fault: Fault | None) -> None:
-        if fault and fault.kind == "corrupt":
-            body = body[:-1] + bytes([body[-1] ^ 1])
         self.server.blobs[oid] = body
-        self.send_json({})
-
-    def verify(self, body: bytes, fault: Fault | None) -> None:
-        oid = json.loads(body)["oid"]
-        if hashlib.sha256(self.server.blobs.get(oid, b"")).hexdigest() != oid:
-            self.server.blobs.pop(oid, None)
-            raise Refusal(422, f"sha256 of the uploaded object is not {oid}")
         self.send_json({})
 
     def commit(self, body: bytes, repo: str, rev: str, fault: Fault | None) -> None:

@@ -130,11 +130,10 @@ def test_an_upload_that_broke_goes_on_where_it_stopped(hub, folder):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (Fault("PUT /lfs", "corrupt"), "sha256 of the uploaded object is not"),
         (Fault("POST .*/batch", "quota", message="Private storage\nlimit reached"), "Private storage limit reached"),
         (Fault("POST .*/commit/", "refuse", 1, 403, "Storage quota exceeded"), "Storage quota exceeded"),
     ],
-    ids=["bad object", "quota of large files", "quota"],
+    ids=["quota of large files", "quota"],
 )
 def test_a_refusal_is_one_line_and_exit_code_2(hub, folder, capsys, fault, message):
     hub.faults = [fault]

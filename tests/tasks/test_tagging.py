@@ -50,6 +50,12 @@ def tokenizer():
     return make_tokenizer()
 
 
+@pytest.fixture
+def official(tmp_path):
+    (tmp_path / "eng.train").write_text(OFFICIAL)
+    return tmp_path
+
+
 def dataset(sentences, documents=None, tags=None):
     columns = {"words": sentences, **({} if documents is None else {"document": documents})}
     columns["tags"] = tags or [[number % 9 for number in range(len(words))] for words in sentences]
@@ -60,9 +66,8 @@ def task(context):
     return dataclasses.replace(CONLL2003, context=context)
 
 
-def test_official_files_are_read_as_bio_with_their_documents(tmp_path):
-    (tmp_path / "eng.train").write_text(OFFICIAL)
-    train = CONLL2003.load(tmp_path, ["train"])["train"]
+def test_official_files_are_read_as_bio_with_their_documents(official):
+    train = CONLL2003.load(official, ["train"])["train"]
     assert train["words"][:] == [["EU", "rejects", "German"], ["Paris", "London"], ["Peter", "Blackburn"]]
     names = [[TAGS[tag] for tag in tags] for tags in train["tags"]]
     assert names == [["B-ORG", "O", "B-MISC"], ["B-LOC", "B-LOC"], ["B-PER", "I-PER"]]
