@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_repro.reproduction.paper_results import TABLES
 from bert_repro.results import write_results
 from bert_repro.tasks.data import SPLIT_ROWS
 
@@ -85,50 +84,3 @@ def pretraining(
     }  # fmt: skip
     write_results(root / name, results)
     return name
-
-
-def trial(root: Path) -> Path:
-    """A study like the trial preset: Tables 5 to 8 and Figure 5, some effects there, some not."""
-    base = pretraining(root, "pretraining-base", [entry("6", "2-128-4", "LM perplexity")])
-    no_nsp = pretraining(root, "pretraining-no-nsp", next_sentence_prediction=False)
-    ltr = pretraining(root, "pretraining-ltr", next_sentence_prediction=False, left_to_right=True)
-    starts = dict(zip(TABLES[5].rows, (base, no_nsp, ltr, ltr), strict=True))
-    gaps = dict(zip(TABLES[5].rows, (0.0, 0.0, -0.06, -0.05), strict=True))
-    for name, start in starts.items():
-        for column in TABLES[5].columns:
-            cut = column.task in ("mnli", "qnli", "squad")
-            entries = [entry("5", name, column.name)]
-            if name == "BERT-base" and column.task == "mnli":
-                entries.append(entry("8", "80/10/10", "MNLI"))
-            row(
-                root, entries, 0.62 + gaps[name], task=column.task, split=column.split, metric=column.metric,
-                rows=800 if cut else None, trained=3000 if cut else None, pretraining=start,
-                degenerate=name == "No NSP" and column.task == "mrpc",
-            )  # fmt: skip
-    for size, share, layers in (("2-128-4", 0.61, 2), ("4-128-4", 0.66, 4)):
-        model = {**SHAPE, "num_hidden_layers": layers, "parameters": 1_000_000 * layers}
-        start = base
-        if layers != 2:
-            entries = [entry("6", size, "LM perplexity")]
-            start = pretraining(root, f"pretraining-{size}", entries, perplexity=61.5, num_hidden_layers=layers)
-        for column in TABLES[6].columns[1:]:
-            made = {"task": column.task, "split": column.split, "pretraining": start, "model": model}
-            row(root, [entry("6", size, column.name)], share, rows=400, **made)
-    for number, name in enumerate(name for name in TABLES[7].rows if name not in ("ELMo", "CVT", "CSE", "BERT-large")):
-        entries = [entry("7", name, "dev")]
-        if name == "Concat last four hidden":
-            entries.append(entry("8", "80/10/10", "NER feature-based"))
-        row(
-            root, entries, 0.60 + 0.01 * number, task="conll2003", split="validation", metric="entity_f1", rows=1000,
-            pretraining=base, settings={"feature_based": name},
-        )  # fmt: skip
-    for mix in list(TABLES[8].rows)[1:]:
-        masks, same, random = (int(share) / 100 for share in mix.split("/"))
-        start = pretraining(
-            root, f"pretraining-{mix.replace('/', '-')}", mask_replace_prob=masks, random_replace_prob=random
-        )
-        row(root, [entry("8", mix, "MNLI")], 0.6 + 0.02 * same, rows=1000, trained=3000, pretraining=start)
-    for number, step in enumerate((400, 800, 1200, 1600, 2000)):
-        for name, share in (("MLM", 0.5 + 0.03 * number), ("LTR", 0.5 + 0.015 * number)):
-            row(root, [entry("figure5", name, step)], share, rows=1000, trained=3000, pretraining=base, step=step)
-    return root

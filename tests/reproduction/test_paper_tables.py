@@ -76,13 +76,18 @@ def test_a_degenerate_run_stays_in_the_mean_and_is_counted(tmp_path):
     assert (ours.degenerate, len(ours.runs)) == (1, 3)
 
 
+def fill_table_1(folder, columns=TABLES[1].columns[:-1], **changes):
+    for place, column in enumerate(columns):
+        scored = {"task": column.task, "split": column.split, "metric": column.metric, "examples": False}
+        finetuning(folder, [entry(1, "BERT-base", column.name)], 0.5 + place / 100, **scored, **changes)
+
+
 def test_the_average_of_table_1_needs_all_nine_columns(tmp_path):
-    for place, column in enumerate(TABLES[1].columns[:-1]):
-        if place:
-            assert table(tmp_path, "1").rows["BERT-base"].average is None
-        scored = {"task": column.task, "split": column.split, "metric": column.metric, "rows": 1000}
-        finetuning(tmp_path, [entry(1, "BERT-base", column.name)], 0.5 + place / 100, examples=False, **scored)
-    assert place == 8 and table(tmp_path, "1").rows["BERT-base"].average == pytest.approx(54)
+    columns = TABLES[1].columns[:-1]
+    fill_table_1(tmp_path, columns[:-1], rows=1000)
+    assert table(tmp_path, "1").rows["BERT-base"].average is None
+    fill_table_1(tmp_path, columns, rows=1000)
+    assert table(tmp_path, "1").rows["BERT-base"].average == pytest.approx(54)
 
 
 def test_no_interval_leaves_what_a_score_can_be(tmp_path):
@@ -106,8 +111,18 @@ def verdicts(folder):
     return {(item.table, item.statement, item.column): item.verdict for item in AllResults(collect(folder)).orderings}
 
 
-def test_orderings_appear_are_inconclusive_are_reversed_or_not_run(trial):
-    found = verdicts(trial)
+def test_orderings_appear_are_inconclusive_are_reversed_or_not_run(tmp_path):
+    for name, share in (("BERT-base", 0.62), ("No NSP", 0.62), ("LTR & no NSP", 0.56)):
+        row(tmp_path, [entry(5, name, "MNLI-m")], share, rows=1000)
+    for size, share, layers in (("2-128-4", 0.61, 2), ("4-128-4", 0.66, 4)):
+        pretraining(tmp_path, size, [entry(6, size, "LM perplexity")], 70 - layers, num_hidden_layers=layers)
+        row(tmp_path, [entry(6, size, "MNLI-m")], share, rows=400, model={**SHAPE, "parameters": 1_000_000 * layers})
+    for name, share in (("BERT-base", 0.60), ("Concat last four hidden", 0.65)):
+        scored = {"task": "conll2003", "split": "validation", "metric": "entity_f1", "rows": 1000}
+        row(tmp_path, [entry(7, name, "dev")], share, **scored)
+    for name, share in (("MLM", 0.62), ("LTR", 0.56)):
+        row(tmp_path, [entry("figure5", name, 2000)], share, rows=1000, step=2000)
+    found = verdicts(tmp_path)
     assert found["5", "LTR & no NSP below No NSP", "MNLI-m"] == APPEARS
     assert found["5", "No NSP below BERT-base", "MNLI-m"] == INCONCLUSIVE
     assert found["7", "Concat last four hidden below BERT-base", "dev"] == REVERSED
