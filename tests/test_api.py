@@ -49,14 +49,8 @@ def test_the_examples_of_the_docstrings_run(world, tmp_path, monkeypatch, capsys
 
 
 def test_what_finetune_returns_has_the_model_and_its_scores(untrained: Path, tmp_path: Path) -> None:
-    given = {
-        "train": MOODS * 8,
-        "validation": MOODS,
-        "train_batch_size": 4,
-        "max_steps": 2,
-        "class_weights": "balanced",
-    }
-    found = bert_repro.finetune(model=untrained, output_dir=str(tmp_path / "out"), **given)
+    settings = {"train_batch_size": 4, "max_steps": 2, "class_weights": "balanced", "output_dir": str(tmp_path / "out")}
+    found = bert_repro.finetune(model=untrained, train=MOODS * 8, validation=MOODS, **settings)
     assert found["metrics"] == found.metrics and found.folder == tmp_path / "out"
     assert found["settings"]["train_file"] == "train (in memory)"
     assert found["data"]["files"] == {"train": "train (in memory)", "validation": "validation (in memory)"}
@@ -66,15 +60,9 @@ def test_what_finetune_returns_has_the_model_and_its_scores(untrained: Path, tmp
     assert not list(tmp_path.glob("out-data*")), "no files are made of the data"
 
 
-def seen(monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> Any:
-    """The configuration that `finetune` runs."""
-    configured: list[Any] = []
-    monkeypatch.setattr(api, "_run", lambda recipe, config, **data: configured.append((config, data["data"])))
-    api.finetune(model="m", output_dir="out", **arguments)
-    return configured[0]
-
-
 def test_columns_say_the_task_and_data_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(api, "_run", lambda recipe, config, **data: seen.append((config, data["data"])))
     question = {"question": "Who?", "context": "Ada.", "answers": {"text": ["Ada"], "answer_start": [0]}}
     for rows, kind in (
         (MOODS, GlueConfig),
@@ -82,10 +70,12 @@ def test_columns_say_the_task_and_data_says_what_to_do(monkeypatch: pytest.Monke
         ([question], SquadConfig),
         ([{"sent1": "a", "sent2": "b", "ending0": "c", "ending1": "d", "label": 0}], SwagConfig),
     ):
-        config, data = seen(monkeypatch, train=rows, learning_rate=1e-4)
+        api.finetune(model="m", output_dir="out", train=rows, learning_rate=1e-4)
+        config, data = seen.pop()
         assert type(config) is kind and (config.do_train, config.do_eval, config.do_predict) == (True, False, False)
         assert data["train"].to_list() == rows and config.learning_rate == 1e-4
-    config, _ = seen(monkeypatch, train=MOODS, test=[{"text": "Rain."}], text_columns="text")
+    api.finetune(model="m", output_dir="out", train=MOODS, test=[{"text": "Rain."}], text_columns="text")
+    config, _ = seen.pop()
     assert config.do_predict and config.text_columns == ("text",)
 
 

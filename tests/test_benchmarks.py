@@ -60,15 +60,11 @@ def test_the_speeds_quoted_for_two_cores_are_measured_alone(monkeypatch, capfd):
     run = []
     monkeypatch.setattr(script.subprocess, "run", lambda command, check: run.append(command[1:]))
     script.main(["--shared", "--", "--repeats", "1"])
-    step, finetuning = importlib.import_module("pretraining_step"), importlib.import_module("finetuning_step")
+    step = importlib.import_module("pretraining_step")
     assert [path.name for path, *_ in run] == ["pretraining_step.py", "pretraining_step.py", "finetuning_step.py"]
     assert all(command[-2:] == ["--repeats", "1"] for command in run)
     short, long = (step.parse(list(map(str, command[1:]))) for command in run[:2])
-    assert (short.models, short.lengths, short.attribution) == (["4/512", "base"], [128], True)
-    assert (long.models, long.lengths, long.compiled) == (["4/512"], [512], True)
-    spec = step.StepSpec(2, 32, 32, 2, 1)
-    assert {*step.BASELINES[1:], *step.KEPT} == set(step.workloads(long, spec))
-    assert finetuning.PERCENTILES.keys() == {"mrpc", "squad"}
+    assert (short.models, short.lengths, long.models, long.lengths) == (["4/512", "base"], [128], ["4/512"], [512])
 
 
 @pytest.mark.slow
@@ -93,9 +89,8 @@ def test_small_models_stand_beside_bag_of_words(tmp_path, world, capsys):
     head, _, ours, words, *published = capsys.readouterr().out.splitlines()
     assert "| dev | SST-2 accuracy |" in head and "| tiny | 0.600 ± 0.141 (2) |" in ours
     assert 0 <= float(words.split("|")[2]) <= 1 and len(published) == len(script.PUBLISHED)
-    write_results(
-        tmp_path / "2", {"task": "sst2", "metrics": {"accuracy": 0.6}, "settings": settings | {"learning_rate": 2}}
-    )
+    other = {"task": "sst2", "metrics": {"accuracy": 0.6}, "settings": settings | {"learning_rate": 2}}
+    write_results(tmp_path / "2", other)
     with pytest.raises(SystemExit, match="learning_rate 2"):
         script.main(["--runs_dir", str(tmp_path)])
 
@@ -104,12 +99,6 @@ def test_results_name_no_place_on_the_machine():
     command = importlib.import_module("side_by_side.results_file").command
     shown = command(["/somewhere/benchmarks/small_models.py", "--corpus", "/data/private/corpus", "--tokens", "64"])
     assert shown == "python benchmarks/small_models.py --corpus corpus --tokens 64"
-
-
-def test_a_workload_that_fails_says_why():
-    baselines, timing = (importlib.import_module(f"side_by_side.{name}") for name in ("baselines", "timing"))
-    with pytest.raises(RuntimeError, match=r"ValueError: hidden_size"):
-        timing.run_once(baselines.parity, baselines.StepSpec(2, 33, 32, 2, 1), 1)
 
 
 # ------------------------------------------------------------------------------------------- the scripts for one GPU
@@ -145,7 +134,7 @@ def test_training_in_parts_ends_with_weights_and_scores(world, tmp_path, monkeyp
     assert all(torch.equal(weights[name], published[name].bfloat16()) for name in published)
 
 
-def test_a_part_of_training_that_is_over_its_time_is_stopped_and_resumed(tmp_path, monkeypatch):
+def test_a_part_of_training_that_is_over_its_time_is_stopped(tmp_path, monkeypatch):
     script = importlib.import_module("gpu_train")
     monkeypatch.setattr(script, "SECONDS_TO_STOP", 5)
     monkeypatch.setattr(script, "ROOT", tmp_path)
@@ -153,9 +142,3 @@ def test_a_part_of_training_that_is_over_its_time_is_stopped_and_resumed(tmp_pat
     slow = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(143)); print('ready', flush=True); "
     (tmp_path / "recipes" / "slow.py").write_text(slow + "time.sleep(60)")
     assert script.run("slow", "", 7, tmp_path / "log") == 143 and (tmp_path / "log").read_text() == "ready\n"
-    called = []
-    monkeypatch.setattr(script, "run", lambda name, flags, seconds, log: called.append(flags) or 143)
-    (tmp_path / "work" / "model" / "checkpoints" / "step-4").mkdir(parents=True)
-    flags = ["--corpus", "c", "--data_dir", "d", "--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
-    script.main(flags)
-    assert len(called) == 1 and "--resume_from_checkpoint latest" in called[0]

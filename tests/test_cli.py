@@ -11,19 +11,7 @@ import pytest
 
 import bert_repro
 from bert_repro import cli, configs
-from bert_repro.configs import (
-    CorpusConfig,
-    CorpusPushConfig,
-    GlueConfig,
-    NerConfig,
-    Phase,
-    PretrainingConfig,
-    PushConfig,
-    SentenceScoringConfig,
-    SquadConfig,
-    TokenizerConfig,
-    TriviaqaConfig,
-)
+from bert_repro.configs import GlueConfig, NerConfig, Phase, PretrainingConfig, SentenceScoringConfig, TriviaqaConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.recipes import RECIPES, Recipe
 
@@ -49,7 +37,9 @@ def test_flags_win_over_yaml_over_presets_over_defaults_as_transformers_users_wr
     assert (config.report_to, config.train_batch_size) == (("tensorboard", "wandb"), 32)
     file.write_text("phases:\n- {max_seq_length: 128, steps: 9, batch: 4}\n")
     assert cli.parse(PretrainingConfig, ["--config", str(file)]).phases == (Phase(128, 9, 4),)
-    assert cli.parse(PushConfig, ["--folder", "f", "--hub_model_id", "o/n", "--hub_private_repo"]).hub_private_repo
+    assert cli.parse(
+        configs.PushConfig, ["--folder", "f", "--hub_model_id", "o/n", "--hub_private_repo"]
+    ).hub_private_repo
     config = NerConfig(model_name_or_path="m", do_train=True, do_eval=True, sweep_learning_rates=[1e-5, 2e-5])
     assert config.sweep_learning_rates == (1e-5, 2e-5) and config.sweeps
 
@@ -65,9 +55,8 @@ def test_flags_win_over_yaml_over_presets_over_defaults_as_transformers_users_wr
         (["--mixed_precision", "8"], "--mixed_precision is '8'; it must be one of: no, bf16, fp16"),
         (["--seed", "1", "stray"], "'stray' is not expected here"),
         (["--warmup_ratio", "2"], "--warmup_ratio is 2.0; it is a fraction from 0 to 1"),
-        (["--max_steps", "0"], "--max_steps is 0; it must be positive"),
-        (["--num_train_epochs", "nan"], "--num_train_epochs is nan; it must be positive"),
         (["--sweep_batch_sizes", "8", "0"], "--sweep_batch_sizes is 0; it must be positive"),
+        (["--num_train_epochs", "nan"], "--num_train_epochs is nan; it must be positive"),
         (["--learning_rate", "-1"], "--learning_rate is -1.0; it must not be negative"),
         (["--max_seq_length", "4"], "--max_seq_length is 4; it must be at least 8"),
         (["--seed", "-1"], "--seed is -1; it must be at least 0"),
@@ -75,8 +64,8 @@ def test_flags_win_over_yaml_over_presets_over_defaults_as_transformers_users_wr
         (["--load_best_model_at_end"], "--load_best_model_at_end needs --do_train and --eval_steps"),
         (["--train_file", "a", "--data_dir", "b"], "--data_dir b excludes --train_file"),
         (
-            ["--train_file", "a", "--validation_file", "a", "--task_name", "rte"],
-            "--task_name rte excludes --train_file",
+            ["--do_train", "--train_file", "a", "--validation_file", "a", "--task_name", "rte"],
+            "rte excludes --train_fi",
         ),
         (["--do_train", "--learning_rate", "1", "--sweep_learning_rates", "1"], "--learning_rate 1.0 and --sweep_lear"),
         (["--preset", "paper-base"], "--preset 'paper-base' is for PretrainingConfig; choose one of: glue"),
@@ -92,13 +81,13 @@ def test_wrong_arguments_are_named(arguments, message):
     [
         (GlueConfig, ["--do_train"], "--model_name_or_path is missing: Checkpoint to start from"),
         (GlueConfig, ["--model_name_or_path", "m"], "nothing to do: give files such as --train_file"),
-        (PushConfig, ["--folder", "f"], "--hub_model_id is missing"),
-        (TokenizerConfig, [], "--input_files is missing"),
+        (configs.PushConfig, ["--folder", "f"], "--hub_model_id is missing"),
+        (configs.TokenizerConfig, [], "--input_files is missing"),
         (PretrainingConfig, ["--hidden_size", "100"], "--hidden_size is 100; it must be a multiple of --num_att"),
         (PretrainingConfig, ["--left_to_right"], "--left_to_right needs --next_sentence_prediction false"),
         (PretrainingConfig, ["--peft", "lora"], "--peft lora needs --model_name_or_path"),
         (PretrainingConfig, ["--phases", "[]"], "--phases is set in a file (--config)"),
-        (SquadConfig, [*GLUE, "--max_seq_length", "64"], "it must be at least --max_query_length + 8 (72)"),
+        (configs.SquadConfig, [*GLUE, "--max_seq_length", "64"], "it must be at least --max_query_length + 8 (72)"),
     ],
 )
 def test_what_is_missing_or_contradicts_itself_is_named(config_class, arguments, message):
@@ -113,10 +102,8 @@ def test_what_is_missing_or_contradicts_itself_is_named(config_class, arguments,
         ("- 1", "holds no mapping"),
         ("seed: 1\nseed: 2", "line 2: 'seed' is given twice"),
         ("seed: !!python/object:os.system x", "is not valid YAML"),
-        ("a: [", "is not valid YAML"),
         ("a line of a corpus\n" * 60_000, "is larger than 1,000,000 bytes"),
         ("phases: 32x100x8", "phases is '32x100x8'; write a list of mappings of max_seq_length, steps, batch"),
-        ("phases: [{length: 32, steps: 9, batch: 8}]", "write a list of mappings of max_seq_length, steps, batch"),
         ("phases: [{max_seq_length: 32, steps: 1e3, batch: 8}]", "phases: steps is '1e3'; it must be a whole number"),
     ],
 )
@@ -130,7 +117,6 @@ def test_wrong_yaml_is_named(tmp_path, text, message):
     ("config_class", "settings", "message"),
     [
         (GlueConfig, {"model_name_or_path": "runs/mrpc"}, "--model_name_or_path runs/mrpc: no such folder; name the"),
-        (GlueConfig, {"model_name_or_path": "./mrpc"}, "no such folder"),
         (GlueConfig, {"model_name_or_path": "models/brt"}, "no such folder; did you mean models/bert?"),
         (GlueConfig, {"validation_file": "de.csv"}, "--validation_file de.csv: no such file; did you mean dev.csv?"),
         (GlueConfig, {"validation_file": "models"}, "--validation_file models is a folder; name a file"),
@@ -139,9 +125,8 @@ def test_wrong_yaml_is_named(tmp_path, text, message):
         (GlueConfig, {"output_dir": "dev.csv/run"}, "--output_dir dev.csv/run lies below the file dev.csv"),
         (GlueConfig, {"output_dir": "models"}, "--output_dir models is not empty; name another folder"),
         (PretrainingConfig, {"corpus": "runs/corpus"}, "--corpus runs/corpus: no such folder"),
-        (CorpusPushConfig, {"corpus": "./none", "hub_dataset_id": "o/n", "license": "mit"}, "--corpus ./none: no such"),
-        (SentenceScoringConfig, {"input_file": "none.txt", "output_dir": "o"}, "--input_file none.txt: no such file"),
         (TriviaqaConfig, {"qa_file": "dev.csv", "evidence_dir": "models", "output_file": "dev.csv"}, "dev.csv exists"),
+        (SentenceScoringConfig, {"input_file": "none.txt", "output_dir": "o"}, "none.txt: no such file"),
     ],
 )
 def test_wrong_paths_are_refused_before_a_run(config_class, settings, message, tmp_path, monkeypatch):
@@ -161,7 +146,8 @@ def test_wrong_paths_are_refused_before_a_run(config_class, settings, message, t
 
 def test_a_refusal_and_help_import_no_torch_and_are_quick():
     code = (
-        "import sys; from bert_repro import cli; sys.argv = ['bert-repro', *{!r}]\n"
+        "import sys, bert_repro.corpus.sentences; from bert_repro import cli; sys.argv = ['bert-repro', *{!r}]\n"
+        "assert 'transformers' not in sys.modules\n"
         "try: cli.console()\nexcept SystemExit as end: print(end.code, 'torch' in sys.modules)"
     )
     for arguments, result in (
@@ -201,13 +187,7 @@ def run_main(monkeypatch: pytest.MonkeyPatch, output_dir: Path, error: BaseExcep
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [
-        (None, 0),
-        (UserError("wrong"), 2),
-        (NonFiniteError("nan"), 3),
-        (StopRequested(15), 143),
-        (RuntimeError("bug"), 1),
-    ],
+    [(None, 0), (UserError("x"), 2), (NonFiniteError("nan"), 3), (StopRequested(15), 143), (RuntimeError("bug"), 1)],
 )
 def test_exit_codes_and_status(monkeypatch, tmp_path, error, code):
     assert run_main(monkeypatch, tmp_path / "run", error) == code
@@ -215,13 +195,11 @@ def test_exit_codes_and_status(monkeypatch, tmp_path, error, code):
 
 
 def test_a_refused_run_is_one_line_and_leaves_the_record_of_an_earlier_one(monkeypatch, tmp_path, capsys):
-    (tmp_path / "results.json").write_text("{}")
+    run_main(monkeypatch, tmp_path / "run", UserError("the file is\nwrong"))
+    assert capsys.readouterr().err == "error: the file is wrong\n"
     (tmp_path / "status.json").write_text('{"code": 0}')
     assert run_main(monkeypatch, tmp_path, None) == 2
     assert json.loads((tmp_path / "status.json").read_text()) == {"code": 0}
-    capsys.readouterr()
-    run_main(monkeypatch, tmp_path / "run", UserError("the file is\nwrong"))
-    assert capsys.readouterr().err == "error: the file is wrong\n"
 
 
 def console(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -253,7 +231,7 @@ def test_files_alone_say_what_to_do_and_the_end_of_a_run_says_what_comes_next(mo
     *_, made, following = capsys.readouterr().err.splitlines()
     assert made == "model, card and scores: out (README.md, results.json)"
     assert following.startswith("next: bert-repro predict --model_name_or_path out --input_file 'b c.csv' ")
-    config = CorpusConfig(input_files="t", tokenizer="t", output_dir="c")
+    config = configs.CorpusConfig(input_files="t", tokenizer="t", output_dir="c")
     for line in (following, cli.closing_lines("prepare_corpus", config)[-1]):
         recipe, *arguments = shlex.split(line.removeprefix("next: bert-repro "))
         cli.parse(RECIPES[recipe].config, arguments)
@@ -265,7 +243,7 @@ def test_settings_say_whether_they_decide_the_result():
     config = GlueConfig(model_name_or_path="m", do_train=True)
     assert {"seed", "warmup_ratio", "label_smoothing"} <= configs.deciding_settings(config).keys()
     flags: dict[str, set[bool]] = {}
-    for config_class in (PretrainingConfig, GlueConfig, NerConfig, SquadConfig, configs.SwagConfig):
+    for config_class in (PretrainingConfig, GlueConfig, NerConfig, configs.SquadConfig, configs.SwagConfig):
         for item in fields(config_class):
             flags.setdefault(item.name, set()).add(item.metadata["decides_result"])
     assert [name for name, said in flags.items() if len(said) > 1] == [], "one name, one meaning"

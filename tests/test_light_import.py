@@ -1,4 +1,4 @@
-"""`import bert_repro` is light, and the classes are registered whenever a registration can be seen."""
+"""The classes are registered whenever a registration can be seen (that imports are light: test_cli.py)."""
 
 import subprocess
 import sys
@@ -17,21 +17,12 @@ ORDERS = (
 )
 
 
-def run(*lines: str) -> str:
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def test_settings_and_text_need_no_torch():
-    modules = "bert_repro, bert_repro.cli, bert_repro.configs.presets, bert_repro.corpus.sentences"
-    assert run(f"import sys, {modules}", "print(sorted({'torch', 'transformers'} & set(sys.modules)))") == "[]"
-
-
 def test_the_classes_are_registered_in_any_order_of_imports():
     # torch is imported once, and each order is tried in a fork of the process that did so.
     children = [f"if not os.fork():\n    {order}; {ASK}\n    os._exit(0)\nos.wait()" for order in ORDERS]
-    assert run("import os, torch", *children).split() == ["BertReproModel"] * len(ORDERS)
+    code = "\n".join(["import os, torch", *children])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["BertReproModel"] * len(ORDERS), done.stderr
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():

@@ -4,15 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bert_repro.configs import (
-    Config,
-    CorpusConfig,
-    FinetuningConfig,
-    GlueConfig,
-    PretrainingConfig,
-    SquadConfig,
-    SwagConfig,
-)
+from bert_repro.configs import CorpusConfig, FinetuningConfig, GlueConfig, PretrainingConfig, SquadConfig, SwagConfig
 from bert_repro.configs.presets import (
     MASKING_MIXES,
     MODEL_SIZES,
@@ -53,10 +45,8 @@ def test_phases_mixes_and_sizes_are_those_of_the_paper():
 )
 def test_flops_per_token(shape, length, mflop):
     assert flops_per_token(*shape, 30_522, length) / 1e6 == pytest.approx(mflop, abs=0.5)
-
-
-def test_decoding_every_position_costs_more():
-    assert flops_per_token(12, 768, 30_522, 128, predicted_fraction=1) / 1e6 == pytest.approx(668, abs=0.5)
+    every_position = flops_per_token(12, 768, 30_522, 128, predicted_fraction=1)
+    assert every_position / 1e6 == pytest.approx(668, abs=0.5)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -71,25 +61,13 @@ def test_preset_makes_a_valid_configuration(name):
 def test_preset_values_are_a_copy_and_an_unknown_name_lists_what_fits():
     preset_values("paper-base", PretrainingConfig)["learning_rate"] = 0.0
     assert preset_values("paper-base", PretrainingConfig)["learning_rate"] == 1e-4
-    with pytest.raises(UserError) as error:
-        preset_values("nothing", PretrainingConfig)
-    assert "squad" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "config_class", "parts"),
-    [
-        ("paper-bsae", PretrainingConfig, ["'paper-bsae'", "unknown", "paper-base", "cpu-trial"]),
-        ("glue", PretrainingConfig, ["'glue'", "GlueConfig", "paper-base"]),
-        ("paper-base", GlueConfig, ["PretrainingConfig", "glue"]),
-        ("paper-base", CorpusConfig, ["there is none"]),
-    ],
-)
-def test_wrong_preset_is_refused_with_the_fitting_ones(name, config_class: type[Config], parts):
-    with pytest.raises(UserError) as error:
-        preset_values(name, config_class)
-    assert all(part in str(error.value) for part in parts)
-    assert "\n" not in str(error.value)
+    for name, config_class, message in (
+        ("paper-bsae", PretrainingConfig, "'paper-bsae' is unknown; choose one of: [^\n]*paper-base[^\n]*"),
+        ("paper-base", CorpusConfig, "[^\n]*there is none"),
+    ):
+        with pytest.raises(UserError, match=rf"^--preset {message}[^\n]*$") as error:
+            preset_values(name, config_class)
+        assert "squad" not in str(error.value)
 
 
 @pytest.mark.parametrize("number", TABLES)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import families
 from running import recipe, results
 from tiny_models import save_model
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
@@ -31,20 +32,13 @@ def answering(world: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path
 
 @pytest.fixture(scope="module")
 def questions(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("squad")
-    paragraphs = []
-    for number, context in enumerate(world.text.read_text().split("\n\n")[0].splitlines() * 3):
-        answer = {"text": context.split()[2], "answer_start": context.index(context.split()[2])}
-        question = {"id": f"q{number}", "question": "What runs near the river?", "answers": [answer]}
-        paragraphs.append({"context": context, "qas": [question]})
-    data = {"version": "1.1", "data": [{"title": "x", "paragraphs": paragraphs}]}
-    (folder / "dev-v1.1.json").write_text(json.dumps(data))
-    return folder
+    root = tmp_path_factory.mktemp("families")
+    families(world, root)
+    return root / "squad"
 
 
-def members(folders: list[Path]) -> list[object]:
-    first, *others = folders
-    return ["--model_name_or_path", first, *(["--ensemble_with", *others] if others else [])]
+def members(first: Path, *others: Path) -> list[object]:
+    return ["--model_name_or_path", first, "--ensemble_with", *others]
 
 
 @pytest.mark.parametrize("at_once", [3, run.FEATURES_AT_ONCE])
@@ -53,15 +47,14 @@ def test_answers_are_those_of_logits_averaged_by_hand(answering, questions, tmp_
     monkeypatch.setattr(run, "FEATURES_AT_ONCE", at_once)
     loaded, load = [], run.load_model
     monkeypatch.setattr(run, "load_model", lambda *given, **more: (loaded.append(given), load(*given, **more))[1])
-    shape = "--max_seq_length 32 --max_query_length 16 --doc_stride 8"
-    common = ["--task_name squad --do_eval", shape, "--data_dir", questions, "--output_dir", tmp_path / "run"]
-    assert recipe("run_squad", *members(answering), *common) == 0
-    assert len(loaded) == len(answering), "each member once, however many stretches there are"
+    command = "--task_name squad --do_eval --max_seq_length 32 --max_query_length 16 --doc_stride 8 --data_dir"
+    common = [command, questions, "--output_dir", tmp_path / "run"]
+    assert recipe("run_squad", *members(*answering), *common) == 0
+    assert len(loaded) == len(answering), "each member once, however many chunks there are"
 
     tokenizer = load_tokenizer(str(answering[0]))
-    settings = SquadConfig(
-        model_name_or_path="x", do_eval=True, max_seq_length=32, max_query_length=16, doc_stride=8, task_name="squad"
-    )
+    lengths = {"max_seq_length": 32, "max_query_length": 16, "doc_stride": 8}
+    settings = SquadConfig(model_name_or_path="x", do_eval=True, task_name="squad", **lengths)
     task = get_task("squad").prepared(settings, tokenizer)
     dataset = task.load(questions, ["validation"])["validation"]
     features = encode(task, dataset, tokenizer, 32)
@@ -97,14 +90,10 @@ def test_what_cannot_be_an_ensemble(world, answering, questions, tmp_path, refus
     common = ["--task_name squad --max_seq_length 80 --data_dir", questions, "--output_dir", tmp_path / "run"]
     for folders, doing, message in (
         ([answering[0], short], "--do_eval", f"--ensemble_with {short}: has 32 positions, and --max_seq_length is"),
-        (
-            [answering[0], headless],
-            "--do_eval",
-            f"--model_name_or_path {headless}: lacks qa_outputs.bias; name",
-        ),
+        ([answering[0], headless], "--do_eval", f"--model_name_or_path {headless}: lacks qa_outputs.bias; name"),
         ([answering[0], other], "--do_eval", f"--ensemble_with {other}: its tokenizer is not that of {answering[0]}"),
         ([answering[0], tmp_path / "no"], "--do_eval", f"--ensemble_with {tmp_path / 'no'}: no such folder"),
         (answering, "--do_train", "--ensemble_with and --do_train exclude each other"),
     ):
-        error = refused("run_squad", *members(folders), *common, doing)
+        error = refused("run_squad", *members(*folders), *common, doing)
         assert error.startswith(f"error: {message}")

@@ -89,11 +89,11 @@ def _swag(folder: Path, generator: random.Random) -> Family:
 
 def _ner(folder: Path, generator: random.Random) -> Family:
     folder.mkdir()
-    for name, count in (("eng.train", 40), ("eng.testa", 13)):
+    for name, count in (("eng.train", 120), ("eng.testa", 30)):
         lines = []
         for number in range(count):
             lines += ["", "-DOCSTART- -X- O O", ""] if number % 3 == 0 else [""]
             words = generator.choices(_WORDS, k=generator.randint(1, 12))
             lines += [f"{word} X X {'I-LOC' if word in ('river', 'house') else 'O'}" for word in words]
         (folder / name).write_text("\n".join(lines) + "\n")
-    return Family("run_ner", ("--max_seq_length 16 --data_dir", folder), 13, "predictions.validation.txt")
+    return Family("run_ner", ("--max_seq_length 16 --data_dir", folder), 30, "predictions.validation.txt")

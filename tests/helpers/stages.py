@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,7 @@ class Process:
         arguments: of its command line.
         stage: `module:attribute` of a function before whose call the process waits, or None.
         call: which of its calls.
-        log: file that takes its output; None: a pipe, whose reader `close_output` closes.
-        environment: variables of the process.
+        log: file that takes its output; None: a pipe, which `output` reads.
         setup: called in the process first.
     """
 
@@ -56,7 +55,6 @@ class Process:
         stage: str | None = None,
         call: int = 1,
         log: Path | None = None,
-        environment: Mapping[str, str] | None = None,
         setup: Callable[[], None] | None = None,
     ) -> None:
         self._reached, reached = os.pipe()
@@ -76,7 +74,7 @@ class Process:
             for end in (self._reached, self._go, self._output):
                 if end >= 0:
                     os.close(end)
-            _become(output, environment or {})
+            _become(output)
             if setup:
                 setup()
             if stage:
@@ -98,11 +96,6 @@ class Process:
     def go(self) -> None:
         """Lets the process continue, once what was sent to it has arrived."""
         os.write(self._go, b".")
-
-    def close_output(self) -> None:
-        """Has nobody read what it writes any more."""
-        os.close(self._output)
-        self._output = -1
 
     def output(self) -> str:
         """Returns what it writes, once it has ended."""
@@ -161,14 +154,11 @@ def _processes() -> dict[int, tuple[int, int]]:
     return found
 
 
-def _become(output: int, environment: Mapping[str, str]) -> None:
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nowhere, 0)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+def _become(output: int) -> None:
+    for number, end in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
+        os.dup2(end, number)
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-    os.environ.update(environment)
     # The lock of progress bars is shared among forked processes, and some are killed while they have it.
     tqdm.std.TqdmDefaultWriteLock.mp_lock = None
     tqdm.std.tqdm.set_lock(threading.RLock())
@@ -186,7 +176,6 @@ def _wait_before(stage: str, call: int, reached: int, go: int) -> None:
     """Has the process wait before a call: for a signal, whose handler may raise, and then for the word to continue."""
     owner, attribute, original = resolved(stage)
     calls = 0
-    is_static = isinstance(vars(owner).get(attribute), staticmethod | classmethod)
 
     @functools.wraps(original)
     def waiting(*arguments: Any, **options: Any) -> Any:
@@ -197,4 +186,4 @@ def _wait_before(stage: str, call: int, reached: int, go: int) -> None:
             os.read(go, 1)
         return original(*arguments, **options)
 
-    setattr(owner, attribute, staticmethod(waiting) if is_static else waiting)
+    setattr(owner, attribute, waiting)

@@ -3,12 +3,12 @@
 Run as a script it trains once and writes the losses, for tests that need processes of their own.
 """
 
-import argparse
 import dataclasses
 import json
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -147,22 +147,6 @@ def losses(config: ToyConfig) -> list[float]:
     return [row["loss"] for row in training_log.read(Path(config.output_dir) / TRAIN_LOG)]
 
 
-def resume_everywhere(config: ToyConfig) -> None:
-    """Trains once with a checkpoint at every step, then again from each of them; fails unless all ends are equal."""
-    complete = make_trainer(dataclasses.replace(config, save_steps=1, save_total_limit=config.max_steps or 1))
-    complete.train()
-    for step in range(1, config.max_steps or 1):
-        start = str(Path(config.output_dir) / "checkpoints" / f"step-{step}")
-        folder = f"{config.output_dir}-{step}"
-        again = make_trainer(dataclasses.replace(config, resume_from_checkpoint=start, output_dir=folder))
-        again.train()
-        for name, value in complete.model.state_dict().items():
-            if not torch.equal(value, again.model.state_dict()[name]):
-                raise SystemExit(f"{name} differs after resuming from step {step}")
-        if complete.accelerator.is_main_process and losses(again.config) != losses(complete.config)[step:]:
-            raise SystemExit(f"losses differ after resuming from step {step}")
-
-
 def run_once(config: ToyConfig) -> None:
     """Trains, and saves the final weights."""
     trainer = make_trainer(config)
@@ -177,17 +161,6 @@ def run_once(config: ToyConfig) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("settings", type=json.loads, nargs="+")
-    parser.add_argument("--resume_everywhere", type=int, default=0, help="how many of the runs, the first ones")
-    arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    for number, one in enumerate(arguments.settings):
-        given = {name: tuple(value) if isinstance(value, list) else value for name, value in one.items()}
-        settings = dataclasses.replace(ToyConfig(), **given)
-        if number < arguments.resume_everywhere:
-            resume_everywhere(settings)
-        else:
-            run_once(settings)
-    if arguments.resume_everywhere == len(arguments.settings):
-        Accelerator().end_training()
+    given = json.loads(sys.argv[1]).items()
+    run_once(dataclasses.replace(ToyConfig(), **{k: tuple(v) if isinstance(v, list) else v for k, v in given}))

@@ -1,17 +1,11 @@
-"""A study whose runs take a moment and learn nothing; also run as a script, in processes of its own.
+"""A study whose runs take a moment and learn nothing."""
 
-python toy_study.py LOG [--seconds S] [flags of run_study]
-"""
-
-import argparse
 import hashlib
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from bert_repro import cli
 from bert_repro.configs import PretrainingConfig
 from bert_repro.reproduction import runner
 from bert_repro.tasks import TASKS
@@ -29,9 +23,8 @@ class ToyRun:
         time.sleep(self.seconds)
         name = folder.name + Path(getattr(config, "model_name_or_path", None) or "").name
         score = int(hashlib.sha256(name.encode()).hexdigest()[:4], 16) / 65536
-        results = {"settings": {"output_dir": str(folder), "seed": config.seed}, "seed": config.seed} | scored(
-            config, score
-        )
+        settings = {"output_dir": str(folder), "seed": config.seed}
+        results = {"settings": settings, "seed": config.seed, **scored(config, score)}
         pretrains = isinstance(config, PretrainingConfig)
         last = (config.max_steps or sum(phase.steps for phase in config.phases)) if pretrains else 0
         steps = range(config.save_steps, last + 1, config.save_steps) if pretrains else ()
@@ -63,12 +56,3 @@ def install(log: Path, seconds: float = 0.0) -> None:
     runner.start_run = ToyRun(log, seconds)
     runner.example_scores = lambda config: {}
     runner.corpus_fingerprint = lambda corpus: "toy corpus"
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("log", type=Path)
-    parser.add_argument("--seconds", type=float, default=0.0)
-    known, flags = parser.parse_known_args()
-    install(known.log, known.seconds)
-    cli.main("run_study", argv=flags or sys.argv[2:])

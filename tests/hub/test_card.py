@@ -12,6 +12,7 @@ from running import recipe
 
 from bert_repro.configs import SquadConfig
 from bert_repro.hub.card import HUB_TASKS, THRESHOLD, make_card, renamed
+from bert_repro.results import write_results
 from bert_repro.tasks import TASKS, configured_task
 from bert_repro.tasks.base import Task
 from bert_repro.tasks.data import SPLIT_ROWS
@@ -85,27 +86,14 @@ HOSTILE = '"]) # \n---\n```\nimport os; os.system("x")\n```\n# <b>Title</b> | a 
 
 @pytest.mark.parametrize("ending", HUB_TASKS)
 def test_text_of_a_run_cannot_change_the_structure_of_its_card(ending):
-    plain, odd = (
-        make_card(
-            {
-                **RESULTS,
-                "model": {"class": f"BertRepro{ending}", "labels": [text, "b"]},
-                "task": text,
-                "revision": text,
-                "data": {"dataset": "a/b", "config": text, "license": text, "note": text},
-                "deviations": {text: text},
-                "settings": {"model_name_or_path": text, text: text},
-                "command": text,
-                "git_commit": text,
-                "versions": {text: text},
-                "base_model": None,
-                "metrics": {text: 0.5},
-                "splits": {},
-            },
-            text,
-        )
-        for text in ("plain", HOSTILE)
-    )
+    def card_of(text: str) -> str:
+        record = {**RESULTS, **dict.fromkeys(("task", "revision", "command", "git_commit"), text)}
+        record |= {"model": {"class": f"BertRepro{ending}", "labels": [text, "b"]}, "base_model": None, "splits": {}}
+        record |= {"data": {"dataset": "a/b", "config": text, "license": text, "note": text}, "metrics": {text: 0.5}}
+        record |= {"deviations": {text: text}, "versions": {text: text}}
+        return make_card({**record, "settings": {"model_name_or_path": text, text: text}}, text)
+
+    plain, odd = card_of("plain"), card_of(HOSTILE)
     assert metadata(odd)["tags"][-1] == HOSTILE
     shape = re.compile(r"^(#+ |`{3,}(?=\w*$)|\| --- |---$|</?\w+>)", re.MULTILINE)
     body = [card.split("---\n", 2)[2] for card in (plain, odd)]
@@ -145,12 +133,12 @@ def record_of(task: Task) -> dict:
     split = task.eval_splits[0]
     rows = SPLIT_ROWS[task.name, split]
     return {
+        "base_model": "org/bert-mini",
+        "settings": {"model_name_or_path": "org/bert-mini"},
         "task": task.name,
         "metrics": metrics,
         "splits": {split: {"metrics": metrics, "rows_scored": rows, "published_rows": rows}},
         "data": task.data_description(),
-        "base_model": "org/bert-mini",
-        "settings": {"model_name_or_path": "org/bert-mini"},
         "model": {"class": task.head},
     }
 
@@ -175,7 +163,6 @@ def test_a_score_of_a_part_of_a_split_is_not_tagged_as_the_splits():
         (whole, {"validation_matched"}),
         ({**whole, "splits": whole["splits"] | other}, {"validation_matched"}),
         ({**whole, "splits": {"validation_matched": {**split, "rows_scored": 9_814}}}, set()),
-        ({**whole, "splits": {"validation_matched": {"metrics": split["metrics"], "rows_scored": 9_815}}}, set()),
         ({**whole, "data": {**whole["data"], "dataset": None}}, set()),
     ):
         card = make_card(record, "org/x")
@@ -196,9 +183,8 @@ def test_ones_own_files_are_not_published_as_the_tasks_data(tmp_path):
     question = {"id": "1", "question": "Where?", "answers": [{"text": "Paris", "answer_start": 0}]}
     rows = {"data": [{"title": "t", "paragraphs": [{"context": "Paris", "qas": [question]}]}]}
     (tmp_path / "a.json").write_text(json.dumps(rows))
-    config = SquadConfig(
-        model_name_or_path="org/x", do_train=True, task_name="squad", train_file=str(tmp_path / "a.json")
-    )
+    train = {"do_train": True, "task_name": "squad", "train_file": str(tmp_path / "a.json")}
+    config = SquadConfig(model_name_or_path="org/x", **train)
     record = record_of(TASKS["squad"]) | {"data": configured_task(config).prepared(config, None).data_description()}
     card = make_card(record, "org/own")
     assert "Data: not published: `a.json` (train)." in card
@@ -224,31 +210,20 @@ def test_the_committed_card_is_that_of_the_committed_results(tmp_path):
 
 # ------------------------------------------------------------------------------------------------ recipes/make_card.py
 
-COLA = {**RESULTS, "task": "cola", "settings": {"model_name_or_path": "/srv/bert"}, "base_model": None}
-
-
-def run_folder(root: Path, name: str = "cola", **changes: object) -> Path:
-    folder = root / name
-    folder.mkdir()
-    results = {key: value for key, value in {**COLA, **changes}.items() if value is not None}
-    (folder / "results.json").write_text(json.dumps(results))
-    return folder
-
 
 def test_the_recipe_adds_facts(tmp_path):
-    folder, card = run_folder(tmp_path), tmp_path / "cards" / "of" / "bert-cola.md"
+    cola = {**RESULTS, "task": "cola", "settings": {"model_name_or_path": "/srv/bert"}, "base_model": None}
+    write_results(tmp_path, cola)
+    card = tmp_path / "cards" / "of" / "bert-cola.md"
     facts = "--base_model org/bert --license bsd-2-clause --language en de --hub_model_id org/bert-cola"
-    assert recipe("make_card", "--folder", folder, "--output_file", card, facts) == 0
+    assert recipe("make_card", "--folder", tmp_path, "--output_file", card, facts) == 0
     fields = metadata(card.read_text())
     assert (fields["base_model"], fields["license"], fields["language"]) == ("org/bert", "bsd-2-clause", ["en", "de"])
     assert fields["datasets"] == ["nyu-mll/glue"]
 
 
 def test_a_run_that_made_no_model_has_no_card(tmp_path, refused):
-    (tmp_path / "empty").mkdir()
-    for folder, message in (
-        (tmp_path / "empty", "results.json: no such file"),
-        (run_folder(tmp_path, train=None), "its run made no model"),
-    ):
-        assert message in refused("make_card", "--folder", folder)
-        assert not (folder / "README.md").exists()
+    assert "results.json: no such file" in refused("make_card", "--folder", tmp_path)
+    write_results(tmp_path, {name: value for name, value in RESULTS.items() if name != "train"})
+    assert "its run made no model" in refused("make_card", "--folder", tmp_path)
+    assert not (tmp_path / "README.md").exists()

@@ -29,10 +29,6 @@ def tiny(head="ForSequenceClassification", **fields):
     return word_model(word_tokenizer("paris is the capital of france . a film"), head, **fields)
 
 
-def snippets(folder):
-    return re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text("utf-8"), re.DOTALL)
-
-
 def test_folder_is_complete(tmp_path, tokenizer):
     folder = export_checkpoint(tiny(), tokenizer, tmp_path / "toy", results=RECORD)
     names = {path.name for path in folder.iterdir()}
@@ -53,11 +49,10 @@ def test_folder_is_complete(tmp_path, tokenizer):
 @pytest.mark.parametrize("head", [head.ours for head in AUTO_CLASSES.values()])
 def test_the_snippet_of_a_card_runs(head, tmp_path, tokenizer, monkeypatch, remote_code):
     causal = {"is_decoder": True} if head == "BertReproForCausalLM" else {}
-    folder = export_checkpoint(
-        tiny(head.removeprefix("BertRepro"), **causal), tokenizer, tmp_path / "toy", results=RECORD
-    )
+    model = tiny(head.removeprefix("BertRepro"), **causal)
+    folder = export_checkpoint(model, tokenizer, tmp_path / "toy", results=RECORD)
     monkeypatch.chdir(tmp_path)
-    (code,) = snippets(folder)
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text("utf-8"), re.DOTALL)
     exec(compile(code, "card", "exec"), {})
 
 
@@ -85,18 +80,12 @@ def test_a_folder_says_how_one_vector_is_made_of_a_text(tmp_path, tokenizer):
     with pytest.raises(ValueError, match="pooling must be one of mean, cls, got 'max'"):
         export_checkpoint(tiny("Model"), tokenizer, tmp_path / "toy", pooling="max")
     export_checkpoint(tiny(), tokenizer, folder)
-    assert not {"modules.json", "1_Pooling", "sentence_bert_config.json"} & set(os.listdir(folder)), (
-        "a classifier has no"
-    )
+    assert not {"modules.json", "1_Pooling", "sentence_bert_config.json"} & set(os.listdir(folder)), "a classifier's"
 
 
 def leave_an_older_model(folder: Path) -> list[str]:
     """What was made from other weights, as names of files below the folder."""
-    names = [
-        f"onnx/{ONNX_FILES['fp32']}",
-        "adapter/adapter_model.safetensors",
-        "predictions.json",
-    ]
+    names = [f"onnx/{ONNX_FILES['fp32']}", "adapter/adapter_model.safetensors", "predictions.json"]
     names += ["predictions.test.tsv", "nbest_predictions.test.json", "null_odds.json", "null_odds.test.json"]
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -106,19 +95,15 @@ def leave_an_older_model(folder: Path) -> list[str]:
 
 def move_counter(monkeypatch, limit):
     """Lets `limit` files move into place and fails at the next."""
-    moved: list[Path] = []
+    left = iter(range(limit))
 
     def replace(source, target):
-        if any(part.startswith(".writing-") for part in Path(target).parts):  # where the export is gathered
-            os.rename(source, target)
-            return
-        if len(moved) == limit:
+        # What is gathered before it moves does not count.
+        if ".writing-" not in str(target) and next(left, None) is None:
             raise OSError(28, "No space left on device")
-        moved.append(Path(target))
         os.rename(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
-    return moved
 
 
 def test_an_interruption_while_moving_leaves_no_folder_that_loads(tmp_path, tokenizer, monkeypatch):

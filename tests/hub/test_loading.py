@@ -60,10 +60,9 @@ def assert_equal(folder: Path, class_name: str, model: torch.nn.Module, toleranc
 @pytest.mark.parametrize("name", ["mrpc", "stsb", "mnli", "squad_v2", "swag", "conll2003"])
 def test_fine_tuned_heads_keep_their_labels(name, tmp_path):
     task = TASKS[name]
-    settings = task.model_settings()
     if name == "squad_v2":
-        settings = dataclasses.replace(task, null_score_diff_threshold=-1.5).model_settings()
-    model = model_of(task.head, **settings)
+        task = dataclasses.replace(task, null_score_diff_threshold=-1.5)
+    model = model_of(task.head, **task.model_settings())
     folder = export_checkpoint(model, TOKENIZER, tmp_path / name)
     assert_equal(folder, task.head, model)
     upstream = transformers.AutoConfig.from_pretrained(folder)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -131,11 +130,10 @@ def test_an_upload_that_broke_goes_on_where_it_stopped(hub, folder):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (Fault("PUT /lfs", "corrupt"), "sha256 of the uploaded object is not"),
         (Fault("POST .*/batch", "quota", message="Private storage\nlimit reached"), "Private storage limit reached"),
         (Fault("POST .*/commit/", "refuse", 1, 403, "Storage quota exceeded"), "Storage quota exceeded"),
     ],
-    ids=["bad object", "quota of large files", "quota"],
+    ids=["quota of large files", "quota"],
 )
 def test_a_refusal_is_one_line_and_exit_code_2(hub, folder, capsys, fault, message):
     hub.faults = [fault]
@@ -164,19 +162,15 @@ def test_private_stays_private(hub, folder):
         push_folder(folder, "org/open", private=True)
 
 
-def test_dry_run_lists_files_and_sizes_and_asks_the_hub_nothing(hub, folder, capsys):
+def test_dry_run_lists_files_and_sizes_and_asks_the_hub_nothing(hub, folder, tmp_path, capsys):
     assert recipe("push_to_hub", "--folder", folder, "--hub_model_id", REPO, "--dry_run") == 0
     shown = capsys.readouterr().out
     assert re.search(r"\d,\d{3}  config\.json", shown)
     assert f"files to {REPO} (main)" in shown
     assert "stays in" in shown and "predictions.validation.tsv" in shown.splitlines()[-1]
-    assert not hub.requests
-
-
-def test_a_folder_without_a_model(hub, tmp_path):
     with pytest.raises(UserError, match=r"holds no published model"):
         push_folder(tmp_path, REPO)
-    assert recipe("push_to_hub", "--folder", tmp_path / "nowhere", "--hub_model_id", REPO) == 2
+    assert not hub.requests
 
 
 def test_a_run_that_was_stopped_is_not_published_with_the_weights_of_the_one_before(hub, folder):
@@ -189,22 +183,16 @@ def test_a_run_that_was_stopped_is_not_published_with_the_weights_of_the_one_bef
     assert "results.json" in hub.repos[REPO].tree("main")[1]
 
 
-def add_checkpoint(run: Path, step: int) -> Path:
-    """A checkpoint as training leaves it, with weights that tell its step."""
-    folder = run / "checkpoints" / f"step-{step}"
-    model = bert_repro.BertReproForSequenceClassification.from_pretrained(run)
-    model.classifier.bias.data.fill_(step)
-    model.save_pretrained(folder)
-    (folder / "trainer_state").mkdir()
-    (folder / "trainer_state" / "optimizer.safetensors").write_bytes(b"optimizer state")
-    write_manifest(folder, {"device": "cpu", "processes": 1, "cpu_threads": 1, "versions": {}})
-    return folder
-
-
 def test_checkpoints_become_revisions(hub, folder, monkeypatch):
     shutil.rmtree(folder / "checkpoints")
-    for step in (20, 100):
-        add_checkpoint(folder, step)
+    model = bert_repro.BertReproForSequenceClassification.from_pretrained(folder)
+    for step in (20, 100):  # as training leaves them, with weights that tell the step
+        checkpoint = folder / "checkpoints" / f"step-{step}"
+        model.classifier.bias.data.fill_(step)
+        model.save_pretrained(checkpoint)
+        (checkpoint / "trainer_state").mkdir()
+        (checkpoint / "trainer_state" / "optimizer.safetensors").write_bytes(b"optimizer state")
+        write_manifest(checkpoint, {"device": "cpu", "processes": 1, "cpu_threads": 1, "versions": {}})
     assert recipe("push_to_hub", "--folder", folder, "--hub_model_id", REPO, "--checkpoints") == 0
     assert set(hub.repos[REPO].branches) == {"main", "step-20", "step-100"}
     assert hub.repos[REPO].messages[1:] == ["Upload step-20", "Upload step-100", "Upload toy"]
@@ -232,7 +220,6 @@ def test_no_token_is_sent_elsewhere_or_stored(hub, folder):
 UPSTREAM = """
 import sys
 sys.modules["bert_repro"] = None
-import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 name = "org/toy"
 classify = pipeline("text-classification", model=name)
@@ -241,11 +228,12 @@ found = classify("a film that never lets you go .")[0]
 model = AutoModelForSequenceClassification.from_pretrained(name, trust_remote_code=True)
 assert type(model).__name__ == "BertReproForSequenceClassification"
 inputs = AutoTokenizer.from_pretrained(name)("a film that never lets you go .", return_tensors="pt")
-print(found["label"], model(**inputs).logits.softmax(-1).max().item() - found["score"])
+assert found["label"] in ("dull", "lively")
+assert abs(model(**inputs).logits.softmax(-1).max().item() - found["score"]) < 1e-5
 try:
     AutoModelForSequenceClassification.from_pretrained("org/secret", token=False)
 except OSError as error:
-    print("not valid" if "not a valid model identifier" in str(error) else error)
+    assert "not a valid model identifier" in str(error), error
 print(AutoModelForSequenceClassification.from_pretrained("org/secret").config.id2label[1])
 """
 
@@ -254,14 +242,8 @@ def test_a_process_of_upstream_transformers_pulls_it(hub, folder, tmp_path):
     push_folder(folder, REPO)
     push_folder(folder, "org/secret", private=True)
     hub.faults = [Fault("GET .*/resolve/.*/model-00001", "cut")]
-    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
-    environment |= {"HF_HUB_OFFLINE": "0", "HF_TOKEN": WRITER, "HF_HUB_DISABLE_TELEMETRY": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", UPSTREAM], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
+    command = [sys.executable, "-c", UPSTREAM]
+    done = subprocess.run(command, env=hub.environment(tmp_path), cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    printed = done.stdout.split("\n")
-    label, difference = printed[0].split()
-    assert label in LABELS.values() and abs(float(difference)) < 1e-5
-    assert printed[1:3] == ["not valid", "lively"]
+    assert done.stdout.splitlines()[-1] == "lively"
     assert json.loads(hub.repos[REPO].tree("main")[1]["config.json"])["id2label"]["1"] == "lively"

@@ -28,14 +28,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--versions", nargs="+", default=VERSIONS)
     parser.add_argument("--python", default=sys.executable, help="interpreter of the environments")
-    parser.add_argument("--torch", default=pinned("torch"), help="version of torch in all of them")
+    (pinned,) = re.findall(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
+    parser.add_argument("--torch", default=pinned, help="version of torch in all of them")
     options = parser.parse_args()
     seen = []
     with tempfile.TemporaryDirectory(prefix="versions-") as folder:
         root = Path(folder) / "published"
         environment, hub = serve_a_hub(Path(folder) / "home")
         subprocess.run([sys.executable, ROOT / "tests/hub/upstream_environment.py", "write", root], check=True)
-        push(root / "AutoModelForSequenceClassification")
+        from bert_repro.hub.push import push_folder
+
+        push_folder(root / "AutoModelForSequenceClassification", REPO)
         torch = make_environment(Path(folder) / "torch", options.python, [f"torch=={options.torch}"])
         for version in options.versions:
             sys.stdout.write(f"== transformers {version}\n")
@@ -47,16 +50,9 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def pinned(package: str) -> str:
-    """The version in constraints.txt."""
-    found = re.search(rf"^{package}==(\S+)$", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
-    assert found, package
-    return found[1]
-
-
 def serve_a_hub(home: Path) -> tuple[dict[str, str], Any]:
     """Starts a Hub and makes this process, and the environment of others, talk to it."""
-    sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
     from fake_hub import WRITER, FakeHub
 
     hub = FakeHub()
@@ -67,13 +63,6 @@ def serve_a_hub(home: Path) -> tuple[dict[str, str], Any]:
     os.environ |= {**settings, "HF_TOKEN": WRITER}  # before huggingface_hub is imported
     others = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "HF_TOKEN")}
     return others | settings, hub
-
-
-def push(folder: Path) -> None:
-    sys.path.insert(0, str(ROOT))
-    from bert_repro.hub.push import push_folder
-
-    push_folder(folder, REPO)
 
 
 def make_environment(home: Path, python: str, packages: list[str], beside: Path | None = None) -> Path:

@@ -22,32 +22,12 @@ def model(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(world, tmp_path_factory.mktemp("model"), "ForPreTraining", **shape)
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path: Path = tmp_path_factory.mktemp("texts") / "texts.txt"
-    path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
-    return path
-
-
-def command(model: Path, source: Path, target: Path, *arguments: object) -> list[object]:
-    common = ["--model_name_or_path", model, "--input_file", source, "--output_file", target]
-    return ["extract_features", *common, "--per_device_eval_batch_size 2 --max_seq_length", LENGTH, *arguments]
-
-
-def extract(*arguments: Any) -> int:
-    return recipe(*command(*arguments))
-
-
 def expected(model: Path) -> list[list[torch.Tensor]]:
     """All hidden states of each text, by upstream transformers."""
     upstream, tokenizer = AutoModel.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model)
     inputs = [tokenizer(text, truncation=True, max_length=LENGTH, return_tensors="pt") for text in TEXTS]
     with torch.no_grad():
         return [[state[0] for state in upstream(**one, output_hidden_states=True).hidden_states] for one in inputs]
-
-
-def close(found: Any, wanted: torch.Tensor) -> bool:
-    return torch.allclose(torch.as_tensor(np.asarray(found, dtype=np.float32)), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -59,12 +39,16 @@ def close(found: Any, wanted: torch.Tensor) -> bool:
         ("all", "concat", lambda states: torch.cat(states[1:], dim=-1)),
     ],
 )
-def test_parquet_has_a_row_for_each_text(model, texts, tmp_path, layers, combine, wanted):
-    assert extract(model, texts, tmp_path / "f.parquet", "--layers", layers, "--combine", combine) == 0
-    table = pyarrow.parquet.read_table(tmp_path / "f.parquet")
+def test_parquet_has_a_row_for_each_text(model, tmp_path, layers, combine, wanted):
+    source, target = tmp_path / "texts.txt", tmp_path / "f.parquet"
+    source.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    sizes = f"--per_device_eval_batch_size 2 --max_seq_length {LENGTH} --layers {layers} --combine {combine}"
+    files = ["--model_name_or_path", model, "--input_file", source, "--output_file", target]
+    assert recipe("extract_features", *files, sizes) == 0
+    table = pyarrow.parquet.read_table(target)
     assert table.num_rows == len(TEXTS)
     for row, states in zip(table.to_pylist(), expected(model), strict=True):
-        assert close(row["features"], wanted(states))
+        assert np.allclose(row["features"], wanted(states), atol=1e-5)
         assert len(row["tokens"]) == len(row["features"]) <= LENGTH
         assert (row["tokens"][0], row["tokens"][-1]) == ("[CLS]", "[SEP]")
     facts = json.loads(table.schema.metadata[b"bert_repro"])

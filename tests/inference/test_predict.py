@@ -52,9 +52,8 @@ def test_a_table_keeps_its_ids_and_right_answers(models, tmp_path, refused):
     flags = ("--input_file", table, "--output_file", out, "--id_column ticket")
     assert recipe("predict", "--model_name_or_path", models / "classifier", *flags) == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(row["id"], row["text"], row["label"]) for row in rows] == [
-        ("A7", "the river", "warm"), ("A9", "a stone", "cold"),
-    ]  # fmt: skip
+    kept = [(row["id"], row["text"], row["label"]) for row in rows]
+    assert kept == [("A7", "the river", "warm"), ("A9", "a stone", "cold")]
     assert sum(rows[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5) and "index" not in rows[0]
     again = refused("predict", "--model_name_or_path", models / "classifier", *flags)
     assert "answers.jsonl exists; name another" in again

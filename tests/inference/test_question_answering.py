@@ -15,14 +15,11 @@ from bert_repro.finetuning.run import output_rows
 from bert_repro.inference.pipelines import ExtractiveQuestionAnsweringPipeline
 from bert_repro.tasks.squad_task import SQUAD, SQUAD_V2
 
-TOKENIZER = word_tokenizer(
-    "where did she work ? marie curie worked in paris , france . a film that never lets you go slow ##ly"
-)
+WORDS = "where did she work ? marie curie worked in paris , france . a film that never lets you go slow ##ly"
+TOKENIZER = word_tokenizer(WORDS)
 QUESTION = "Where did she work?"
 SHORT = "Marie Curie worked in Paris, France."
-LONG = " ".join(
-    f"Marie Curie worked slowly in {place}, a film that never lets go." for place in ("France", "Paris") * 6
-)
+LONG = "Marie Curie worked slowly in France, a film that never lets go. Marie Curie worked in Paris. " * 7
 WINDOWS = {"max_seq_length": 32, "max_query_length": 16, "doc_stride": 8}
 
 
@@ -58,13 +55,9 @@ def test_it_answers_as_run_squad_does(answer, folder):
             with torch.no_grad():
                 outputs += output_rows(model(**batch), [row["length"]])
         predictions = task.postprocess(dataset, features, outputs)
-        inputs = [
-            dict(zip(("question", "context"), pair, strict=True))
-            for pair in zip(rows["question"], rows["context"], strict=True)
-        ]
-        found = answer(
-            inputs, top_k=5, handle_impossible_answer=nullable, null_score_diff_threshold=-0.5, batch_size=3, **WINDOWS
-        )
+        options = {"handle_impossible_answer": nullable, "null_score_diff_threshold": -0.5, **WINDOWS}
+        inputs = [{name: row[name] for name in ("question", "context")} for row in dataset]
+        found = answer(inputs, top_k=5, batch_size=3, **options)
         assert [best[0]["answer"] for best in found] == task.answers(predictions)
         for best, nbest in zip(found, predictions["nbest"], strict=True):
             scores = {entry["text"]: entry["probability"] for entry in nbest}

@@ -3,7 +3,6 @@
 import json
 import lzma
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -58,23 +57,19 @@ def test_every_token_has_the_log_probability_of_upstream(folder, method, batch_t
         assert score.total == pytest.approx(sum(score.log_probabilities))
 
 
-def write_pairs(path: Path, rows: list[dict[str, Any]]) -> Path:
-    with lzma.open(path, "wt", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
-    return path
-
-
-def pairs(uid: str, *sentences: tuple[str, str]) -> list[dict[str, Any]]:
+def write_pairs(folder: Path, uid: str, *sentences: tuple[str, str]) -> None:
     known = {"UID": uid, "linguistics_term": f"{uid[0]}_term", "field": "syntax"}
-    return [{"sentence_good": good, "sentence_bad": bad, **known} for good, bad in sentences]
+    with lzma.open(folder / f"{uid}.jsonl.xz", "wt", encoding="utf-8") as file:
+        for good, bad in sentences:
+            file.write(json.dumps({"sentence_good": good, "sentence_bad": bad, **known}) + "\n")
 
 
 def test_minimal_pairs_are_counted_by_paradigm_and_phenomenon(folder, tmp_path):
     source = tmp_path / "pairs"
     source.mkdir()
     one, two, three = ("the cat sleeps", "cat the sleeps"), ("it was", "it do"), ("a mat", "a mat")
-    write_pairs(source / "a1.jsonl.xz", pairs("a1", one, two))
-    write_pairs(source / "a2.jsonl.xz", pairs("a2", one[::-1], three))
+    write_pairs(source, "a1", one, two)
+    write_pairs(source, "a2", one[::-1], three)
     arguments = ["--model_name_or_path", folder, "--minimal_pairs", source, "--output_dir", tmp_path / "out"]
     assert recipe("score_sentences", *arguments) == 0
 
@@ -82,21 +77,16 @@ def test_minimal_pairs_are_counted_by_paradigm_and_phenomenon(folder, tmp_path):
         return sum(expected(folder, good, "within_word_l2r")) > sum(expected(folder, bad, "within_word_l2r"))
 
     first, second = right(*one) + right(*two), right(*one[::-1])
-    found = results(tmp_path / "out")
+    found, accuracy = results(tmp_path / "out"), (first + second) / 4
     assert found["paradigm"]["a1"] == {"accuracy": first / 2, "pairs": 2}
     assert found["paradigm"]["a2"]["accuracy"] == second / 2  # equal sentences are no success
-    assert found["phenomenon"] == {"a_term": {"accuracy": (first + second) / 4, "pairs": 4}}
-    assert found["metrics"] == {
-        "accuracy": (first + second) / 4,
-        "mean_paradigm_accuracy": (first + second) / 4,
-        "ties": 1,
-    }
+    assert found["phenomenon"] == {"a_term": {"accuracy": accuracy, "pairs": 4}}
+    assert found["metrics"] == {"accuracy": accuracy, "mean_paradigm_accuracy": accuracy, "ties": 1}
 
 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('{"sentence_good": "the cat"}', "line 2: no text in field 'sentence_bad'"),
         ('{"sentence_good": "the cat", "sentence_bad": " "}', "line 2: no text in field 'sentence_bad'"),
         ("the cat", "line 2: is not valid JSON"),
         (json.dumps({"sentence_good": "cat " * 20, "sentence_bad": "it"}), "line 2: has 20 tokens; the model reads 14"),

@@ -6,6 +6,7 @@ Without runs: bert-repro-mini, and a classifier, a tagger and a reader of passag
 made-up sentences. Of each a copy in FOLDER, its ONNX files in every type, and expected.json for recipes/web/tests.
 """
 
+import itertools
 import json
 import shutil
 import sys
@@ -36,24 +37,15 @@ HEADS = {
 
 def fine_tune(root: Path) -> list[Path]:
     """Fine-tunes three models, a minute together on a free core."""
-    pairs = [(name, place) for name in NAMES for place in PLACES]
-    moods = [
-        {"text": f"It was a {mood} day in {place}.", "label": label}
-        for label, moods in (("good", GOOD), ("bad", BAD))
-        for mood in moods
-        for place in PLACES
-    ]
-    tags = [
-        {"tokens": [name, "lived", "in", place, "."], "tags": ["B-PER", "O", "O", "B-LOC", "O"]}
-        for name, place in pairs
-    ]
-    questions = []
-    for number, (name, place) in enumerate(pairs):
+    moods, tags, questions = [], [], []
+    for place, (name, good, bad) in itertools.product(PLACES, zip(NAMES, GOOD, BAD, strict=True)):
+        for mood, label in ((good, "good"), (bad, "bad")):
+            moods.append({"text": f"It was a {mood} day in {place}.", "label": label})
+        tags.append({"tokens": [name, "lived", "in", place, "."], "tags": ["B-PER", "O", "O", "B-LOC", "O"]})
         context = f"{name} was born in {place}."
         answers = {"text": [place], "answer_start": [context.index(place)]}
-        questions.append(
-            {"id": str(number), "question": f"Where was {name} born?", "context": context, "answers": answers}
-        )
+        question = {"id": f"{name} {place}", "question": f"Where was {name} born?"}
+        questions.append({**question, "context": context, "answers": answers})
     common: dict[str, Any] = {"learning_rate": 1e-3, "bias_correction": True, "train_batch_size": 8}
     for name, rows in (("moods", moods), ("tags", tags), ("questions", questions)):
         settings = common | {"num_train_epochs": 6, "max_seq_length": 96, "output_dir": str(root / name)}
@@ -65,15 +57,12 @@ def expect(folder: Path) -> dict[str, Any]:
     """Asks transformers' pipeline, or for a question about a passage ours."""
     saved = json.loads((folder / "config.json").read_text())["architectures"][0]
     task = next(task for head, task in HEADS.items() if saved.endswith(head))
-    texts = TEXTS[task]
+    texts, ours = TEXTS[task], task.replace("question", "extractive-question")
+    run = transformers.pipeline(ours, model=str(folder), dtype=torch.float32)
     if task == "question-answering":
-        run = transformers.pipeline("extractive-question-answering", model=str(folder), dtype=torch.float32)
-        found = run(question=texts[1], context=texts[0])
-        answer = [[found["answer"], None]]
+        answer = [[run(question=texts[1], context=texts[0])["answer"], None]]
     else:
-        run = transformers.pipeline(task, model=str(folder), dtype=torch.float32)
-        options: dict[str, Any] = {"top_k": 5} if task == "fill-mask" else {}
-        options |= {"top_k": None} if task == "text-classification" else {}
+        options = {"fill-mask": {"top_k": 5}, "text-classification": {"top_k": None}}.get(task, {})
         names = {"fill-mask": "token_str", "text-classification": "label", "token-classification": "entity"}
         answer = [[row[names[task]], float(row["score"])] for row in run(texts[0], **options)]
     return {"task": task, "inputs": texts, "answer": answer}

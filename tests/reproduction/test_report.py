@@ -24,9 +24,10 @@ def files_of(folder):
 
 
 @pytest.fixture(scope="module")
-def written(trial, tmp_path_factory):
+def written(tmp_path_factory):
+    """The committed runs' report."""
     folder = tmp_path_factory.mktemp("report")
-    assert report(trial, folder) == 0
+    assert report(REPORT / "runs", folder) == 0
     return folder
 
 
@@ -45,8 +46,8 @@ def test_the_report_opens_with_what_was_found_and_shows_the_papers_numbers_and_o
     assert "Table 2 (" in text.split("## Not run")[1]
 
 
-def test_the_same_runs_give_the_same_bytes(trial, written, tmp_path):
-    assert report(trial, tmp_path) == 0
+def test_the_same_runs_give_the_same_bytes(written, tmp_path):
+    assert report(REPORT / "runs", tmp_path) == 0
     assert files_of(tmp_path) == files_of(written)
 
 
@@ -80,18 +81,14 @@ def test_a_full_disk_leaves_the_old_report(tmp_path, refused, monkeypatch):
 def test_two_runs_of_one_seed_in_a_configuration_and_a_missing_folder_are_refused(tmp_path, refused):
     row(tmp_path / "a", [entry(5, "BERT-base", "SST-2")], 0.7, task="sst2", split="validation")
     finetuning(tmp_path / "b", [entry(5, "BERT-base", "SST-2")], 0.8, task="sst2", split="validation", seed=2)
-    assert "both fill Table 5, BERT-base, SST-2 with one seed; remove one of them" in refused(
-        *command(tmp_path, tmp_path / "report")
-    )
-    assert f"--runs_dir {tmp_path / 'nowhere'}: no such folder" in refused(
-        *command(tmp_path / "nowhere", tmp_path / "report")
-    )
+    for runs, message in (
+        (tmp_path, "both fill Table 5, BERT-base, SST-2 with one seed; remove one of them"),
+        (tmp_path / "nowhere", f"--runs_dir {tmp_path / 'nowhere'}: no such folder"),
+    ):
+        assert message in refused(*command(runs, tmp_path / "report"))
 
 
-def test_the_committed_report_is_that_of_the_committed_runs(tmp_path):
-    assert report(REPORT / "runs", tmp_path) == 0
+def test_the_committed_report_is_that_of_the_committed_runs(written):
     # Another matplotlib than the pinned one draws other bytes.
-    assert (tmp_path / "report.md").read_text() == (REPORT / "report.md").read_text(), "run make report"
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == {
-        path.name for path in (REPORT / "plots").iterdir()
-    }
+    assert (written / "report.md").read_text() == (REPORT / "report.md").read_text(), "run make report"
+    assert files_of(written).keys() - {"report.md"} == {f"plots/{path.name}" for path in (REPORT / "plots").iterdir()}

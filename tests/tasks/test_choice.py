@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_repro.configs import SwagConfig
-from bert_repro.errors import NonFiniteError, UserError
+from bert_repro.errors import UserError
 from bert_repro.finetuning.data import encode
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.choice import ENDINGS, SWAG
@@ -17,9 +17,9 @@ CLS, SEP = 2, 3
 
 @pytest.fixture
 def examples():
-    rows = {"sent1": ["1 2", "3"], "sent2": ["4", "5 6"]}
-    rows |= {name: [f"1{place} 2{place}", f"3{place}"] for place, name in enumerate(ENDINGS)}
-    return datasets.Dataset.from_dict({**rows, "label": [2, 0], "idx": [0, 1]})
+    rows = {name: [f"1{place} 2{place}", f"3{place}"] for place, name in enumerate(ENDINGS)}
+    rows |= {"sent1": ["1 2", "3"], "sent2": ["4", "5 6"], "label": [2, 0], "idx": [0, 1]}
+    return datasets.Dataset.from_dict(rows)
 
 
 def ids(*words):
@@ -46,11 +46,9 @@ def test_official_files_are_read_with_quotes_and_line_breaks_and_without_labels(
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("1,v,1,x,One.,He,gold,a,b,c,1", "line 3: 11 columns, expected 12"),
         ("1,v,1,x,One.,He,gold,a,b,c,,1", "row 2: column 'ending3' is empty; every row needs 4 endings"),
         ("1,v,1,x,One.,He,gold,a,b,c,d,4", "row 2: column 'label': label '4' is not known"),
         ("1,v,1,x,One.,He,gold,a,b,c,d,", "row 2: column 'label': label '' is not known"),
-        ('1,v,1,x,"One.,He,gold,a,b,c,d,1', "line 3: unexpected end of data"),
     ],
 )
 def test_bad_rows_are_refused_with_their_number(tmp_path, row, message):
@@ -70,9 +68,8 @@ def test_bad_rows_are_refused_with_their_number(tmp_path, row, message):
 def test_four_sequences_for_each_example(numbers, examples, segment, first, segments):
     features = encode(dataclasses.replace(SWAG, start_segment=segment), examples, numbers, 16)
     assert features[0]["input_ids"][0] == first and features[0]["token_type_ids"][0] == segments
-    assert [sequence[-3:] for sequence in features[0]["input_ids"]] == [
-        [*ids(10 + place, 20 + place), SEP] for place in range(4)
-    ]
+    endings = [[*ids(10 + place, 20 + place), SEP] for place in range(4)]
+    assert [sequence[-3:] for sequence in features[0]["input_ids"]] == endings
     assert features["length"][:] == [32, 28]
     assert features["labels"][:] == [2, 0]
 
@@ -89,8 +86,6 @@ def test_scores_and_predictions(tmp_path, examples):
     probabilities = ",".join(f"probability_{name}" for name in ENDINGS)
     assert lines[0] == f"index,prediction,label,{probabilities},sent1,sent2,{','.join(ENDINGS)}"
     assert lines[1] == "0,2,2,0.000000,0.000000,1.000000,0.000000,1 2,4,10 20,11 21,12 22,13 23"
-    with pytest.raises(NonFiniteError):
-        SWAG.postprocess(examples, examples, [np.full(4, np.nan, dtype=np.float32)])
 
 
 def test_rows_of_ones_own_may_have_any_number_of_endings():

@@ -34,16 +34,13 @@ def topics(path: Path, count: int, seed: int) -> Path:
     return write_rows(path, rows)
 
 
-def settings(path: Path, **more: Any) -> GlueConfig:
-    return GlueConfig(model_name_or_path="-", do_train=True, train_file=str(path), **more)
-
-
 class TestSeveralLabels:
     def test_lists_and_separated_texts_say_the_same(self, tmp_path: Path) -> None:
         lists = write_rows(tmp_path / "a.jsonl", [{"text": "x", "label": ["b", "a"]}, {"text": "y", "label": []}])
         (tmp_path / "a.csv").write_text("text,label\nx,b| a\ny,\n")
         for path in (lists, tmp_path / "a.csv"):
-            task = configured_task(settings(path, multi_label=True))
+            config = GlueConfig(model_name_or_path="-", do_train=True, train_file=str(path), multi_label=True)
+            task = configured_task(config)
             assert task.label_names == ("a", "b")
             assert task.load(None, ["train"])["train"]["label"][:] == [[1, 1], [0, 0]]
         assert task.model_settings()["problem_type"] == "multi_label_classification"

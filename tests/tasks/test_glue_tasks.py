@@ -1,9 +1,10 @@
+from unittest import mock
+
 import datasets
 import pytest
 
 from bert_repro.errors import UserError
 from bert_repro.tasks import TASKS, get_task, metrics
-from bert_repro.tasks.classification import GlueTask
 from bert_repro.tasks.glue_tasks import COLA, GLUE_TASKS, MNLI, MRPC, QQP, RTE, SST2, STSB
 
 QQP_TRAIN = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
@@ -22,7 +23,7 @@ def official(tmp_path):
     return write
 
 
-def read(task: GlueTask, data_dir, split: str) -> dict[str, list]:
+def read(task, data_dir, split):
     return task.load(data_dir, [split])[split].to_dict()
 
 
@@ -57,9 +58,8 @@ def test_ax_is_scored_where_labels_are_there(official):
     official("AX/diagnostic.tsv", ("index", "sentence1", "sentence2"), ("0", "a", "b"))
     full = ("Lexical Semantics", "Predicate-Argument Structure", "Logic", "Knowledge", "Domain")
     row = ("", "", "Negation", "", "Artificial", "a", "b")
-    data_dir = official(
-        "AX/diagnostic-full.tsv", (*full, "Premise", "Hypothesis", "Label"), (*row, "contradiction"), (*row, "neutral")
-    )
+    rows = ((*full, "Premise", "Hypothesis", "Label"), (*row, "contradiction"), (*row, "neutral"))
+    data_dir = official("AX/diagnostic-full.tsv", *rows)
     test, labelled = ax.load(data_dir, ["test"])["test"], ax.load(data_dir, ["validation"])["validation"]
     assert not ax.is_labelled(test) and labelled["label"][:] == [2, 1]
     assert ax.train_split is None and ax.label_names == MNLI.label_names
@@ -77,16 +77,14 @@ def test_ax_is_scored_where_labels_are_there(official):
         (STSB, "STS-B/train.tsv", [("sentence1", "sentence2", "score"), ("a", "b", "5.1")],
          r"row 1: column 'score': label '5\.1' is out of range; it must be a number from 0 to 5"),
         (STSB, "STS-B/train.tsv", [("sentence1", "sentence2", "score"), ("a", "b", "nan")], "'nan' is not a number"),
-        (STSB, "STS-B/train.tsv", [("sentence1", "sentence2", "score"), ("a", "b", "")], "'' is not a number"),
         (COLA, "CoLA/train.tsv", [("gj04", "1", "", "a"), ("gj04", "1", "a")], "line 2: 3 columns, expected 4"),
         (RTE, "RTE/train.tsv", [("index", "sentence1", "label")], "no column 'sentence2'; found index, sentence1, lab"),
         (RTE, "RTE/train.tsv", [("index", "sentence1", "sentence2", "label")], "no rows; name a file with at"),
     ],
 )  # fmt: skip
 def test_bad_files_give_one_clear_line(official, task, name, rows, message):
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(UserError, match=rf"^[^\n]*{message}[^\n]*$"):
         task.load(official(name, *rows), ["train"])
-    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture
@@ -117,13 +115,9 @@ def test_the_hubs_dataset_without_its_placeholder_labels(published):
 
 
 def test_an_unreachable_hub_names_the_other_way(monkeypatch):
-    def fail(*names, **options):
-        raise ConnectionError("Couldn't reach it\nand more")
-
-    monkeypatch.setattr(datasets, "load_dataset", fail)
-    with pytest.raises(UserError, match=r"cannot be read from the Hub: Couldn't reach it; .*--data_dir") as caught:
+    monkeypatch.setattr(datasets, "load_dataset", mock.Mock(side_effect=ConnectionError("Couldn't reach it\nand more")))
+    with pytest.raises(UserError, match=r"^[^\n]*cannot be read from the Hub: Couldn't reach it; [^\n]*--data_dir"):
         RTE.load(None, ["train"])
-    assert "\n" not in str(caught.value)
 
 
 def test_the_registry_is_the_contract_and_an_unknown_task_lists_it():

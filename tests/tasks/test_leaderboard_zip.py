@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from running import recipe
 
-from bert_repro.tasks.classification import GlueTask
 from bert_repro.tasks.glue_tasks import FILES, HEADER
 
 ROWS = {  # the sizes of the official test sets
@@ -27,19 +26,14 @@ def write_run(folder: Path, task: str, predictions: dict[str, list[str]]) -> Pat
     return folder
 
 
-def some_predictions(task: GlueTask, rows: int) -> list[str]:
-    if task.number_range:
-        return [f"{-0.2 + 5.5 * row / rows:.9g}" for row in range(rows)]
-    return [task.label_names[row % len(task.label_names)] for row in range(rows)]
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of every task, below other folders."""
     folder = tmp_path_factory.mktemp("runs")
     found: dict[str, dict[str, list[str]]] = {}
     for name, (task, split) in FILES.items():
-        found.setdefault(task.name, {})[split] = some_predictions(task, ROWS[name])
+        labels = [f"{-0.2 + 5.5 * row / 500:.9g}" for row in range(500)] if task.number_range else task.label_names
+        found.setdefault(task.name, {})[split] = [labels[row % len(labels)] for row in range(ROWS[name])]
     for name, predictions in found.items():
         write_run(folder / "below" / name, name, predictions)
     return folder
@@ -61,18 +55,14 @@ def test_the_zip_has_the_official_names_counts_order_and_spellings(runs: Path, t
     assert {line.split("\t")[1] for line in contents["WNLI.tsv"].splitlines()[1:]} == {"0"}
 
 
-def test_what_is_missing_short_or_there_twice_is_named_and_nothing_written(
-    runs: Path, tmp_path: Path, refused: Any
-) -> None:
+def test_what_is_missing_short_or_there_twice_is_named(runs: Path, tmp_path: Path, refused: Any) -> None:
     target = tmp_path / "x.zip"
     short = write_run(tmp_path / "short", "cola", {"test": ["acceptable"]})
+    others = [path for path in (runs / "below").iterdir() if path.name != "cola"]
     for folders, message in (
         ([runs / "below" / "ax"], "CoLA.tsv: no run predicts test of CoLA; make it with: bert-repro run_glue"),
         ([runs, short], "predict test of CoLA all; name only one of them"),
-        (
-            [short, *(path for path in (runs / "below").iterdir() if path.name != "cola")],
-            "predict the official test set",
-        ),
+        ([short, *others], "predict the official test set"),
         ([tmp_path / "none"], "no such folder; check the path"),
     ):
         assert message in refused("make_glue_zip", "--output_file", target, "--runs", *folders)

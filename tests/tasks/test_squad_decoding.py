@@ -1,5 +1,6 @@
 """Decoding and answer texts against a second implementation that walks through spans and characters one by one."""
 
+import itertools
 import json
 import math
 import random
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer
 
-from bert_repro.models.loading import SPECIAL_TOKENS, load_tokenizer
+from bert_repro.models.loading import SPECIAL_TOKENS, build_tokenizer
 from bert_repro.tasks.squad_scoring import CERTAIN_NULL, Decoder, OriginalText, text_by_offsets
 from bert_repro.tasks.squad_windows import fullest_windows, tokenize_passages, window_spans
 
@@ -18,19 +19,18 @@ MARKS = list("()[]'\".,-$%“”’«»–!?;:&/")
 OTHERS = ["the", "of", "##ing", "北", "京", "大", "学", "東", "ß", "##ß", "##и", "и", "э", "##э", "о", "##о"]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_TOKENS, *PIECES, *MARKS, *OTHERS]) + "\n", encoding="utf-8")
-    return load_tokenizer(path, lowercase=True)
+def tokenizer_of(entries, lowercase=True):
+    return build_tokenizer({entry: number for number, entry in enumerate([*SPECIAL_TOKENS, *entries])}, lowercase)
 
 
 @pytest.fixture(scope="module")
-def cased(tmp_path_factory):
-    path = tmp_path_factory.mktemp("cased") / "vocab.txt"
-    entries = [*SPECIAL_TOKENS, *PIECES, *MARKS, *(piece.upper() for piece in PIECES[:52]), "é", "##é"]
-    path.write_text("\n".join(entries) + "\n", encoding="utf-8")
-    return load_tokenizer(path, lowercase=False)
+def tokenizer():
+    return tokenizer_of([*PIECES, *MARKS, *OTHERS])
+
+
+@pytest.fixture(scope="module")
+def cased():
+    return tokenizer_of([*PIECES, *MARKS, *(piece.upper() for piece in PIECES[:52]), "é", "##é"], lowercase=False)
 
 
 def passage_of(tokenizer, context):
@@ -101,7 +101,7 @@ def test_texts_equal_the_character_by_character_alignment(tokenizer, cased, lowe
 # --------------------------------------------------------------------------------------------------------------- search
 
 
-def walk(passage, windows, scores, passage_at, *, exact, n_best, longest, nullable, text_of):
+def walk(passage, windows, scores, passage_at, settings):
     """Candidates and n-best list by loops; the order of equal scores is that in which spans are met."""
     fullest = fullest_windows(windows, len(passage.ids))
     met, null = [], None
@@ -109,25 +109,24 @@ def walk(passage, windows, scores, passage_at, *, exact, n_best, longest, nullab
         if null is None or values[0, 0] + values[0, 1] < sum(null):
             null = (values[0, 0], values[0, 1])
         ranks = [sorted(range(len(values)), key=lambda place, side=side: -values[place, side]) for side in (0, 1)]
-        starts, ends = (range(len(values)),) * 2 if exact else (ranks[0][:n_best], ranks[1][:n_best])
-        for start in starts:
-            for end in ends:
-                first, last = start - passage_at, end - passage_at
-                if not (0 <= first < size and first <= last < size) or (longest and last - first >= longest):
-                    continue
-                if fullest[start_piece + first] == number:
-                    met.append((start_piece + first, start_piece + last, values[start, 0], values[end, 1]))
-    if nullable:
+        tried = [range(len(values))] * 2 if settings.exact else [rank[: settings.n_best_size] for rank in ranks]
+        for start, end in itertools.product(*tried):
+            first, last = start - passage_at, end - passage_at
+            if not (0 <= first <= last < size) or last - first >= settings.max_answer_length:
+                continue
+            if fullest[start_piece + first] == number:
+                met.append((start_piece + first, start_piece + last, values[start, 0], values[end, 1]))
+    if settings.nullable:
         met.append((None, None, *null))
     best, texts = [], set()
     for first, last, start, end in sorted(met, key=lambda span: -(span[2] + span[3])):
-        if len(best) == n_best:
+        if len(best) == settings.n_best_size:
             break
-        text = "" if first is None else text_of(passage, first, last)
+        text = "" if first is None else settings.text_of(passage, first, last)
         if text not in texts:
             texts.add(text)
             best.append((text, start, end))
-    if nullable and "" not in texts:
+    if settings.nullable and "" not in texts:
         best.append(("", *null))
     return best or [("empty", 0.0, 0.0)], sum(null)
 
@@ -147,19 +146,15 @@ def decode(decoder, passage, windows, scores, passage_at):
 def test_answers_equal_the_walk_through_all_spans(tokenizer, exact, nullable, levels):
     """With three levels of scores nearly all are equal, so the order among equals shows."""
     generator, numbers = random.Random(levels), np.random.default_rng(levels)
-    decoder = Decoder(
-        exact=exact, n_best_size=5, max_answer_length=4, nullable=nullable, text_of=OriginalText(tokenizer)
-    )
+    settings = {"exact": exact, "n_best_size": 5, "max_answer_length": 4, "nullable": nullable}
+    decoder = Decoder(**settings, text_of=OriginalText(tokenizer))
     for _ in range(60):
         passage = passage_of(tokenizer, random_context(generator))
         windows = window_spans(len(passage.ids), room=12, stride=5)
         passage_at = generator.randint(2, 6)
         scores = [numbers.integers(levels, size=(passage_at + size + 1, 2)).astype(float) for _, size in windows]
         answer = decode(decoder, passage, windows, scores, passage_at)
-        expected, null = walk(
-            passage, windows, scores, passage_at,
-            exact=exact, n_best=5, longest=4, nullable=nullable, text_of=decoder.text_of,
-        )  # fmt: skip
+        expected, null = walk(passage, windows, scores, passage_at, decoder)
         if not (exact and levels == 3):  # which of many equal spans stay among the 25 best is not defined there
             assert [(entry["text"], entry["start_logit"], entry["end_logit"]) for entry in answer.best] == expected
         assert math.isclose(sum(entry["probability"] for entry in answer.best), 1)
@@ -183,14 +178,8 @@ def scores_at(length, **places):
 
 
 def decoder_of(**changes):
-    settings = {
-        "exact": False,
-        "n_best_size": 20,
-        "max_answer_length": 30,
-        "nullable": False,
-        "text_of": text_by_offsets,
-    }
-    return Decoder(**{**settings, **changes})
+    settings = {"exact": False, "n_best_size": 20, "max_answer_length": 30, "nullable": False}
+    return Decoder(**{**settings, "text_of": text_by_offsets, **changes})
 
 
 def test_exact_finds_what_the_best_starts_and_ends_miss(plain):

@@ -26,13 +26,11 @@ def read(name):
 
 @pytest.mark.parametrize("version", ["1.1", "2.0"])
 def test_golden_files(version):
-    odds = GOLDEN / "null_odds-v2.0.json" if version == "2.0" else None
-    config = SquadScoringConfig(
-        task_name="squad" if version == "1.1" else "squad_v2",
-        data_file=str(GOLDEN / f"dev-v{version}.json"),
-        predictions_file=str(GOLDEN / f"predictions-v{version}.json"),
-        null_odds_file=str(odds) if odds else None,
-    )
+    files = {"data_file": f"dev-v{version}.json", "predictions_file": f"predictions-v{version}.json"}
+    if version == "2.0":
+        files["null_odds_file"] = "null_odds-v2.0.json"
+    paths = {name: str(GOLDEN / file) for name, file in files.items()}
+    config = SquadScoringConfig(task_name="squad" if version == "1.1" else "squad_v2", **paths)
     expected = read("expected.json")[f"v{version}"]["scores"]
     assert scoring.score_squad(config) == expected
 
@@ -48,14 +46,11 @@ def test_no_answer_is_right_in_v2_only():
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 
-def score(tmp_path, predictions, odds=None, data=None):
-    files = {"data_file": data or read("dev-v2.0.json"), "predictions_file": predictions, "null_odds_file": odds}
+def score(tmp_path, predictions, data=None):
     paths = {}
-    for name, content in files.items():
-        if content is not None:
-            paths[name] = str(tmp_path / f"{name}.json")
-            text = content if isinstance(content, str) else json.dumps(content)
-            Path(paths[name]).write_text(text, encoding="utf-8")
+    for name, content in (("data_file", data or read("dev-v2.0.json")), ("predictions_file", predictions)):
+        paths[name] = str(tmp_path / f"{name}.json")
+        Path(paths[name]).write_text(json.dumps(content), encoding="utf-8")
     return scoring.score_squad(SquadScoringConfig(task_name="squad_v2", **paths))
 
 

@@ -1,5 +1,6 @@
 """SQuAD as a task: features, batches, losses, and complete runs through the recipe's entry point."""
 
+import itertools
 import json
 import random
 from dataclasses import replace
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from running import recipe
-from tiny_models import save_model
+from tiny_models import SHAPE, save_model
 
 from bert_repro import BertReproConfig, BertReproForQuestionAnswering
 from bert_repro.configs import SquadConfig
@@ -31,14 +32,11 @@ def squad_data(questions, unanswerable, seed=0):
     paragraphs = []
     for number in range(questions):
         words = generator.choices("the a green quiet small old bright runs sings grows over near with".split(), k=12)
-        possible = not unanswerable or number % 2 == 0
         answers = []
-        if possible:
-            words.insert(generator.randrange(10), "often " + generator.choice(NAMES))
-            context = " ".join(words).capitalize() + "."
-            start = context.lower().index("often ") + len("often ")
-            text = context[start:].split()[0].strip(".")
-            answers = [{"text": text, "answer_start": start}]
+        if not unanswerable or number % 2 == 0:
+            name, place = generator.choice(NAMES), generator.randrange(1, 10)
+            words[place:place] = ["often", name]
+            answers = [{"text": name, "answer_start": len(" ".join(words[: place + 1])) + 1}]
         context = " ".join(words).capitalize() + "."
         question = {"id": f"q{seed}-{number}", "question": "Often near?", "answers": answers}
         paragraphs.append({"context": context, "qas": [question]})
@@ -77,9 +75,8 @@ def rows(**columns):
 def long_passage():
     context = "The old house by the river fell. " * 3 + "Often a bird sings near the green stone."
     answers = [{"text": ["bird"], "answer_start": [context.index("bird")]}]
-    return rows(
-        id=["q"], question=["What sings near the stone, and how often, and why?"], context=[context], answers=answers
-    )
+    question = "What sings near the stone, and how often, and why?"
+    return rows(id=["q"], question=[question], context=[context], answers=answers)
 
 
 def test_windows_carry_question_passage_and_target(tokenizer, long_passage):
@@ -122,11 +119,8 @@ def test_questions_without_their_answer_are_dropped_from_training_only(tokenizer
 @pytest.fixture(scope="module")
 def model(tokenizer):
     torch.manual_seed(0)
-    config = BertReproConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        initializer_range=0.3,
-    )  # fmt: skip
-    return BertReproForQuestionAnswering(config).eval()
+    shape = {**SHAPE, "num_hidden_layers": 2, "initializer_range": 0.3}
+    return BertReproForQuestionAnswering(BertReproConfig(vocab_size=len(tokenizer), **shape)).eval()
 
 
 @pytest.mark.parametrize("softmax", ["sequence", "paragraph"])
@@ -137,10 +131,9 @@ def test_the_loss_is_that_of_the_softmax_asked_for_in_either_layout(tokenizer, m
     left_out = softmax == "paragraph" and name == "squad"
     assert all((row["labels"] == list(NO_ANSWER)) is False for row in features) == left_out
     rows_ = list(features)
-    losses = []
-    for packing in (True, False):
-        with torch.no_grad():
-            losses.append(model(**task.collate(rows_, pad_token_id=0, packing=packing)).loss.item())
+    with torch.no_grad():
+        batches = [task.collate(rows_, pad_token_id=0, packing=packing) for packing in (True, False)]
+        losses = [model(**batch).loss.item() for batch in batches]
     expected = []
     for row in rows_:
         ids = torch.tensor([row["input_ids"]])
@@ -158,19 +151,16 @@ def test_the_loss_is_that_of_the_softmax_asked_for_in_either_layout(tokenizer, m
 
 def test_the_right_scores_give_the_right_answers(tokenizer, folder):
     """Scores that point at the targets must come back as the answers, whatever the windows."""
-    for name in ("squad", "squad_v2"):
-        for answer_text in ("original", "offsets"):
-            task = prepared(tokenizer, name, answer_text=answer_text, max_seq_length=18)
-            dataset = task.load(folder, ["validation"])["validation"]
-            features = encode(task, dataset, tokenizer, 18)
-            assert max(features["window"][:]) > 0
-            outputs = []
-            for row in features:
-                scores = np.zeros((row["length"], 2), dtype=np.float32)
-                scores[row["labels"][0], 0] = scores[row["labels"][1], 1] = 9
-                outputs.append(scores)
-            predictions = task.postprocess(dataset, features, outputs)
-            assert task.score(predictions, dataset)["f1"] == 1
+    for name, answer_text in itertools.product(("squad", "squad_v2"), ("original", "offsets")):
+        task = prepared(tokenizer, name, answer_text=answer_text, max_seq_length=18)
+        dataset = task.load(folder, ["validation"])["validation"]
+        features = encode(task, dataset, tokenizer, 18)
+        assert max(features["window"][:]) > 0
+        outputs = [np.zeros((length, 2), dtype=np.float32) for length in features["length"]]
+        for scores, (first, last) in zip(outputs, features["labels"], strict=True):
+            scores[first, 0] = scores[last, 1] = 9
+        predictions = task.postprocess(dataset, features, outputs)
+        assert task.score(predictions, dataset)["f1"] == 1
 
 
 def test_a_threshold_is_tuned_stored_and_honoured():
@@ -188,32 +178,16 @@ def test_a_threshold_is_tuned_stored_and_honoured():
     assert fixed.tuned(predictions, dataset) is fixed and fixed.restored(stored) is fixed
 
 
-SHAPE = f"--max_seq_length {LENGTH} --max_query_length {QUERY} --doc_stride {STRIDE}"
-
-
-@pytest.fixture(scope="module")
-def start(world, tokenizer, tmp_path_factory):
-    shape = {"vocab_size": len(tokenizer), "num_hidden_layers": 2}
-    return save_model(world, tmp_path_factory.mktemp("start"), "ForQuestionAnswering", seed=1, **shape)
-
-
-@pytest.fixture(scope="module")
-def finished(start, folder, tmp_path_factory):
-    """A v2.0 model, trained through the recipe."""
-    output = tmp_path_factory.mktemp("runs") / "v2"
-    code = recipe(
-        "run_squad", f"--model_name_or_path {start} --task_name squad_v2 --data_dir {folder} --do_train --do_eval",
-        f"--num_train_epochs 6 --train_batch_size 16 --learning_rate 3e-3 {SHAPE} --output_dir {output}",
-    )  # fmt: skip
-    assert code == 0
-    return output
-
-
 def read(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_a_run_leaves_what_the_official_script_takes(finished, folder):
+def test_a_run_leaves_what_the_official_script_takes(world, folder, tmp_path):
+    start = save_model(world, tmp_path / "start", "ForQuestionAnswering", seed=1, num_hidden_layers=2)
+    finished, shape = tmp_path / "run", f"--max_seq_length {LENGTH} --max_query_length {QUERY} --doc_stride {STRIDE}"
+    run = f"--model_name_or_path {start} --data_dir {folder} --output_dir {finished} --do_train --do_eval {shape}"
+    training = "--task_name squad_v2 --num_train_epochs 6 --train_batch_size 16 --learning_rate 3e-3"
+    assert recipe("run_squad", run, training) == 0
     results = read(finished / "results.json")
     scores = results["metrics"]
     assert scores["f1"] == pytest.approx(scores["best_f1"]) and "f1_at_0" in scores

@@ -1,6 +1,6 @@
 import pytest
+from tiny_models import word_tokenizer
 
-from bert_repro.models.loading import SPECIAL_TOKENS, load_tokenizer
 from bert_repro.tasks.squad_windows import (
     NO_ANSWER,
     answer_span,
@@ -10,14 +10,12 @@ from bert_repro.tasks.squad_windows import (
     window_spans,
 )
 
-WORDS = "the old mill river burned 1895 18 ##9 north ##ern ( - ) . , japan ##ese".split()
+WORDS = "the old mill river burned 1895 18 ##9 north ##ern ( - ) . , japan ##ese"
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_TOKENS, *WORDS, *"abcdefghijklmnopqrstuvwxyz"]) + "\n")
-    return load_tokenizer(path)
+def tokenizer():
+    return word_tokenizer(WORDS + " a b c d e f g h i j k l m n o p q r s t u v w x y z")
 
 
 def passage_of(tokenizer, context):
@@ -70,25 +68,24 @@ def test_each_piece_starts_answers_where_it_has_most_context(length, room, strid
     assert fullest_windows(spans, length).tolist() == expected
 
 
-def find(tokenizer, context, answer, start=None):
+@pytest.mark.parametrize(
+    ("context", "answer", "start", "pieces"),
+    [
+        ("the mill (1895-189) burned", "1895", 10, ["1895"]),
+        ("the old mill.", "old mill", 4, ["old", "mill"]),
+        ("the japanese mill", "japan", 4, ["japan"]),
+        # The pieces of the answer are not in the word that holds it, so the word stays.
+        ("the (japanq) mill", "japan", 5, ["(", "[UNK]", ")"]),
+        ("the old\n mill", "old mill", 4, ["old", "mill"]),
+        (" the mill ", " the", 0, ["the"]),
+        ("the old mill", "river", 4, None),
+        ("\u200b mill", "\u200b", 0, None),
+    ],
+)
+def test_answers_are_narrowed_to_their_pieces_where_they_are(tokenizer, context, answer, start, pieces):
     passage = passage_of(tokenizer, context)
-    ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
-    span = answer_span(passage, answer, context.index(answer) if start is None else start, ids)
-    return None if span is None else list(passage.pieces[span[0] : span[1] + 1])
-
-
-def test_answers_are_narrowed_to_their_pieces_where_they_are(tokenizer):
-    assert find(tokenizer, "the mill (1895-189) burned", "1895") == ["1895"]
-    assert find(tokenizer, "the old mill.", "old mill") == ["old", "mill"]
-    assert find(tokenizer, "the japanese mill", "japan") == ["japan"]
-    # The pieces of the answer are not in the word that holds it, so the word stays.
-    assert find(tokenizer, "the (japanq) mill", "japan") == ["(", "[UNK]", ")"]
-    assert find(tokenizer, "the old\n mill", "old\n mill") == ["old", "mill"]
-    assert find(tokenizer, "the old\n mill", "old mill", start=4) == ["old", "mill"]
-    assert find(tokenizer, " the mill ", " the", start=0) == ["the"]
-    assert find(tokenizer, "old mill", "old mill") == ["old", "mill"]
-    assert find(tokenizer, "the old mill", "river", start=4) is None
-    assert find(tokenizer, "\u200b mill", "\u200b", start=0) is None
+    span = answer_span(passage, answer, start, tokenizer(answer, add_special_tokens=False)["input_ids"])
+    assert (span and list(passage.pieces[span[0] : span[1] + 1])) == pieces
 
 
 def test_targets_are_positions_of_the_input_or_cls():

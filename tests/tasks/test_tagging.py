@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import datasets
 import pytest
 import torch
+from tiny_models import SPECIAL
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -35,7 +36,7 @@ Blackburn NNP I-NP I-PER
 def make_tokenizer(lowercase=False):
     """A token for each character of a word; `~` has none."""
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-    vocabulary = {token: index for index, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters])}
+    vocabulary = {token: index for index, token in enumerate([*SPECIAL, *letters])}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     steps = [normalizers.Replace("~", ""), *([normalizers.Lowercase()] if lowercase else [])]
     backend.normalizer = normalizers.Sequence(steps)
@@ -88,18 +89,14 @@ def test_tags_become_bio(written, bio):
     assert to_bio(bio.split()) == bio.split()
 
 
-def random_document(generator, room):
-    counts = [generator.choice([0, 1, 2, 5, 9, 30]) for _ in range(generator.randint(1, 12))]
-    sentences = [[[9] * generator.randint(1, room + 3) for _ in range(count)] for count in counts]
-    return TokenizedDocument.of(sentences, room, UNK), counts
-
-
 @pytest.mark.parametrize("context", ["tile", "centred", "sentence"])
 def test_every_word_is_tagged_once_in_a_window_that_fits(context):
     generator = random.Random(0)
     for _ in range(200):
         room = generator.randint(3, 24)
-        document, counts = random_document(generator, room)
+        counts = [generator.choice([0, 1, 2, 5, 9, 30]) for _ in range(generator.randint(1, 12))]
+        sentences = [[[9] * generator.randint(1, room + 3) for _ in range(count)] for count in counts]
+        document = TokenizedDocument.of(sentences, room, UNK)
         found = list(windows(document, context, room))
         covered = [word for window in found for word in range(window.first_word, window.last_word)]
         assert covered == list(range(sum(counts)))
@@ -147,7 +144,7 @@ def test_reading_sentences_alone_and_an_uncased_vocabulary_are_deviations(tokeni
     assert task("sentence").deviations(tokenizer, {"train": sentences}) == {}
     sentences = dataset([["ab"]], documents=[0])
     assert set(CONLL2003.deviations(make_tokenizer(lowercase=True), {"train": sentences})) == {"uncased"}
-    assert CONLL2003.deviations(make_tokenizer(), {"train": sentences}) == {}
+    assert CONLL2003.deviations(tokenizer, {"train": sentences}) == {}
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -170,10 +167,8 @@ def test_predictions_are_written_in_the_columns_of_conlleval(tmp_path):
     predictions = {"prediction": [["B-ORG", "O"], ["O"]], "probabilities": [[0.75, 0.5], [0.875]]}
     path, lines = CONLL2003.write_predictions(tmp_path, "test", sentences, predictions)
     assert path.read_text() == "EU B-ORG B-ORG\nacts O O\n\nParis B-LOC O\n\n"
-    assert json.loads(lines.read_text().splitlines()[0]) == {
-        "index": 0, "words": ["EU", "acts"], "label": ["B-ORG", "O"], "prediction": ["B-ORG", "O"],
-        "probability": [0.75, 0.5],
-    }  # fmt: skip
+    first = {"index": 0, "words": ["EU", "acts"], "label": ["B-ORG", "O"], "prediction": ["B-ORG", "O"]}
+    assert json.loads(lines.read_text().splitlines()[0]) == {**first, "probability": [0.75, 0.5]}
     path, _ = CONLL2003.write_predictions(tmp_path, "test", sentences.remove_columns("tags"), predictions)
     assert path.read_text() == "EU B-ORG\nacts O\n\nParis O\n\n"
 

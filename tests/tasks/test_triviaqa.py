@@ -43,11 +43,10 @@ def evidence(tmp_path: Path) -> Path:
     return tmp_path / "evidence"
 
 
-def convert(evidence: Path, *questions: dict[str, Any], **settings: Any) -> dict[str, int]:
+def convert(evidence: Path, *questions: dict[str, Any]) -> dict[str, int]:
     source = evidence.parent / "qa.json"
     source.write_text(json.dumps({"Data": list(questions), "Domain": "Wikipedia", "Version": 1.0}))
-    target = str(evidence.parent / "out" / "train.json")
-    settings = {"evidence_dir": str(evidence), "output_file": target, **settings}
+    settings = {"evidence_dir": str(evidence), "output_file": str(evidence.parent / "out" / "train.json")}
     return convert_triviaqa(TriviaqaConfig(qa_file=str(source), **settings))
 
 
@@ -73,8 +72,7 @@ def test_documents_with_an_answer_at_their_beginning_become_examples(evidence: P
 
 def test_names_are_found_between_words_whatever_their_case(evidence: Path) -> None:
     found = find_answers("In the U.S. status of US and us, the USA.", ["US", "U.S.", "usa", " ", "C++"])
-    texts = [answer["text"] for answer in found]
-    assert texts == ["U.S.", "US", "us", "USA"]
+    assert [answer["text"] for answer in found] == ["U.S.", "US", "us", "USA"]
     assert find_answers("C++ is", ["C++"]) == [{"text": "C++", "answer_start": 0}]
     assert find_answers("New York City", ["New York", "New York City"])[0]["text"] == "New York City"
     assert find_answers("anything", []) == []
