@@ -85,16 +85,16 @@ def test_tensorflows_outputs(original, run, tmp_path):
         torch.from_numpy(expected[name]).long() for name in ("input_ids", "input_mask", "segment_ids", "positions")
     )
     real = mask.bool().numpy()
-    for classes, options in ((bert_repro.BertReproForPreTraining, {}), (transformers.BertForPreTraining, {})):
-        model = classes.from_pretrained(tmp_path / "out", **options).eval()
+    for classes in (bert_repro.BertReproForPreTraining, transformers.BertForPreTraining):
+        model = classes.from_pretrained(tmp_path / "out").eval()
         with torch.no_grad():
             found = model(input_ids=ids, attention_mask=mask, token_type_ids=segments)
             hidden = model.bert(input_ids=ids, attention_mask=mask, token_type_ids=segments)
         words = found.prediction_logits[torch.arange(len(ids))[:, None], places].log_softmax(-1).flatten(0, 1)
+        following = found.seq_relationship_logits.log_softmax(-1)
         assert np.abs(hidden[0].numpy()[real] - expected["hidden"][real]).max() < 1e-5
-        assert np.abs(hidden[1].numpy() - expected["pooled"]).max() < 1e-5
-        assert np.abs(words.numpy() - expected["masked_log_probs"]).max() < 1e-5
-        assert np.abs(found.seq_relationship_logits.log_softmax(-1).numpy() - expected["next_log_probs"]).max() < 1e-5
+        for name, values in (("pooled", hidden[1]), ("masked_log_probs", words), ("next_log_probs", following)):
+            assert np.abs(values.numpy() - expected[name]).max() < 1e-5, name
     report = json.loads((tmp_path / "out" / "conversion.json").read_text())
     assert len(report["tensors"]) == 30 and len(report["left_out"]) == 61
     assert "converted by bert_repro from `uncased_checkpoint`" in (tmp_path / "out" / "README.md").read_text()
@@ -108,11 +108,8 @@ def test_the_tokenizer_splits_as_the_original_does(original, run, tmp_path):
     legacy = BertTokenizerLegacy(str(original / "vocab.txt"), do_lower_case=True)
     assert saved.get_vocab() == dict(legacy.vocab)
     words = [entry for entry in legacy.vocab if entry not in legacy.all_special_tokens]
-    for text in (
-        *words,
-        "Señor Müller's café isn't open; naïve façades (p. 12) cost $3,000.50!",
-        "北京 is the capital",
-    ):
+    sentence = "Señor Müller's café isn't open; naïve façades (p. 12) cost $3,000.50!"
+    for text in (*words, sentence, "北京 is the capital"):
         assert saved.tokenize(text) == legacy.tokenize(text), text
 
 

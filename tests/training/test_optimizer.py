@@ -47,7 +47,7 @@ def test_five_steps_equal_the_original_update(decay: float) -> None:
     np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=0, atol=1e-8)
 
 
-def test_bias_correction_is_plain_adamw_and_makes_a_larger_first_step() -> None:
+def test_bias_correction_is_plain_adamw() -> None:
     ours, upstream = (nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2))
     options = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
     optimizers = BertAdam([ours], bias_correction=True, **options), torch.optim.AdamW([upstream], **options)
@@ -56,16 +56,6 @@ def test_bias_correction_is_plain_adamw_and_makes_a_larger_first_step() -> None:
             parameter.grad = torch.tensor([gradient, 2 * gradient])
             optimizer.step()
     torch.testing.assert_close(ours, upstream)
-    assert (ours - torch.tensor([1.0, -2.0])).abs().max() > 5e-3
-    moved = {}
-    for correction in (True, False):
-        parameter = nn.Parameter(torch.zeros(1))
-        optimizer = BertAdam([parameter], bias_correction=correction, lr=1.0, betas=(0.9, 0.999), eps=1e-6)
-        parameter.grad = torch.ones(1)
-        optimizer.step()
-        moved[correction] = -parameter.item()
-    assert moved[True] == pytest.approx(1.0, rel=1e-4)
-    assert moved[False] == pytest.approx(0.1 / np.sqrt(0.001), rel=1e-4)
 
 
 def test_groups_exempt_biases_and_layer_norms_and_frozen_parameters() -> None:
