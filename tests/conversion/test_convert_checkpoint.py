@@ -215,30 +215,23 @@ def test_tensors_that_make_no_bert_are_one_line(original, run, bundle, kind):
     assert code == 2 and message in line
 
 
-def published(folder: Path, auto_class: str, **fields: object) -> Path:
+def as_pickle(folder: Path) -> dict[str, torch.Tensor]:
+    """Writes a masked language model as transformers of 2019 saved it; returns its outputs."""
     torch.manual_seed(0)
     vocab = {entry: place for place, entry in enumerate((GOLDEN / "vocab.txt").read_text().split("\n")[:-1])}
-    model = getattr(bert_repro, AUTO_CLASSES[auto_class].ours)(bert_repro.BertReproConfig(**{**SIZES, **fields}))
-    return export_checkpoint(model, transformers.BertTokenizer(vocab=vocab), folder)
-
-
-def as_pickle(folder: Path, *, old_names: bool) -> Path:
-    """A masked language model as transformers of 2019 saved it."""
-    model = transformers.BertForMaskedLM.from_pretrained(published(folder, "AutoModelForMaskedLM"))
-    state = {name: values.clone() for name, values in model.state_dict().items()}
-    if old_names:
-        state = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): values
-                 for name, values in state.items()}  # fmt: skip
-        state["bert.embeddings.position_ids"] = torch.arange(12)[None]
-    torch.save(state, folder / "pytorch_model.bin")
+    model = bert_repro.BertReproForMaskedLM(bert_repro.BertReproConfig(**SIZES))
+    export_checkpoint(model, transformers.BertTokenizer(vocab=vocab), folder)
+    model = transformers.BertForMaskedLM.from_pretrained(folder)
+    state = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): values
+             for name, values in model.state_dict().items()}  # fmt: skip
+    torch.save({**state, "bert.embeddings.position_ids": torch.arange(12)[None]}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    return folder
+    return outputs(model)
 
 
 def test_an_old_pickle_has_one_door(run, tmp_path):
-    folder = published(tmp_path / "first", "AutoModelForMaskedLM")
-    expected = outputs(transformers.BertForMaskedLM.from_pretrained(folder))
-    pickled = as_pickle(tmp_path / "uncased", old_names=True)
+    pickled = tmp_path / "uncased"
+    expected = as_pickle(pickled)
     code, said = run(pickled)
     assert code == 0 and "hidden_act: gelu (config.json)" in said
     found = outputs(transformers.BertForMaskedLM.from_pretrained(tmp_path / "out"))
@@ -257,7 +250,8 @@ class Payload:
 
 
 def test_a_payload_does_not_run(run, tmp_path):
-    folder, trap = as_pickle(tmp_path / "uncased", old_names=False), tmp_path / "trap"
+    folder, trap = tmp_path / "uncased", tmp_path / "trap"
+    as_pickle(folder)
     torch.save({"x": Payload(trap)}, folder / "pytorch_model.bin")
     code, line = run(folder)
     assert code == 2 and "pytorch_model.bin: cannot be read as weights" in line

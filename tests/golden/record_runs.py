@@ -116,11 +116,6 @@ def write_inputs(data: Path, work: Path) -> None:
     (work / "pairs.jsonl").write_text("\n".join(pairs) + "\n", "utf-8")
 
 
-def digest(path: Path) -> str:
-    """The first digits of a file's SHA-256."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
 def weights(path: Path) -> str:
     """A digest of names and values of the tensors, whatever the header of the file says."""
     from safetensors.numpy import load_file
@@ -150,7 +145,7 @@ def facts(folder: Path) -> dict[str, Any]:
             results = json.loads(path.read_text())
             found[name] = {key: results.get(key) for key in ("metrics", "rows_scored", "splits", "task", "split")}
         elif path.name.startswith("predictions") or path.suffix in ANSWERS or path.name == "scores.jsonl":
-            found[name] = digest(path)
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     return found
 
 

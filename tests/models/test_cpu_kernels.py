@@ -13,8 +13,6 @@ from bert_repro.models.cpu_kernels import (
     CpuDropout,
     CrossEntropyByRows,
     PackedAttention,
-    attention_groups,
-    group_sizes,
     token_cross_entropy,
     use_cpu_kernels,
 )
@@ -85,17 +83,6 @@ def test_groups_of_sequences_attend_as_each_by_itself(lengths, causal):
     results = [[each, *torch.autograd.grad(each, states, grad)] for each in attended]
     for ours, expected in zip(*results, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_groups_hold_every_token_once_and_cost_least():
-    assert attention_groups((4, 4, 0, 4), 2).tokens is None
-    groups = attention_groups(tuple(UNLIKE), 2)
-    assert groups.sizes == [(2, 400), (3, 5)]
-    states = torch.arange(sum(UNLIKE))[:, None, None]
-    assert torch.equal(groups.scatter(groups.gather(states)), states)
-    assert groups.gather(states)[~groups.real].unique().tolist() == [5, 800]  # the last token of what is padded
-    assert group_sizes([60, 60, 50, 45], 4) == [(4, 60)]  # padding costs less than one more product
-    assert group_sizes([60] * 4 + [20] * 9, 4) == [(4, 60), (9, 20)]
 
 
 def test_packed_attention_in_half_precision_is_as_exact_as_pytorch():
