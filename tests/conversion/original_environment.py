@@ -33,10 +33,8 @@ LOWER = (
 )
 UPPER = "The Paris France I Mat".split()
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-LETTERS = [
-    *"abcdefghijklmnopqrstuvwxyz0123456789",
-    *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz0123456789"),
-]
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+PIECES = [*LETTERS, *(f"##{letter}" for letter in LETTERS)]
 SIZES = {
     "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, "type_vocab_size": 2,
     "max_position_embeddings": 64, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
@@ -106,9 +104,8 @@ def install_shim() -> None:
 def original_code(repository: Path, form: str) -> Iterator[Callable[[str], Any]]:
     """Yields a function that imports a module of the original code at the commit of a form of gelu."""
     with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(
-            ["git", "-C", repository, "archive", COMMITS[form]], stdout=subprocess.PIPE, check=True
-        )
+        command = ["git", "-C", repository, "archive", COMMITS[form]]
+        archive = subprocess.run(command, stdout=subprocess.PIPE, check=True)
         subprocess.run(["tar", "x", "-C", folder], input=archive.stdout, check=True)
         modules = [path.stem for path in Path(folder).glob("*.py")]
         for name in modules:
@@ -125,7 +122,7 @@ def original_code(repository: Path, form: str) -> Iterator[Callable[[str], Any]]
 
 
 def vocabulary(uncased: bool) -> list[str]:
-    return [*SPECIAL, *LOWER, *([] if uncased else UPPER), *(letter for letter in LETTERS if letter not in LOWER)]
+    return [*SPECIAL, *LOWER, *([] if uncased else UPPER), *(piece for piece in PIECES if piece not in LOWER)]
 
 
 def inputs_of(size: int, seed: int) -> dict[str, Any]:
@@ -170,7 +167,7 @@ def build(module: Callable[[str], Any], config: Any, head: str, given: dict[str,
 
 
 def make(repository: Path, folder: Path, name: str, sizes: dict[str, Any], words: list[str], steps: int = 3) -> None:
-    """Trains a model of the original code for some steps and saves it with its optimizer, its outputs beside it."""
+    """Trains a model of the original code for some steps and saves it with its optimizer and its outputs."""
     form, _, head = VARIANTS[name]
     folder.mkdir(parents=True)
     settings = {**sizes, "vocab_size": len(words)}
@@ -222,8 +219,6 @@ def write(repository: Path, root: Path) -> None:
         make(repository, root / BASE, BASE, base, words, steps=0)
     with original_code(repository, "tanh") as module:
         np.savez(root / "optimizer.npz", **optimizer_steps(module("optimization")))
-        found = {"tokens": tokens(module("tokenization"), root)}
-    (root / "side_by_side.json").write_text(json.dumps(found, indent=2))
 
 
 def golden(repository: Path, root: Path) -> None:
@@ -257,16 +252,6 @@ def optimizer_steps(optimization: Any) -> Fetches:
         for number in range(5):
             session.run(train, {step: number})
             found |= {f"after {number}|{name}": value for name, value in session.run(variables).items()}
-    return found
-
-
-def tokens(tokenization: Any, root: Path) -> list[dict[str, Any]]:
-    """Tokens of texts that spell special tokens."""
-    texts = ["what does [SEP] mean ?", "the [MASK] sat on [CLS]", "[PAD] [UNK] the mat", "the\ue000cat"]
-    found = []
-    for name in ("uncased_erf_pretraining", "cased_tanh_pretraining"):
-        tokenizer = tokenization.FullTokenizer(str(root / name / "vocab.txt"), do_lower_case=name.startswith("uncased"))
-        found += [{"variant": name, "text": text, "tokens": tokenizer.tokenize(text)} for text in texts]
     return found
 
 

@@ -85,16 +85,16 @@ def test_tensorflows_outputs(original, run, tmp_path):
         torch.from_numpy(expected[name]).long() for name in ("input_ids", "input_mask", "segment_ids", "positions")
     )
     real = mask.bool().numpy()
-    for classes, options in ((bert_repro.BertReproForPreTraining, {}), (transformers.BertForPreTraining, {})):
-        model = classes.from_pretrained(tmp_path / "out", **options).eval()
+    for classes in (bert_repro.BertReproForPreTraining, transformers.BertForPreTraining):
+        model = classes.from_pretrained(tmp_path / "out").eval()
         with torch.no_grad():
             found = model(input_ids=ids, attention_mask=mask, token_type_ids=segments)
             hidden = model.bert(input_ids=ids, attention_mask=mask, token_type_ids=segments)
         words = found.prediction_logits[torch.arange(len(ids))[:, None], places].log_softmax(-1).flatten(0, 1)
+        following = found.seq_relationship_logits.log_softmax(-1)
         assert np.abs(hidden[0].numpy()[real] - expected["hidden"][real]).max() < 1e-5
-        assert np.abs(hidden[1].numpy() - expected["pooled"]).max() < 1e-5
-        assert np.abs(words.numpy() - expected["masked_log_probs"]).max() < 1e-5
-        assert np.abs(found.seq_relationship_logits.log_softmax(-1).numpy() - expected["next_log_probs"]).max() < 1e-5
+        for name, values in (("pooled", hidden[1]), ("masked_log_probs", words), ("next_log_probs", following)):
+            assert np.abs(values.numpy() - expected[name]).max() < 1e-5, name
     report = json.loads((tmp_path / "out" / "conversion.json").read_text())
     assert len(report["tensors"]) == 30 and len(report["left_out"]) == 61
     assert "converted by bert_repro from `uncased_checkpoint`" in (tmp_path / "out" / "README.md").read_text()
@@ -108,11 +108,8 @@ def test_the_tokenizer_splits_as_the_original_does(original, run, tmp_path):
     legacy = BertTokenizerLegacy(str(original / "vocab.txt"), do_lower_case=True)
     assert saved.get_vocab() == dict(legacy.vocab)
     words = [entry for entry in legacy.vocab if entry not in legacy.all_special_tokens]
-    for text in (
-        *words,
-        "Señor Müller's café isn't open; naïve façades (p. 12) cost $3,000.50!",
-        "北京 is the capital",
-    ):
+    sentence = "Señor Müller's café isn't open; naïve façades (p. 12) cost $3,000.50!"
+    for text in (*words, sentence, "北京 is the capital"):
         assert saved.tokenize(text) == legacy.tokenize(text), text
 
 
@@ -218,30 +215,23 @@ def test_tensors_that_make_no_bert_are_one_line(original, run, bundle, kind):
     assert code == 2 and message in line
 
 
-def published(folder: Path, auto_class: str, **fields: object) -> Path:
+def as_pickle(folder: Path) -> dict[str, torch.Tensor]:
+    """Writes a masked language model as transformers of 2019 saved it; returns its outputs."""
     torch.manual_seed(0)
     vocab = {entry: place for place, entry in enumerate((GOLDEN / "vocab.txt").read_text().split("\n")[:-1])}
-    model = getattr(bert_repro, AUTO_CLASSES[auto_class].ours)(bert_repro.BertReproConfig(**{**SIZES, **fields}))
-    return export_checkpoint(model, transformers.BertTokenizer(vocab=vocab), folder)
-
-
-def as_pickle(folder: Path, *, old_names: bool) -> Path:
-    """A masked language model as transformers of 2019 saved it."""
-    model = transformers.BertForMaskedLM.from_pretrained(published(folder, "AutoModelForMaskedLM"))
-    state = {name: values.clone() for name, values in model.state_dict().items()}
-    if old_names:
-        state = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): values
-                 for name, values in state.items()}  # fmt: skip
-        state["bert.embeddings.position_ids"] = torch.arange(12)[None]
-    torch.save(state, folder / "pytorch_model.bin")
+    model = bert_repro.BertReproForMaskedLM(bert_repro.BertReproConfig(**SIZES))
+    export_checkpoint(model, transformers.BertTokenizer(vocab=vocab), folder)
+    model = transformers.BertForMaskedLM.from_pretrained(folder)
+    state = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): values
+             for name, values in model.state_dict().items()}  # fmt: skip
+    torch.save({**state, "bert.embeddings.position_ids": torch.arange(12)[None]}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    return folder
+    return outputs(model)
 
 
 def test_an_old_pickle_has_one_door(run, tmp_path):
-    folder = published(tmp_path / "first", "AutoModelForMaskedLM")
-    expected = outputs(transformers.BertForMaskedLM.from_pretrained(folder))
-    pickled = as_pickle(tmp_path / "uncased", old_names=True)
+    pickled = tmp_path / "uncased"
+    expected = as_pickle(pickled)
     code, said = run(pickled)
     assert code == 0 and "hidden_act: gelu (config.json)" in said
     found = outputs(transformers.BertForMaskedLM.from_pretrained(tmp_path / "out"))
@@ -260,7 +250,8 @@ class Payload:
 
 
 def test_a_payload_does_not_run(run, tmp_path):
-    folder, trap = as_pickle(tmp_path / "uncased", old_names=False), tmp_path / "trap"
+    folder, trap = tmp_path / "uncased", tmp_path / "trap"
+    as_pickle(folder)
     torch.save({"x": Payload(trap)}, folder / "pytorch_model.bin")
     code, line = run(folder)
     assert code == 2 and "pytorch_model.bin: cannot be read as weights" in line

@@ -1,6 +1,7 @@
 """The reader of TensorFlow's checkpoint format, against a checkpoint that TensorFlow wrote."""
 
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,6 @@ INDEX, DATA = "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"
 def opened(folder: Path) -> dict[str, np.ndarray]:
     bundle = TensorBundle(folder / "bert_model.ckpt")
     return {name: bundle.read(name) for name in bundle.entries}
-
-
-def copy(folder: Path, index: bytes | None = None, data: bytes | None = None) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / INDEX).write_bytes((GOLDEN / INDEX).read_bytes() if index is None else index)
-    (folder / DATA).write_bytes((GOLDEN / DATA).read_bytes() if data is None else data)
-    return folder
 
 
 def test_the_checksum_is_that_of_the_standard():
@@ -50,9 +44,11 @@ def damaged(right: bytes, draw: random.Random, number: int) -> bytes:
 
 def test_every_damage_of_the_data_is_noticed(tmp_path):
     right, draw = (GOLDEN / DATA).read_bytes(), random.Random(0)
+    shutil.copy(GOLDEN / INDEX, tmp_path)
     for number in range(20):
+        (tmp_path / DATA).write_bytes(damaged(right, draw, number))
         with pytest.raises(UserError, match="is not as it was written"):
-            opened(copy(tmp_path, data=damaged(right, draw, number)))
+            opened(tmp_path)
     (tmp_path / DATA).unlink()
     with pytest.raises(UserError, match=r"data-00000-of-00001: no such file, and bert_model\.ckpt\.index needs it"):
         opened(tmp_path)

@@ -30,9 +30,7 @@ def test_short_lines_are_headings_in_articles_and_dialogue_elsewhere():
     "line",
     [
         "CHAPTER I.",
-        "Chapter the First",
         "Chapter XII. In which Harry pays off an old debt, and incurs some new ones.",
-        "BOOK SECOND",
         "I. BRETTON",
         "THE END.",
         "by George Eliot",
@@ -62,14 +60,12 @@ def test_text_that_looks_like_a_heading_is_kept(line):
 @pytest.mark.parametrize(
     ("line", "rule"),
     [
-        ("* first item of a list", "list"),
         ("• Improved access to health care for the people of all the poorer regions.", "list"),
         ("- Wash hands before and after cooking for at least thirty seconds or more", "list"),
         ("| name = value of a template that spans many lines and more", "markup"),
         ("[[File:Mountain.jpg|thumb|right|The mountain as seen from the south side in winter]]", "markup"),
         ("[Illustration: The mountain as seen from the south side in winter]", "markup"),
         ("* * * * *", "symbols"),
-        ("1,234 5,678 9,012", "symbols"),
         ("formula_12", "markup"),
     ],
 )
@@ -103,20 +99,16 @@ PARAGRAPHS = [
 ]
 
 
-def wrapped(paragraph):
-    return textwrap.fill(paragraph, 60)
-
-
 def test_hard_wrapped_paragraphs_are_joined_with_and_without_blank_lines():
-    assert passages("\n\n".join(map(wrapped, PARAGRAPHS * 3))) == PARAGRAPHS * 3
-    text = "\n".join(["CHAPTER I.", "The Mountain", *map(wrapped, PARAGRAPHS * 3)])
-    found = find_passages(text)
+    wrapped = [textwrap.fill(paragraph, 60) for paragraph in PARAGRAPHS * 3]
+    assert passages("\n\n".join(wrapped)) == PARAGRAPHS * 3
+    found = find_passages("\n".join(["CHAPTER I.", "The Mountain", *wrapped]))
     assert found.kept == PARAGRAPHS * 3 and found.dropped == {"heading": 2}
 
 
 def test_a_line_broken_at_a_hyphen_is_joined_without_a_space():
     lines = [
-        "He had been told that the old house stood upon the sun-",
+        "He had heard that the old house stood upon the sun-",
         "lit side of the valley, and that the road to it was as",
     ]
     found = passages("\n".join([*lines, "good as any other road in the country he knew so well"] * 3))
@@ -126,7 +118,8 @@ def test_a_line_broken_at_a_hyphen_is_joined_without_a_space():
 def test_one_sentence_per_line_is_left_alone():
     lines = [f"Sentence number {i} of this document is about as long as this, and it ends." for i in range(20)]
     assert passages("\n".join(lines)) == lines
-    assert passages(wrapped(FILLER) + "\n" + wrapped(FILLER), unwrap=False) == (wrapped(FILLER).split("\n") * 2)
+    wrapped = textwrap.wrap(FILLER, 60) * 2
+    assert passages("\n".join(wrapped), unwrap=False) == wrapped
 
 
 def test_a_document_of_a_few_words_is_dropped():

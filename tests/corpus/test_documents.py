@@ -79,7 +79,6 @@ def test_folders_and_patterns_come_sorted_and_names_as_given(tmp_path):
         ("a.jsonl", b'{"text": null}\n', r"line 1: field 'text' is NoneType"),
         ("a.parquet", b"PAR1 no", r"a\.parquet: damaged or not a Parquet file"),
         ("a.txt.gz", gzip.compress(b"text\n" * 99, mtime=0)[:-12], r"a\.txt\.gz: damaged after line"),
-        ("a.txt.gz", b"plain text", r"a\.txt\.gz: damaged after line 0"),
         ("a.txt.xz", lzma.compress(b"text\n" * 99)[:-12], r"a\.txt\.xz: damaged after line"),
         ("a.parquet.gz", b"", r"unknown corpus format"),
         ("a.csv", b"text\n", r"a\.csv: unknown corpus format; expected one of \.txt"),
@@ -93,14 +92,14 @@ def test_bad_input_names_file_and_place(tmp_path, name, content, message):
 
 
 def test_names_that_lead_nowhere_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"none\.txt does not exist"):
-        find_sources(TextConfig(input_files=(str(tmp_path / "none.txt"),)))
-    with pytest.raises(UserError, match="no file matches the pattern"):
-        find_sources(TextConfig(input_files=(str(tmp_path / "*.txt"),)))
-    with pytest.raises(UserError, match="holds no corpus file"):
-        find_sources(TextConfig(input_files=(str(tmp_path),)))
-    with pytest.raises(UserError, match="input_files is missing"):
-        find_sources(TextConfig(input_files=()))
+    for names, message in (
+        (["none.txt"], r"none\.txt does not exist"),
+        (["*.txt"], "no file matches the pattern"),
+        (["."], "holds no corpus file"),
+        ([], "input_files is missing"),
+    ):
+        with pytest.raises(UserError, match=message):
+            find_sources(TextConfig(input_files=tuple(str(tmp_path / name) for name in names)))
     path = write(tmp_path / "a.txt", "text\n")
     monkeypatch.chdir(tmp_path)
     for spelling in (str(tmp_path), "a.txt", "../" + tmp_path.name + "/a.txt"):
@@ -115,15 +114,20 @@ def test_names_that_lead_nowhere_are_refused(tmp_path, monkeypatch):
         find_sources(TextConfig(input_files=("data/corpus",)))
 
 
-def test_hub_dataset_is_read_as_a_stream_of_one_revision(monkeypatch):
+@pytest.fixture
+def stream(monkeypatch):
+    """Has the Hub hold a dataset whose rows a function gives."""
+
+    def install(load_dataset):
+        monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda self, name: SimpleNamespace(sha="abc123"))
+        monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+
+    return install
+
+
+def test_hub_dataset_is_read_as_a_stream_of_one_revision(stream):
     calls = []
-
-    def load_dataset(*args, **options):
-        calls.append((args, options))
-        return iter(ROWS)
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda self, name: SimpleNamespace(sha="abc123"))
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    stream(lambda *args, **options: calls.append((args, options)) or iter(ROWS))
     documents = read("wikimedia/wikipedia", hub_config="20231101.en", hub_split="test")
     assert [document.title for document in documents] == ["One", None]
     options = {"split": "test", "streaming": True, "revision": "abc123"}
@@ -131,12 +135,11 @@ def test_hub_dataset_is_read_as_a_stream_of_one_revision(monkeypatch):
 
 
 @pytest.mark.parametrize(("rows", "place"), [(0, r"\): 503 again$"), (2, "503 again; it failed after row 2; start")])
-def test_a_stream_that_breaks_off_is_a_user_error(monkeypatch, rows, place):
+def test_a_stream_that_breaks_off_is_a_user_error(stream, rows, place):
     def load_dataset(*args, **options):
         yield from ROWS[:rows]
         raise ConnectionError("503\nagain")
 
-    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda self, name: SimpleNamespace(sha="abc123"))
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    stream(load_dataset)
     with pytest.raises(UserError, match=r"dataset wikimedia/wikipedia \(configuration None, split train.*" + place):
         read("wikimedia/wikipedia")

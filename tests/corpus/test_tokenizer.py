@@ -1,18 +1,14 @@
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer, BertTokenizer
+from transformers import AutoTokenizer, BertConfig, BertTokenizer
+from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from bert_repro.corpus.tokenizer import train_wordpiece
 from bert_repro.errors import UserError
 from bert_repro.models.loading import SPECIAL_TOKENS, load_tokenizer, save_tokenizer, tokenizer_fingerprint
-
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("BERT_REPRO_DATA", ROOT.parent / "shared" / "data"))
 
 NASTY = [
     "Hello, WORLD! naïve café ÅNGSTRÖM",
@@ -45,8 +41,6 @@ def uncased():
 
 
 def legacy(tokenizer, folder):
-    from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
-
     vocab = tokenizer.get_vocab()
     (folder / "vocab.txt").write_text("\n".join(sorted(vocab, key=vocab.get)) + "\n", encoding="utf-8")
     return BertTokenizerLegacy(
@@ -86,10 +80,10 @@ def test_special_tokens_come_first_then_words_and_inner_pieces(uncased):
     assert uncased.tokenize("thethe")[1].startswith("##")
 
 
-def test_cased_vocabulary_keeps_case_and_accents():
+def test_cased_vocabulary_keeps_case_and_accents(uncased):
     cased = train_wordpiece(TEXTS, vocab_size=140, lowercase=False)
     assert cased.tokenize("The café") == ["The", "ca", "##fé"]
-    assert "".join(train_wordpiece(TEXTS, vocab_size=140).tokenize("The café")).replace("##", "") == "thecafe"
+    assert "".join(uncased.tokenize("The café")).replace("##", "") == "thecafe"
 
 
 def test_training_is_the_same_in_every_process():
@@ -117,9 +111,7 @@ def test_rare_characters_stay_out_of_the_alphabet_and_training_errors_name_the_f
 
 
 @pytest.mark.parametrize("limit", [100, 200])
-def test_save_and_load_with_upstream_transformers(uncased, tmp_path, limit):
-    from transformers import AutoTokenizer, BertConfig
-
+def test_save_and_load_with_upstream_transformers(tmp_path, limit):
     tokenizer = train_wordpiece(TEXTS, vocab_size=140, max_input_chars_per_word=limit)
     tokenizer.save_pretrained(tmp_path)
     BertConfig().save_pretrained(tmp_path)
@@ -172,18 +164,20 @@ def test_plain_vocabulary_says_its_case(tmp_path):
 
 def test_loading_errors_are_user_errors(uncased, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(UserError, match="nowhere"):
-        load_tokenizer(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="holds no tokenizer"):
-        load_tokenizer(tmp_path)
-    with pytest.raises(UserError, match=r"line 8.*is already on line 7"):
-        load_tokenizer(write_vocabulary(tmp_path / "twice.txt", ["the", "the"]))
+    (tmp_path / "empty").mkdir()
     (tmp_path / "other.txt").write_text("the\nof\n")
-    with pytest.raises(UserError, match=r"no entry \[PAD\]"):
-        load_tokenizer(tmp_path / "other.txt")
     uncased.save_pretrained(tmp_path / "saved")
-    with pytest.raises(UserError, match="lowercase=True, not False"):
-        load_tokenizer(tmp_path / "saved", lowercase=False)
+    for name, options, message in (
+        (tmp_path / "nowhere", {}, "nowhere"),
+        ("nobody/nothing-here", {}, "is neither a local folder or file nor on the Hub"),
+        ("bert-base-nothing", {}, "is neither a local folder or file nor on the Hub"),
+        (tmp_path / "empty", {}, "holds no tokenizer"),
+        (write_vocabulary(tmp_path / "twice.txt", ["the", "the"]), {}, r"line 8.*is already on line 7"),
+        (tmp_path / "other.txt", {}, r"no entry \[PAD\]"),
+        (tmp_path / "saved", {"lowercase": False}, "lowercase=True, not False"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load_tokenizer(name, **options)
 
 
 def test_a_saved_vocabulary_with_gaps_is_refused(world, tmp_path):
@@ -192,9 +186,3 @@ def test_a_saved_vocabulary_with_gaps_is_refused(world, tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(state))
     with pytest.raises(UserError, match=r"has \d+ ids up to 1000000000, with gaps"):
         load_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["nobody/nothing-here", "bert-base-nothing"])
-def test_a_name_that_leads_nowhere_is_no_empty_tokenizer(name):
-    with pytest.raises(UserError, match="is neither a local folder or file nor on the Hub"):
-        load_tokenizer(name)

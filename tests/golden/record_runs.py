@@ -27,6 +27,7 @@ TINY += "--max_eval_sequences 64 --train_batch_size 16 --max_steps 20 --max_seq_
 FINETUNE = "--do_train --do_eval --max_steps 20 --train_batch_size 8 --logging_steps 1 --max_train_samples 200 "
 FINETUNE += f"--max_eval_samples 60 --model_name_or_path {MINI}"
 BEST = "--eval_steps 10 --load_best_model_at_end"
+ANSWERS = (".csv", ".tsv", ".txt", ".parquet")
 WINDOWS = "--max_seq_length 96 --doc_stride 32"
 PRETRAININGS = {
     "packed": "",
@@ -46,80 +47,43 @@ PRETRAININGS = {
 
 def commands(data: Path, work: Path) -> Iterator[tuple[str, str, str]]:
     """Yields name, recipe and arguments of each run, in an order in which each finds what it reads."""
-    yield (
-        "tokenizer",
-        "train_tokenizer",
-        f"--input_files {work}/text.txt --vocab_size 2000 --output_dir {work}/tokenizer",
-    )
-    yield (
-        "corpus",
-        "prepare_corpus",
-        (f"--input_files {work}/text.txt --tokenizer {work}/tokenizer --output_dir {work}/corpus"),
-    )
-    yield (
-        "corpus-mini",
-        "prepare_corpus",
-        (f"--input_files {work}/text.txt --tokenizer {MINI} --output_dir {work}/corpus-mini"),
-    )
+    text = f"--input_files {work}/text.txt"
+    yield "tokenizer", "train_tokenizer", f"{text} --vocab_size 2000 --output_dir {work}/tokenizer"
+    for name, tokenizer in (("corpus", work / "tokenizer"), ("corpus-mini", MINI)):
+        yield name, "prepare_corpus", f"{text} --tokenizer {tokenizer} --output_dir {work}/{name}"
     for name, flags in PRETRAININGS.items():
         corpus = "corpus-mini" if str(MINI) in flags else "corpus"
         shape = TINY if corpus == "corpus" else TINY.split("--num_attention_heads 2 ")[1]
         shape = shape.replace("--max_steps 20 ", "") if name == "phases" else shape
-        yield (
-            f"pretraining-{name}",
-            "run_pretraining",
-            (f"--corpus {work}/{corpus} {shape} {flags.format(work=work)} --output_dir {work}/pretraining-{name}"),
-        )
-    glue = f"--data_dir {data}/glue {FINETUNE}"
+        given = f"--corpus {work}/{corpus} {shape} {flags.format(work=work)}"
+        yield f"pretraining-{name}", "run_pretraining", f"{given} --output_dir {work}/pretraining-{name}"
+    glue, own = f"--data_dir {data}/glue {FINETUNE}", f"--train_file {work}"
     conll, cache = f"--data_dir {data}/conll2003 {FINETUNE}", f"--feature_cache_dir {work}/cache-features"
+    dev = f"--validation_file {work}/dev.csv --test_file {work}/dev.csv"
+    left_to_right = glue.replace(str(MINI), f"{work}/pretraining-left-to-right")
     runs = {
         "mrpc": ("run_glue", f"--task_name mrpc {glue}"),
         "stsb": ("run_glue", f"--task_name stsb {glue} --packing false --freeze_layers 2 --bias_correction true"),
         "cola": ("run_glue", f"--task_name cola {glue} --layerwise_lr_decay 0.9 {BEST}"),
         "sweep": ("run_glue", f"--task_name rte {glue} --sweep_learning_rates 1e-4 3e-4 --num_restarts 2"),
-        "table": (
-            "run_glue",
-            f"--train_file {work}/train.csv --validation_file {work}/dev.csv --test_file {work}/dev.csv {FINETUNE}",
-        ),
-        "several-labels": (
-            "run_glue",
-            f"--train_file {work}/many.jsonl --multi_label true --validation_fraction 0.25 {FINETUNE}",
-        ),
-        "ltr-bilstm": (
-            "run_glue",
-            f"--task_name sst2 {glue} --bilstm_size 16".replace(str(MINI), f"{work}/pretraining-left-to-right"),
-        ),
+        "table": ("run_glue", f"{own}/train.csv {dev} {FINETUNE}"),
+        "several-labels": ("run_glue", f"{own}/many.jsonl --multi_label true --validation_fraction 0.25 {FINETUNE}"),
+        "ltr-bilstm": ("run_glue", f"--task_name sst2 {left_to_right} --bilstm_size 16"),
         "squad": ("run_squad", f"--task_name squad --data_dir {work}/squad-data {FINETUNE} {WINDOWS}"),
         "squad2": ("run_squad", f"--task_name squad_v2 --data_dir {work}/squad2-data {FINETUNE} {WINDOWS}"),
         "swag": ("run_swag", f"--data_dir {data}/swag {FINETUNE}"),
         "ner": ("run_ner", f"--data_dir {data}/conll2003 {FINETUNE} --max_seq_length 96 --ner_context tile"),
         "features": ("run_ner", f"{conll} --max_seq_length 64 --feature_based weighted_last_four {cache}"),
-    }  # fmt: skip
+    }
     for name, (recipe, flags) in runs.items():
         yield name, recipe, f"{flags} --output_dir {work}/{name}"
-    yield (
-        "predict",
-        "predict",
-        (f"--model_name_or_path {work}/table --input_file {work}/dev.csv --output_file {work}/predict/out.csv"),
-    )
-    yield (
-        "extract",
-        "extract_features",
-        (
-            f"--model_name_or_path {MINI} --input_file {work}/few.txt --output_file {work}/extract/out.parquet "
-            "--layers last_four --pooling mean"
-        ),
-    )
-    yield (
-        "score",
-        "score_sentences",
-        f"--model_name_or_path {MINI} --input_file {work}/few.txt --output_dir {work}/score",
-    )
-    yield (
-        "pairs",
-        "score_sentences",
-        (f"--model_name_or_path {MINI} --minimal_pairs {work}/pairs.jsonl --output_dir {work}/pairs"),
-    )
+    table, few = f"--model_name_or_path {work}/table", f"--model_name_or_path {MINI} --input_file {work}/few.txt"
+    yield "predict", "predict", f"{table} --input_file {work}/dev.csv --output_file {work}/predict/out.csv"
+    features = f"--output_file {work}/extract/out.parquet --layers last_four --pooling mean"
+    yield "extract", "extract_features", f"{few} {features}"
+    yield "score", "score_sentences", f"{few} --output_dir {work}/score"
+    pairs = f"--model_name_or_path {MINI} --minimal_pairs {work}/pairs.jsonl --output_dir {work}/pairs"
+    yield "pairs", "score_sentences", pairs
 
 
 def write_inputs(data: Path, work: Path) -> None:
@@ -132,19 +96,17 @@ def write_inputs(data: Path, work: Path) -> None:
     for name, part in (("train", rows[:300]), ("dev", rows[300:360])):
         lines = [f'"{text.strip()}",{["bad", "good"][int(label)]}' for text, label in part]
         (work / f"{name}.csv").write_text("text,label\n" + "\n".join(lines) + "\n", "utf-8")
+    labels = ("film", "good", "a")
     many = [
-        {"text": text.strip(), "label": [name for name in ("film", "good", "a") if name in text]}
-        for text, _ in rows[:240]
+        {"text": row[0].strip(), "label": [name for name in labels if name in row[0].strip()]} for row in rows[:240]
     ]
     (work / "many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in many), "utf-8")
     (work / "phases.yaml").write_text(
         "phases:\n  - {max_seq_length: 32, steps: 12, batch: 16, max_predictions_per_seq: 5}\n"
         "  - {max_seq_length: 64, steps: 8, batch: 8, per_device_batch: 4}\n"
     )
-    for version, folder, names in (
-        ("v1.1", "squad-data", ("train-v1.1", "dev-v1.1")),
-        ("v2.0", "squad2-data", ("dev-v2.0", "dev-v2.0")),
-    ):
+    squads = {"squad-data": ("v1.1", "train-v1.1", "dev-v1.1"), "squad2-data": ("v2.0", "dev-v2.0", "dev-v2.0")}
+    for folder, (version, *names) in squads.items():
         (work / folder).mkdir()
         for split, name in zip(("train", "dev"), names, strict=True):
             articles = json.loads((data / f"squad/{name}.json").read_text("utf-8"))["data"]
@@ -152,11 +114,6 @@ def write_inputs(data: Path, work: Path) -> None:
             (work / folder / f"{split}-{version}.json").write_text(json.dumps({"version": version, "data": part}))
     pairs = lzma.decompress(sorted((data / "blimp").glob("*.xz"))[0].read_bytes()).decode("utf-8").splitlines()[:40]
     (work / "pairs.jsonl").write_text("\n".join(pairs) + "\n", "utf-8")
-
-
-def digest(path: Path) -> str:
-    """The first digits of a file's SHA-256."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def weights(path: Path) -> str:
@@ -176,8 +133,7 @@ def facts(folder: Path) -> dict[str, Any]:
         rows = [json.loads(line) for line in log.read_text().splitlines()]
         kept = ("step", "loss", "grad_norm", "learning_rate", "tokens")
         found["log"] = [
-            {key: value for key, value in row.items() if key in kept or "loss" in key or "accuracy" in key}
-            for row in rows
+            {key: row[key] for key in row if key in kept or "loss" in key or "accuracy" in key} for row in rows
         ]
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -188,12 +144,8 @@ def facts(folder: Path) -> dict[str, Any]:
         elif path.name == "results.json":
             results = json.loads(path.read_text())
             found[name] = {key: results.get(key) for key in ("metrics", "rows_scored", "splits", "task", "split")}
-        elif (
-            path.name.startswith("predictions")
-            or path.suffix in (".csv", ".tsv", ".txt", ".parquet")
-            or (path.name == "scores.jsonl")
-        ):
-            found[name] = digest(path)
+        elif path.name.startswith("predictions") or path.suffix in ANSWERS or path.name == "scores.jsonl":
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     return found
 
 
@@ -211,8 +163,7 @@ def main() -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(work / "cache")}
     recorded: dict[str, Any] = {}
     for name, recipe, flags in commands(data, work):
-        needed = name in ("tokenizer", "corpus", "corpus-mini") or given.only in name
-        if not needed:
+        if name not in ("tokenizer", "corpus", "corpus-mini") and given.only not in name:
             continue
         words = [sys.executable, "-m", "bert_repro", recipe, *flags.split()]
         (work / name).mkdir(exist_ok=True)
@@ -222,18 +173,14 @@ def main() -> None:
     given.output.write_text(json.dumps(recorded, indent=1, sort_keys=True))
     shutil.rmtree(work)
     if given.compare:
-        before = json.loads(given.compare.read_text())
-        differ = [
-            name
-            for name in recorded
-            if json.dumps(recorded[name], sort_keys=True) != json.dumps(before.get(name), sort_keys=True)
-        ]
-        for name in differ:
-            keys = sorted(set(recorded[name]) | set(before.get(name) or {}))
+        before, differ = json.loads(given.compare.read_text()), 0
+        for name, now in json.loads(given.output.read_text()).items():
             old = before.get(name) or {}
-            changed = [key for key in keys if recorded[name].get(key) != old.get(key)]
-            sys.stdout.write(f"{name} differs in {changed}\n")
-        sys.stdout.write(f"{len(recorded) - len(differ)} runs equal, {len(differ)} differ\n")
+            changed = [key for key in sorted({*now, *old}) if now.get(key) != old.get(key)]
+            differ += bool(changed)
+            if changed:
+                sys.stdout.write(f"{name} differs in {changed}\n")
+        sys.stdout.write(f"{len(recorded) - differ} runs equal, {differ} differ\n")
         sys.exit(bool(differ))
 
 

@@ -49,20 +49,14 @@ def conlleval(scorer: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return record, {name: json.loads(value) for name, value in found.groupdict().items()}
 
 
-def glue_rows(name: str) -> tuple[list[float], list[float]]:
-    """Predictions and references of a file in `glue/`."""
-    with (GOLDEN / "glue" / name).open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
-    predictions, references = ([float(row[column]) for row in rows] for column in ("prediction", "reference"))
-    return predictions, references
-
-
 def glue() -> Iterator[tuple[str, Path, dict[str, Any], Any]]:
     """For each score on record: its name, the scorer's file, the record, and what the scorer says now."""
     for record in json.loads((GOLDEN / "glue" / "expected.json").read_text("utf-8"))["scores"]:
         module, _, name = record["function"].rpartition(".")
         function = getattr(importlib.import_module(module), name)
-        predictions, references = glue_rows(record["file"])
+        with (GOLDEN / "glue" / record["file"]).open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="\t"))
+        predictions, references = ([float(row[column]) for row in rows] for column in ("prediction", "reference"))
         result = function(references, predictions)
         file = Path(inspect.getsourcefile(inspect.unwrap(function)) or "")
         yield f"{record['file']} {name}", file, record, float(result[0] if isinstance(result, tuple) else result)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tiny_models import NO_DROPOUT
 
 from bert_repro import BertReproConfig
 
@@ -19,14 +20,12 @@ SIZES: dict[str, Any] = {
     # Wider than BERT's, so that attention is far from uniform and errors show.
     "initializer_range": 0.2,
 }
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 class Tiny:
     """Tiny configurations and batches. A fixture, because test modules cannot import from each other here."""
 
     sizes = SIZES
-    no_dropout = NO_DROPOUT
 
     @staticmethod
     def config(**fields: Any) -> BertReproConfig:

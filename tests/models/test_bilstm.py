@@ -48,10 +48,6 @@ def logits_of(outputs) -> torch.Tensor:
     return torch.stack([outputs.start_logits, outputs.end_logits], dim=-1)
 
 
-def gradients(model) -> dict[str, torch.Tensor]:
-    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
-
-
 @pytest.mark.parametrize("name", HEADS)
 def test_packed_equals_padded(tiny, make, name):
     model = make(name)
@@ -64,7 +60,8 @@ def test_packed_equals_padded(tiny, make, name):
         if logits.shape[:2] == mask.shape:
             logits = logits[mask]
         logits.square().mean().backward()
-        seen.append((logits.detach().view(-1), gradients(model)))
+        gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+        seen.append((logits.detach().view(-1), gradients))
     (padded, expected), (packed, actual) = seen
     tiny.assert_close(packed, padded, "logits")
     assert "bilstm.lstm.weight_hh_l0_reverse" in actual
@@ -73,24 +70,21 @@ def test_packed_equals_padded(tiny, make, name):
 
 
 def test_sequences_and_tokens_are_read_in_both_directions_to_their_ends(tiny, make):
+    batch = tiny.batch()
+    lengths = batch["attention_mask"].sum(-1)
     model = make("BertReproForSequenceClassification")
-    batch = tiny.batch()
-    states = model.bert(**batch).last_hidden_state
-    expected = []
-    for row, length in zip(states, batch["attention_mask"].sum(-1), strict=True):
+    ends = []
+    for row, length in zip(model.bert(**batch).last_hidden_state, lengths, strict=True):
         read, _ = model.bilstm.lstm(row[None, :length])
-        expected.append(torch.cat([read[0, -1, :SIZE], read[0, 0, SIZE:]]))
-    tiny.assert_close(model(**batch).logits, model.classifier(torch.stack(expected)))
+        ends.append(torch.cat([read[0, -1, :SIZE], read[0, 0, SIZE:]]))
+    tiny.assert_close(model(**batch).logits, model.classifier(torch.stack(ends)))
     model = make("BertReproForTokenClassification")
-    batch = tiny.batch()
-    states = model.bert(**batch).last_hidden_state
-    logits = model(**batch).logits
-    for row, scores, length in zip(states, logits, batch["attention_mask"].sum(-1), strict=True):
+    for row, scores, length in zip(model.bert(**batch).last_hidden_state, model(**batch).logits, lengths, strict=True):
         read, _ = model.bilstm.lstm(row[None, :length])
         tiny.assert_close(scores[:length], model.classifier(read[0]))
 
 
-def test_it_starts_anew_on_a_pretrained_encoder_and_is_the_seeds(tiny, tmp_path):
+def test_it_starts_untrained_on_a_pretrained_encoder_and_is_the_seeds(tiny, tmp_path):
     BertReproForMaskedLM(tiny.config(is_decoder=True)).save_pretrained(tmp_path)
 
     def load(seed: int):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,8 @@ OURS |= {"bilstm_size", "bilstm_layers", "token_features", "normalize_feature_we
 def test_fields_and_defaults_are_those_of_upstream_bert():
     ours = {field.name for field in dataclasses.fields(BertReproConfig)}
     assert ours - OURS == {field.name for field in dataclasses.fields(transformers.BertConfig)}
-    upstream = transformers.BertConfig().to_dict()
-    assert {name: value for name, value in BertReproConfig().to_dict().items() if name not in OURS} == {
-        **upstream,
-        "model_type": "bert_repro",
-    }
+    defaults = {name: value for name, value in BertReproConfig().to_dict().items() if name not in OURS}
+    assert defaults == transformers.BertConfig().to_dict() | {"model_type": "bert_repro"}
 
 
 @pytest.mark.parametrize(
@@ -31,9 +29,7 @@ def test_fields_and_defaults_are_those_of_upstream_bert():
     [
         ({"hidden_size": 30}, "hidden_size must be a multiple of num_attention_heads, got 30 and 12"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1, got 0"),
-        ({"vocab_size": 0}, "vocab_size must be at least 1"),
-        ({"hidden_dropout_prob": 1.0}, r"hidden_dropout_prob must be in \[0, 1\), got 1.0"),
-        ({"classifier_dropout": -0.1}, "classifier_dropout must be in"),
+        ({"classifier_dropout": 1.0}, r"classifier_dropout must be in \[0, 1\), got 1.0"),
         ({"vocab_size": 10, "pad_token_id": 10}, "pad_token_id must be in"),
         ({"add_cross_attention": True}, "no cross-attention"),
         ({"initializer_range": float("inf")}, "initializer_range must be a finite number"),
@@ -45,13 +41,12 @@ def test_what_no_model_can_have_is_refused_when_one_is_built(fields, message):
         BertReproModel(config)
 
 
-@pytest.mark.parametrize(("version", "works"), [("4.57.1", False), ("5.3.0", False), ("5.4.0", True), ("6.0.0", True)])
+@pytest.mark.parametrize(("version", "works"), [("5.3.0", False), ("5.4.0", True), ("6.0.0", True)])
 def test_the_copied_code_says_which_transformers_it_needs(monkeypatch, version, works):
     code = Path(configuration_bert_repro.__file__).read_text("utf-8")
     monkeypatch.setattr(transformers, "__version__", version)
-    if works:
-        return exec(compile(code, "configuration_bert_repro.py", "exec"), {"__name__": "copied"})
-    with pytest.raises(ImportError, match=rf"needs transformers 5\.4 or later, and this is {version}\. Leave out "):
+    message = rf"needs transformers 5\.4 or later, and this is {version}\. Leave out "
+    with nullcontext() if works else pytest.raises(ImportError, match=message):
         exec(compile(code, "configuration_bert_repro.py", "exec"), {"__name__": "copied"})
 
 
@@ -79,12 +74,10 @@ def test_config_is_written_in_its_published_form_and_comes_back_equal(tmp_path, 
     assert written["auto_map"]["AutoModelForCausalLM"] == "modeling_bert_repro.BertReproForCausalLM"
     assert set(written["auto_map"]) == {"AutoConfig", *configuration_bert_repro.AUTO_CLASSES}
     assert (tmp_path / "configuration_bert_repro.py").exists() and (tmp_path / "modeling_bert_repro.py").exists()
-    assert BertReproConfig.from_pretrained(tmp_path).num_labels == 3
     model = BertReproForSequenceClassification(tiny.config(id2label={0: "no", 1: "yes", 2: "maybe"}, qa_loss="sum"))
     model.save_pretrained(tmp_path / "model")
-    tiny.config().save_pretrained(tmp_path / "config")
     assert BertReproConfig.from_pretrained(tmp_path / "model").to_dict() == model.config.to_dict()
-    assert BertReproConfig.from_pretrained(tmp_path / "config").to_dict() == tiny.config().to_dict()
+    assert BertReproConfig.from_pretrained(tmp_path).to_dict() == config.to_dict()
 
 
 @pytest.mark.parametrize(
@@ -96,9 +89,6 @@ def test_config_is_written_in_its_published_form_and_comes_back_equal(tmp_path, 
         ("BertReproForMultipleChoice", "last", "bert_repro"),
         ("BertReproForPreTraining", "last", "bert_repro"),
         ("BertReproForNextSentencePrediction", "last", "bert_repro"),
-        ("BertReproForCausalLM", "last", "bert"),
-        ("BertReproForTokenClassification", "last", "bert"),
-        ("BertReproModel", "last", "bert"),
         ("SomebodysOwnHead", "last", "bert_repro"),
     ],
 )

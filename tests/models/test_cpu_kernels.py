@@ -13,8 +13,6 @@ from bert_repro.models.cpu_kernels import (
     CpuDropout,
     CrossEntropyByRows,
     PackedAttention,
-    attention_groups,
-    group_sizes,
     token_cross_entropy,
     use_cpu_kernels,
 )
@@ -81,25 +79,10 @@ def test_packed_attention_has_the_gradients_of_its_forward_pass(causal, dropout)
 def test_groups_of_sequences_attend_as_each_by_itself(lengths, causal):
     states = draws(dtype=torch.float32, lengths=lengths)
     grad = torch.randn(1, sum(lengths), 2, 4)
-    results = []
-    for attended in (
-        PackedAttention.apply(*states, lengths, 0.5, 0.0, causal),
-        loop_over_sequences(*states, causal, lengths),
-    ):
-        results.append([attended, *torch.autograd.grad(attended, states, grad)])
+    attended = PackedAttention.apply(*states, lengths, 0.5, 0.0, causal), loop_over_sequences(*states, causal, lengths)
+    results = [[each, *torch.autograd.grad(each, states, grad)] for each in attended]
     for ours, expected in zip(*results, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_groups_hold_every_token_once_and_cost_least():
-    assert attention_groups((4, 4, 0, 4), 2).tokens is None
-    groups = attention_groups(tuple(UNLIKE), 2)
-    assert groups.sizes == [(2, 400), (3, 5)]
-    states = torch.arange(sum(UNLIKE))[:, None, None]
-    assert torch.equal(groups.scatter(groups.gather(states)), states)
-    assert groups.gather(states)[~groups.real].unique().tolist() == [5, 800]  # the last token of what is padded
-    assert group_sizes([60, 60, 50, 45], 4) == [(4, 60)]  # padding costs less than one more product
-    assert group_sizes([60] * 4 + [20] * 9, 4) == [(4, 60), (9, 20)]
 
 
 def test_packed_attention_in_half_precision_is_as_exact_as_pytorch():
@@ -135,8 +118,7 @@ def test_cross_entropy_by_rows_equals_pytorchs(dtype, scale):
         given = logits.clone().requires_grad_()
         loss = function(given, labels)
         assert ("ByRows" in str(loss.grad_fn)) == (function is token_cross_entropy)
-        (grad,) = torch.autograd.grad(loss * scale, given)
-        results.append((loss, grad))
+        results.append((loss, *torch.autograd.grad(loss * scale, given)))
     (loss, grad), (expected, expected_grad) = results
     precision = 1e-12 if dtype == torch.float64 else 1e-6
     torch.testing.assert_close(loss, expected, rtol=precision, atol=0)
@@ -145,9 +127,19 @@ def test_cross_entropy_by_rows_equals_pytorchs(dtype, scale):
     assert not grad[0, ::5].any()
 
 
-def test_recomputed_layers_drop_the_same(tiny):
+@pytest.fixture
+def inputs(tiny):
     batch = tiny.pack(tiny.batch())
-    labels = torch.where(batch["position_ids"] == 1, batch["input_ids"], -100)
+    return {**batch, "labels": torch.where(batch["position_ids"] == 1, batch["input_ids"], -100)}
+
+
+def word_gradient(model, inputs):
+    torch.manual_seed(5)
+    model(**inputs).loss.backward()
+    return model.bert.embeddings.word_embeddings.weight.grad
+
+
+def test_recomputed_layers_drop_the_same(tiny, inputs):
     gradients = []
     for checkpointing in (False, True):
         torch.manual_seed(0)
@@ -155,25 +147,18 @@ def test_recomputed_layers_drop_the_same(tiny):
         use_cpu_kernels(model)
         if checkpointing:
             model.gradient_checkpointing_enable()
-        torch.manual_seed(5)
-        model(**batch, labels=labels).loss.backward()
-        gradients.append(model.bert.embeddings.word_embeddings.weight.grad)
+        gradients.append(word_gradient(model, inputs))
     assert torch.equal(*gradients)
 
 
-def test_kernels_are_switched_on_for_one_model_and_change_only_the_draws(tiny):
-    batch = tiny.pack(tiny.batch())
-    labels = torch.where(batch["position_ids"] == 1, batch["input_ids"], -100)
+def test_kernels_are_switched_on_for_one_model_and_change_only_the_draws(tiny, inputs):
     plain, quick = (BertReproForPreTraining(tiny.config(attention_probs_dropout_prob=0.0)).train() for _ in range(2))
     quick.load_state_dict(plain.state_dict())
     use_cpu_kernels(quick)
     assert quick.state_dict().keys() == plain.state_dict().keys()
     assert {type(module) for module in plain.modules()} & {CpuDropout} == set()
-    losses = []
     for model in (plain, quick):
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
-        model(**batch, labels=labels).loss.backward()
-        losses.append(model.bert.embeddings.word_embeddings.weight.grad)
-    torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(word_gradient(plain, inputs), word_gradient(quick, inputs), rtol=1e-5, atol=1e-6)

@@ -52,41 +52,28 @@ def test_encoder_equals_upstream_decoder(tiny, config, implementation):
     tiny.assert_close(actual.pooler_output, expected.pooler_output)
 
 
-def test_classifier_reads_the_last_token_and_is_not_constant(tiny, config):
-    torch.manual_seed(0)
-    model = BertReproForSequenceClassification(config()).eval()
-    batch = tiny.batch((11, 11))
-    batch["input_ids"][1] = batch["input_ids"][0]
-    batch["input_ids"][1, -1] = 60
-    logits = model(**batch).logits
-    assert not torch.equal(logits[0], logits[1])
-
-
 def test_last_token_is_found_under_padding_on_either_side(tiny, config):
     torch.manual_seed(0)
     model = BertReproForSequenceClassification(config()).eval()
     ids = torch.tensor([[7, 8, 9]])
     expected = model(ids).logits
+    assert not torch.equal(model(torch.tensor([[7, 8, 10]])).logits, expected), "it reads the last token"
     right = model(torch.tensor([[7, 8, 9, 0, 0]]), attention_mask=torch.tensor([[1, 1, 1, 0, 0]]))
     tiny.assert_close(right.logits, expected)
-    left = model(
-        torch.tensor([[0, 0, 7, 8, 9]]),
-        attention_mask=torch.tensor([[0, 0, 1, 1, 1]]),
-        position_ids=torch.tensor([[0, 0, 0, 1, 2]]),
-    )
+    left_ids, mask = torch.tensor([[0, 0, 7, 8, 9]]), torch.tensor([[0, 0, 1, 1, 1]])
+    left = model(left_ids, attention_mask=mask, position_ids=torch.tensor([[0, 0, 0, 1, 2]]))
     tiny.assert_close(left.logits, expected)
     with pytest.raises(ValueError, match=r"attention_mask of shape \(B, S\)"):
         model(ids, attention_mask=torch.ones((1, 1, 3, 3), dtype=torch.bool))
 
 
 def test_labels_are_shifted_unless_the_caller_did(tiny, config):
+    torch.manual_seed(0)
     model = BertReproForCausalLM(config()).eval()
     ids = tiny.batch((11,))["input_ids"]
     outputs = model(ids, labels=ids)
     tiny.assert_close(outputs.loss, torch.nn.functional.cross_entropy(outputs.logits[0, :-1], ids[0, 1:]))
-    """As under sequence parallelism, where the next token of a chunk's last one is on another device."""
-    torch.manual_seed(0)
-    model = BertReproForCausalLM(tiny.config(is_decoder=True)).eval()
+    # Shifted by the caller as under sequence parallelism, where the next token of a chunk's last is on another device.
     ids = tiny.batch((9, 9))["input_ids"]
     shifted = torch.nn.functional.pad(ids[:, 1:], (0, 1), value=-100)
     expected = model(ids, labels=ids).loss

@@ -1,6 +1,7 @@
 """Models whose files are damaged or in another format are refused in one line, and none of their code runs."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -37,12 +38,12 @@ def folder(published, tmp_path) -> Path:
     return Path(shutil.copytree(published, tmp_path / "model"))
 
 
-def config(**changes: object) -> Change:
-    def write(folder: Path) -> None:
-        path = folder / "config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+def change_json(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
-    return write
+
+def config(**changes: object) -> Change:
+    return lambda folder: change_json(folder / "config.json", **changes)
 
 
 def text(name: str, content: str) -> Change:
@@ -64,7 +65,7 @@ def as_pickle(folder: Path) -> None:
 
 def truncate(folder: Path) -> None:
     path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
+    os.truncate(path, path.stat().st_size - 100)
 
 
 POSITIONS = "bert.embeddings.position_embeddings.weight"
@@ -102,18 +103,16 @@ def test_damage_is_one_line(folder, kind):
         assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def change_a_byte(folder: Path) -> Path:
+def change_a_byte(folder: Path) -> None:
     path = folder / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 1
-    path.write_bytes(content)
-    return folder
+    content = path.read_bytes()
+    path.write_bytes(content[:-5] + bytes([content[-5] ^ 1]) + content[-4:])
 
 
 CHECKPOINT_DAMAGE = {
     "a byte": (change_a_byte, "model.safetensors does not match its SHA-256; name another checkpoint"),
     "half removed": (
-        lambda folder: ((folder / "manifest.json").unlink(), folder)[1],
+        lambda folder: (folder / "manifest.json").unlink(),
         "manifest.json is missing or damaged; name another checkpoint",
     ),
     "unfinished": (
@@ -131,7 +130,7 @@ def test_a_damaged_checkpoint_of_a_run_is_no_model(world, folder, tmp_path, refu
     write_manifest(checkpoint, {})
     load_pretrained(bert_repro.BertReproForMaskedLM, str(checkpoint))
     damage, message = CHECKPOINT_DAMAGE[kind]
-    checkpoint = damage(checkpoint)
+    checkpoint = damage(checkpoint) or checkpoint
     arguments = f"--model_name_or_path {checkpoint} --input_file {world.text} --output_file {tmp_path / 'f.parquet'}"
     assert message in refused("extract_features", arguments)
 
@@ -142,9 +141,7 @@ def test_no_code_of_a_checkpoint_runs_and_nobody_is_asked(world, folder, tmp_pat
     for name in ("configuration_bert_repro.py", "modeling_bert_repro.py", "evil.py"):
         (folder / name).write_text(code)
     config(model_type="bert", auto_map={"AutoConfig": "evil.A", "AutoModel": "evil.B"})(folder)
-    settings = folder / "tokenizer_config.json"
-    traps = {"auto_map": {"AutoTokenizer": ["evil.C", "evil.C"]}}
-    settings.write_text(json.dumps({**json.loads(settings.read_text()), **traps}))
+    change_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.C", "evil.C"]})
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("somebody was asked"))
     arguments = f"--model_name_or_path {folder} --input_file {world.text} --output_file {tmp_path / 'f.parquet'}"
     assert recipe("extract_features", arguments) == 0

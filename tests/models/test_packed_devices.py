@@ -93,15 +93,10 @@ def test_cuda_calls_one_kernel(monkeypatch, dtype, capability, kernel):
             return function(*args, **(kwargs or {}))
 
     with FakeTensorMode(), torch.no_grad():
-        states = [
-            torch.empty(1, sum(LENGTHS), HEADS, SIZE, dtype=dtype, device="cuda").transpose(1, 2) for _ in range(3)
-        ]
-        packing = {
-            "cu_seq_lens_q": torch.empty(len(LENGTHS) + 1, dtype=torch.int32, device="cuda"),
-            "cu_seq_lens_k": torch.empty(len(LENGTHS) + 1, dtype=torch.int32, device="cuda"),
-            "max_length_q": 160,
-            "max_length_k": 160,
-        }
+        shape = (1, sum(LENGTHS), HEADS, SIZE)
+        states = [torch.empty(shape, dtype=dtype, device="cuda").transpose(1, 2) for _ in range(3)]
+        ends = torch.empty(len(LENGTHS) + 1, dtype=torch.int32, device="cuda")
+        packing = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 160, "max_length_k": 160}
         with Recorder():
             attended, _ = packed_attention_forward(layer(False), *states, None, SIZE**-0.5, dropout=0.1, **packing)
     assert attended.shape == (1, sum(LENGTHS), HEADS, SIZE) and attended.dtype == dtype

@@ -20,11 +20,10 @@ DOCUMENTS = 500
 def corpus(tmp_path_factory):
     root = tmp_path_factory.mktemp("audit")
     generator = random.Random(0)
-    sentences = [
-        [" ".join(generator.choices(WORDS, k=generator.randint(5, 12))) + "." for _ in range(20)]
+    documents = [
+        "\n".join(" ".join(generator.choices(WORDS, k=generator.randint(5, 12))) + "." for _ in range(20))
         for _ in range(DOCUMENTS)
     ]
-    documents = ["\n".join(document) for document in sentences]
     train_wordpiece(documents[:50], vocab_size=100).save_pretrained(root / "tokenizer")
     (root / "right.txt").write_text("\n\n".join([*documents, documents[0]]) + "\n")
     options = {"sentence_splitter": "lines", "text_passages_only": False, "output_dir": str(root / "corpus")}

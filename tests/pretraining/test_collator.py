@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from tiny_models import word_tokenizer
+from transformers import BertConfig, BertForPreTraining, Trainer, TrainingArguments
 
 from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch, num_predictions
 from bert_repro.training.batches import collate_features
-from bert_repro.utils.arrays import draw
 
 FEATURES = [
     {"input_ids": [2, 7, 8, 3, 9, 3], "token_type_ids": [0, 0, 0, 0, 1, 1], "label": 1},
@@ -33,32 +34,25 @@ def test_features_are_packed_end_to_end():
 
 # -------------------------------------------------------------------------------------------------------- pre-training
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(95))]
 LENGTHS, FIRST_LENGTHS = np.array([30, 12, 50, 5]), np.array([10, 6, 26, 3])
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    from transformers import BertTokenizer
-
-    return BertTokenizer(vocab={word: number for number, word in enumerate(WORDS)})
+    return word_tokenizer(" ".join(f"word{number}" for number in range(95)))
 
 
 @pytest.fixture
-def examples():
-    tokens = np.random.default_rng(0).integers(5, 100, LENGTHS.sum()).astype(np.int32)
-    ends = np.cumsum(LENGTHS)
-    tokens[ends - LENGTHS] = 2
-    tokens[ends - LENGTHS + FIRST_LENGTHS - 1] = tokens[ends - 1] = 3
-    return ExampleBatch(tokens, LENGTHS, FIRST_LENGTHS, np.array([0, 1, 1, 0]), draw(0, np.arange(4)))
+def examples(pair_examples):
+    return pair_examples(LENGTHS, FIRST_LENGTHS, 100)
 
 
-def features_of(batch: ExampleBatch, **extra) -> list[dict]:
+def features_of(batch: ExampleBatch, ids=None) -> list[dict]:
     parts = np.split(batch.tokens, np.cumsum(batch.lengths)[:-1])
-    return [
-        {"input_ids": part.tolist(), "next_sentence_label": int(label), **{name: extra[name][number] for name in extra}}
-        for number, (part, label) in enumerate(zip(parts, batch.next_sentence_labels, strict=True))
-    ]
+    features = [{"input_ids": part.tolist()} for part in parts]
+    for number, (feature, label) in enumerate(zip(features, batch.next_sentence_labels, strict=True)):
+        feature |= {"next_sentence_label": int(label)} | ({"example_id": ids[number]} if ids else {})
+    return features
 
 
 def test_padded_batch(tokenizer, examples):
@@ -66,11 +60,10 @@ def test_padded_batch(tokenizer, examples):
     inside = torch.arange(64) < torch.tensor(LENGTHS)[:, None]
     assert batch["input_ids"].shape == batch["labels"].shape == (4, 64)
     assert torch.equal(batch["attention_mask"], inside.long())
-    assert torch.equal(
-        batch["token_type_ids"], (inside & (torch.arange(64) >= torch.tensor(FIRST_LENGTHS)[:, None])).long()
-    )
+    second = torch.arange(64) >= torch.tensor(FIRST_LENGTHS)[:, None]
+    assert torch.equal(batch["token_type_ids"], (inside & second).long())
     assert not batch["input_ids"][~inside].any()
-    assert batch["next_sentence_label"].tolist() == [0, 1, 1, 0]
+    assert batch["next_sentence_label"].tolist() == [0, 1, 0, 1]
     predicted = batch["labels"] != -100
     assert predicted.sum(1).tolist() == num_predictions(LENGTHS, 0.15, None).tolist()
     restored = torch.where(predicted, batch["labels"], batch["input_ids"])
@@ -78,16 +71,14 @@ def test_padded_batch(tokenizer, examples):
 
 
 def test_prediction_positions_depend_on_the_shape_alone(tokenizer, examples):
-    collator = DataCollatorForBertPreTraining(tokenizer, pad_to_length=64, return_prediction_positions=True)
-    batch = collator(examples)
+    options = {"pad_to_length": 64, "return_prediction_positions": True}
+    batch = DataCollatorForBertPreTraining(tokenizer, **options)(examples)
     positions, labels = batch["prediction_positions"], batch["labels"].flatten()
     assert positions.shape == (4 * 10,)
     count = int((labels != -100).sum())
     assert torch.equal(positions[:count], torch.nonzero(labels != -100).flatten())
     assert not positions[count:].any() and labels[0] == -100
-    limited = DataCollatorForBertPreTraining(
-        tokenizer, pad_to_length=64, return_prediction_positions=True, max_predictions_per_seq=3
-    )(examples)
+    limited = DataCollatorForBertPreTraining(tokenizer, **options, max_predictions_per_seq=3)(examples)
     assert limited["prediction_positions"].shape == (4 * 3,)
 
 
@@ -107,7 +98,7 @@ def test_packed_batch_holds_what_the_padded_one_holds(tokenizer, examples):
 
 def test_masks_follow_the_example_id_or_torch(tokenizer, examples):
     collator = DataCollatorForBertPreTraining(tokenizer, seed=1)
-    named = features_of(examples, example_id=[5, 6, 7, 8])
+    named = features_of(examples, [5, 6, 7, 8])
     assert torch.equal(collator(named)["labels"], collator(named)["labels"])
     assert torch.equal(collator(named[::-1])["labels"].flip(0), collator(named)["labels"])
     other_seed = DataCollatorForBertPreTraining(tokenizer, seed=2)
@@ -120,22 +111,13 @@ def test_masks_follow_the_example_id_or_torch(tokenizer, examples):
 
 
 def test_the_upstream_trainer_and_model_learn_from_it(tokenizer, examples, tmp_path):
-    from transformers import BertConfig, BertForPreTraining, Trainer, TrainingArguments
-
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
-    )
-    arguments = TrainingArguments(
-        str(tmp_path), max_steps=12, per_device_train_batch_size=4, learning_rate=5e-3, logging_steps=1,
-        report_to="none", use_cpu=True, save_strategy="no", disable_tqdm=True,
-    )  # fmt: skip
-    trainer = Trainer(
-        BertForPreTraining(config),
-        arguments,
-        data_collator=DataCollatorForBertPreTraining(tokenizer, pad_to_multiple_of=8),
-        train_dataset=features_of(examples),
-    )
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    quiet = {"report_to": "none", "use_cpu": True, "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
+    arguments = TrainingArguments(tmp_path, max_steps=12, per_device_train_batch_size=4, learning_rate=5e-3, **quiet)
+    collator = DataCollatorForBertPreTraining(tokenizer, pad_to_multiple_of=8)
+    model, dataset = BertForPreTraining(BertConfig(vocab_size=100, **sizes)), features_of(examples)
+    trainer = Trainer(model, arguments, data_collator=collator, train_dataset=dataset)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert np.isfinite(losses).all() and losses[-1] < losses[0] - 0.1

@@ -67,12 +67,12 @@ def test_a_loss_that_rises_again_or_is_not_finite_has_diverged(tmp_path, referen
 
 def test_only_evaluations_of_equally_long_sequences_are_compared(tmp_path, capfd):
     def log(name: str, lengths: tuple[int, int, int]) -> Path:
-        path = write_log(tmp_path / name, [(n * MILLION, 9.0 - n if lengths[n - 1] == 128 else 3.0) for n in (1, 2, 3)])
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        for row in rows:
-            row["mlm_loss" if "loss" in row else "eval_max_seq_length"] = (
-                7.5 if "loss" in row else lengths[row["step"] - 1]
-            )
+        rows: list[dict[str, object]] = []
+        for step, length in enumerate(lengths, start=1):
+            held_out = 9.0 - step if length == 128 else 3.0
+            rows.append({"step": step, "loss": 1.0, "mlm_loss": 7.5, "tokens": step * MILLION})
+            rows.append({"step": step, "eval_mlm_loss": held_out, "eval_max_seq_length": length})
+        path = tmp_path / name
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         return path
 

@@ -7,12 +7,7 @@ from torch.utils.data import DataLoader
 
 from bert_repro.configs import ExampleConfig
 from bert_repro.errors import UserError
-from bert_repro.pretraining.dataset import (
-    ExampleStream,
-    Position,
-    balanced_passes,
-    fullest_pass,
-)
+from bert_repro.pretraining.dataset import ExampleStream, Position, balanced_passes, fullest_pass
 from bert_repro.pretraining.masking import num_predictions
 
 CLS, SEP = 2, 3
@@ -100,27 +95,16 @@ def test_contiguous_text_has_one_segment(open_stream):
         assert (np.diff(tokens[1:-1]) == 1).all() and len(tokens) > 2
 
 
-class Batches:
-    def __init__(self, stream, ids):
-        self.stream, self.ids = stream, ids
-
-    def __len__(self):
-        return len(self.ids)
-
-    def __getitem__(self, number):
-        return self.stream.read(self.ids[number])
-
-
 def test_examples_do_not_depend_on_the_workers(open_stream):
     stream = open_stream()
     ids = np.split(stream.take(Position(), 160)[0], 10)
-    alone = [stream.read(part) for part in ids]
     sent = pickle.loads(pickle.dumps(open_stream()))
-    for loader in (
-        DataLoader(Batches(stream, ids), batch_size=None, num_workers=2),
-        DataLoader(Batches(sent, ids), batch_size=None, num_workers=0),
-    ):
-        for expected, found in zip(alone, loader, strict=True):
+    for reader, workers in ((stream, 2), (sent, 0)):
+        loader = DataLoader(
+            ids, batch_size=1, collate_fn=lambda part, reader=reader: reader.read(part[0]), num_workers=workers
+        )
+        for part, found in zip(ids, loader, strict=True):
+            expected = stream.read(part)
             assert np.array_equal(expected.tokens, found.tokens)
             assert np.array_equal(expected.keys, found.keys)
 

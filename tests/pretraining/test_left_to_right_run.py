@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import families
+from families import NAMES, families
 from running import TINY, recipe, results
 from tiny_models import NO_DROPOUT, save_model
 from transformers import AutoModelForCausalLM, BertLMHeadModel
@@ -45,9 +45,8 @@ def test_the_held_out_loss_is_that_of_upstream_bert_on_the_same_tokens(left_to_r
     assert not info["missing_keys"]
     ours = BertReproForCausalLM.from_pretrained(left_to_right)
     ids = torch.randint(5, 100, (3, 20), generator=torch.Generator().manual_seed(0))
-    assert ours.eval()(ids, labels=ids).loss.item() == pytest.approx(
-        upstream.eval()(ids, labels=ids).loss.item(), abs=1e-5
-    )
+    loss, expected = (model.eval()(ids, labels=ids).loss.item() for model in (ours, upstream))
+    assert loss == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +59,7 @@ def packed(world, short_losses, tmp_path_factory) -> tuple[Path, list[float]]:
 @pytest.mark.parametrize(
     "flag",
     [
-        "--packing false",
-        "--per_device_train_batch_size 5",
+        "--packing false --per_device_train_batch_size 5",
         "--static_shapes true --per_device_train_batch_size 8",
         "--static_shapes true --packing false --per_device_train_batch_size 7",
     ],
@@ -85,7 +83,7 @@ def test_a_classifier_made_of_it_is_causal_and_tells_inputs_apart(world: Any, le
     assert torch.equal(*states)
 
 
-@pytest.mark.parametrize("recipe_name", ["run_glue", "run_squad", "run_swag", "run_ner"])
+@pytest.mark.parametrize("recipe_name", NAMES)
 def test_with_a_bilstm_every_family_trains_and_is_scored_alike_again(world, tmp_path, recipe_name):
     save_model(world, tmp_path / "start", "ForCausalLM", is_decoder=True)
     family = families(world, tmp_path)[recipe_name]

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from bert_repro.configs import ExampleConfig
-from bert_repro.pretraining.masking import Masker, fill_without_overflow, num_predictions
+from bert_repro.pretraining.masking import Masker, num_predictions
 from bert_repro.utils.arrays import draw, sample_without_replacement
 
 PAD, UNK, CLS, SEP, MASK, UNUSED = range(6)
@@ -41,11 +41,6 @@ def mask(tokens, lengths, keys, max_predictions=None, **settings):
 
 def per_row(positions: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.bincount(np.searchsorted(np.cumsum(lengths), positions, side="right"), minlength=len(lengths))
-
-
-def within(successes: int, trials: int, probability: float) -> bool:
-    low, high = stats.binom.interval(0.999, trials, probability)
-    return bool(low <= successes <= high)
 
 
 def test_number_of_predictions_is_the_original_formula():
@@ -131,11 +126,3 @@ def test_whole_words_equal_those_of_a_plain_loop():
                 chosen += words[number]
         expected += sorted(start + place for place in chosen)
     assert masked.positions.tolist() == expected
-
-
-def test_a_word_that_would_overflow_is_skipped_and_others_fill_up():
-    sizes, number = np.array([3, 1, 1]), 2000
-    taken = fill_without_overflow(
-        np.tile(sizes, number), np.full(number, 3), np.full(number, 2), draw(1, np.arange(number))
-    )
-    assert (taken.reshape(number, 3) == [False, True, True]).all()

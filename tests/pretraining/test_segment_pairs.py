@@ -1,38 +1,22 @@
-import random
-from dataclasses import dataclass
 from itertools import chain, count
 
 import numpy as np
 import pytest
+from memory_corpus import MemoryCorpus
 from scipy import stats
 
-from bert_repro.errors import UserError
-from bert_repro.pretraining.segment_pairs import (
-    FORCED,
-    NOT_NEXT,
-    PairGenerator,
-    PairRules,
-    removed_in_front,
-    removed_tokens,
-)
+from bert_repro.pretraining.segment_pairs import FORCED, NOT_NEXT, PairGenerator, PairRules
 from bert_repro.utils.arrays import below, draw, fraction
 
 NAMES, EPOCH = (7, 0), 3
 CHOICES = {"split": 0, "label": 1, "document": 2, "sentence": 3, "front_a": 4, "front_b": 5}
 
 
-@dataclass
-class Boundaries:
-    document_starts: np.ndarray
-    sentence_starts: np.ndarray
-    document_sentences: np.ndarray
-
-
-def boundaries(documents: list[list[int]]) -> Boundaries:
+def boundaries(documents: list[list[int]]) -> MemoryCorpus:
     """Documents given as the lengths of their sentences."""
     sentences = np.cumsum([0] + [length for document in documents for length in document])
     first = np.cumsum([0] + [len(document) for document in documents])
-    return Boundaries(sentences[first], sentences, first)
+    return MemoryCorpus(sentences[first], sentences, first)
 
 
 def random_documents(number: int, sentences: int, median: float, seed: int = 0) -> list[list[int]]:
@@ -185,87 +169,8 @@ def test_paper_sampling_does_not_tell_the_label_through_a():
     assert stats.chi2_contingency(table).pvalue > 0.001
 
 
-def test_unused_sentences_are_put_back():
-    """Without truncation every sentence of a document is in exactly one A, or in the B that follows it."""
-    documents = [[3] * 30, [3] * 30]
-    rows = generate(documents, PairRules("paper", 13, 0.0), ids=[0, 1])
-    covered = np.zeros(90, dtype=int)
-    for row in rows[rows["document_a"] == 0]:
-        # 13 tokens take five sentences of three, two tokens too many: spans are widened to complete sentences again.
-        start, end = row["start_a"] // 3, -(-(row["start_a"] + row["length_a"]) // 3)
-        covered[3 * start : 3 * end] += 1
-        if not row["flags"] & NOT_NEXT:
-            start, end = row["start_b"] // 3, -(-(row["start_b"] + row["length_b"]) // 3)
-            covered[3 * start : 3 * end] += 1
-    assert covered.max() == 1
-    assert (covered == 1).mean() > 0.9
-
-
-def test_lone_sentences_are_split_uniformly_and_one_token_makes_nothing():
-    rows = generate([[9]] * 8000 + [[1]] * 50, PairRules("paper", 125, 0.0))
-    assert len(rows) == 8000
-    follows = rows[rows["flags"] == 0]
-    assert (follows["start_b"] == follows["length_a"]).all()
-    assert (follows["length_a"] + follows["length_b"] == 9).all()
-    assert stats.chisquare(np.bincount(rows["length_a"], minlength=9)[1:9]).pvalue > 0.001
-
-
-def test_short_targets_are_uniform_and_drawn_once_per_document():
-    documents = [[1] * 11] * 30000
-    rows = generate(documents, PairRules("contiguous", 10, 0.5))
-    first = rows["length_a"][rows["start_a"] == 0]
-    counts = np.bincount(first, minlength=11)[2:11]
-    expected = np.full(9, 0.5 * 30000 / 9)
-    expected[-1] += 0.5 * 30000
-    assert stats.chisquare(counts, expected).pvalue > 0.001
-    complete = rows[rows["start_a"] + rows["length_a"] < 11]
-    assert len(np.unique(complete[["document_a", "length_a"]])) == len(np.unique(complete["document_a"]))
-
-
 def test_contiguous_text_covers_the_document_and_has_no_b():
     documents = random_documents(50, 10, 5)
     rows = generate(documents, PairRules("contiguous", 126, 0.0))
     assert (rows["length_b"] == 0).all() and (rows["length_a"] <= 126).all() and not rows["flags"].any()
     assert rows["length_a"].sum() > 0.9 * sum(map(sum, documents))
-
-
-def test_too_few_documents_is_a_user_error():
-    with pytest.raises(UserError, match="1 document"):
-        generate([[5, 5]], PairRules("paper", 125, 0.1))
-    assert len(generate([[5, 5]], PairRules("contiguous", 125, 0.1))) == 1
-
-
-# --------------------------------------------------------------------------------------------------------- truncation
-
-
-def sequential_truncation(length_a: int, length_b: int, limit: int, rng: random.Random) -> tuple[int, int, int, int]:
-    a, b = list(range(length_a)), list(range(length_b))
-    while len(a) + len(b) > limit:
-        longer = a if len(a) > len(b) else b
-        del longer[0 if rng.random() < 0.5 else -1]
-    return a[0], len(a), b[0], len(b)
-
-
-@pytest.mark.parametrize(("length_a", "length_b"), [(20, 9), (9, 20), (16, 16), (40, 1), (90, 90)])
-def test_truncation_has_the_distribution_of_the_sequential_rule(length_a, length_b):
-    limit, number = 22, 20000
-    rng = random.Random(5)
-    sequential = [sequential_truncation(length_a, length_b, limit, rng) for _ in range(number)]
-    lost_a, lost_b = removed_tokens(np.full(number, length_a), np.full(number, length_b), limit)
-    keys = np.arange(number)
-    bulk = np.stack(
-        [
-            removed_in_front(lost_a, draw(1, keys)),
-            length_a - lost_a,
-            removed_in_front(lost_b, draw(2, keys)),
-            length_b - lost_b,
-        ]
-    )
-    assert {(s[1], s[3]) for s in sequential} == set(map(tuple, bulk[[1, 3]].T.tolist()))
-    for column in (0, 2):
-        ours, theirs = (
-            np.bincount(bulk[column], minlength=90),
-            np.bincount([s[column] for s in sequential], minlength=90),
-        )
-        table = np.stack([ours, theirs])[:, ours + theirs > 20]
-        assert table.shape[1] == 1 or stats.chi2_contingency(table).pvalue > 0.001

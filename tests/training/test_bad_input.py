@@ -9,28 +9,9 @@ from tiny_models import save_model
 
 
 @pytest.fixture
-def prepare(world, tmp_path) -> list[object]:
-    """A command line that lacks the input file."""
-    return ["prepare_corpus", "--tokenizer", world.tokenizer, "--output_dir", tmp_path / "out", "--input_files"]
-
-
-@pytest.fixture
 def pretrain(world, tmp_path) -> list[object]:
     base = ["--corpus", world.corpus, "--output_dir", tmp_path / "out", "--max_steps 1"]
     return ["run_pretraining", TINY, *base]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("nowhere.txt", None, "nowhere.txt"),
-        ("bad.txt", b"fine line\nbroken \xff line\n", "bad.txt, line 2: byte 0xff at position 7 is not UTF-8"),
-    ],
-)
-def test_text_that_cannot_be_read(prepare, refused, tmp_path, name, content, expected):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    assert expected in refused(*prepare, tmp_path / name)
 
 
 def test_vocabulary_smaller_than_the_ids(world, pretrain, refused, tmp_path):

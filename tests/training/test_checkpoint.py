@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import safetensors
 import safetensors.torch
 import torch
 from running import recipe, results
 from tiny_models import save_model
 from torch import nn
 from toy import ToyConfig, make_trainer
+from transformers import AutoModel
 
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.training import checkpoint
@@ -46,13 +46,10 @@ def test_layout_has_no_pickle_and_an_empty_folder_no_checkpoint(run: Path, tmp_p
 def test_a_damaged_file_is_found_and_the_next_checkpoint_used(copy, name, harm, caplog):
     path = copy / "checkpoints/step-4" / name
     content = path.read_bytes()
-    match harm:
-        case "truncate":
-            path.write_bytes(content[:-3])
-        case "flip":
-            path.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
-        case "remove":
-            path.unlink()
+    flipped = content[:40] + bytes([content[40] ^ 1]) + content[41:]
+    path.write_bytes(flipped if harm == "flip" else content[:-3])
+    if harm == "remove":
+        path.unlink()
     with caplog.at_level("WARNING", logger="bert_repro"):
         assert checkpoint.find(copy, "latest").name == "step-2"
     assert "passing over" in caplog.text and path.name in caplog.text
@@ -75,9 +72,8 @@ def test_a_last_update_that_is_not_finite_is_never_saved(tmp_path: Path) -> None
 
 
 def test_settings_that_decide_the_result_stay_and_others_are_reported(copy, caplog):
-    config = ToyConfig(
-        output_dir=str(copy), max_steps=4, save_steps=3, logging_steps=2, resume_from_checkpoint="latest"
-    )
+    given = {"save_steps": 3, "logging_steps": 2, "resume_from_checkpoint": "latest"}
+    config = ToyConfig(output_dir=str(copy), max_steps=4, **given)
     with caplog.at_level("INFO", logger="bert_repro"):
         make_trainer(config).train()
     assert "resuming with --logging_steps 2, was 1" in caplog.text
@@ -103,11 +99,8 @@ def test_rotation_keeps_the_newest(tmp_path: Path) -> None:
 
 def test_rotation_never_counts_a_damaged_later_checkpoint(copy: Path) -> None:
     (copy / "checkpoints/step-4/model.safetensors").write_bytes(b"")
-    config = ToyConfig(output_dir=str(copy), max_steps=3, save_steps=3, save_total_limit=1)
-    trainer = make_trainer(config)
     changes = {"resume_from_checkpoint": "latest", "allow_changed_settings": True}
-    trainer.config = ToyConfig(**{**vars(config), **changes})
-    trainer.train()
+    make_trainer(ToyConfig(output_dir=str(copy), max_steps=3, save_steps=3, save_total_limit=1, **changes)).train()
     assert checkpoint.find(copy, "latest").name == "step-3"
 
 
@@ -121,12 +114,11 @@ def test_another_environment_is_reported(copy: Path, caplog: pytest.LogCaptureFi
 
 
 def test_weights_of_another_model_are_refused(copy: Path) -> None:
-    folder = copy / "checkpoints/step-4"
-    safetensors.torch.save_file({"other": safetensors.torch.load_file(folder / "model.safetensors")["head.bias"]},
-                                folder / "model.safetensors")  # fmt: skip
+    weights = copy / "checkpoints/step-4/model.safetensors"
+    safetensors.torch.save_file({"other": safetensors.torch.load_file(weights)["head.bias"]}, weights)
     trainer = make_trainer(ToyConfig(output_dir=str(copy)))
     with pytest.raises(UserError, match="not those of this model"):
-        checkpoint.load(folder, trainer.model, trainer.optimizer.optimizer, {})
+        checkpoint.load(weights.parent, trainer.model, trainer.optimizer.optimizer, {})
 
 
 def test_the_best_weights_are_one_state_with_a_checkpoint(tmp_path):
@@ -181,22 +173,21 @@ def finetune(world, model: Path, folder: Path, *more: str) -> dict:
 
 def test_a_run_stops_early_and_publishes_its_best_weights(world, tmp_path):
     model = save_model(world, tmp_path / "model", "ForPreTraining")
-    options = ("--learning_rate 1e-3", "--early_stopping_patience 2")
-    found = finetune(world, model, tmp_path / "run", *options)
-    train = found["train"]
-    assert train["steps"] == train["best_step"] + 2 * 5 < 40
+    found = finetune(world, model, tmp_path / "run", "--learning_rate 1e-3 --early_stopping_patience 2")
+    assert found["train"]["steps"] == found["train"]["best_step"] + 2 * 5 < 40
     again = tmp_path / "again"
-    assert recipe("run_glue", f"--task_name sst2 --do_eval --data_dir {world.glue}",
-                  f"--model_name_or_path {tmp_path / 'run'} --output_dir {again}") == 0  # fmt: skip
+    data = ["--task_name sst2 --do_eval --data_dir", world.glue, "--output_dir", again]
+    assert recipe("run_glue", *data, "--model_name_or_path", tmp_path / "run") == 0
     assert results(again)["metrics"] == found["metrics"]
     assert not (tmp_path / "run" / "best").exists()
 
 
-def test_frozen_layers_keep_their_weights_and_the_others_move(world, tmp_path):
-    from transformers import AutoModel
-
-    model = save_model(world, tmp_path / "model", "ForPreTraining")
-    finetune(world, model, tmp_path / "run", "--freeze_layers 1 --learning_rate 1e-3")
+@pytest.mark.parametrize(("frozen", "moving"), [(0, {0, 1, 2}), (2, {2})])
+def test_frozen_layers_keep_their_weights_and_the_others_move(world, tmp_path, frozen, moving):
+    model = save_model(world, tmp_path / "model", "ForPreTraining", num_hidden_layers=3)
+    finetune(world, model, tmp_path / "run", f"--freeze_layers {frozen} --learning_rate 1e-3 --max_steps 5")
     before, after = (AutoModel.from_pretrained(folder).state_dict() for folder in (model, tmp_path / "run"))
-    moved = {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
-    assert moved == {"pooler"}
+    moved = {name.rsplit(".", 1)[0] for name in before if not torch.equal(before[name], after[name])}
+    layers = {f"encoder.layer.{layer}.output.dense" for layer in range(3)}
+    assert moved & layers == {f"encoder.layer.{layer}.output.dense" for layer in moving}
+    assert "pooler.dense" in moved and not any(name.startswith("embeddings") for name in moved)

@@ -4,13 +4,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 
 from bert_repro.configs import PretrainingConfig
 from bert_repro.finetuning.run import STEPS_WORTH_COMPILING, FinetuningRun
 from bert_repro.pretraining.run import compile_options, resolve_layout
-from bert_repro.training import performance
 
 GPU = torch.device("cuda")
 
@@ -37,11 +35,3 @@ def test_long_fine_tuning_of_packed_batches_is_compiled() -> None:
     assert compiles(long) and compiles(1, torch_compile=True)
     assert not any([compiles(long - 1), compiles(long, packing=False), compiles(long, bilstm=8)])
     assert not compiles(long, torch.device("cpu")) and not compiles(long, torch_compile=False)
-
-
-def test_the_peak_is_measured_on_random_data_several_products_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    operands: list[torch.Tensor] = []
-    monkeypatch.setattr(performance, "_seconds", lambda left, right: operands.extend([left, right]) or 1.0)
-    performance.measured_peak(torch.device("cpu"), "bf16")
-    assert all(operand.float().std() > 0.9 for operand in operands)
-    assert performance._SIZES["cuda"] == 8192 and performance._PRODUCTS.get("cuda", 10) == 10

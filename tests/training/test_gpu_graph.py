@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fake_cuda import fake_gpu, fake_model, to_fake_gpu
+from tiny_models import word_tokenizer
 
 import bert_repro
 from bert_repro import BertReproConfig
@@ -21,21 +22,18 @@ from bert_repro.training.trainer import TrainingForward
 from bert_repro.utils.arrays import draw
 
 PRETENDED = Path(__file__).parents[1] / "helpers" / "pretended_gpu.py"
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(55))]
+TOKENIZER = word_tokenizer(" ".join(f"word{number}" for number in range(55)))
 SHAPE = {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128}
-CONFIG = {"vocab_size": len(WORDS), "problem_type": "single_label_classification", **SHAPE}
+CONFIG = {"vocab_size": len(TOKENIZER), "problem_type": "single_label_classification", **SHAPE}
 BATCHES = [(24, 9, 17, 8), (22, 23, 11, 9), (24, 12, 13, 8, 7, 9)]
 
 
 def pretraining_batch(lengths: tuple[int, ...]) -> dict[str, Any]:
     """A masked batch of random examples of these lengths."""
-    from transformers import BertTokenizer
-
-    tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(WORDS)})
     sizes = np.array(lengths)
-    tokens = np.random.default_rng(0).integers(5, len(WORDS), sizes.sum()).astype(np.int32)
+    tokens = np.random.default_rng(0).integers(5, len(TOKENIZER), sizes.sum()).astype(np.int32)
     keys, labels = draw(0, np.arange(len(sizes))), np.zeros(len(sizes), dtype=np.int64)
-    collate = DataCollatorForBertPreTraining(tokenizer, packing=True, return_prediction_positions=True)
+    collate = DataCollatorForBertPreTraining(TOKENIZER, packing=True, return_prediction_positions=True)
     return collate(ExampleBatch(tokens, sizes, sizes // 2, labels, keys))
 
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
+from bert_repro import BertReproConfig, BertReproForSequenceClassification
 from bert_repro.configs import OptimizerConfig
 from bert_repro.training.optimizer import (
     BertAdam,
     build_optimizer,
-    freeze,
     learning_rate,
     note_large_updates,
     parameter_groups,
@@ -47,7 +47,7 @@ def test_five_steps_equal_the_original_update(decay: float) -> None:
     np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=0, atol=1e-8)
 
 
-def test_bias_correction_is_plain_adamw_and_makes_a_larger_first_step() -> None:
+def test_bias_correction_is_plain_adamw() -> None:
     ours, upstream = (nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2))
     options = {"lr": 1e-2, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
     optimizers = BertAdam([ours], bias_correction=True, **options), torch.optim.AdamW([upstream], **options)
@@ -56,21 +56,10 @@ def test_bias_correction_is_plain_adamw_and_makes_a_larger_first_step() -> None:
             parameter.grad = torch.tensor([gradient, 2 * gradient])
             optimizer.step()
     torch.testing.assert_close(ours, upstream)
-    assert (ours - torch.tensor([1.0, -2.0])).abs().max() > 5e-3
-    moved = {}
-    for correction in (True, False):
-        parameter = nn.Parameter(torch.zeros(1))
-        optimizer = BertAdam([parameter], bias_correction=correction, lr=1.0, betas=(0.9, 0.999), eps=1e-6)
-        parameter.grad = torch.ones(1)
-        optimizer.step()
-        moved[correction] = -parameter.item()
-    assert moved[True] == pytest.approx(1.0, rel=1e-4)
-    assert moved[False] == pytest.approx(0.1 / np.sqrt(0.001), rel=1e-4)
 
 
 def test_groups_exempt_biases_and_layer_norms_and_frozen_parameters() -> None:
     model = nn.ModuleDict({"embedding": nn.Embedding(4, 3), "dense": nn.Linear(3, 3), "LayerNorm": nn.LayerNorm(3)})
-    model["dense"].weight.requires_grad_(True)
     decayed, kept = parameter_groups(model, 0.01)
     assert {id(p) for p in decayed["params"]} == {id(model["embedding"].weight), id(model["dense"].weight)}
     assert {id(p) for p in kept["params"]} == {id(model["dense"].bias), *map(id, model["LayerNorm"].parameters())}
@@ -93,15 +82,9 @@ def test_the_schedule_is_the_papers_and_has_no_drop_from_the_end_of_the_warmup()
     assert learning_rate(0, OptimizerConfig(warmup_steps=0), 10) == OptimizerConfig().learning_rate
 
 
-def layered() -> nn.Module:
-    from bert_repro import BertReproConfig, BertReproForSequenceClassification
-
-    shape = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 20}
-    return BertReproForSequenceClassification(BertReproConfig(num_hidden_layers=3, **shape))
-
-
 def test_each_layer_learns_at_a_fraction_of_the_one_above_if_asked():
-    model = layered()
+    shape = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 20}
+    model = BertReproForSequenceClassification(BertReproConfig(num_hidden_layers=3, **shape))
     scales = {}
     for group in parameter_groups(model, 0.01, 0.5):
         scales |= {id(parameter): group["lr_scale"] for parameter in group["params"]}
@@ -110,26 +93,15 @@ def test_each_layer_learns_at_a_fraction_of_the_one_above_if_asked():
     assert by_name["bert.encoder.layer.2.output.dense.weight"] == 0.5
     assert by_name["bert.encoder.layer.0.output.LayerNorm.bias"] == 0.125
     assert by_name["bert.embeddings.word_embeddings.weight"] == 0.0625
-    groups = parameter_groups(layered(), 0.01)
+    groups = parameter_groups(model, 0.01)
     assert [group["weight_decay"] for group in groups] == [0.01, 0.0]
     assert all("lr_scale" not in group for group in groups)
-
-
-@pytest.mark.parametrize(("layers", "trained"), [(0, 3), (2, 1), (3, 0)])
-def test_freezing_leaves_the_layers_above(layers, trained):
-    model = layered()
-    freeze(model, layers)
-    assert not model.bert.embeddings.word_embeddings.weight.requires_grad
-    moving = [layer.output.dense.weight.requires_grad for layer in model.bert.encoder.layer]
-    assert moving == [False] * (3 - trained) + [True] * trained
-    assert model.bert.pooler.dense.weight.requires_grad
 
 
 @pytest.mark.parametrize(
     ("settings", "steps", "times"),
     [
         ({"learning_rate": 3e-4, "warmup_ratio": 0.1}, 458, 4.6),  # MRPC from a small model: 0.627, corrected 0.733
-        ({"learning_rate": 1e-4, "warmup_steps": 0}, 1000, 6.5),
         ({"learning_rate": 3e-4, "warmup_ratio": 0.1, "bias_correction": True}, 458, None),
         ({"learning_rate": 2e-5, "warmup_ratio": 0.1}, 343, None),  # the paper's fine-tuning
         ({"learning_rate": 1e-4, "warmup_steps": 10_000}, 1_000_000, None),  # and pre-training
@@ -138,7 +110,5 @@ def test_freezing_leaves_the_layers_above(layers, trained):
 )
 def test_large_first_updates_are_noted(caplog, settings, steps, times):
     note_large_updates(OptimizerConfig(**settings), steps)
-    assert [
-        f"{times} times as large as --learning_rate {settings['learning_rate']} says" in text
-        for text in caplog.messages
-    ] == [True] * bool(times)
+    noted = f"{times} times as large as --learning_rate {settings['learning_rate']} says"
+    assert [noted in text for text in caplog.messages] == [True] * bool(times)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
@@ -47,8 +48,6 @@ def test_skipped_steps_change_nothing_and_do_not_advance_the_rate(tmp_path: Path
     rows = training_log.read(tmp_path / TRAIN_LOG)
     # One update at learning rate 0 follows the skipped steps; until then weights and learning rate do not change.
     assert [row["learning_rate"] for row in rows[: skipped + 2]] == [0.0] * (skipped + 1) + [config.learning_rate / 10]
-    import safetensors.torch
-
     first = safetensors.torch.load_file(tmp_path / "checkpoints" / f"step-{skipped + 1}" / "model.safetensors")
     assert all(torch.equal(first[name], value) for name, value in before.items())
     assert losses(config)[-1] < losses(config)[0]

@@ -1,49 +1,29 @@
-"""The pre-training recipe as users run it, in processes: stopped by TERM, resumed, two at once."""
+"""The pre-training recipe as users run it, in processes of its own: two at once, and refused."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
-from running import ON_CPU, RECIPES, TINY, TORCHRUN, launch, recipe
+from running import RECIPES, TINY, TORCHRUN, launch, recipe
 from tiny_models import NO_DROPOUT, save_model
 
+from bert_repro.training import training_log
 from bert_repro.utils.files import TRAIN_LOG
 
 RECIPE = RECIPES / "run_pretraining.py"
-SIGNALS = f"{TORCHRUN} --signals_to_handle SIGTERM,SIGINT,SIGUSR1"
-PATIENT = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "300"}  # a variable, since torch 2.11's torchrun has no flag for it
-STOP_AT = (5, 12, 19, 26, 33)
-
-
-def start(world: Any, output: Path, launcher: str, *flags: str) -> subprocess.Popen[str]:
-    command = f"{launcher} {RECIPE} {TINY} --corpus {world.corpus} --output_dir {output} {' '.join(flags)}"
-    environment = os.environ | PATIENT | ON_CPU
-    return subprocess.Popen([sys.executable, *command.split()], env=environment, stderr=subprocess.PIPE, text=True)
-
-
-def read_log(output: Path) -> list[dict[str, Any]]:
-    """The log of a run that may just be writing its last line."""
-    path = output / TRAIN_LOG
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.slow
 def test_two_processes_equal_one(world: Any, tmp_path: Path) -> None:
     save_model(world, tmp_path / "new", "ForPreTraining", seed=1, num_hidden_layers=2, **NO_DROPOUT)
-    flags = f"--max_steps 100 --model_name_or_path {tmp_path / 'new'}"
+    given = [TINY, "--corpus", world.corpus, "--max_steps 100 --model_name_or_path", tmp_path / "new", "--output_dir"]
     curves = []
-    for name, launcher in (("one", ""), ("two", SIGNALS)):
-        process = start(world, tmp_path / name, launcher, flags)
-        process.communicate(timeout=300)
-        assert process.returncode == 0
-        curves.append([row["loss"] for row in read_log(tmp_path / name) if "loss" in row])
+    for name, launcher in (("one", ""), ("two", TORCHRUN)):
+        launch(launcher, RECIPE, *given, tmp_path / name)
+        curves.append([row["loss"] for row in training_log.read(tmp_path / name / TRAIN_LOG) if "loss" in row])
     one, two = curves
     assert len(one) == len(two) == 100
     assert two == pytest.approx(one, abs=1e-5)

@@ -54,12 +54,9 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> type[Recorder]:
 @pytest.fixture
 def run(world, untrained, tmp_path):
     def make(*flags: object) -> int:
-        return recipe(
-            "run_glue", "--model_name_or_path", untrained, "--task_name sst2 --data_dir", world.glue,
-            "--output_dir", tmp_path / "out", "--do_train --do_eval --max_steps 3 --train_batch_size 4",
-            "--report_to trackio",
-            *flags,
-        )  # fmt: skip
+        task = ["--task_name sst2 --data_dir", world.glue, "--model_name_or_path", untrained, "--report_to trackio"]
+        steps = "--do_train --do_eval --max_steps 3 --train_batch_size 4"
+        return recipe("run_glue", *task, steps, "--output_dir", tmp_path / "out", *flags)
 
     return make
 
@@ -103,6 +100,5 @@ def test_a_tracker_that_fails_does_not_end_training(recorder, run, monkeypatch, 
 def test_a_missing_package_is_named(run, tmp_path: Path, capsys, monkeypatch):
     monkeypatch.setattr(tracking, "_available_trackers", [])
     assert run() == 2
-    assert capsys.readouterr().err == (
-        "error: --report_to trackio: the package is not installed; run: pip install 'bert-repro[trackio]'\n"
-    )
+    fix = "the package is not installed; run: pip install 'bert-repro[trackio]'"
+    assert capsys.readouterr().err == f"error: --report_to trackio: {fix}\n"

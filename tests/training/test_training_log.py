@@ -30,23 +30,19 @@ def test_mfu_is_of_real_tokens_and_of_the_peak_measured(tmp_path: Path, monkeypa
         for step, tokens in enumerate((5, 9), start=1):
             log.step(step, {"loss": 1.0, "learning_rate": 0.1, "tokens": tokens, "flops": 100 * tokens})
     (row,) = training_log.read(tmp_path / TRAIN_LOG)
-    assert (row["tokens"], row["flops"]) == (14, 1400) and row["mfu"] == pytest.approx(
-        row["tokens_per_second"] * 100 / 2e6
-    )
+    assert (row["tokens"], row["flops"]) == (14, 1400)
+    assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 100 / 2e6)
 
 
 @pytest.mark.parametrize("stop", range(1, 9))
 def test_a_log_set_back_to_a_checkpoint_writes_what_it_would_have_written(tmp_path: Path, stop: int) -> None:
     def log(folder: str) -> training_log.TrainingLog:
-        return training_log.TrainingLog(
-            Accelerator(cpu=True), ToyConfig(output_dir=str(tmp_path / folder), logging_steps=3), 8
-        )
+        config = ToyConfig(output_dir=str(tmp_path / folder), logging_steps=3)
+        return training_log.TrainingLog(Accelerator(cpu=True), config, 8)
 
     def step(log: training_log.TrainingLog, number: int) -> None:
-        norm = math.inf if number == 4 else 1.0
-        log.step(
-            number, {"loss": 1 / number, "grad_norm": norm, "learning_rate": 0.1, "tokens": number, "flops": number}
-        )
+        row = {"loss": 1 / number, "learning_rate": 0.1, "tokens": number, "flops": number}
+        log.step(number, row | {"grad_norm": math.inf if number == 4 else 1.0})
 
     for folder in ("complete", "stopped"):
         (tmp_path / folder).mkdir()
@@ -54,11 +50,10 @@ def test_a_log_set_back_to_a_checkpoint_writes_what_it_would_have_written(tmp_pa
             first.begin(0, None)
             for number in range(1, 9):
                 step(first, number)
-                if folder == "stopped" and number == stop:
+                if number == stop:
                     state = json.loads(json.dumps(first.state(), allow_nan=False))
-    again = log("stopped")
-    again.begin(stop, state)
-    with again:
+    with log("stopped") as again:
+        again.begin(stop, state)
         for number in range(stop + 1, 9):
             step(again, number)
     rows = [training_log.read(tmp_path / folder / TRAIN_LOG) for folder in ("complete", "stopped")]

@@ -112,18 +112,3 @@ def test_fine_tuning_is_that_of_the_cpu_with_few_graphs(world: Any, tmp_path: Pa
     assert logged_losses(tmp_path / "xla") == pytest.approx(logged_losses(tmp_path / "cpu"), abs=1e-5)
     assert 0 < results(tmp_path / "xla")["train"]["compiled_graphs"] <= MOST_GRAPHS
     assert family.written(tmp_path / "xla") == family.rows
-
-
-def test_tied_weights_stay_one_on_the_way_to_the_device() -> None:
-    # In a process of its own: whoever touches XLA first decides its device for all of it.
-    code = """
-import torch_xla, torch
-from bert_repro import BertReproConfig, BertReproForPreTraining
-from bert_repro.training.trainer import to_xla
-shape = dict(num_hidden_layers=1, hidden_size=32, num_attention_heads=2, intermediate_size=64)
-model = to_xla(BertReproForPreTraining(BertReproConfig(vocab_size=50, **shape)), torch_xla.device())
-words = model.get_input_embeddings().weight
-assert words.device.type == "xla" and model.get_output_embeddings().weight is words
-"""
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | ON["xla"], text=True, stderr=subprocess.PIPE)
-    assert done.returncode == 0, done.stderr[-4000:]

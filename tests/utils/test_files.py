@@ -22,23 +22,16 @@ with {manager}(pathlib.Path(sys.argv[1])) as unfinished:
 """
 
 
-@pytest.fixture
-def old(tmp_path):
-    path = tmp_path / "file.txt"
-    path.write_text("old")
-    return path
-
-
-def test_the_old_file_stays_until_the_new_one_is_complete(old):
+def test_the_old_file_stays_until_the_new_one_is_complete(tmp_path):
+    old = tmp_path / "file.txt"
+    old.write_text("old")
     with pytest.raises(KeyError), atomic_file(old) as file:
         file.write("new")
         raise KeyError
-    assert old.read_text() == "old" and list(old.parent.iterdir()) == [old]
+    assert old.read_text() == "old" and list(tmp_path.iterdir()) == [old]
     with atomic_file(old) as file:
         file.write("new")
-        file.flush()
-        assert old.read_text() == "old"
-    assert old.read_text() == "new" and list(old.parent.iterdir()) == [old]
+    assert old.read_text() == "new" and list(tmp_path.iterdir()) == [old]
 
 
 @pytest.mark.parametrize(
@@ -72,10 +65,8 @@ def test_a_device_is_written_directly_and_json_is_strict(tmp_path):
 
 
 def test_errors_of_the_disk_are_reported_whichever_library_noticed_them(tmp_path):
-    with (
-        pytest.raises(UserError, match=r"x: cannot be written \(No space left on device\)"),
-        atomic_path(tmp_path / "x"),
-    ):
+    message = r"x: cannot be written \(No space left on device\)"
+    with pytest.raises(UserError, match=message), atomic_path(tmp_path / "x"):
         raise OSError(errno.ENOSPC, "No space left on device")
     foreign = safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
     assert "No space left on device" in (disk_error(foreign) or "")
@@ -91,9 +82,8 @@ sys.stdin.read()
 
 
 def other_process(folder):
-    return subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def test_a_folder_belongs_to_one_process_until_it_ends_however_it_ends(tmp_path):

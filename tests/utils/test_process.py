@@ -30,12 +30,10 @@ def test_a_signal_stops_a_recipe_anywhere_and_is_collected_in_the_training_loop(
 def test_processes_on_tpus_are_numbered_by_torch_xla(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def says(name: str, value: int) -> Any:
-        return lambda: asked.append(name) or value
-
-    runtime = types.ModuleType("torch_xla.runtime")
-    for name, value in {"global_ordinal": 5, "local_ordinal": 1, "world_size": 8}.items():
-        setattr(runtime, name, says(name, value))
+    runtime: Any = types.ModuleType("torch_xla.runtime")
+    runtime.global_ordinal = lambda: asked.append("rank") or 5
+    runtime.local_ordinal = lambda: asked.append("local rank") or 1
+    runtime.world_size = lambda: asked.append("processes") or 8
     monkeypatch.setitem(sys.modules, "torch_xla", types.ModuleType("torch_xla"))
     monkeypatch.setitem(sys.modules, "torch_xla.runtime", runtime)
     for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):

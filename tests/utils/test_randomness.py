@@ -23,5 +23,7 @@ def test_draws_are_uniform_and_uncorrelated() -> None:
     assert values.min() >= 0 and values.max() < 1
     assert abs(values.mean() - 0.5) < 4 * np.sqrt(1 / 12 / len(values))
     assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 4 / np.sqrt(len(values))
+    bits = draw(5, np.arange(64_000))[:, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)
+    assert np.abs(bits.mean(0) - 0.5).max() < 4.5 * 0.5 / np.sqrt(64_000)  # each bit is a fair coin
     counts = np.bincount(below(7, draw(4, np.arange(70_000))), minlength=7)
     assert ((counts - 10_000) ** 2 / 10_000).sum() < 22.5  # chi-square, 6 degrees of freedom, p = 0.001

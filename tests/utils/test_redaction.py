@@ -30,11 +30,10 @@ def test_tokens_and_the_home_folder_are_removed_in_a_copy(monkeypatch):
 )
 def test_paths_of_a_machine_are_shown_by_their_last_part(path, shown):
     record = {"settings": {"given": path, "list": [path, 3]}, "command": f"run --flag {path}"}
-    assert without_machine_paths(record) == {
-        "settings": {"given": shown, "list": [shown, 3]},
-        "command": f"run --flag {shown}",
-    }
-    assert without_machine_paths({"model": {"labels": ["/location/city"]}}) == {"model": {"labels": ["/location/city"]}}
+    expected = {"settings": {"given": shown, "list": [shown, 3]}, "command": f"run --flag {shown}"}
+    assert without_machine_paths(record) == expected
+    labels = {"model": {"labels": ["/location/city"]}}
+    assert without_machine_paths(labels) == labels
 
 
 def test_the_reason_in_status_json_is_redacted(tmp_path, monkeypatch):
