@@ -87,11 +87,10 @@ class StudyConfig(DryRunConfig):
                 f"--table {others} compares pre-trainings; give --corpus in place of --model_name_or_path, or tables "
                 f"out of {' '.join(TABLES_OF_A_MODEL)}",
             )
-        for name in ("table", "corpus"):
-            require(
-                bool(getattr(self, name) or self.model_name_or_path),
-                f"--{name} is missing: give --table and --corpus, or the finished models of --model_name_or_path",
-            )
+        require(
+            bool(self.model_name_or_path or (self.table and self.corpus)),
+            "--table or --corpus is missing: give both, or finished models with --model_name_or_path",
+        )
 
 
 @dataclass(frozen=True)

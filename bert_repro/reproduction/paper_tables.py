@@ -37,6 +37,7 @@ from bert_repro.reproduction.paper_results import (
     Column,
     TableEntry,
 )
+from bert_repro.tasks import get_task
 
 AVERAGED = "glue"  # the task of Table 1's last column
 MEAN = "mean of the tasks"  # of finished models, over all tables
@@ -125,11 +126,6 @@ class ResultsRow:
     leaderboard: float | None = None
     same_as: str | None = None
     beside: str | None = None
-
-    @property
-    def is_model(self) -> bool:
-        """Whether it is a finished model, fine-tuned in the usual way."""
-        return self.beside is not None and ": " not in self.name
 
 
 @dataclass(frozen=True)
@@ -258,12 +254,12 @@ class AllResults:
         differences: list[Ordering] = []
         tasks: dict[tuple[str | None, str], dict[str, Comparison]] = {}
         for table in self.tables:
-            models = [row for row in table.rows.values() if row.is_model]
+            models = [row for row in table.rows.values() if row.beside and ": " not in row.name]
             for column, row in product(table.columns, models[1:]):
                 compared, *_ = self._compare(row.ours.get(column.name), models[0].ours.get(column.name))
                 if compared is not None:
                     at, statement = table.size_preset, f"{row.name} above {models[0].name}"
-                    name = column.name if column.task in column.name.lower() else f"{column.task} {column.name}"
+                    name = column.name if table.key == "1" else f"{get_task(column.task).title} {column.name}"
                     differences.append(Ordering(table.key, at, statement, name, None, 1, compared))
                     tasks.setdefault((at, statement), {}).setdefault(column.task, compared)
         for (at, statement), compared_tasks in tasks.items():

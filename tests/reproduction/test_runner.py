@@ -22,10 +22,12 @@ from running import recipe
 from bert_repro import cli
 from bert_repro.configs import ReportConfig, StudyConfig
 from bert_repro.errors import NonFiniteError
+from bert_repro.models.loading import load_config
 from bert_repro.recipes import RECIPES
 from bert_repro.reproduction import runner
 from bert_repro.reproduction.report import write_report
 from bert_repro.reproduction.size_presets import SIZE_PRESETS
+from bert_repro.training.performance import flops_per_token
 
 FLAGS = ["--table", "8", "--corpus", "toy"]
 RUNS = 6 + 6 * 3 * 3  # mixes of masks; each with three tasks and three seeds
@@ -121,6 +123,19 @@ def test_finished_models_are_scored_without_pre_training_and_the_first_is_the_ba
     estimate = capsys.readouterr().out
     # 3 seeds of 2 models: 3 epochs of 2,000 rows, and 3 of 200
     assert "runs      12 to make of 12\nexamples  at most 39,600 to fine-tune on, 8,232 to score" in estimate
+    passes = {
+        13: 3 * (3 * 2000 + 872 / 3),
+        161: 3 * (3 * 200 + 500 / 3),
+    }  # mean length -> trained, and a third of scored
+    shapes = [
+        (c.num_hidden_layers, c.hidden_size, c.vocab_size) for c in (load_config(str(one)), load_config(str(two)))
+    ]
+    flops = sum(
+        count * length * flops_per_token(*shape, length, predicted_fraction=0)
+        for shape in shapes
+        for length, count in passes.items()
+    )
+    assert f"compute   {flops:.2e} FLOPs" in estimate
     assert not (tmp_path / "study").exists() and "estimated" in estimate.splitlines()[-1]
     assert study("--model_name_or_path", one, two, *flags) == 0
     found = records(tmp_path / "study" / "records")
