@@ -30,20 +30,20 @@ MODELING = "models/modeling_bert_repro.py"
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
     "": 740,
-    "configs": 1260,
+    "configs": 1300,
     "models": 1475,
     "corpus": 980,
     "pretraining": 1500,
-    "training": 1700,
-    "tasks": 2520,
+    "training": 1720,
+    "tasks": 2540,
     "finetuning": 890,
     "inference": 830,
     "hub": 800,
     "conversion": 530,
-    "reproduction": 1265,
+    "reproduction": 1495,
     "utils": 540,
 }
-MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80
+MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_300, 95, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.
 LAYERS = {
     name: layer
@@ -193,7 +193,7 @@ def test_the_wheel_holds_what_installed_users_need(tmp_path):
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    data = {"bert_repro/py.typed", "bert_repro/hub/card_template.md.jinja"}
+    data = {"bert_repro/py.typed", "bert_repro/hub/card_template.md.jinja", "bert_repro/tasks/conll2003_documents.json"}
     assert {name_of(path) for path in MODULES} | data <= names
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"bert_repro"}
     assert any(name.endswith("licenses/NOTICE") for name in names)

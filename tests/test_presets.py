@@ -58,6 +58,15 @@ def test_preset_makes_a_valid_configuration(name):
     assert all(getattr(config, key) == value for key, value in values.items())
 
 
+@pytest.mark.parametrize("size", ["base", "large"])
+def test_bert_repros_updates_are_the_papers_in_smaller_passes_of_bfloat16(size):
+    paper, ours = (preset_values(f"{name}-{size}", PretrainingConfig) for name in ("paper", "bert-repro"))
+    assert ours.pop("mixed_precision") == "bf16"
+    assert all(phase.batch % phase.per_device_batch == 0 for phase in ours["phases"])
+    ours["phases"] = tuple(replace(phase, per_device_batch=None) for phase in ours["phases"])
+    assert ours == paper
+
+
 def test_preset_values_are_a_copy_and_an_unknown_name_lists_what_fits():
     preset_values("paper-base", PretrainingConfig)["learning_rate"] = 0.0
     assert preset_values("paper-base", PretrainingConfig)["learning_rate"] == 1e-4

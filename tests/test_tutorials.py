@@ -1,6 +1,7 @@
 """The tutorials run as written, on tiny data: a small model takes the place of the Hub's, a few steps for thousands."""
 
 import io
+import json
 import re
 import shlex
 import shutil
@@ -87,3 +88,18 @@ def test_the_tutorial_runs(page, write_data, extra, world, tmp_path, monkeypatch
             if {"--do_train", "--train_file"} & set(arguments):
                 arguments += extra.split()
             assert recipe(words[1], *arguments) == 0, command
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted((TUTORIALS.parent / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_the_notebook_runs(path: Path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("checkpoints").symlink_to(TUTORIALS.parents[1] / "checkpoints")
+    cells = [
+        "".join(cell["source"]) for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"
+    ]
+    names: dict = {}
+    for source in cells:
+        if "IPython" not in source:  # which shows a picture
+            exec(compile(source, path.name, "exec"), names)
+    assert names["result"].metrics

@@ -6,7 +6,7 @@ results are in `bert_repro.reproduction.paper_results`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bert_repro.configs import Config, FinetuningConfig, GlueConfig, Phase, PretrainingConfig, SquadConfig, SwagConfig
@@ -134,6 +134,18 @@ def _paper_pretraining(size: str) -> Preset:
     )
 
 
+def _with_todays_precision(size: str, tokens_at_once: int) -> Preset:
+    """The update of the paper's run, in forward passes of as many tokens as a GPU of 24 GB (large: 40 GB) holds."""
+    paper = _paper_pretraining(size)
+    phases = tuple(replace(phase, per_device_batch=tokens_at_once // phase.max_seq_length) for phase in PAPER_PHASES)
+    return Preset(
+        f"the paper's run of BERT-{size} in bf16, {tokens_at_once:,} tokens a forward pass",
+        "section 3, A.2; precision: ours",
+        PretrainingConfig,
+        {**paper.values, "phases": phases, "mixed_precision": "bf16"},
+    )
+
+
 def _finetuning(batch: int, epochs: float, learning_rate: float, max_seq_length: int) -> dict[str, Any]:
     rates = {"train_batch_size": batch, "num_train_epochs": epochs, "learning_rate": learning_rate}
     return rates | {"max_seq_length": max_seq_length}
@@ -142,7 +154,9 @@ def _finetuning(batch: int, epochs: float, learning_rate: float, max_seq_length:
 PRESETS: Mapping[str, Preset] = {
     "paper-base": _paper_pretraining("base"),
     "paper-large": _paper_pretraining("large"),
-    "gpu": Preset(
+    "bert-repro-base": _with_todays_precision("base", 32_768),
+    "bert-repro-large": _with_todays_precision("large", 16_384),
+    "one-gpu-day": Preset(
         "BERT-base on one modern GPU: the paper's batch and learning rate, 30% of its steps (12.8 billion tokens)",
         "ours",
         PretrainingConfig,

@@ -156,7 +156,8 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
     )
     pooling: Literal["mean", "cls"] = setting(
         "mean",
-        "What sentence-transformers takes as the vector of a text: the mean of its tokens, or the first one (cls).",
+        "What sentence-transformers takes as the vector of a text: the mean of its tokens, or the first one (cls; "
+        "without fine-tuning no meaningful one, the paper's footnote 6).",
         decides_result=False,
     )
     max_eval_sequences: int = setting(1024, "Held-out sequences in an evaluation.")

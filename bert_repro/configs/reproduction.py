@@ -3,31 +3,48 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bert_repro.configs.base import Config, setting
+from bert_repro.configs.base import Config, require, setting
+from bert_repro.configs.training import DryRunConfig
 
 TableName = Literal["1", "2", "3", "4", "5", "6", "7", "8", "figure5"]
+TABLES_OF_A_MODEL: tuple[TableName, ...] = ("1", "2", "3", "4", "7")
+"""Tables whose rows begin with a finished model; the others compare pre-trainings."""
+StudyTask = Literal[
+    "mnli", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte", "squad", "squad_v2", "swag", "conll2003", "features",
+    "rte_after_mnli",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class StudyConfig(Config):
+class StudyConfig(DryRunConfig):
     """Repeats tables of the paper: makes the runs behind Tables 1 to 8 and Figure 5.
 
       bert-repro run_study --table 5 --size_preset trial --corpus runs/corpus --glue_dir glue --squad_dir squad \\
         --output_dir runs/study
 
-    A run that several tables need is made once; the same command, repeated, resumes, and in several shells it shares
-    the work. --list prints a command for every run that is not done, for a scheduler. Then
-    `bert-repro report --runs_dir runs/study/records` shows our numbers next to the paper's. The size trial takes two
-    hours on two CPU cores, gpu about a day on one modern GPU (estimated).
+      bert-repro run_study --model_name_or_path google-bert/bert-base-uncased runs/bert --size_preset evaluation \\
+        --tasks sst2 mrpc squad --output_dir runs/study
+
+    The first command pre-trains every model that a table needs; the second fills the rows of Tables 1, 2, 3, 4 and 7
+    for finished models. A run that several tables need is made once; the same command, repeated, resumes, and in
+    several shells it shares the work. --dry_run estimates the cost, --list prints a command for every run that is not
+    done, for a scheduler. Then `bert-repro report --runs_dir runs/study/records` shows our numbers next to the paper's.
+    The size trial takes two hours on two CPU cores, one-gpu about a day on one modern GPU (estimated).
     """
 
-    REQUIRED = ("table", "corpus", "output_dir")
+    REQUIRED = ("output_dir",)
 
     table: tuple[TableName, ...] = setting(
-        (), "Tables to repeat: 1 to 8, figure5. Runs that several need are made once."
+        (), "Tables to repeat: 1 to 8, figure5. Default with model_name_or_path: 1 2 3 4 7."
     )
-    size_preset: str = setting(
-        "trial", "How large: trial (two CPU cores), gpu (one modern GPU), paper, or a YAML file."
+    model_name_or_path: tuple[str, ...] = setting(
+        (), "Finished models in place of pre-training, folders or Hub ids; others are compared with the first."
+    )
+    tasks: tuple[StudyTask, ...] = setting((), "Only these tasks; default: all that the tables have.")
+    size_preset: str | None = setting(
+        None,
+        "How large: trial (two CPU cores), evaluation (a finished model in minutes), one-gpu (one modern GPU), paper, "
+        "or a YAML file. Default: trial, with model_name_or_path paper.",
     )
     corpus: str = setting(
         "", "Prepared corpus for all pre-training runs: a folder that prepare_corpus made, or a dataset of the Hub."
@@ -50,9 +67,30 @@ class StudyConfig(Config):
     )
 
     @property
+    def size(self) -> str:
+        """The size preset's name, or the file that holds it."""
+        return self.size_preset or ("paper" if self.model_name_or_path else "trial")
+
+    @property
     def makes_runs(self) -> bool:
         """Whether it does more than list runs; only then it writes a status.json."""
-        return not self.list
+        return not (self.list or self.dry_run)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model_name_or_path:
+            require(not self.corpus, f"--corpus {self.corpus} and --model_name_or_path exclude each other")
+            object.__setattr__(self, "table", self.table or TABLES_OF_A_MODEL)
+            others = " ".join(name for name in self.table if name not in TABLES_OF_A_MODEL)
+            require(
+                not others,
+                f"--table {others} compares pre-trainings; give --corpus in place of --model_name_or_path, or tables "
+                f"out of {' '.join(TABLES_OF_A_MODEL)}",
+            )
+        require(
+            bool(self.model_name_or_path or (self.table and self.corpus)),
+            "--table or --corpus is missing: give both, or finished models with --model_name_or_path",
+        )
 
 
 @dataclass(frozen=True)

@@ -123,9 +123,9 @@ class NerConfig(CustomDataConfig):
         config = bert_repro.NerConfig(model_name_or_path="org/bert-cased", train_file="train.txt", do_train=True)
         print(config.max_seq_length)  # for `bert_repro.finetune(config)`
 
-    --data_dir holds the official eng.train, eng.testa, eng.testb. Without it the Hub's copy is used, which has no
-    document boundaries. --feature_based concat_last_four, or another row of Table 7, trains a BiLSTM on hidden states
-    of the frozen encoder. Entity F1: 96.4 dev, 92.4 test (BERT-base).
+    --data_dir holds the official eng.train, eng.testa, eng.testb. Without it the Hub's copy is used, whose
+    document boundaries come with this package. --feature_based concat_last_four, or another row of Table 7, trains a
+    BiLSTM on hidden states of the frozen encoder. Entity F1: 96.4 dev, 92.4 test (BERT-base).
     """
 
     task_name: Literal["conll2003"] = setting("conll2003", "Name of the task.")

@@ -67,7 +67,7 @@ def load_config(name: str, flag: str = "--model_name_or_path") -> BertReproConfi
         UserError: there is none, it is not that of a BERT model, or the folder is a damaged checkpoint of a run.
     """
     try:
-        return read_model_config(_config_file(name).parent)
+        return read_model_config(config_file(name).parent)
     except UserError as error:
         raise UserError(f"{flag} {name}: {error}") from error
 
@@ -181,8 +181,9 @@ def require_undamaged(folder: Path) -> None:
         raise UserError(f"{damage}; name another checkpoint")
 
 
-def _config_file(name: str) -> Path:
-    """Returns the path of a checkpoint's config.json; that of an id on the Hub is fetched first."""
+def config_file(name: str) -> Path:
+    """Returns the path of a checkpoint's config.json; that of an id on the Hub is fetched first, into a folder that its
+    commit names."""
     if Path(name).is_dir():
         require_undamaged(Path(name))
         return Path(name) / CONFIG

@@ -41,13 +41,7 @@ from bert_repro.pretraining.extension import extend_positions, extend_words
 from bert_repro.results import RunResults
 from bert_repro.training import adapters, checkpoint, run
 from bert_repro.training.batches import batch_sizes
-from bert_repro.training.performance import (
-    PUBLISHED_TFLOPS,
-    format_hours,
-    measured_peak,
-    pretraining_flops_per_token,
-    published_peak,
-)
+from bert_repro.training.performance import estimated_times, pretraining_flops
 from bert_repro.training.trainer import Trainer
 from bert_repro.utils.arrays import torch_seed
 from bert_repro.utils.files import SAMPLE_INDEX
@@ -374,7 +368,7 @@ def new_model_config(config: PretrainingConfig, vocab_size: int, pad_token_id: i
 def cost_estimate(
     config: PretrainingConfig, model_config: Any, phases: Sequence[Phase], training_tokens: int, devices: int
 ) -> str:
-    """Estimates a run, as text: phases, tokens, passes over the corpus, FLOPs, time here and on devices of makers.
+    """Estimates a run, as text: phases, tokens, passes over the corpus, memory, FLOPs, time here and on named devices.
 
     Args:
         config: how examples are masked.
@@ -393,25 +387,23 @@ def cost_estimate(
             f"phase {number}   {phase.steps:,} steps of {phase.batch} sequences of {phase.max_seq_length} tokens: "
             f"{phase.batch / (per_device * devices):.0f} forward pass(es) of {per_device} on {devices} device(s)"
         )
+    # In bytes: weights, gradients and Adam's two averages; what the backward pass needs of each token, layer and hidden
+    # unit (counted in our model, not compiled, with attention that keeps no scores), and of each logit.
+    with torch.device("meta"):
+        states = 16 * BertReproForPreTraining(model_config).num_parameters() / 2**30
+    unit = 4 if config.gradient_checkpointing else 72 if config.mixed_precision == "no" else 46
+    layers = unit * model_config.num_hidden_layers * model_config.hidden_size
+    at_once = max((phase.per_device_batch or phase.batch) * phase.max_seq_length for phase in phases)
+    held = at_once * (layers + 10 * config.masked_lm_prob * model_config.vocab_size) / 2**30
     seen, as_in_paper = tokens_including_padding(phases), tokens_including_padding(phases, max_seq_length=PAPER_LENGTH)
-    flops = sum(
-        tokens_including_padding([phase]) * pretraining_flops_per_token(model_config, config, phase.max_seq_length)
-        for phase in phases
-    )
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    peak = measured_peak(device, config.mixed_precision)
-    low, high = (format_hours(flops / (peak * devices * share)) for share in (0.6, 0.3))
+    flops = pretraining_flops(model_config, config, phases)
     lines += [
         f"tokens    {seen:,} with padding ({as_in_paper:,} with every sequence as {PAPER_LENGTH}, as in the paper)",
         f"passes    about {seen / training_tokens:,.1f} over the {training_tokens:,} tokens of the training documents",
+        f"memory    estimated: {states + held:.1f} GiB on each device, {held:.1f} of them for a forward pass of "
+        f"{at_once:,} tokens",
         f"compute   {flops:.2e} FLOPs",
-        f"time      estimated: {low} to {high}, at 60% to 30% of the {peak / 1e12:.2f} TFLOP/s that a large matrix "
-        f"product reaches here ({device.type})",
-        f"          estimated on {devices} x, at 40% of the maker's figure: "
-        + ", ".join(
-            f"{name} {format_hours(flops / (published_peak(name, config.mixed_precision) * devices * 0.4))}"
-            for name in PUBLISHED_TFLOPS
-        ),
+        *estimated_times(flops, config.mixed_precision, devices),
     ]
     return "\n".join(lines)
 

@@ -39,6 +39,7 @@ class FinishedRun:
         size_preset: the size preset of its study; runs of different presets are never put together.
         entries: the table entries that it fills.
         pretraining: name of the pre-training run that it started from.
+        place: of a run that started from a finished model, where that stands among those of the study.
         examples: split -> metric -> the score of every example.
     """
 
@@ -47,6 +48,7 @@ class FinishedRun:
     size_preset: str
     entries: tuple[TableEntry, ...] = ()
     pretraining: str | None = None
+    place: int | None = None
     examples: Mapping[str, Mapping[str, Float64Array]] = field(default_factory=dict)
 
     @property
@@ -82,6 +84,10 @@ class FinishedRun:
             self.results if self.is_pretraining else self.results["splits"][self.split_name(column)]
         )
         return found
+
+    def is_scored(self, column: Column) -> bool:
+        """Whether it has a score in a column; the files of a split may have been missing."""
+        return self.is_pretraining or "metrics" in self.results["splits"].get(self.split_name(column), {})
 
     def is_degenerate(self, column: Column) -> bool:
         """Whether it gave one answer for all examples of the split for a column."""
@@ -128,6 +134,7 @@ def _read_run(folder: Path, path: Path) -> FinishedRun:
         str(study.get("size_preset", "no study")),
         tuple(TableEntry(**entry) for entry in study.get("table_entries", ())),
         study.get("pretraining"),
+        study.get("model", {}).get("place"),
         {
             split: {metric: np.array(values, dtype=np.float64) for metric, values in scores.items()}
             for split, scores in examples.items()
@@ -175,6 +182,7 @@ def _facts(run: FinishedRun) -> dict[str, str]:
         if "batch" in train:
             facts["steps"] = f"{train['steps']:,} of {train['batch']}"
         scored = [(name, split["rows_scored"]) for name, split in results["splits"].items() if "rows_scored" in split]
+        facts["seeds"] = str(results["seed"])
         facts["scored on"] = ", ".join(f"{rows:,} ({name})" for name, rows in scored)
     hardware = results.get("hardware", {})
     facts["hardware"] = f"{hardware.get('processes', 1)} x {hardware.get('processor') or hardware.get('device', '?')}"
@@ -218,12 +226,10 @@ def no_difference(column: Column, runs: Sequence[FinishedRun]) -> str | None:
 
     What the results do not say is a reason too.
     """
-    if column.incomparable:
-        return column.incomparable
-    reasons = (
-        reason for run in runs for reason in (_scored_differently(column, run), _trained_differently(column, run))
-    )
-    return next(filter(None, reasons), None)
+    reasons = [column.incomparable]
+    for run in runs:
+        reasons += [_scored_differently(column, run), _trained_differently(column, run)]
+    return "; ".join(dict.fromkeys(filter(None, reasons))) or None
 
 
 def rows_trained(run: FinishedRun) -> int | None:
@@ -241,12 +247,14 @@ def rows_trained(run: FinishedRun) -> int | None:
 
 
 def _scored_differently(column: Column, run: FinishedRun) -> str | None:
-    if run.split_name(column) != column.split:
-        return f"ours is scored on {run.split_name(column)}, the paper on {column.split}"
-    rows, published = run.split(column)["rows_scored"], SPLIT_ROWS.get((column.task, column.split))
+    split, rows = run.split_name(column), run.split(column)["rows_scored"]
+    published = SPLIT_ROWS.get((column.task, split))
+    part = "" if rows == published or published is None else f"{rows:,} rows"
+    if split != column.split:
+        return f"ours is scored on {part}{' of ' if part else ''}{split}, the paper on {column.split}"
     if published is None:
-        return f"how many rows {column.task}'s {column.split} set has is not published"
-    return None if rows == published else f"ours is scored on {rows:,} rows, the published set has {published:,}"
+        return f"how many rows {column.task}'s {split} set has is not published"
+    return f"ours is scored on {part}, the published set has {published:,}" if part else None
 
 
 def _trained_differently(column: Column, run: FinishedRun) -> str | None:

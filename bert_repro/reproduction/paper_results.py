@@ -64,6 +64,10 @@ FIGURE_5_STATEMENT = (
     "The masked model converges marginally slower than the left-to-right one but passes it almost at once."
 )
 """What the text of C.1 states; the figure's points are not printed as numbers."""
+LEADERBOARD = {"OpenAI GPT": 72.8, "BERT-large": 80.5}
+"""GLUE's score on its leaderboard, in the text of 4.1."""
+WNLI_MAJORITY = 65.1
+"""Accuracy of the majority class on WNLI's test set, which the paper submits in place of a model's answers."""
 FEATURE_ROWS = {  # Table 7's row -> what `--feature_based` calls it
     "Embeddings": "embeddings",
     "Second-to-last hidden": "second_to_last",

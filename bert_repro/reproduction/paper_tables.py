@@ -14,10 +14,11 @@ Shape legend: `n` seeds, `N` examples, `R` resamples.
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,14 @@ from bert_repro.reproduction.paper_results import (
     FIGURE_5_ROWS,
     FIGURE_5_STATEMENT,
     TABLES,
+    WNLI_MAJORITY,
     Column,
     TableEntry,
 )
+from bert_repro.tasks import get_task
 
 AVERAGED = "glue"  # the task of Table 1's last column
+MEAN = "mean of the tasks"  # of finished models, over all tables
 _CONCAT = "Concat last four hidden"
 PAIRS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "1": (("BERT-large", "BERT-base"),),
@@ -110,14 +114,18 @@ class ResultsRow:
         paper: column -> the printed number, where there is one; empty for a row that the paper lacks.
         ours: column -> our number, where something was run.
         average: Table 1's average of ours; None: not all nine columns are there.
+        leaderboard: GLUE's score of ours as its leaderboard averages it, on dev; None: not all tasks are there.
         same_as: an earlier row of ours that is the same computation, whatever the paper's model had.
+        beside: the paper's row that a finished model is compared with.
     """
 
     name: str
     paper: Mapping[str, float]
     ours: Mapping[str, OurNumber] = field(default_factory=dict)
     average: float | None = None
+    leaderboard: float | None = None
     same_as: str | None = None
+    beside: str | None = None
 
 
 @dataclass(frozen=True)
@@ -237,6 +245,33 @@ class AllResults:
         """All orderings of the paper that differ at all, at every size preset, in the order of the tables."""
         return [ordering for table in self.tables for ordering in self._orderings(table)]
 
+    @cached_property
+    def differences(self) -> list[Ordering]:
+        """Every finished model against the first of its study: column by column, and the mean of the tasks.
+
+        A task counts in the mean by its first column, and its error is taken as independent of the others'.
+        """
+        differences: list[Ordering] = []
+        tasks: dict[tuple[str | None, str], dict[str, Comparison]] = {}
+        for table in self.tables:
+            models = [row for row in table.rows.values() if row.beside and ": " not in row.name]
+            for column, row in product(table.columns, models[1:]):
+                compared, *_ = self._compare(row.ours.get(column.name), models[0].ours.get(column.name))
+                if compared is not None:
+                    at, statement = table.size_preset, f"{row.name} above {models[0].name}"
+                    name = column.name if table.key == "1" else f"{get_task(column.task).title} {column.name}"
+                    differences.append(Ordering(table.key, at, statement, name, None, 1, compared))
+                    tasks.setdefault((at, statement), {}).setdefault(column.task, compared)
+        for (at, statement), compared_tasks in tasks.items():
+            found = compared_tasks.values()
+            mean = statistics.fmean(one.difference for one in found)
+            half = math.sqrt(sum((one.high - one.low) ** 2 for one in found)) / 2 / len(found)
+            errors = abs(mean) / half * NormalDist().inv_cdf((1 + CONFIDENCE) / 2) if half else 0.0
+            paired = all(one.paired_seeds for one in found)
+            compared = Comparison(mean, mean - half, mean + half, 2 * NormalDist().cdf(-errors), paired)
+            differences.append(Ordering("1 to 7", at, statement, MEAN, None, 1, compared))
+        return differences
+
     # ---------------------------------------------------------------------------------------------------------- tables
 
     def _table(self, key: str, size_preset: str | None) -> ResultsTable:
@@ -252,25 +287,35 @@ class AllResults:
                 for name, values in TABLES[int(key)].rows.items()
             }
         sizes = {
-            entry.row: runs[0].parameters
+            entry.row: (runs[0].place or 0, runs[0].parameters)
             for (at, entry), runs in self._entries.items()
             if at == size_preset and entry.table == key
         }
-        others = sorted((name for name in sizes if name not in papers), key=lambda name: (sizes[name], name))
+        others = sorted((name for name in sizes if name not in papers), key=lambda name: (*sizes[name], name))
         rows, computed = {}, dict[Any, str]()
         for name in (*papers, *others):
-            paper = papers.get(name, {})
-            ours = {
-                column.name: self._number(column, runs, paper.get(column.name))
-                for column in columns
-                if (runs := self._entries.get((str(size_preset), TableEntry(key, name, column.name))))
-            }
+            beside, filled = None, dict[Column, list[FinishedRun]]()
+            for column in columns:
+                runs = self._entries.get((str(size_preset), TableEntry(key, name, column.name)), [])
+                if runs := [run for run in runs if run.is_scored(column)]:
+                    filled[column] = runs
+                    beside = name if name in papers else _row_beside(name, runs[0], papers)
+            paper = papers.get(beside or name, {})
+            ours = {column.name: self._number(column, runs, paper.get(column.name)) for column, runs in filled.items()}
             computation = _computation(name, ours)
             same_as = computed.setdefault(computation, name) if computation else name
             averaged = [column.name for column in columns if column.task != AVERAGED]
             whole = len(averaged) < len(columns) and all(column in ours for column in averaged)
             average = statistics.fmean(ours[column].mean for column in averaged) if whole else None
-            rows[name] = ResultsRow(name, paper, ours, average, same_as if same_as != name else None)
+            rows[name] = ResultsRow(
+                name,
+                papers.get(name, {}),
+                ours,
+                average,
+                _leaderboard_score(filled) if whole else None,
+                same_as if same_as != name else None,
+                beside if beside != name else None,
+            )
         return ResultsTable(key, title, columns, rows, size_preset)
 
     def _number(self, column: Column, runs: list[FinishedRun], paper: float | None) -> OurNumber:
@@ -339,10 +384,12 @@ class AllResults:
             at = f"step {int(name):,}" if figure.columns else "last step"
             found = self._compare(masked.ours.get(name), other.ours.get(name))
             yield Ordering(FIGURE_5_KEY, figure.size_preset, "MLM above LTR", at, None, 1, *found)
-        for row in (masked, other) if len(steps) > 1 else ():
-            found = self._compare(row.ours.get(steps[-1]), row.ours.get(steps[0]))
-            statement = f"{row.name} after {int(steps[-1]):,} steps above itself after {int(steps[0]):,}"
-            yield Ordering(FIGURE_5_KEY, figure.size_preset, statement, "MNLI", None, 1, *found)
+        half = str(int(steps[-1]) // 2)  # C.1: twice the steps are worth almost a point of BERT-base
+        earlier = [(row, steps[0], None) for row in (masked, other) if len(steps) > 1]
+        for row, step, paper in (*earlier, *([(masked, half, 1.0)] if half in steps else [])):
+            found = self._compare(row.ours.get(steps[-1]), row.ours.get(step))
+            statement = f"{row.name} after {int(steps[-1]):,} steps above itself after {int(step):,}"
+            yield Ordering(FIGURE_5_KEY, figure.size_preset, statement, "MNLI", paper, 1, *found)
 
     def _compare(self, ours: OurNumber | None, other: OurNumber | None) -> tuple[Comparison | None, float | None, bool]:
         """Returns the difference with its test, or without where it cannot be tested, and whether a side failed."""
@@ -358,6 +405,32 @@ class AllResults:
         lowest, highest = score_range(column)
         low, high = _within((factor * found.low, factor * found.high), lowest - highest, highest - lowest)
         return Comparison(factor * found.difference, low, high, found.p_value, found.paired_seeds), None, failed
+
+
+def _row_beside(name: str, run: FinishedRun, papers: Collection[str]) -> str | None:
+    """Returns the paper's row for a row of ours: of a finished model that of its size; None: there is none."""
+    model, _, variant = name.partition(": ")
+    if variant in papers or model in papers:
+        return variant if variant in papers else model
+    if run.place is None:
+        return None
+    shape = run.results["model"]
+    return "BERT-large" if shape["num_hidden_layers"] >= 24 and shape["hidden_size"] >= 1024 else "BERT-base"
+
+
+def _leaderboard_score(filled: Mapping[Column, Sequence[FinishedRun]]) -> float:
+    """Computes GLUE's score as its leaderboard does, in percent.
+
+    The mean over nine tasks: MNLI's two sets count once, a task of two metrics has their mean, and WNLI is the paper's
+    majority class.
+    """
+    second = {"mrpc": "accuracy", "qqp": "accuracy", "stsb": "pearson"}
+    tasks = {"wnli": [WNLI_MAJORITY / 100]}
+    for column, runs in filled.items():
+        for run in runs:
+            scores = [run.score(column), run.split(column)["metrics"].get(second.get(column.task), run.score(column))]
+            tasks.setdefault(column.task, []).append(statistics.fmean(scores))
+    return 100 * statistics.fmean(statistics.fmean(scores) for scores in tasks.values())
 
 
 def _parameters(row: ResultsRow) -> int:
@@ -389,18 +462,27 @@ def resampled_scores(examples: Float64Array) -> Float64Array:
     """Computes a run's score on each resampled dev set; the same sets for every run with as many examples.
 
     Args:
-        examples: (N,) numbers to be averaged, or (N, 3) counts of right, predicted and true entities.
+        examples: (N,) numbers to be averaged, (N, 3) counts of right, predicted and true entities, or (N, 2) numbers
+            whose correlation is the score.
 
     Returns:
         (R,).
     """
-    weights = _draws_of_examples(len(examples))
+    weights, correlated = _draws_of_examples(len(examples)), examples.shape[1:] == (2,)
+    if correlated:
+        examples = (examples - examples.mean(axis=0)) / np.maximum(examples.std(axis=0), 1e-9)
+        examples = np.column_stack([examples, examples**2, examples.prod(axis=1)])
     integers = np.rint(examples.reshape(len(examples), -1) * _SCALE)
     parts = [weights[start : start + _AT_ONCE].astype(np.float64) @ integers for start in range(0, RESAMPLES, _AT_ONCE)]
     sums = np.concatenate(parts)
     if examples.ndim == 1:
         means: Float64Array = sums[:, 0] / (_SCALE * len(examples))
         return means
+    if correlated:
+        x, y, xx, yy, xy = sums.T / (_SCALE * len(examples))
+        spread = np.sqrt(np.maximum(xx - x**2, 0) * np.maximum(yy - y**2, 0))
+        correlation: Float64Array = np.divide(xy - x * y, spread, out=np.zeros(len(sums)), where=spread > 1e-9)
+        return correlation
     right, predicted, true = sums.T
     score: Float64Array = np.divide(2 * right, predicted + true, out=np.zeros(len(sums)), where=predicted + true > 0)
     return score

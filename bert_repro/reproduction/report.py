@@ -4,7 +4,7 @@ The same results give the same bytes: no date, no path and no random draw withou
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ from typing import Any
 from bert_repro.configs import ReportConfig
 from bert_repro.errors import UserError
 from bert_repro.reproduction.collect import collect, settings_table
-from bert_repro.reproduction.paper_results import FIGURE_5_KEY, table_name
+from bert_repro.reproduction.paper_results import FIGURE_5_KEY, LEADERBOARD, table_name
 from bert_repro.reproduction.paper_tables import (
     APPEARS,
     AVERAGED,
     FAILED,
     INCONCLUSIVE,
+    MEAN,
     NOT_RUN,
     REVERSED,
     VERDICTS,
@@ -33,7 +34,7 @@ from bert_repro.utils.files import atomic_files
 logger = logging.getLogger("bert_repro")
 
 TEXT, PLOTS = "report.md", "plots"
-FOREST, FIGURE_5 = "orderings", "figure5"
+FOREST, FIGURE_5, MODELS = "orderings", "figure5", "models"
 _COLORS = {APPEARS: "tab:green", REVERSED: "tab:red", INCONCLUSIVE: "tab:gray"}
 _NOTHING = "–"
 
@@ -51,7 +52,7 @@ def write_report(config: ReportConfig) -> None:
     folder = Path(config.report_dir)
     with atomic_files(folder) as unfinished:
         (unfinished / PLOTS).mkdir()
-        plots = {name: path for name in (FOREST, FIGURE_5) if (path := _draw(name, results, unfinished))}
+        plots = {name: path for name in _DRAWN if (path := _draw(name, results, unfinished))}
         (unfinished / TEXT).write_text("\n".join(_lines(results, plots)), encoding="utf-8", newline="\n")
     for stale in {path.name for path in (folder / PLOTS).glob("*.svg")} - {path.name for path in plots.values()}:
         (folder / PLOTS / stale).unlink()
@@ -69,7 +70,9 @@ def _lines(results: AllResults, plots: Mapping[str, Path]) -> Iterator[str]:
         yield "Ours is the point with its 95% interval, the paper's difference the diamond; points right of zero agree"
         yield "with the paper's direction.\n"
     yield f"Made from {len(results.runs)} finished runs in `runs/` by `make report`.\n"
-    yield from _ordering_lines(results.orderings)
+    yield from _difference_lines(results.differences, plots)
+    if any(item.verdict != NOT_RUN for item in results.orderings):
+        yield from _ordering_lines(results.orderings)
     for table in results.tables:
         if table.size_preset is not None:
             yield from _table_lines(table)
@@ -91,6 +94,13 @@ def _summary(results: AllResults) -> str:
     tested = counts[APPEARS] + counts[REVERSED] + counts[INCONCLUSIVE]
     presets = sorted({run.size_preset for run in results.runs if run.entries})
     sizes = "; ".join(f"{name}: {SIZE_PRESETS[name].description}" if name in SIZE_PRESETS else name for name in presets)
+    if not tested and any(run.place is not None for run in results.runs):
+        means = [f"{i.statement} by {_with_interval(i)}" for i in results.differences if i.column == MEAN]
+        return (
+            f"Finished models in the paper's tables, scored on dev ({sizes}). {'; '.join(means) or 'One model'}. "
+            "Intervals are over dev examples and fine-tuning seeds; another pre-training seed of the same recipe may "
+            "differ by more."
+        )
     failed = results.failed_pretrainings
     names = f" ({', '.join(failed)})" if failed else ""
     pretrainings = sum(run.is_pretraining for run in results.runs)
@@ -126,6 +136,29 @@ def _ordering_lines(orderings: Sequence[Ordering]) -> Iterator[str]:
     yield ""
 
 
+def _difference_lines(differences: Sequence[Ordering], plots: Mapping[str, Path]) -> Iterator[str]:
+    """Yields a row for each column of the tables and in it each finished model's difference from the first."""
+    statements = list(dict.fromkeys((item.size_preset, item.statement) for item in differences))
+    if not statements:
+        return
+    yield "## Finished models against the first\n"
+    yield f"![Differences from the first model](plots/{plots[MODELS].name})\n"
+    yield "Differences in points with 95% intervals; bold where p < 0.05, not corrected for the number of tests.\n"
+    yield f"| | column | {' | '.join(_cell(name) for _, name in statements)} |"
+    yield f"| --- | --- |{' ---: |' * len(statements)}"
+    for table, column in dict.fromkeys((item.table, item.column) for item in differences):
+        found = {(i.size_preset, i.statement): i for i in differences if (i.table, i.column) == (table, column)}
+        cells = [_with_interval(found[key]) if key in found else _NOTHING for key in statements]
+        yield f"| {table_name(table)} | {column} | {' | '.join(cells)} |"
+    yield ""
+
+
+def _with_interval(item: Ordering) -> str:
+    assert item.ours is not None
+    text = f"{signed(item.ours.difference)} ({signed(item.ours.low)} to {signed(item.ours.high)})"
+    return text if item.verdict == INCONCLUSIVE else f"**{text}**"
+
+
 def _table_lines(table: ResultsTable) -> Iterator[str]:
     """Yields a table of the paper, or Figure 5, with ours."""
     yield f"## {table_name(table.key)}, ours at size {table.size_preset}\n"
@@ -140,8 +173,15 @@ def _table_lines(table: ResultsTable) -> Iterator[str]:
             yield f"| {_cell(row.name)} | paper | {' | '.join(cells)} |"
         if row.ours:
             cells = [_our_cell(table, row, c.name, notes) for c in table.columns]
-            yield f"| {'' if row.paper else _cell(row.name)} | ours | {' | '.join(cells)} |"
+            beside = f"<br>beside {row.beside}" if row.beside else ""
+            yield f"| {'' if row.paper else _cell(row.name) + beside} | ours | {' | '.join(cells)} |"
     yield ""
+    if scores := [f"{row.name} {row.leaderboard:.1f}" for row in table.rows.values() if row.leaderboard is not None]:
+        papers = ", ".join(f"{name} {score}" for name, score in LEADERBOARD.items())
+        yield (
+            f"As the leaderboard averages (nine tasks, WNLI's majority class among them): paper, on test: {papers}; "
+            f"ours, on dev: {', '.join(scores)}.\n"
+        )
     if notes:
         yield "No difference: " + " ".join(f"{mark}: {reason}." for reason, mark in notes.items()) + "\n"
     for row in table.rows.values():
@@ -200,15 +240,15 @@ def _draw(name: str, results: AllResults, folder: Path) -> Path | None:
         mpl.rcdefaults()
         mpl.rcParams.update({"svg.hashsalt": name, "font.size": 9.5})
         figure = Figure(layout="constrained")
-        if not (_draw_forest if name == FOREST else _draw_figure_5)(figure, results):
+        if not _DRAWN[name](figure, results):
             return None
         figure.savefig(path, metadata={"Date": None, "Creator": None})
     return path
 
 
-def _draw_forest(figure: Any, results: AllResults) -> bool:
-    """Draws every tested ordering as a row, turned so that the paper's direction is to the right."""
-    tested = [item for item in results.orderings if item.ours is not None and item.verdict in _COLORS]
+def _draw_forest(figure: Any, orderings: Sequence[Ordering]) -> bool:
+    """Draws every tested ordering as a row, turned so that what it states is to the right."""
+    tested = [item for item in orderings if item.ours is not None and item.verdict in _COLORS]
     if not tested:
         return False
     figure.set_size_inches(8, 1.2 + 0.25 * len(tested))
@@ -224,12 +264,13 @@ def _draw_forest(figure: Any, results: AllResults) -> bool:
             axis.plot(abs(item.paper), place, "D", color="black", markersize=4, markerfacecolor="none")
     for verdict, color in _COLORS.items():
         axis.plot([], [], "o-", color=color, label=f"ours: {verdict}")
-    axis.plot([], [], "D", color="black", markerfacecolor="none", label="paper")
+    if any(item.paper is not None for item in tested):
+        axis.plot([], [], "D", color="black", markerfacecolor="none", label="paper")
     axis.axvline(0, color="black", linewidth=0.8)
     labels = [f"{table_name(item.table)}: {item.statement}, {item.column}" for item in tested]
     axis.set_yticks(range(len(tested)), labels, fontsize=8)
     axis.set_ylim(len(tested) - 0.5, -0.5)
-    axis.set_xlabel("difference in points, the paper's direction to the right")
+    axis.set_xlabel("difference in points, the direction of the statement to the right")
     axis.grid(axis="x", alpha=0.3)
     figure.legend(loc="outside lower center", ncols=4, fontsize=8.5, frameon=False)
     return True
@@ -249,3 +290,10 @@ def _draw_figure_5(figure: Any, results: AllResults) -> bool:
         axis.grid(alpha=0.3)
         axis.legend()
     return bool(figures)
+
+
+_DRAWN: Mapping[str, Callable[[Any, AllResults], bool]] = {
+    FOREST: lambda figure, results: _draw_forest(figure, results.orderings),
+    FIGURE_5: _draw_figure_5,
+    MODELS: lambda figure, results: _draw_forest(figure, results.differences),
+}

@@ -13,8 +13,10 @@ import dataclasses
 import functools
 import json
 import logging
+import math
 import shlex
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,23 +24,34 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro.configs import FinetuningConfig, PretrainingConfig, StudyConfig
+from bert_repro.configs.finetuning import SWEPT
+from bert_repro.configs.presets import ORIGINAL_VOCAB_SIZES
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.finetuning.data import load_splits
 from bert_repro.finetuning.run import run_finetuning
-from bert_repro.models.loading import load_tokenizer
-from bert_repro.pretraining.run import run_pretraining
+from bert_repro.models.loading import load_config, load_tokenizer
+from bert_repro.pretraining.run import new_model_config, resolve_phases, run_pretraining
 from bert_repro.reproduction.paper_results import EXAMPLES_FILE
-from bert_repro.reproduction.size_presets import RECIPE_CONFIGS, TASK_RECIPES, find_size_preset, json_settings
+from bert_repro.reproduction.size_presets import (
+    MEAN_TOKENS,
+    RECIPE_CONFIGS,
+    TASK_RECIPES,
+    find_size_preset,
+    json_settings,
+)
 from bert_repro.reproduction.suite import (
     DATA_DIRS,
     PlannedRun,
     corpus_fingerprint,
+    given_models,
     plan_runs,
     task_fingerprint,
 )
 from bert_repro.results import read_results, write_results
-from bert_repro.tasks import configured_task
+from bert_repro.tasks import configured_task, get_task
+from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.training import checkpoint
+from bert_repro.training.performance import estimated_times, flops_per_token, pretraining_flops
 from bert_repro.utils.files import (
     CHECKPOINTS,
     RESULTS,
@@ -62,7 +75,7 @@ _FOLDER_SETTINGS = ("output_dir", "corpus", "data_dir", "model_name_or_path", "f
 
 
 def run_study(config: StudyConfig) -> None:
-    """Makes the runs behind some of the paper's tables, or lists commands that make one run each.
+    """Makes the runs behind some of the paper's tables, estimates their cost, or lists commands that make one run each.
 
     Raises:
         UserError: the size preset, the corpus or the data do not fit, a named run is not part of the study, or a
@@ -75,9 +88,11 @@ def run_study(config: StudyConfig) -> None:
             f"run_study was started as {world_size()} processes by a launcher, but each run of a study is one process; "
             "start it with python, several times on the same --output_dir to share the work"
         )
-    runs = planned_runs(config)
-    if config.list:
-        store, command = RunStore(config), shlex.join(_command(config))
+    runs, store = planned_runs(config), RunStore(config)
+    if config.dry_run:
+        sys.stdout.write(cost_estimate([run for run in runs if not store.is_over(run)], len(runs)) + "\n")
+    elif config.list:
+        command = shlex.join(_command(config))
         sys.stdout.writelines(f"{command} --only {run.id}\n" for run in runs if not store.is_done(run))
     elif config.engine == "ray":
         run_on_ray(config, runs)
@@ -99,16 +114,21 @@ def planned_runs(config: StudyConfig) -> list[PlannedRun]:
     """Returns the runs that a configuration asks for.
 
     Raises:
-        UserError: the size preset, the corpus or a task's files cannot be read, or `only` names a run that is not
-            among them.
+        UserError: the size preset, the corpus, a finished model or a task's files cannot be read, or `only` or `tasks`
+            names what is not among them.
     """
-    corpus = corpus_fingerprint(config.corpus)
+    models = given_models(config.model_name_or_path)
+    corpus = "" if models else corpus_fingerprint(config.corpus)
 
     @functools.cache
     def name_data(task: str) -> str:
         return task_fingerprint(task, getattr(config, DATA_DIRS[TASK_RECIPES[task]]))
 
-    runs = plan_runs(config.table, find_size_preset(config.size_preset), corpus, name_data)
+    preset = find_size_preset(config.size)
+    runs = plan_runs(config.table, preset, corpus, name_data, models=models, tasks=config.tasks)
+    for task in config.tasks:
+        if not any(run.name.startswith(f"{task}-seed") for run in runs):
+            raise UserError(f"--tasks {task}: none of the chosen tables ({', '.join(config.table)}) needs it")
     if not config.only:
         return runs
     known = {run.id: run for run in runs}
@@ -117,6 +137,44 @@ def planned_runs(config: StudyConfig) -> list[PlannedRun]:
             raise UserError(f"--only {name}: no such run in this study; --list lists them")
     wanted = {*config.only, *(run.id for name in config.only for run in known[name].ancestors)}
     return [run for run in runs if run.id in wanted]
+
+
+def cost_estimate(runs: Sequence[PlannedRun], planned: int) -> str:
+    """Estimates the runs that are not done, as text: examples, FLOPs, time here and on devices of makers.
+
+    Fine-tuning is counted with the mean lengths of its tasks and the rows of the published sets, a frozen encoder as if
+    it were trained.
+
+    Args:
+        runs: those that are not done.
+        planned: how many runs the study has.
+    """
+    trained = scored = flops = 0.0
+    for run in runs:
+        config, start = RECIPE_CONFIGS[run.recipe](**{**run.settings, "model_name_or_path": "model"}), run.pretraining
+        new = new_model_config(PretrainingConfig(**start.settings), ORIGINAL_VOCAB_SIZES["uncased"])
+        model = load_config(start.model) if start.model else new
+        if isinstance(config, PretrainingConfig):
+            flops += pretraining_flops(model, config, resolve_phases(config, 1))
+            continue
+        task = get_task(config.task_name)
+        configurations = config.num_restarts * math.prod(len(getattr(config, name)) or 1 for name in SWEPT)
+        epochs = statistics.fmean(config.sweep_num_train_epochs or [config.num_train_epochs or task.paper_epochs])
+        rows = configurations * min(SPLIT_ROWS[task.name, "train"], config.max_train_samples or math.inf) * epochs
+        limit = config.max_eval_samples or math.inf
+        predictions = configurations * sum(min(SPLIT_ROWS[task.name, split], limit) for split in task.eval_splits)
+        trained, scored, length = trained + rows, scored + predictions, MEAN_TOKENS[task.name]
+        per_token = flops_per_token(
+            model.num_hidden_layers, model.hidden_size, model.vocab_size, length, predicted_fraction=0
+        )
+        flops += (rows + predictions / 3) * length * per_token  # a forward pass is a third
+    precision = runs[0].settings.get("mixed_precision", "no") if runs else "no"
+    lines = [
+        f"runs      {len(runs):,} to make of {planned:,}",
+        f"examples  at most {trained:,.0f} to fine-tune on, {scored:,.0f} to score",
+        f"compute   {flops:.2e} FLOPs, estimated",
+    ]
+    return "\n".join(lines + estimated_times(flops, precision, 1))
 
 
 def work(config: StudyConfig, runs: Sequence[PlannedRun]) -> None:
@@ -150,11 +208,11 @@ def _make(run: PlannedRun, store: "RunStore", config: StudyConfig) -> bool:
     if store.is_over(run):
         unlock(folder)
         return False
-    logger.info("run %s", run.id)
+    logger.info("run %s, from %s", run.id, run.start.name if run.start else "scratch")
     try:
         settings = _configuration(run, store, config)
         start_run(settings)
-        store.keep(run, config.size_preset, example_scores(settings))
+        store.keep(run, config.size, example_scores(settings))
     except NonFiniteError as error:
         logger.warning("%s: %s", run.id, error)
         record_outcome(str(folder), error.exit_code, str(error))
@@ -200,9 +258,9 @@ def _configuration(run: PlannedRun, store: "RunStore", config: StudyConfig) -> P
     if run.start is None:
         settings |= {"corpus": config.corpus, "save_steps": run.save_steps, "save_total_limit": _ALL}
     else:
-        start = store.folder(run.start)
-        start = start if run.step is None else start / CHECKPOINTS / f"{STEP}{run.step}"
-        settings |= {"model_name_or_path": str(start), "data_dir": getattr(config, DATA_DIRS[run.recipe])}
+        start = str(store.folder(run.start)) if run.start.model is None else run.start.model
+        start = start if run.step is None else f"{start}/{CHECKPOINTS}/{STEP}{run.step}"
+        settings |= {"model_name_or_path": start, "data_dir": getattr(config, DATA_DIRS[run.recipe])}
         if "feature_based" in run.settings:
             settings["feature_cache_dir"] = str(store.output_dir / "features")
     settings |= {"resume_from_checkpoint": "latest" if resumes else None, "overwrite_output_dir": not resumes}
@@ -216,6 +274,13 @@ def _can_resume(folder: Path) -> bool:
         return bool(checkpoint.find(folder, "latest"))
     except UserError:
         return False
+
+
+def _model(run: PlannedRun) -> dict[str, Any]:
+    """Returns what results say about a finished model that a run starts from."""
+    given = run.pretraining
+    known = {"name": given.name, "content": given.data, "place": given.place}
+    return {} if given.model is None else {"model": known}
 
 
 class RunStore:
@@ -234,8 +299,8 @@ class RunStore:
         return self.output_dir / "runs" / run.id
 
     def is_done(self, run: PlannedRun) -> bool:
-        """Whether the run's results are kept."""
-        return (self.records / run.id / RESULTS).exists()
+        """Whether the run's results are kept, or it is a finished model."""
+        return run.model is not None or (self.records / run.id / RESULTS).exists()
 
     def has_failed(self, run: PlannedRun) -> bool:
         """Whether the run ended with a loss that is not finite."""
@@ -262,6 +327,7 @@ class RunStore:
             "start": run.start.id if run.start else None,
             "checkpoint_step": run.step,
             "settings": json_settings(run.settings),
+            **_model(run),
         }
         results["settings"] |= {name: None for name in _FOLDER_SETTINGS if name in results["settings"]}
         results.pop("command", None)
@@ -272,12 +338,13 @@ class RunStore:
             write_results(folder, results)
 
     def update_entries(self, run: PlannedRun) -> None:
-        """Adds table entries to results that were kept for fewer tables."""
+        """Adds table entries to results that were kept for fewer tables, or with the models in another order."""
         results = read_results(self.records / run.id)
-        known = results["study"]["table_entries"]
-        missing = [vars(entry) for entry in run.entries if vars(entry) not in known]
-        if missing:
-            known += missing
+        study = results["study"]
+        known = study["table_entries"]
+        now = {"table_entries": known + [vars(entry) for entry in run.entries if vars(entry) not in known]}
+        if study != study | now | _model(run):
+            results["study"] = study | now | _model(run)
             write_results(self.records / run.id, results)
 
     def drop_weights(self, run: PlannedRun) -> None:

@@ -25,9 +25,11 @@ from bert_repro.utils.readers import shown
 
 FEATURES = "features"
 """CoNLL-2003 by the feature-based approach (5.3), beside `conll2003`, which fine-tunes."""
+RTE_AFTER_MNLI = "rte_after_mnli"
+"""RTE from the model of the MNLI run with the same seed; footnote 14 reports a gain from training on both."""
 
 TASK_RECIPES: Mapping[str, str] = {
-    **dict.fromkeys(("mnli", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte"), "run_glue"),
+    **dict.fromkeys(("mnli", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte", RTE_AFTER_MNLI), "run_glue"),
     "squad": "run_squad",
     "squad_v2": "run_squad",
     "swag": "run_swag",
@@ -35,6 +37,12 @@ TASK_RECIPES: Mapping[str, str] = {
     FEATURES: "run_ner",
 }
 """Task of the experiments -> the recipe that fine-tunes and scores it."""
+
+MEAN_TOKENS: Mapping[str, int] = {
+    "mnli": 39, "qqp": 31, "qnli": 50, "sst2": 13, "cola": 11, "stsb": 31, "mrpc": 53, "rte": 68, "squad": 161,
+    "squad_v2": 161, "swag": 140, "conll2003": 24,
+}  # fmt: skip
+"""Task -> mean tokens of a row of its training set, SWAG's four sequences together; for estimates of cost."""
 
 RECIPE_CONFIGS: Mapping[str, type[PretrainingConfig] | type[FinetuningConfig]] = {
     "run_pretraining": PretrainingConfig,
@@ -48,38 +56,40 @@ RECIPE_CONFIGS: Mapping[str, type[PretrainingConfig] | type[FinetuningConfig]] =
 
 @dataclass(frozen=True)
 class SizePreset:
-    """One size of all experiments.
+    """One size of all experiments, or of those on finished models.
 
     Args:
         description: one line for people.
-        base: the model size that takes the place of BERT-base in every table and in Figure 5, a key of `sizes`.
-        sizes: Table 6's rows, name -> settings of the model's shape.
-        pretraining: settings of every pre-training run.
-        checkpoints: optimizer steps at which Figure 5 fine-tunes, the last one the end of pre-training.
         tasks: task -> settings of its fine-tuning runs; keys of `TASK_RECIPES`, at least those of the asked tables.
         seeds: one fine-tuning run for each.
+        base: the model size that takes the place of BERT-base in every table and in Figure 5, a key of `sizes`.
+        sizes: Table 6's rows, name -> settings of the model's shape; empty: for finished models alone.
+        pretraining: settings of every pre-training run.
+        checkpoints: optimizer steps at which Figure 5 fine-tunes, the last one the end of pre-training. Every greatest
+            common divisor of them a checkpoint is written.
         bilstm_size: size per direction of the BiLSTM in Table 5's last row.
         large: the model size in the place of BERT-large in Tables 1 to 4 and 7, a key of `sizes`; None: no such rows.
         table_1: settings that Table 1's runs have beside their task's, such as the paper's learning rate sweep (4.1).
+        table_7: settings that Table 7's fine-tuning runs have beside their task's, such as the grid of A.3.
     """
 
     description: str
-    base: str
-    sizes: Mapping[str, Mapping[str, int]]
-    pretraining: Mapping[str, Any]
-    checkpoints: tuple[int, ...]
     tasks: Mapping[str, Mapping[str, Any]]
     seeds: tuple[int, ...]
-    bilstm_size: int
+    base: str = ""
+    sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    pretraining: Mapping[str, Any] = field(default_factory=dict)
+    checkpoints: tuple[int, ...] = (0,)
+    bilstm_size: int = 768
     large: str | None = None
     table_1: Mapping[str, Any] = field(default_factory=dict)
+    table_7: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        first, last = self.checkpoints[0], self.checkpoints[-1]
-        if last != self.pretraining_steps or any(step % first for step in self.checkpoints):
+        if self.checkpoints[-1] != self.pretraining_steps:
             raise UserError(
                 f"checkpoints is {list(self.checkpoints)}; the last must be the end of pre-training, "
-                f"{self.pretraining_steps}, and each a multiple of the first"
+                f"{self.pretraining_steps}"
             )
 
     @property
@@ -95,6 +105,7 @@ _PAPER_TASKS: Mapping[str, Mapping[str, Any]] = {
     "squad": PRESETS["squad-v1"].values,
     "squad_v2": PRESETS["squad-v2"].values,
     "swag": PRESETS["swag"].values,
+    RTE_AFTER_MNLI: PRESETS["glue"].values,
     "conll2003": {"train_batch_size": 32, "num_train_epochs": 3.0, "learning_rate": 5e-5},  # A.3's grid
     FEATURES: {"train_batch_size": 32, "num_train_epochs": 10.0, "learning_rate": 1e-3},  # ours
 }
@@ -111,14 +122,15 @@ SIZE_PRESETS: dict[str, SizePreset] = {
             "warmup_steps": PAPER_WARMUP_STEPS,
             "mixed_precision": "bf16",
         },
-        checkpoints=(200_000, 400_000, 600_000, 800_000, 1_000_000),  # Figure 5
+        checkpoints=(200_000, 400_000, 500_000, 600_000, 800_000, 1_000_000),  # Figure 5; C.1 speaks of 500k too
         tasks=_PAPER_TASKS,
         seeds=(1, 2, 3, 4, 5),  # Tables 6 and 7: mean of 5
         bilstm_size=768,
         large="large",
         table_1=PRESETS["glue-sweep"].values,
+        table_7={**PRESETS["finetuning-grid"].values, "train_batch_size": None},
     ),
-    "gpu": SizePreset(
+    "one-gpu": SizePreset(
         "about a day on one modern GPU: BERT-base for 4% of the paper's steps, full training sets, three seeds",
         base="base",
         sizes={name: MODEL_SIZES[name].values for name in _TABLE_6[:4]},
@@ -160,13 +172,14 @@ def _read_size_preset(path: Path) -> SizePreset:
         task: settings_from(given or {}, RECIPE_CONFIGS[TASK_RECIPES[task]], f"{where}: tasks: {task}")
         for task, given in document["tasks"].items()
     }
-    read: dict[str, Any] = {name: tuple(document[name]) for name in ("checkpoints", "seeds")}
-    read["pretraining"] = settings_from(document["pretraining"], PretrainingConfig, f"{where}: pretraining")
-    read["table_1"] = settings_from(document.get("table_1") or {}, GlueConfig, f"{where}: table_1")
+    read: dict[str, Any] = {name: tuple(document[name]) for name in ("checkpoints", "seeds") if name in document}
+    for name, config in (("pretraining", PretrainingConfig), ("table_1", GlueConfig), ("table_7", NerConfig)):
+        read[name] = settings_from(document.get(name) or {}, config, f"{where}: {name}")
     return SizePreset(**{**document, **read, "tasks": tasks})
 
 
-SIZE_PRESETS["trial"] = _read_size_preset(Path(__file__).with_name("trial.yaml"))
+for _name in ("trial", "evaluation"):
+    SIZE_PRESETS[_name] = _read_size_preset(Path(__file__).with_name(f"{_name}.yaml"))
 
 
 def json_settings(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ Predictions = dict[str, Any]
 FloatArray = npt.NDArray[np.float32]
 Outputs = Iterable[FloatArray]
 Splits: TypeAlias = "Mapping[str, datasets.Dataset]"
-ExampleScores = dict[str, list[int] | list[float] | list[list[int]]]
+ExampleScores = dict[str, list[int] | list[float] | list[list[int]] | list[list[float]]]
 """Metric -> a score for each example, or what a score that is no mean over examples counts in each."""
 MOST_LABELS = 50
 """A confusion matrix of more labels is left out."""
@@ -310,14 +310,14 @@ class Task(ABC):
         """Scores every example of a split from the predictions that a run wrote, for paired statistics.
 
         Returns:
-            0 or 1 for `accuracy` and `exact_match`, a fraction for SQuAD's `f1`, and for `entity_f1`, which is no mean
-            over sentences, [correct, predicted, true entities] of each.
+            0 or 1 for `accuracy` and `exact_match`, a fraction for SQuAD's `f1`. Scores that are no means over examples
+            are made of their parts: `entity_f1`, and `f1` of two classes, of [correct, predicted, true] of each, a
+            correlation of the two numbers (for Spearman's their ranks).
 
         Raises:
-            UserError: the predictions are missing or are those of other data, or the task's score is no sum over
-                examples (correlations).
+            UserError: the predictions are missing or are those of other data.
         """
-        raise UserError(f"task {self.name}: its score is no sum over examples, so there are none to resample")
+        raise NotImplementedError
 
     @abstractmethod
     def write_predictions(

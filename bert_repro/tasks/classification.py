@@ -169,16 +169,28 @@ class ClassificationTask(Task):
         return {name: self.score({"prediction": answers}, dataset) for name, answers in predicted.items()}
 
     def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
-        """See `Task.example_scores`; whether each label, or all labels of each row, are correct."""
-        if self.number_range is not None:
-            return super().example_scores(split, dataset, run_folder)
+        """See `Task.example_scores`; whether each label, or all labels of each row, are correct, and what the task's F1
+        and correlations are made of."""
         path = run_folder / f"predictions.{split}{self.predictions_suffix}"
         rows = read_file(path)
         require_first_rows(path, rows["index"][:], list(map(str, dataset["idx"])))
         predicted = rows["prediction"][:]
-        expected = [self.spelled(label) for label in dataset["label"][: len(predicted)]]
+        labels = dataset["label"][: len(predicted)]
+        if self.number_range is not None:
+            from scipy.stats import rankdata
+
+            pair = np.array([list(map(float, predicted)), labels])
+            return {"pearson": pair.T.tolist(), "spearmanr": rankdata(pair, axis=1).T.tolist()}
+        expected = list(map(self.spelled, labels))
         metric = "accuracy" if "accuracy" in self.metrics else "exact_match"
-        return {metric: [int(name == right) for name, right in zip(predicted, expected, strict=True)]}
+        scores: ExampleScores = {metric: [int(name == right) for name, right in zip(predicted, expected, strict=True)]}
+        if len(self.label_names) == 2 and {"f1", "matthews_correlation"} & {*self.metrics}:
+            positive = self.spelled(1)
+            pairs = [[int(name == positive) for name in row] for row in zip(predicted, expected, strict=True)]
+            # [both, predicted, true]; Matthews correlation is Pearson's of zeros and ones.
+            made = {"f1": [[p & t, p, t] for p, t in pairs], "matthews_correlation": pairs}
+            scores |= {name: found for name, found in made.items() if name in self.metrics}
+        return scores
 
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
         if self.number_range is not None:

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from bert_repro.configs import PretrainingConfig
+from bert_repro.configs import Phase, PretrainingConfig
+from bert_repro.configs.presets import tokens_including_padding
 from bert_repro.results import TrainResults
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h
@@ -120,6 +121,26 @@ def published_peak(name: str, mixed_precision: str) -> float:
     return (single if mixed_precision == "no" else half) * 1e12
 
 
+def estimated_times(flops: float, mixed_precision: str, devices: int) -> list[str]:
+    """Estimates, as two lines of text, how long some FLOPs take here and on devices of makers.
+
+    Args:
+        flops: of the complete run.
+        mixed_precision: `no`, `bf16` or `fp16`.
+        devices: how many share the work.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    peak = measured_peak(device, mixed_precision)
+    low, high = (format_hours(flops / (peak * devices * share)) for share in (0.6, 0.3))
+    named = {name: flops / (published_peak(name, mixed_precision) * devices * 0.4) for name in PUBLISHED_TFLOPS}
+    return [
+        f"time      estimated: {low} to {high}, at 60% to 30% of the {peak / 1e12:.2f} TFLOP/s that a large matrix "
+        f"product reaches here ({device.type})",
+        f"          estimated on {devices} x, at 40% of the maker's figure: "
+        + ", ".join(f"{name} {format_hours(seconds)}" for name, seconds in named.items()),
+    ]
+
+
 def format_hours(seconds: float) -> str:
     """Returns a duration in minutes, hours or days."""
     hours = seconds / 3600
@@ -170,6 +191,14 @@ def pretraining_flops_per_token(model_config: Any, config: PretrainingConfig, le
         (length + 1) / 2 if config.left_to_right else length,
         intermediate_size=model_config.intermediate_size,
         predicted_fraction=1.0 if config.left_to_right else config.masked_lm_prob,
+    )
+
+
+def pretraining_flops(model_config: Any, config: PretrainingConfig, phases: Sequence[Phase]) -> float:
+    """Returns the useful FLOPs of all phases of a pre-training; 0 for adapters, not counted."""
+    return sum(
+        tokens_including_padding([phase]) * pretraining_flops_per_token(model_config, config, phase.max_seq_length)
+        for phase in phases
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers.utils import is_peft_available
 
@@ -243,6 +244,8 @@ def _accelerator(config: RunConfig) -> Accelerator:
     trackers = wanted_trackers(config)
     # Batches without padding differ in size, which would leave gaps in a GPU's memory.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    if AcceleratorState._shared_state.get("_mixed_precision") not in (None, config.mixed_precision):
+        AcceleratorState._reset_state()  # of an earlier run of this process; the processes stay together
     try:
         accelerator = Accelerator(
             mixed_precision=config.mixed_precision,

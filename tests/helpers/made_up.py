@@ -45,6 +45,7 @@ def finetuning(
     scored = {"metrics": {metric: float(answers.mean())}, "rows_scored": rows}
     scored["degenerate"] = changes.pop("degenerate", False)
     study = {"table_entries": list(entries), "size_preset": changes.pop("size_preset", "trial")}
+    study |= {"model": {"place": changes.pop("place")}} if "place" in changes else {}
     study |= {"pretraining": changes.pop("pretraining", None), "checkpoint_step": changes.pop("step", None)}
     results = {
         "task": task, "splits": {split: scored}, "seed": seed, "hardware": HARDWARE, "study": study, "model": SHAPE,

@@ -199,5 +199,6 @@ def test_the_cost_estimate_of_the_papers_phases() -> None:
 def test_a_dry_run_prints_the_estimate_and_starts_nothing(world: Any, tmp_path: Path, capsys: Any) -> None:
     arguments = ["--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 7 --dry_run"]
     assert recipe("run_pretraining", TINY, *arguments) == 0
-    assert "7 steps of 16 sequences of 64 tokens" in capsys.readouterr().out
+    estimate = capsys.readouterr().out
+    assert "7 steps of 16 sequences of 64 tokens" in estimate and "for a forward pass of 1,024 tokens" in estimate
     assert not (tmp_path / "run" / "results.json").exists()

@@ -90,6 +90,63 @@ def test_the_average_of_table_1_needs_all_nine_columns(tmp_path):
     assert table(tmp_path, "1").rows["BERT-base"].average == pytest.approx(54)
 
 
+def test_the_leaderboards_average_counts_nine_tasks_of_the_papers_majority_on_wnli(tmp_path):
+    fill_table_1(tmp_path, rows=1000)  # 0.50 to 0.58, from left to right
+    for run in tmp_path.glob("mrpc-*/results.json"):
+        record = json.loads(run.read_text())
+        record["splits"]["test"]["metrics"]["accuracy"] = 0.37
+        run.write_text(json.dumps(record))
+    mnli, mrpc = (50 + 51) / 2, (57 + 37) / 2
+    tasks = [mnli, 52, 53, 54, 55, 56, mrpc, 58, 65.1]
+    assert table(tmp_path, "1").rows["BERT-base"].leaderboard == pytest.approx(sum(tasks) / 9)
+
+
+LARGE = {**SHAPE, "num_hidden_layers": 24, "hidden_size": 1024}
+
+
+def test_finished_models_stand_beside_the_papers_row_of_their_size_and_against_the_first(tmp_path):
+    for place, (name, share, shape) in enumerate((("second", 0.80, SHAPE), ("a", 0.70, SHAPE), ("big", 0.801, LARGE))):
+        known = {"place": place, "model": shape}
+        row(tmp_path, [entry(1, name, "SST-2")], share, **SST2, **known)
+        row(tmp_path, [entry(2, name, "dev F1")], share, task="squad", split="validation", metric="f1", **known)
+        feature = {"task": "conll2003", "split": "validation", "metric": "entity_f1", "rows": 100}
+        row(tmp_path, [entry(7, f"{name}: Last hidden", "dev")], share, **feature, **known)
+    rows = table(tmp_path, "2").rows
+    assert [name for name in rows if name not in TABLES[2].rows] == ["second", "a", "big"]
+    assert [rows[name].beside for name in ("second", "big")] == ["BERT-base", "BERT-large"]
+    assert rows["big"].ours["dev F1"].difference == pytest.approx(80.1 - 90.9, abs=0.1)
+    assert table(tmp_path, "7").rows["a: Last hidden"].beside == "Last hidden"
+    found = {(item.statement, item.column): item for item in AllResults(collect(tmp_path)).differences}
+    assert {column for _, column in found} == {"SST-2", "SQuAD v1.1 dev F1", "mean of the tasks"}
+    worse, equal = (found[f"{name} above second", "mean of the tasks"] for name in ("a", "big"))
+    assert (worse.verdict, equal.verdict) == (REVERSED, INCONCLUSIVE)
+    parts = [item.ours for (statement, _), item in found.items() if statement == worse.statement and item is not worse]
+    assert worse.ours.difference == pytest.approx(sum(part.difference for part in parts) / 2)
+    # Two independent errors: the mean's is their root mean square over the root of two.
+    half = sum(((part.high - part.low) / 2) ** 2 for part in parts) ** 0.5 / 2
+    assert (worse.ours.high - worse.ours.low) / 2 == pytest.approx(half)
+
+
+def test_a_column_whose_files_were_missing_is_not_run(tmp_path):
+    for run in row(tmp_path, [entry(1, "BERT-base", "MNLI-m"), entry(1, "BERT-base", "MNLI-mm")], 0.6, rows=500):
+        record = json.loads((run / "results.json").read_text())
+        record["splits"]["validation_mismatched"] = {"missing": True}
+        (run / "results.json").write_text(json.dumps(record))
+    ours = table(tmp_path, "1").rows["BERT-base"].ours
+    assert set(ours) == {"MNLI-m"}
+    assert ours["MNLI-m"].reason.startswith(
+        "ours is scored on 500 rows of validation_matched, the paper on test_matched"
+    )
+
+
+def test_half_of_the_steps_is_compared_with_c1(tmp_path):
+    for step, share in ((400, 0.5), (1000, 0.6), (2000, 0.7)):
+        row(tmp_path, [entry("figure5", "MLM", step)], share, rows=1000)
+    found = {item.statement: item for item in AllResults(collect(tmp_path)).orderings if item.table == "figure5"}
+    half = found["MLM after 2,000 steps above itself after 1,000"]
+    assert (half.paper, half.verdict) == (1.0, APPEARS)
+
+
 def test_no_interval_leaves_what_a_score_can_be(tmp_path):
     ner = {"task": "conll2003", "split": "validation", "metric": "entity_f1", "rows": 100}
     row(tmp_path, [entry(7, "Last hidden", "dev")], 0.06, spread=0.05, **ner)
@@ -100,9 +157,9 @@ def test_no_interval_leaves_what_a_score_can_be(tmp_path):
 
 def test_size_presets_are_never_put_together(tmp_path):
     entries = [entry(5, "BERT-base", "SST-2")]
-    for size_preset, share in (("gpu", 0.9), ("trial", 0.7)):
+    for size_preset, share in (("one-gpu", 0.9), ("trial", 0.7)):
         row(tmp_path, entries, share, **SST2, size_preset=size_preset)
-    for size_preset, share in (("gpu", 90), ("trial", 70)):
+    for size_preset, share in (("one-gpu", 90), ("trial", 70)):
         ours = table(tmp_path, "5", size_preset).rows["BERT-base"].ours["SST-2"]
         assert ours.mean == pytest.approx(share, abs=0.1) and len(ours.runs) == 3
 

@@ -46,6 +46,20 @@ def test_the_report_opens_with_what_was_found_and_shows_the_papers_numbers_and_o
     assert "Table 2 (" in text.split("## Not run")[1]
 
 
+def test_finished_models_have_a_table_and_a_forest_of_differences(tmp_path):
+    for place, (name, share) in enumerate((("first", 0.8), ("worse", 0.7))):
+        known = {"task": "sst2", "split": "validation", "place": place, "trained": 500}
+        row(tmp_path / "runs", [entry(1, name, "SST-2")], share, **known)
+    assert report(tmp_path / "runs", tmp_path / "report") == 0
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert re.search(r"worse above first by \*\*−10\.\d \(−\d+\.\d to −\d\.\d\)\*\*\.", text.splitlines()[2])
+    assert re.search(r"\| Table 1 \| SST-2 \| \*\*−10\.\d \(", text)
+    assert "| worse<br>beside BERT-base | ours |" in text and "Which orderings" not in text
+    assert "ours is fine-tuned on 500 rows, the published set has 67,349" in text
+    assert re.findall(r"\]\(plots/(.+?)\)", text) == ["models.svg"]
+    assert (tmp_path / "report" / "plots" / "models.svg").exists()
+
+
 def test_the_same_runs_give_the_same_bytes(written, tmp_path):
     assert report(REPORT / "runs", tmp_path) == 0
     assert files_of(tmp_path) == files_of(written)

@@ -20,10 +20,12 @@ from running import recipe
 from bert_repro import cli
 from bert_repro.configs import ReportConfig, StudyConfig
 from bert_repro.errors import NonFiniteError
+from bert_repro.models.loading import load_config
 from bert_repro.recipes import RECIPES
 from bert_repro.reproduction import runner
 from bert_repro.reproduction.report import write_report
 from bert_repro.reproduction.size_presets import SIZE_PRESETS
+from bert_repro.training.performance import flops_per_token
 
 FLAGS = ["--table", "8", "--corpus", "toy"]
 RUNS = 6 + 6 * 3 * 3  # mixes of masks; each with three tasks and three seeds
@@ -99,6 +101,53 @@ def test_a_loss_that_is_not_finite_costs_its_own_rows_only(log, tmp_path, monkey
     monkeypatch.setattr(toy_study.ToyRun, "__call__", fails)
     assert study(*FLAGS, "--output_dir", tmp_path / "study") == 3
     assert len(records(tmp_path / "study" / "records")) == RUNS - 10
+
+
+def test_finished_models_are_scored_without_pre_training_and_the_first_is_the_baseline(
+    log, pretrained, untrained, tmp_path, capsys
+):
+    one, two = pretrained, untrained
+    flags = ("--size_preset", "evaluation", "--tasks", "sst2", "squad", "--output_dir", tmp_path / "study")
+    assert study("--model_name_or_path", one, two, *flags, "--dry_run") == 0
+    estimate = capsys.readouterr().out
+    # 3 seeds of 2 models: 3 epochs of 2,000 rows, and 3 of 200
+    assert "runs      12 to make of 12\nexamples  at most 39,600 to fine-tune on, 8,232 to score" in estimate
+    passes = {
+        13: 3 * (3 * 2000 + 872 / 3),
+        161: 3 * (3 * 200 + 500 / 3),
+    }  # mean length -> trained, and a third of scored
+    shapes = [
+        (c.num_hidden_layers, c.hidden_size, c.vocab_size) for c in (load_config(str(one)), load_config(str(two)))
+    ]
+    flops = sum(
+        count * length * flops_per_token(*shape, length, predicted_fraction=0)
+        for shape in shapes
+        for length, count in passes.items()
+    )
+    assert f"compute   {flops:.2e} FLOPs" in estimate
+    assert not (tmp_path / "study").exists() and "estimated" in estimate.splitlines()[-1]
+    assert study("--model_name_or_path", one, two, *flags) == 0
+    found = records(tmp_path / "study" / "records")
+    assert len(begun(log)) == len(found) == 12 and str(tmp_path) not in json.dumps(found)
+    assert study("--model_name_or_path", two, one, *flags) == 0
+    assert len(begun(log)) == 12
+    assert study("--model_name_or_path", one, *flags, "--table", "2", "--tasks", "sst2") == 2  # no run has it
+    found = records(tmp_path / "study" / "records")
+    places = {record["study"]["model"]["name"]: record["study"]["model"]["place"] for record in found.values()}
+    assert places == {"untrained": 0, "pretrained": 1}
+
+
+def test_tasks_that_differ_in_precision_run_in_one_process(world, untrained, tmp_path):
+    rows = "train_batch_size: 8, max_train_samples: 8, num_train_epochs: 1, max_seq_length: 16"
+    preset = tmp_path / "mixed.yaml"
+    preset.write_text(f"description: two precisions\nseeds: [1]\ntasks: {{sst2: {{{rows}, mixed_precision: bf16}}}}\n")
+    where = ("--glue_dir", world.glue, "--output_dir", tmp_path / "study", "--model_name_or_path", untrained)
+    assert study("--size_preset", preset, *where) == 0
+    preset.write_text(preset.read_text().replace(", mixed_precision: bf16", ""))
+    assert study("--size_preset", preset, *where) == 0
+    found = records(tmp_path / "study" / "records").values()
+    assert {record["settings"]["mixed_precision"] for record in found} == {"bf16", "no"}
+    assert {record["study"]["model"]["name"] for record in found} == {"untrained"}
 
 
 def test_a_list_has_one_command_for_each_run_that_is_not_done_and_makes_none(log, tmp_path, capsys):

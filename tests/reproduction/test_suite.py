@@ -1,6 +1,7 @@
 """The suite of runs: every entry of the paper's tables, each run once, other data other runs, and what is kept."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from bert_repro.errors import UserError
 from bert_repro.reproduction import runner
 from bert_repro.reproduction.paper_results import TABLE_KEYS, TABLES, TableEntry
 from bert_repro.reproduction.size_presets import RECIPE_CONFIGS, SIZE_PRESETS, find_size_preset
-from bert_repro.reproduction.suite import PlannedRun, plan_runs, task_fingerprint
+from bert_repro.reproduction.suite import PlannedRun, given_models, plan_runs, task_fingerprint
 
 TRIAL = SIZE_PRESETS["trial"]
+PRETRAINING = {name: preset for name, preset in SIZE_PRESETS.items() if preset.sizes}
 
 
 def by_entry(runs: list[PlannedRun]) -> dict[TableEntry, list[PlannedRun]]:
@@ -24,7 +26,7 @@ def by_entry(runs: list[PlannedRun]) -> dict[TableEntry, list[PlannedRun]]:
     return found
 
 
-@pytest.mark.parametrize("preset", SIZE_PRESETS.values(), ids=SIZE_PRESETS)
+@pytest.mark.parametrize("preset", PRETRAINING.values(), ids=PRETRAINING)
 def test_every_entry_of_the_papers_tables_has_a_run_for_each_seed_that_its_recipe_takes(preset: Any) -> None:
     plan = plan_runs(TABLE_KEYS, preset, "corpus", str)
     entries = by_entry(plan)
@@ -91,6 +93,78 @@ def test_another_setting_corpus_or_checkpoint_is_another_run() -> None:
     assert changed == {run.digest for run in first if run.settings.get("task_name") == "mnli"}
 
 
+def plan(folders: list[str], tables: Any = ("1", "2", "3", "4", "7"), **choices: Any) -> list[PlannedRun]:
+    return plan_runs(tables, SIZE_PRESETS["paper"], "", str, models=given_models(folders), **choices)
+
+
+def test_a_finished_model_takes_the_place_of_all_pre_training(pretrained: Path, untrained: Path) -> None:
+    runs = plan([str(pretrained / "checkpoints/step-40"), str(untrained)])
+    assert not [run for run in runs if run.is_pretraining]
+    assert {entry.row.split(": ")[0] for run in runs for entry in run.entries} == {"pretrained/step-40", "untrained"}
+    entries = by_entry(runs)
+    for name in ("pretrained/step-40", "untrained"):
+        assert len(entries[TableEntry("3", name, "dev F1")]) == 5
+        assert len(entries[TableEntry("7", f"{name}: Last hidden", "test")]) == 5
+        for run in entries[TableEntry("1", f"{name}: RTE after MNLI", "RTE")]:
+            (mnli,) = [mnli for mnli in entries[TableEntry("1", name, "MNLI-m")] if mnli.id == run.ancestors[0].id]
+            assert mnli.settings["seed"] == run.settings["seed"] and mnli.keeps_model
+            assert mnli.start is not None and mnli.start.name == name
+    table_1, table_7 = entries[TableEntry("1", "untrained", "RTE")][0], entries[TableEntry("7", "untrained", "dev")][0]
+    assert len(table_1.settings["sweep_learning_rates"]) == 4 and len(table_7.settings["sweep_batch_sizes"]) == 2
+    # One seed of everything comes before the next.
+    starts = [run.settings["seed"] for run in runs if not run.ancestors]
+    assert starts == sorted(starts)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_another_file_makes_other_runs_and_a_moved_folder_does_not(untrained: Path, tmp_path: Path, file: str) -> None:
+    one, moved = str(untrained), tmp_path / "untrained"
+    before = {run.id for run in plan([one], ["2"])}
+    shutil.copytree(untrained, moved)
+    assert {run.id for run in plan([str(moved)], ["2"])} == before
+    (moved / file).write_bytes((moved / file).read_bytes() + b"\n")
+    assert not {run.id for run in plan([str(moved)], ["2"])} & before
+    with pytest.raises(UserError, match="another model is called untrained too"):
+        given_models([one, str(moved)])
+
+
+def test_only_some_tasks(untrained: Path) -> None:
+    one = str(untrained)
+    runs = plan([one], tasks=["sst2", "conll2003"])
+    assert {run.name for run in runs} == {
+        f"{task}-seed{seed}" for task in ("sst2", "conll2003") for seed in range(1, 6)
+    }
+    # Tasks that the preset lacks are left out, unless they are asked for.
+    few = dataclasses.replace(SIZE_PRESETS["paper"], tasks={"rte": {}})
+    assert {run.settings["task_name"] for run in plan_runs(["1"], few, "", str, models=given_models([one]))} == {"rte"}
+    with pytest.raises(UserError, match="the size preset's tasks lack sst2"):
+        plan_runs(["1"], few, "", str, models=given_models([one]), tasks=["sst2"])
+    with pytest.raises(UserError, match="is one for finished models"):
+        plan_runs(["1"], SIZE_PRESETS["evaluation"], "corpus", str)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"table": ("5", "figure5")}, "--table 5 figure5 compares pre-trainings"),
+        ({"corpus": "corpus"}, "--corpus corpus and --model_name_or_path exclude each other"),
+        ({"model_name_or_path": (), "table": ("5",)}, "--table or --corpus is missing"),
+        ({"tasks": ("sst",)}, "--tasks is 'sst'; did you mean sst2?"),
+    ],
+)
+def test_what_a_finished_model_cannot_be_asked_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        StudyConfig(**{"model_name_or_path": ("bert",), **settings})
+    assert message in str(error.value)
+
+
+def test_the_paper_preset_has_the_checkpoint_of_c1() -> None:
+    paper = SIZE_PRESETS["paper"]
+    assert 500_000 in paper.checkpoints
+    start = next(run for run in plan_runs(["figure5"], paper, "corpus", str) if run.is_pretraining)
+    assert start.save_steps == 100_000
+
+
 GOOD = """
 description: tiny
 base: one
@@ -109,7 +183,7 @@ def test_a_custom_size_preset_is_read_and_an_unknown_one_refused(tmp_path: Any) 
     preset = find_size_preset(str(path))
     assert (preset.checkpoints, preset.pretraining_steps) == ((2, 4), 4)
     assert preset.tasks["sst2"] == {"num_train_epochs": 1.0}
-    with pytest.raises(UserError, match="--size_preset is 'huge'; choose one of: paper, gpu, trial"):
+    with pytest.raises(UserError, match="--size_preset is 'huge'; choose one of: paper, one-gpu, trial, evaluation"):
         find_size_preset("huge")
 
 

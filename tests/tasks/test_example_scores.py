@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from bert_repro.errors import UserError
+from bert_repro.reproduction.paper_tables import resampled_scores
 from bert_repro.tasks import get_task
 from bert_repro.tasks.choice import ENDINGS
 
@@ -73,6 +74,25 @@ def test_the_scores_of_examples_give_the_score_of_the_split_and_other_data_are_r
         task.example_scores(split, data.select(range(1, ROWS)), tmp_path)
 
 
-def test_a_correlation_has_no_scores_of_examples(tmp_path):
-    with pytest.raises(UserError, match="stsb"):
-        get_task("stsb").example_scores("validation", None, tmp_path)
+@pytest.mark.parametrize(
+    ("name", "metrics"),
+    [("mrpc", {"accuracy", "f1"}), ("cola", {"accuracy", "matthews_correlation"}), ("stsb", {"pearson", "spearmanr"})],
+)
+def test_f1_and_correlations_are_resampled_from_their_parts(tmp_path, name, metrics):
+    generator, task = np.random.default_rng(0), get_task(name)
+    labels = generator.random(ROWS) * 5 if name == "stsb" else generator.integers(0, 2, ROWS)
+    predicted = labels + generator.normal(size=ROWS) if name == "stsb" else np.where(range(ROWS), labels, 1 - labels)
+    predicted = np.where(generator.random(ROWS) < 0.8, predicted, predicted[::-1])
+    texts = {column: ["a"] * ROWS for column in task.text_columns}
+    data = datasets.Dataset.from_dict({**texts, "label": labels.tolist(), "idx": list(range(ROWS))})
+    task.write_predictions(tmp_path, "validation", data, {"prediction": predicted})
+    expected = task.score({"prediction": predicted}, data)
+    found = task.example_scores("validation", data, tmp_path)
+    assert set(found) == metrics
+    for metric, scores in found.items():
+        resampled = resampled_scores(np.array(scores, dtype=float))
+        draws = np.random.default_rng(1).integers(ROWS, size=(400, ROWS))
+        drawn = [task.score({"prediction": predicted[draw]}, data.select(draw))[metric] for draw in draws]
+        assert resampled.mean() == pytest.approx(expected[metric], abs=0.03)
+        # Ranks are those of the complete split, which changes Spearman's spread a little.
+        assert resampled.std() == pytest.approx(np.std(drawn), rel=0.2)

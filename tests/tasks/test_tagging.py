@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 import json
 import random
 from pathlib import Path
@@ -13,7 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from bert_repro.finetuning.data import encode
 from bert_repro.finetuning.run import output_rows
-from bert_repro.tasks import metrics
+from bert_repro.tasks import metrics, tagging
+from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.tasks.tagging import CONLL2003, TAGS, TokenizedDocument, to_bio, windows
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -183,3 +185,22 @@ def test_entity_f1_is_that_of_conlleval():
     exact = 2 * expected["correct"] / (expected["entities"] + expected["predicted"])
     assert score == pytest.approx(exact, abs=1e-12)
     assert round(100 * score, 2) == expected["f1_percent"]
+
+
+def test_the_hubs_rows_get_their_documents_only_where_every_word_agrees(official, tmp_path, monkeypatch):
+    ours = CONLL2003.read_official("train", official / "eng.train")
+    hub = ours.select_columns(["words", "tags"]).rename_columns({"words": "tokens", "tags": "ner_tags"})
+    assert CONLL2003.from_published(hub).column_names == ["words", "tags"]  # not known: `no_documents`
+    digest = hashlib.sha256(b"EU rejects German\nParis London\nPeter Blackburn").hexdigest()[:16]
+    (tmp_path / "documents.json").write_text(json.dumps({digest: "2 1"}))
+    monkeypatch.setattr(tagging, "DOCUMENTS", tmp_path / "documents.json")
+    assert CONLL2003.from_published(hub)["document"][:] == ours["document"][:] == [0, 0, 1]
+    other = hub.map(lambda row: {"tokens": [word.replace("EU", "UN") for word in row["tokens"]]})
+    assert CONLL2003.from_published(other).column_names == ["words", "tags"]
+
+
+def test_the_documents_that_are_shipped_are_those_of_the_published_splits():
+    known = json.loads((Path(tagging.__file__).with_name(tagging.DOCUMENTS)).read_text())
+    counts = [[int(count) for count in sentences.split()] for sentences in known.values()]
+    published = [SPLIT_ROWS["conll2003", split] for split in ("train", "validation", "test")]
+    assert list(map(sum, counts)) == published and list(map(len, counts)) == [946, 216, 231]
