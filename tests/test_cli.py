@@ -82,7 +82,6 @@ def test_wrong_arguments_are_named(arguments, message):
         (GlueConfig, ["--do_train"], "--model_name_or_path is missing: Checkpoint to start from"),
         (GlueConfig, ["--model_name_or_path", "m"], "nothing to do: give files such as --train_file"),
         (configs.PushConfig, ["--folder", "f"], "--hub_model_id is missing"),
-        (configs.TokenizerConfig, [], "--input_files is missing"),
         (PretrainingConfig, ["--hidden_size", "100"], "--hidden_size is 100; it must be a multiple of --num_att"),
         (PretrainingConfig, ["--left_to_right"], "--left_to_right needs --next_sentence_prediction false"),
         (PretrainingConfig, ["--peft", "lora"], "--peft lora needs --model_name_or_path"),
@@ -170,7 +169,7 @@ def test_every_recipe_exists_and_its_help_shows_what_is_needed_first(name, capsy
     short, long = shown
     assert f"bert-repro {name} --" in short and len(short.splitlines()) <= 75
     for item in fields(RECIPES[name].config):
-        assert f"  --{item.name}" in long or item.name == "phases"
+        assert f"  --{item.name}" in long or item.name in ("phases", "sources")
         assert f"  --{item.name}" in short or item.name not in RECIPES[name].config.REQUIRED
 
 
