@@ -18,6 +18,7 @@ Everything in `__all__` is imported when it is first named, so that the import i
     results["metrics"]
 """
 
+import os as _os
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
@@ -94,5 +95,10 @@ def __getattr__(name: str) -> _Any:
 def __dir__() -> list[str]:
     return sorted(__all__)
 
+
+# Threads of OpenMP spin while they wait for each other, for a long time by default: beside one busy program that costs
+# nine tenths of the speed of training on a CPU. The library reads this when torch is first imported.
+if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & _os.environ.keys():
+    _os.environ["GOMP_SPINCOUNT"] = "4000"
 
 _registration.register()
