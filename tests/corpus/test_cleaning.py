@@ -95,7 +95,7 @@ def test_repairs(line, repaired):
 PARAGRAPHS = [
     FILLER,
     '"Who is there?" she asked, and her voice was so low that nobody in the whole of the long dark room heard her.',
-    "Nobody answered her, for the good-natured old housekeeper had gone down to the village with all of the others.",
+    "Nobody answered her, for the good-natured old gamekeeper had gone down to the village with all of the others.",
 ]
 
 
@@ -108,7 +108,7 @@ def test_hard_wrapped_paragraphs_are_joined_with_and_without_blank_lines():
 
 def test_a_line_broken_at_a_hyphen_is_joined_without_a_space():
     lines = [
-        "He had heard that the old house stood upon the sun-",
+        "He had heard that the old mill stood upon the sun-",
         "lit side of the valley, and that the road to it was as",
     ]
     found = passages("\n".join([*lines, "good as any other road in the country he knew so well"] * 3))

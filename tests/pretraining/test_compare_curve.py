@@ -1,4 +1,4 @@
-"""The verdict on a run beside a reference whose curve is known."""
+"""The verdict on a run against a reference whose curve is known."""
 
 import json
 import math

@@ -107,7 +107,7 @@ def test_a_step_that_is_not_finite_is_refused_before_the_update(tmp_path: Path) 
     assert all(torch.isfinite(value).all() for value in weights(trainer).values())
     newest = checkpoint.find(tmp_path, "latest")
     assert newest.name == "step-3"
-    # Read late, as beside a GPU: the finite step behind it was begun by then, and is not taken either.
+    # Read late, as with a GPU: the finite step behind it was begun by then, and is not taken either.
     late = make_trainer(ToyConfig(output_dir=str(tmp_path / "late"), nan_at=30, beside=True))
     with pytest.raises(NonFiniteError, match="stopped at step 3"):
         late.train()
