@@ -14,7 +14,15 @@ from accelerate.utils import gather_object, send_to_device
 
 from bert_repro.configs import FinetuningConfig, NerConfig
 from bert_repro.errors import UserError
-from bert_repro.finetuning.data import FinetuningSource, ModelInputs, Split, SplitCache, SplitReader, rows_of
+from bert_repro.finetuning.data import (
+    FinetuningSource,
+    ModelInputs,
+    Split,
+    SplitCache,
+    SplitReader,
+    content_digest,
+    rows_of,
+)
 from bert_repro.finetuning.features import FeatureCache, model_changes
 from bert_repro.models import modeling_bert_repro
 from bert_repro.models.loading import extend_longest_input, load_tokenizer, require_vocabulary, tokenizer_fingerprint
@@ -152,6 +160,9 @@ class FinetuningRun:
         features = task.training_features(split.features)
         sizes = batch_sizes(config, self.accelerator.num_processes, task.paper_batch)
         source = FinetuningSource(config, task, features, sizes, self.accelerator.num_processes, self.model_inputs)
+        if config.do_eval:  # scores on dev choose weights, and end runs
+            contents = [content_digest(split.features) for split in self.splits.evaluation().values()]
+            source.data_fingerprint["content of the evaluation inputs"] = contents
         best = self._best_model()
         trainer = Trainer(
             self.accelerator,

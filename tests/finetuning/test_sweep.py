@@ -147,11 +147,14 @@ def own_rows(path: Path, labels: str, times: int = 8) -> Path:
 
 def test_a_run_resumes_with_the_data_and_settings_it_had(world, untrained, tmp_path, refused):
     folder, train = tmp_path / "run", own_rows(tmp_path / "train.csv", "yes no")
+    dev = own_rows(tmp_path / "dev.csv", "yes no", 2)
     typed = f"--model_name_or_path {untrained} --do_train --save_steps 2 --train_batch_size 4 --output_dir {folder}"
+    typed += f" --do_eval --validation_file {dev}"
     assert recipe("run_glue", typed, f"--max_steps 4 --train_file {train}") == 0
     published = (folder / "config.json").read_bytes()
+    other = own_rows(tmp_path / "a.csv", "agree refuse")
     for more, message in (
-        (f"--max_steps 6 --train_file {own_rows(tmp_path / 'a.csv', 'agree refuse')}", "its run had the labels"),
+        (f"--max_steps 6 --train_file {other} --validation_file {other}", "its run had the labels"),
         (f"--max_steps 6 --train_file {own_rows(tmp_path / 'b.csv', 'yes no', 9)}", "training inputs 16, not 18"),
         (f"--max_steps 6 --train_file {train} --train_batch_size 8", "its run had the train_batch_size 4, not 8"),
         (f"--max_steps 6 --train_file {train} --seed 1", "its run had the seed 42, not 1"),
@@ -160,6 +163,9 @@ def test_a_run_resumes_with_the_data_and_settings_it_had(world, untrained, tmp_p
         assert message in refused("run_glue", typed, more, "--resume_from_checkpoint latest")
         assert (folder / "config.json").read_bytes() == published
     longer = f"--max_steps 6 --train_file {train} --resume_from_checkpoint latest"
+    own_rows(dev, "yes no", 3)
+    assert "content of the evaluation inputs" in refused("run_glue", typed, longer)
+    own_rows(dev, "yes no", 2)
     assert "--max_steps 4, now 6" in refused("run_glue", typed, longer)
     assert recipe("run_glue", typed, longer, "--allow_changed_settings") == 0
     assert results(folder)["train"]["steps"] == 6
