@@ -58,13 +58,9 @@ def tokenizer(world):
     return load_tokenizer(world.tokenizer)
 
 
-def settings(**changes):
-    values = {"max_seq_length": LENGTH, "max_query_length": QUERY, "doc_stride": STRIDE, "model_name_or_path": "x"}
-    return SquadConfig(**{**values, "do_eval": True, **changes})
-
-
 def prepared(tokenizer, name="squad", **changes):
-    return get_task(name).prepared(settings(**changes), tokenizer)
+    lengths = {"max_seq_length": LENGTH, "max_query_length": QUERY, "doc_stride": STRIDE}
+    return get_task(name).prepared(SquadConfig(model_name_or_path="x", do_eval=True, **lengths | changes), tokenizer)
 
 
 def rows(**columns):
