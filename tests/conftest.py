@@ -106,23 +106,17 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 @pytest.fixture(scope="session")
 def pretrained(world: World) -> Path:
     folder: Path = world.root / "pretrained"
-    code = recipe(
-        "run_pretraining", TINY, "--corpus", world.corpus, "--output_dir", folder,
-        "--max_steps 60 --save_steps 20 --eval_steps 30 --save_total_limit 3 --report_to tensorboard",
-    )  # fmt: skip
-    assert code == 0
+    steps = "--max_steps 60 --save_steps 20 --eval_steps 30 --save_total_limit 3 --report_to tensorboard"
+    assert recipe("run_pretraining", TINY, steps, "--corpus", world.corpus, "--output_dir", folder) == 0
     return folder
 
 
 @pytest.fixture(scope="session")
 def finetuned(world: World, pretrained: Path) -> Path:
     folder: Path = world.root / "finetuned"
-    code = recipe(
-        "run_glue", "--task_name sst2 --model_name_or_path", pretrained,
-        "--data_dir", world.glue, "--output_dir", folder,
-        "--do_train --do_eval --do_predict --num_train_epochs 60 --train_batch_size 16 --learning_rate 4e-3 --seed 1",
-        # Without it 64 examples are too few for this width, as with upstream BERT: the loss stays at ln 2.
-        "--bias_correction true --warmup_ratio 0.3",
-    )  # fmt: skip
-    assert code == 0
+    run = "--task_name sst2 --do_train --do_eval --do_predict --num_train_epochs 60 --train_batch_size 16 --seed 1"
+    # Without bias correction 64 examples are too few for this width, as with upstream BERT: the loss stays at ln 2.
+    rates = "--learning_rate 4e-3 --bias_correction true --warmup_ratio 0.3 --data_dir"
+    places = [world.glue, "--model_name_or_path", pretrained, "--output_dir", folder]
+    assert recipe("run_glue", run, rates, *places) == 0
     return folder

@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from bert_repro.results import write_results
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-TINY_MODEL = ["--models", "2/32", "--threads", "1"]
 
 
 @pytest.fixture(autouse=True)
@@ -32,22 +31,21 @@ def results_of(script: str, folder: Path, *arguments: str) -> dict:
     return results
 
 
-def check_speeds(row: dict) -> None:
-    for name in ("per_second", "per_cpu_second", "ours_is_faster_by"):
-        assert 0 < row[name]["min"] <= row[name]["median"] <= row[name]["max"]
+def case_of(script: str, folder: Path, *arguments: str) -> dict:
+    """The only case of a script that times a step side by side."""
+    (case,) = results_of(script, folder, *arguments, "--repeats", "1", "--threads", "1")["cases"]
+    assert max(case["parity"]["loss_difference"], case["parity"]["gradient_difference"]) < 1e-4
+    for row in case["candidates"].values():
+        for name in ("per_second", "per_cpu_second", "ours_is_faster_by"):
+            assert 0 < row[name]["min"] <= row[name]["median"] <= row[name]["max"]
+    return case
 
 
 def test_pretraining_step(tmp_path):
-    results = results_of(
-        "pretraining_step", tmp_path, *TINY_MODEL, "--lengths", "32", "--tokens", "128", "--steps", "1",
-        "--repeats", "1", "--no-attribution", "--no-documented",
-    )  # fmt: skip
-    (case,) = results["cases"]
+    flags = "--models 2/32 --lengths 32 --tokens 128 --steps 1 --no-attribution --no-documented"
+    case = case_of("pretraining_step", tmp_path, *flags.split())
     assert set(case["candidates"]) == {"ours", "transformers, tuned", "transformers, tuned, kept memory"}
-    for row in case["candidates"].values():
-        check_speeds(row)
-        assert 0 < row["mfu"] < 1
-    assert max(case["parity"]["loss_difference"], case["parity"]["gradient_difference"]) < 1e-4
+    assert all(0 < row["mfu"] < 1 for row in case["candidates"].values())
     assert case["precision"] == "bf16" and 0 < case["fill"] <= 1
     assert case["ratio"] == case["candidates"][case["fastest_baseline"]]["ours_is_faster_by"]
 
@@ -69,15 +67,8 @@ def test_the_speeds_quoted_for_two_cores_are_measured_alone(monkeypatch, capfd):
 
 @pytest.mark.slow
 def test_finetuning_step(tmp_path):
-    results = results_of(
-        "finetuning_step", tmp_path, "--layers", "2", "--hidden", "32", "--batch", "4", "--repeats", "1", "--threads",
-        "1", "--tasks", "squad",
-    )  # fmt: skip
-    (case,) = results["cases"]
+    case = case_of("finetuning_step", tmp_path, *"--layers 2 --hidden 32 --batch 4 --tasks squad".split())
     assert case["task"] == "squad" and 0 < case["fill_of_dynamic_padding"] <= 1
-    assert max(case["parity"]["loss_difference"], case["parity"]["gradient_difference"]) < 1e-4
-    for row in case["candidates"].values():
-        check_speeds(row)
 
 
 def test_small_models_stand_beside_bag_of_words(tmp_path, world, capsys):

@@ -63,10 +63,7 @@ def test_flags_win_over_yaml_over_presets_over_defaults_as_transformers_users_wr
         (["--push_to_hub"], "--push_to_hub needs --do_train"),
         (["--load_best_model_at_end"], "--load_best_model_at_end needs --do_train and --eval_steps"),
         (["--train_file", "a", "--data_dir", "b"], "--data_dir b excludes --train_file"),
-        (
-            ["--do_train", "--train_file", "a", "--validation_file", "a", "--task_name", "rte"],
-            "rte excludes --train_fi",
-        ),
+        (["--train_file", "a", "--validation_fraction", "0.1", "--task_name", "rte"], "rte excludes --train_file"),
         (["--do_train", "--learning_rate", "1", "--sweep_learning_rates", "1"], "--learning_rate 1.0 and --sweep_lear"),
         (["--preset", "paper-base"], "--preset 'paper-base' is for PretrainingConfig; choose one of: glue"),
         (["--config", "nowhere.yaml"], "--config nowhere.yaml: cannot be read"),

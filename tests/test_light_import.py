@@ -5,10 +5,8 @@ import sys
 
 import pytest
 
-ASK = (
-    "from transformers import AutoConfig, AutoModel; "
-    "print(AutoModel._model_mapping[type(AutoConfig.for_model('bert_repro'))].__name__, flush=True)"
-)
+ASK = "from transformers import AutoConfig, AutoModel; "
+ASK += "print(AutoModel._model_mapping[type(AutoConfig.for_model('bert_repro'))].__name__, flush=True)"
 ORDERS = (
     "import bert_repro",
     "import transformers; import bert_repro",

@@ -1,18 +1,15 @@
 """The text and the task of the quickstart: prose of docstrings, without the names of packages."""
 
-import importlib.util
+import runpy
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
 
 
 @pytest.fixture(scope="module")
-def text() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("text", Path(__file__).parents[1] / "recipes" / "quickstart_text.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def text() -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "recipes" / "quickstart_text.py")))
 
 
 def test_prose_is_kept_and_tables_examples_and_markup_are_dropped(text):

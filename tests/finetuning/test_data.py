@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 from bert_repro.configs import NerConfig, SquadConfig
 from bert_repro.finetuning.data import encode
 from bert_repro.tasks import get_task
+from bert_repro.tasks.choice import ENDINGS
 
 ROWS = {"sentence": ["a small river", "the old house falls slowly near a green tree"], "label": [0, 1], "idx": [0, 1]}
 
@@ -53,17 +54,15 @@ def test_a_split_of_the_hub_is_tokenized_once_for_each_tokenizer_length_and_sett
 def test_everything_that_decides_the_features_decides_their_fingerprint(tokenizer: Any) -> None:
     words = datasets.Dataset.from_dict({"words": [["a", "small", "river"], ["the", "house"]], "document": [0, 0]})
     question = datasets.Dataset.from_dict({"question": ["what falls"], "context": ["the old house falls under a tree"]})
-    names = ("sent1", "sent2", "ending0", "ending1", "ending2", "ending3")
-    choices = datasets.Dataset.from_dict({name: ["a river"] for name in names})
-    found = set()
+    choices = datasets.Dataset.from_dict({name: ["a river"] for name in ("sent1", "sent2", *ENDINGS)})
+    found = []
     for context in ("tile", "sentence"):
         settings = NerConfig(model_name_or_path="-", ner_context=context, do_train=True)
-        found.add(encode(get_task("conll2003").prepared(settings, tokenizer), words, tokenizer, 16)._fingerprint)
+        found.append((get_task("conll2003").prepared(settings, tokenizer), words))
     for stride in (2, 4):
         shape = {"max_seq_length": 16, "max_query_length": 8, "doc_stride": stride}
         asked = SquadConfig(model_name_or_path="-", task_name="squad", do_train=True, **shape)
-        found.add(encode(get_task("squad").prepared(asked, tokenizer), question, tokenizer, 16)._fingerprint)
+        found.append((get_task("squad").prepared(asked, tokenizer), question))
     for segment in ("A", "B"):
-        task = dataclasses.replace(get_task("swag"), start_segment=segment)
-        found.add(encode(task, choices, tokenizer, 16)._fingerprint)
-    assert len(found) == 6
+        found.append((dataclasses.replace(get_task("swag"), start_segment=segment), choices))
+    assert len({encode(task, rows, tokenizer, 16)._fingerprint for task, rows in found}) == 6

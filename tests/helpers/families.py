@@ -50,18 +50,13 @@ def save_start(world: Any, folder: Path, *, dropout: float) -> Path:
 def families(world: Any, root: Path) -> dict[str, Family]:
     """Writes the files and describes the runs."""
     generator = random.Random(0)
-    return {
-        "run_glue": Family(
-            "run_glue", ("--task_name sst2 --data_dir", world.glue), 21, "predictions.validation.tsv"
-        ),
-        "run_squad": _squad(root / "squad", generator),
-        "run_swag": _swag(root / "swag", generator),
-        "run_ner": _ner(root / "ner", generator),
-    }  # fmt: skip
+    glue = Family("run_glue", ("--task_name sst2 --data_dir", world.glue), 21, "predictions.validation.tsv")
+    made = [make(root, generator) for make in (_squad, _swag, _ner)]
+    return {family.recipe: family for family in (glue, *made)}
 
 
-def _squad(folder: Path, generator: random.Random) -> Family:
-    folder.mkdir()
+def _squad(root: Path, generator: random.Random) -> Family:
+    (folder := root / "squad").mkdir()
     for name, count in (("train", 24), ("dev", 11)):
         paragraphs = []
         for number in range(count):
@@ -75,8 +70,8 @@ def _squad(folder: Path, generator: random.Random) -> Family:
     return Family("run_squad", (shape, folder), 11, "predictions.json")
 
 
-def _swag(folder: Path, generator: random.Random) -> Family:
-    folder.mkdir()
+def _swag(root: Path, generator: random.Random) -> Family:
+    (folder := root / "swag").mkdir()
     for name, count in (("train", 24), ("val", 7)):
         rows = [
             f"{n},v,1,x,{','.join(' '.join(generator.choices(_WORDS, k=4)) for _ in range(2))},gold,"
@@ -87,8 +82,8 @@ def _swag(folder: Path, generator: random.Random) -> Family:
     return Family("run_swag", ("--data_dir", folder), 7, "predictions.validation.csv")
 
 
-def _ner(folder: Path, generator: random.Random) -> Family:
-    folder.mkdir()
+def _ner(root: Path, generator: random.Random) -> Family:
+    (folder := root / "ner").mkdir()
     for name, count in (("eng.train", 120), ("eng.testa", 30)):
         lines = []
         for number in range(count):

@@ -17,13 +17,14 @@ from bert_repro.tasks import TASKS, configured_task
 from bert_repro.tasks.base import Task
 from bert_repro.tasks.data import SPLIT_ROWS
 
+METRICS = {"accuracy": 0.8578, "f1": 0.9}
 RESULTS = {
     "task": "mrpc",
     "split": "validation",
-    "metrics": {"accuracy": 0.8578, "f1": 0.9},
+    "metrics": METRICS,
     "rows_scored": 408,
     "splits": {
-        "validation": {"metrics": {"accuracy": 0.8578, "f1": 0.9}, "rows_scored": 408, "published_rows": 408},
+        "validation": {"metrics": METRICS, "rows_scored": 408, "published_rows": 408},
         "test": {"missing": True},
     },
     "seed": 7,

@@ -19,9 +19,9 @@ RESULTS = {
     "model": {"class": "BertReproForSequenceClassification", "labels": ["cold", "$warm$"]},
 }  # fmt: skip
 ROWS = [
-    {"step": step, "loss": 1 / step, "learning_rate": min(step - 1, 2) / 2 * (7 - step), "tokens": step}
-    for step in range(1, 7)
-] + [{"step": 3, "eval_accuracy": 0.6, "eval_macro_f1": 0.5}]
+    *({"step": n, "loss": 1 / n, "learning_rate": min(n - 1, 2) / 2 * (7 - n), "tokens": n} for n in range(1, 7)),
+    {"step": 3, "eval_accuracy": 0.6, "eval_macro_f1": 0.5},
+]
 
 
 @pytest.fixture
@@ -45,15 +45,12 @@ def test_fine_tuning_shows_loss_dev_score_and_warm_up(tmp_path, drawn):
 
 
 def test_pre_training_has_a_panel_for_each_loss(tmp_path, drawn):
-    rows = [
-        {"step": step, "loss": 3.0, "mlm_loss": 2.0, "nsp_loss": 0.7, "learning_rate": 1e-4, "eval_mlm_loss": 2.5}
-        for step in range(1, 90)
-    ]
+    row = {"loss": 3.0, "mlm_loss": 2.0, "nsp_loss": 0.7, "learning_rate": 1e-4, "eval_mlm_loss": 2.5}
+    rows = [{"step": step, **row} for step in range(1, 90)]
     plots.plot_training(tmp_path / "training.png", rows, {"task": "pre-training"})
     mlm, nsp, rate = drawn[0].axes
-    assert (mlm.get_ylabel(), nsp.get_ylabel(), rate.get_ylabel()) == (
-        "MLM loss (nats)", "NSP loss (nats)", "learning rate",
-    )  # fmt: skip
+    labels = [axes.get_ylabel() for axes in (mlm, nsp, rate)]
+    assert labels == ["MLM loss (nats)", "NSP loss (nats)", "learning rate"]
     assert [line.get_label() for line in mlm.lines[1:]] == ["training, smoothed", "held out"]
 
 

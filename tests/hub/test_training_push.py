@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 import transformers
 from fake_hub import Fault
 from running import recipe
@@ -41,14 +40,11 @@ def test_an_upload_that_fails_leaves_a_complete_folder(hub, world, tmp_path, ref
     assert recipe("push_to_hub", "--folder", tmp_path / "run", "--hub_model_id org/tiny") == 0
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
+def test_what_cannot_be_pushed_is_reported_before_training(hub, world, tmp_path, refused):
+    for more, message in (
         ("--push_to_hub --hub_model_id others/tiny", "rights to create a model"),
         ("--push_to_hub", "--push_to_hub needs --hub_model_id"),
         ("--hub_strategy every_save", "--hub_strategy every_save needs --push_to_hub"),
-    ],
-)
-def test_what_cannot_be_pushed_is_reported_before_training(hub, world, tmp_path, refused, more, message):
-    assert message in refused(*pretraining(world, tmp_path / "run", more))
-    assert not (tmp_path / "run" / "train_log.jsonl").exists()
+    ):
+        assert message in refused(*pretraining(world, tmp_path / "run", more))
+        assert not (tmp_path / "run" / "train_log.jsonl").exists()

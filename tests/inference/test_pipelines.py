@@ -11,22 +11,11 @@ WORDS = "paris is the capital of france . a film that never lets you go mari ##e
 TOKENIZER = word_tokenizer(WORDS)
 
 
-@pytest.fixture
-def published(tmp_path):
-    """Saves a model with its tokenizer and gives the folder's name."""
-
-    def publish(head: str, **fields: object) -> str:
-        model = word_model(TOKENIZER, head.removeprefix("BertRepro"), initializer_range=0.5, **fields)
-        model.save_pretrained(tmp_path)
-        TOKENIZER.save_pretrained(tmp_path)
-        return str(tmp_path)
-
-    return publish
-
-
-@pytest.mark.parametrize("head", ["BertReproForNextSentencePrediction", "BertReproForPreTraining"])
-def test_next_sentence_prediction(published, head):
-    folder = published(head)
+@pytest.mark.parametrize("head", ["ForNextSentencePrediction", "ForPreTraining"])
+def test_next_sentence_prediction(tmp_path, head):
+    folder = str(tmp_path)
+    for part in (word_model(TOKENIZER, head, initializer_range=0.5), TOKENIZER):
+        part.save_pretrained(folder)
     follows = transformers.pipeline("next-sentence-prediction", model=folder)
     pairs = [{"text": "paris is the capital", "text_pair": "of france ."}, {"text": "a film", "text_pair": "never"}]
     model = bert_repro.BertReproForNextSentencePrediction.from_pretrained(folder).eval()

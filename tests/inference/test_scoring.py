@@ -84,19 +84,15 @@ def test_minimal_pairs_are_counted_by_paradigm_and_phenomenon(folder, tmp_path):
     assert found["metrics"] == {"accuracy": accuracy, "mean_paradigm_accuracy": accuracy, "ties": 1}
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
+def test_a_bad_pair_is_one_line_and_code_2(folder, tmp_path, refused):
+    path = tmp_path / "pairs.jsonl"
+    arguments = ["--model_name_or_path", folder, "--minimal_pairs", path, "--output_dir", tmp_path / "out"]
+    for line, reason in (
         ('{"sentence_good": "the cat", "sentence_bad": " "}', "line 2: no text in field 'sentence_bad'"),
         ("the cat", "line 2: is not valid JSON"),
         (json.dumps({"sentence_good": "cat " * 20, "sentence_bad": "it"}), "line 2: has 20 tokens; the model reads 14"),
-    ],
-)
-def test_a_bad_pair_is_one_line_and_code_2(folder, tmp_path, refused, line, reason):
-    path = tmp_path / "pairs.jsonl"
-    good = {"sentence_good": "it", "sentence_bad": "a"}
-    path.write_text(json.dumps(good) + "\n" + line + "\n", encoding="utf-8")
-    arguments = ["--model_name_or_path", folder, "--minimal_pairs", path, "--output_dir", tmp_path / "out"]
-    error = refused("score_sentences", *arguments)
-    assert reason in error and "pairs.jsonl" in error
+    ):
+        path.write_text(json.dumps({"sentence_good": "it", "sentence_bad": "a"}) + "\n" + line + "\n", encoding="utf-8")
+        error = refused("score_sentences", *arguments)
+        assert reason in error and "pairs.jsonl" in error
     assert not (tmp_path / "out" / "results.json").exists()

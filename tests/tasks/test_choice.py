@@ -43,19 +43,15 @@ def test_official_files_are_read_with_quotes_and_line_breaks_and_without_labels(
     assert not SWAG.is_labelled(empty), "a column of labels that is empty"
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
+def test_bad_rows_are_refused_with_their_number(tmp_path):
+    for row, message in (
         ("1,v,1,x,One.,He,gold,a,b,c,,1", "row 2: column 'ending3' is empty; every row needs 4 endings"),
         ("1,v,1,x,One.,He,gold,a,b,c,d,4", "row 2: column 'label': label '4' is not known"),
         ("1,v,1,x,One.,He,gold,a,b,c,d,", "row 2: column 'label': label '' is not known"),
-    ],
-)
-def test_bad_rows_are_refused_with_their_number(tmp_path, row, message):
-    write(tmp_path, "0,v,1,x,One.,He,gold,a,b,c,d,1", row)
-    with pytest.raises(UserError, match=r"train\.csv") as raised:
-        SWAG.load(tmp_path, ["train"])
-    assert message in str(raised.value)
+    ):
+        write(tmp_path, "0,v,1,x,One.,He,gold,a,b,c,d,1", row)
+        with pytest.raises(UserError, match=rf"train\.csv.*{message}"):
+            SWAG.load(tmp_path, ["train"])
 
 
 @pytest.mark.parametrize(

@@ -75,16 +75,13 @@ def test_predictions_are_written_with_label_names_in_file_order(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("id2label", "columns"),
-    [
-        ({0: "entailment", 1: "neutral", 2: "contradiction"}, [0, 1, 2]),
-        ({0: "NEUTRAL", 2: "ENTAILMENT", 1: "CONTRADICTION"}, [2, 0, 1]),
-        ({0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}, [0, 1, 2]),
-    ],
-)
-def test_logits_of_finished_models_are_put_into_the_tasks_order(id2label, columns):
-    assert MNLI.label_columns(id2label) == columns
+def test_logits_of_finished_models_are_put_into_the_tasks_order():
+    for names, columns in (
+        (("entailment", "neutral", "contradiction"), [0, 1, 2]),
+        (("NEUTRAL", "CONTRADICTION", "ENTAILMENT"), [2, 0, 1]),
+        (("LABEL_0", "LABEL_1", "LABEL_2"), [0, 1, 2]),
+    ):
+        assert MNLI.label_columns(dict(enumerate(names))) == columns
     assert STSB.label_columns({0: "any name"}) == [0]
     for other in ({0: "LABEL_0", 1: "LABEL_1"}, {0: "negative", 1: "positive", 2: "other"}, {0: "entailment"}):
         with pytest.raises(UserError, match=r"--model_name_or_path: the model tells apart .* task mnli needs"):
@@ -110,15 +107,12 @@ def test_special_tokens_written_in_a_text_are_text():
     assert passage.ids.tolist() == expected and passage.starts.tolist() == [0, 2, 3, 6, 8, 9, 10, 14]
 
 
-@pytest.mark.parametrize(
-    ("predictions", "labels", "degenerate"),
-    [
+def test_one_label_for_all_is_degenerate_unless_the_split_asks_for_it():
+    for predictions, labels, degenerate in (
         ([1, 1, 1, 1], [0, 1, 1, 0], True),
         ([1, 1, 1, 0], [0, 1, 1, 0], False),
-        ([1, 1, 1, 1], [1, 1, 1, 1], False),  # what such a split asks for
+        ([1, 1, 1, 1], [1, 1, 1, 1], False),
         ([1], [0], False),
-    ],
-)
-def test_one_label_for_all(predictions, labels, degenerate):
-    dataset = datasets.Dataset.from_dict({"label": labels})
-    assert RTE.is_degenerate({"prediction": np.array(predictions)}, dataset) is degenerate
+    ):
+        dataset = datasets.Dataset.from_dict({"label": labels})
+        assert RTE.is_degenerate({"prediction": np.array(predictions)}, dataset) is degenerate

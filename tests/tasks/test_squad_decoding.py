@@ -165,11 +165,6 @@ def test_answers_equal_the_walk_through_all_spans(tokenizer, exact, nullable, le
             assert answer.text == (answer.best[0]["text"] or answer.best[-1]["text"] or answer.text)
 
 
-@pytest.fixture
-def plain(tokenizer):
-    return passage_of(tokenizer, "ab cd ef gh")  # eight pieces
-
-
 def scores_at(length, **places):
     values = np.zeros((length, 2))
     for name, (position, score) in places.items():
@@ -182,7 +177,8 @@ def decoder_of(**changes):
     return Decoder(**{**settings, "text_of": text_by_offsets, **changes})
 
 
-def test_exact_finds_what_the_best_starts_and_ends_miss(plain):
+def test_exact_finds_what_the_best_starts_and_ends_miss(tokenizer):
+    plain = passage_of(tokenizer, "ab cd ef gh")  # eight pieces
     # The two best starts and ends lie in the question, where no answer is.
     values = scores_at(13, start=(1, 9), start2=(2, 9), end=(1, 9), end2=(2, 9), start3=(6, 5), end3=(9, 5))
     original = decode(decoder_of(n_best_size=2), plain, [(0, 8)], [values], 4)

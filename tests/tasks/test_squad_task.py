@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 from running import recipe
-from tiny_models import SHAPE, save_model
+from tiny_models import save_model, word_model
 
-from bert_repro import BertReproConfig, BertReproForQuestionAnswering
 from bert_repro.configs import SquadConfig
 from bert_repro.errors import UserError
 from bert_repro.finetuning.data import encode
@@ -58,13 +57,9 @@ def tokenizer(world):
     return load_tokenizer(world.tokenizer)
 
 
-def settings(**changes):
-    values = {"max_seq_length": LENGTH, "max_query_length": QUERY, "doc_stride": STRIDE, "model_name_or_path": "x"}
-    return SquadConfig(**{**values, "do_eval": True, **changes})
-
-
 def prepared(tokenizer, name="squad", **changes):
-    return get_task(name).prepared(settings(**changes), tokenizer)
+    lengths = {"max_seq_length": LENGTH, "max_query_length": QUERY, "doc_stride": STRIDE}
+    return get_task(name).prepared(SquadConfig(model_name_or_path="x", do_eval=True, **lengths | changes), tokenizer)
 
 
 def rows(**columns):
@@ -116,16 +111,10 @@ def test_questions_without_their_answer_are_dropped_from_training_only(tokenizer
         task.training_features(features.remove_columns("labels"))
 
 
-@pytest.fixture(scope="module")
-def model(tokenizer):
-    torch.manual_seed(0)
-    shape = {**SHAPE, "num_hidden_layers": 2, "initializer_range": 0.3}
-    return BertReproForQuestionAnswering(BertReproConfig(vocab_size=len(tokenizer), **shape)).eval()
-
-
 @pytest.mark.parametrize("softmax", ["sequence", "paragraph"])
 @pytest.mark.parametrize("name", ["squad", "squad_v2"])
-def test_the_loss_is_that_of_the_softmax_asked_for_in_either_layout(tokenizer, model, long_passage, softmax, name):
+def test_the_loss_is_that_of_the_softmax_asked_for_in_either_layout(tokenizer, long_passage, softmax, name):
+    model = word_model(tokenizer, "ForQuestionAnswering", num_hidden_layers=2, initializer_range=0.3)
     task = prepared(tokenizer, name, qa_softmax=softmax)
     features = task.training_features(encode(task, long_passage, tokenizer, LENGTH))
     left_out = softmax == "paragraph" and name == "squad"
