@@ -243,3 +243,15 @@ def test_settings_say_whether_they_decide_the_result():
         for item in fields(config_class):
             flags.setdefault(item.name, set()).add(item.metadata["decides_result"])
     assert [name for name, said in flags.items() if len(said) > 1] == [], "one name, one meaning"
+
+
+def test_without_a_network_a_model_of_the_hub_is_refused_at_once(monkeypatch):
+    def getaddrinfo(*_):
+        raise OSError("Name or service not known")
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    monkeypatch.setattr("socket.getaddrinfo", getaddrinfo)
+    with pytest.raises(UserError, match=r"org/none: the Hub cannot be reached.*HF_HUB_OFFLINE=1"):
+        configs.require_paths(GlueConfig(model_name_or_path="org/none", task_name="mrpc", do_eval=True))

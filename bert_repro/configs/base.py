@@ -4,7 +4,10 @@ import difflib
 import functools
 import os
 import re
+import socket
 import typing
+import urllib.parse
+import urllib.request
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -175,6 +178,20 @@ def _require_model_or_corpus(setting: str, name: str) -> None:
     if fix or looks_like_a_folder(name):
         fix = fix or "name the output folder of a finished run, or an id of the Hub such as org/name"
         raise UserError(f"--{setting} {name}: no such folder; {fix}")
+    host = urllib.parse.urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
+    if os.environ.get("HF_HUB_OFFLINE") or urllib.request.getproxies():
+        return
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:  # the Hub's library would try again for minutes
+        from huggingface_hub import constants, try_to_load_from_cache
+
+        os.environ["HF_HUB_OFFLINE"], constants.HF_HUB_OFFLINE = "1", True
+        if setting == "model_name_or_path" and not isinstance(try_to_load_from_cache(name, "config.json"), str):
+            raise UserError(
+                f"--{setting} {name}: the Hub cannot be reached, and its cache here has no such model; check "
+                "the connection or name a folder (HF_HUB_OFFLINE=1 asks the cache alone)"
+            ) from None
 
 
 def _require_input(setting: str, name: str, *, is_file: bool) -> None:
