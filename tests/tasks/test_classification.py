@@ -112,7 +112,6 @@ def test_one_label_for_all_is_degenerate_unless_the_split_asks_for_it():
         ([1, 1, 1, 1], [0, 1, 1, 0], True),
         ([1, 1, 1, 0], [0, 1, 1, 0], False),
         ([1, 1, 1, 1], [1, 1, 1, 1], False),
-        ([1], [0], False),
     ):
         dataset = datasets.Dataset.from_dict({"label": labels})
         assert RTE.is_degenerate({"prediction": np.array(predictions)}, dataset) is degenerate
