@@ -477,6 +477,7 @@ def short_row(dataset: "datasets.Dataset | None", columns: Mapping[str, str]) ->
 
 # --- Sizes ------------------------------------------------------------------------------------------------------------
 
+XNLI_LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
 _ROWS: Mapping[str, Mapping[str, int]] = {
     "cola": {"train": 8_551, "validation": 1_043, "test": 1_063},
     "sst2": {"train": 67_349, "validation": 872, "test": 1_821},
@@ -496,6 +497,16 @@ _ROWS: Mapping[str, Mapping[str, int]] = {
     "squad_v2": {"train": 130_319, "validation": 11_873},
     "swag": {"train": 73_546, "validation": 20_006, "test": 20_005},
     "conll2003": {"train": 14_041, "validation": 3_250, "test": 3_453},
+    "boolq": {"train": 9_427, "validation": 3_270, "test": 3_245},
+    "cb": {"train": 250, "validation": 56, "test": 250},
+    "copa": {"train": 400, "validation": 100, "test": 500},
+    "wic": {"train": 5_428, "validation": 638, "test": 1_400},
+    "paws": {"train": 49_401, "validation": 8_000, "test": 8_000},
+    "hans": {"validation": 30_000},
+    "anli_r1": {"train_r1": 16_946, "dev_r1": 1_000, "test_r1": 1_000},
+    "anli_r2": {"train_r2": 45_460, "dev_r2": 1_000, "test_r2": 1_000},
+    "anli_r3": {"train_r3": 100_459, "dev_r3": 1_200, "test_r3": 1_200},
+    **{f"xnli_{name}": {"train": 392_702, "validation": 2_490, "test": 5_010} for name in XNLI_LANGUAGES},
 }  # fmt: skip
 SPLIT_ROWS = {(task, split): rows for task, splits in _ROWS.items() for split, rows in splits.items()}
 """Rows (SQuAD: questions, CoNLL-2003: sentences) of the published splits; a score over fewer is not the split's.

@@ -14,13 +14,12 @@ import numpy as np
 from bert_repro.tasks.base import Columns, Predictions, encoded_texts
 from bert_repro.tasks.choice import SwagTask
 from bert_repro.tasks.classification import ClassificationTask
-from bert_repro.tasks.data import parsed, read_file, require_columns, texts
+from bert_repro.tasks.data import XNLI_LANGUAGES, parsed, read_file, require_columns, texts
 
 if TYPE_CHECKING:
     import datasets
 
 NLI = ("entailment", "neutral", "contradiction")
-XNLI_LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +31,7 @@ class RowsTask(ClassificationTask):
         file_columns: what the official files call `text_columns`; empty: the same.
         file_label_column: what they call the label.
         only: column and value of the rows that belong to the task, where a file holds more.
+        language: code of the language of its texts.
     """
 
     primary_metric: str = "accuracy"
@@ -40,7 +40,11 @@ class RowsTask(ClassificationTask):
     file_columns: tuple[str, ...] = ()
     file_label_column: str = "label"
     only: tuple[str, str] | None = None
+    language: str = "en"
     official_folder = "the folder that holds the official files in a folder of the task's title"
+
+    def data_description(self) -> dict[str, Any]:
+        return super().data_description() | {"language": self.language}
 
     def official_file(self, data_dir: Path, split: str) -> Path:
         return data_dir / self.title / self.files.get(split, f"{split} is not published as a file")
@@ -65,6 +69,9 @@ class RowsTask(ClassificationTask):
         kept = super().from_published(dataset)
         kept = kept.select_columns([name for name in (*self.text_columns, "label") if name in kept.column_names])
         return kept.add_column("idx", list(range(len(kept))))
+
+    def example(self, dataset: "datasets.Dataset | None") -> None:
+        """See `Task.example`; none, as most of these texts may not be passed on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +102,7 @@ class CopaTask(SwagTask):
     """COPA: which of two sentences is the cause or the effect of another one."""
 
     hub: tuple[str, str | None, str | None] = ("aps/super_glue", "copa", None)
-    data_license: str | None = None
+    data_license: str | None = "BSD 2-Clause"
     text_columns: tuple[str, ...] = ("sent1", "sent2", "ending0", "ending1")
     official_folder = "the folder that holds COPA/train.jsonl, val.jsonl and test.jsonl"
 
@@ -131,6 +138,7 @@ BOOLQ = RowsTask(
     file_labels=("False", "True"),
     files=SUPER_GLUE_FILES,
     hub=("aps/super_glue", "boolq", None),
+    data_license="CC BY-SA 3.0",
 )
 CB = RowsTask(
     name="cb",
@@ -140,6 +148,7 @@ CB = RowsTask(
     metrics=("accuracy", "macro_f1"),
     files=SUPER_GLUE_FILES,
     hub=("aps/super_glue", "cb", None),
+    data_license="unknown, as its card on the Hub says",
 )
 WIC = WordInContextTask(
     name="wic",
@@ -149,6 +158,7 @@ WIC = WordInContextTask(
     file_labels=("False", "True"),
     files=SUPER_GLUE_FILES,
     hub=("aps/super_glue", "wic", None),
+    data_license="CC BY-NC 4.0",
 )
 COPA = CopaTask(name="copa", title="COPA", metrics=("accuracy",), primary_metric="accuracy")
 PAWS = RowsTask(
@@ -160,6 +170,7 @@ PAWS = RowsTask(
     metrics=("accuracy", "f1"),
     files={"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"},
     hub=("google-research-datasets/paws", "labeled_final", None),
+    data_license="free for any purpose, as its card on the Hub says",
 )
 HANS = HansTask(
     name="hans",
@@ -171,6 +182,7 @@ HANS = HansTask(
     file_labels=("entailment", "non-entailment", "never"),
     files={"validation": "heuristics_evaluation_set.txt"},
     hub=("jhu-cogsci/hans", None, None),
+    data_license="MIT",
 )
 ANLI = [
     RowsTask(
@@ -185,6 +197,7 @@ ANLI = [
         predict_splits=(),
         files={f"{split}_r{number}": f"R{number}/{split}.jsonl" for split in ("train", "dev", "test")},
         hub=("facebook/anli", None, None),
+        data_license="CC BY-NC 4.0",
     )
     for number in (1, 2, 3)
 ]
@@ -197,6 +210,8 @@ XNLI = [
         file_columns=("sentence1", "sentence2"),
         file_label_column="gold_label",
         only=("language", language),
+        language=language,
+        data_license="CC BY-NC 4.0",
         eval_splits=("validation", "test"),
         predict_splits=(),
         files={"validation": "xnli.dev.tsv", "test": "xnli.test.tsv"},

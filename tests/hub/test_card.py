@@ -152,7 +152,7 @@ def test_cards_of_all_tasks_are_read_by_the_hubs_types(name):
     assert read.model_name == f"bert-{name}" and read.base_model == "org/bert-mini" and read.license and read.tags
     assert {result.metric_type for result in read.eval_results} == set(record["metrics"])
     assert {result.dataset_type for result in read.eval_results} == {record["data"]["dataset"]}
-    assert read.datasets == [record["data"]["dataset"]] and read.language == "en"
+    assert read.datasets == [record["data"]["dataset"]] and read.language == record["data"]["language"]
     assert f"The license of the training data is {record['data']['license']}." in card
 
 
