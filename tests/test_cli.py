@@ -114,6 +114,7 @@ def test_wrong_yaml_is_named(tmp_path, text, message):
     [
         (GlueConfig, {"model_name_or_path": "runs/mrpc"}, "--model_name_or_path runs/mrpc: no such folder; name the"),
         (GlueConfig, {"model_name_or_path": "models/brt"}, "no such folder; did you mean models/bert?"),
+        (GlueConfig, {"model_name_or_path": "modles/bert"}, "no such folder; did you mean models/bert?"),
         (GlueConfig, {"validation_file": "de.csv"}, "--validation_file de.csv: no such file; did you mean dev.csv?"),
         (GlueConfig, {"validation_file": "models"}, "--validation_file models is a folder; name a file"),
         (GlueConfig, {"data_dir": "dev.csv"}, "--data_dir dev.csv is a file; name a folder"),
