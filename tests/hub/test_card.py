@@ -145,7 +145,7 @@ def record_of(task: Task) -> dict:
     }
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if name != "ax"])
+@pytest.mark.parametrize("name", sorted({name for name, _ in SPLIT_ROWS} - {"ax"}))
 def test_cards_of_all_tasks_are_read_by_the_hubs_types(name):
     record = record_of(TASKS[name])
     card = make_card(record, f"org/bert-{name}")
