@@ -264,7 +264,7 @@ def finetune(
 
     rows = {split: as_dataset(data, f"{split}=") for split, data in given.items()}
     for split, data in given.items():  # what the results call them
-        settings[f"{split}_file"] = str(data) if isinstance(data, str | Path) else f"{split} (in memory)"
+        settings[f"{split}_file"] = str(data) if isinstance(data, str | Path) else f"{split} data in memory"
     if model:
         settings["model_name_or_path"] = str(model)
     config = _configured(_family(next(iter(rows.values())).column_names), preset, settings)

@@ -21,8 +21,9 @@ from bert_repro.errors import UserError
 from bert_repro.utils.readers import parse_yaml, shown
 
 _FIRST = frozenset({
-    "input_files", "tokenizer", "corpus", "model_name_or_path", "task_name", "data_dir", "train_file",
-    "validation_file", "test_file", "do_train", "do_eval", "do_predict", "output_dir", "overwrite_output_dir",
+    "input_files", "vocab_size", "extend", "new_tokens", "tokenizer", "corpus", "model_name_or_path", "task_name",
+    "data_dir", "train_file", "validation_file", "test_file", "do_train", "do_eval", "do_predict", "output_dir",
+    "overwrite_output_dir",
     "learning_rate", "num_train_epochs", "max_steps", "train_batch_size", "max_seq_length", "mixed_precision", "seed",
     "save_steps", "resume_from_checkpoint", "dry_run",
 })  # fmt: skip
@@ -129,8 +130,9 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
             add_help=False,
         )
         files = self.add_argument_group("Settings from files, and help")
-        presets = f": {', '.join(preset_names(config_class))}" if preset_names(config_class) else ""
-        files.add_argument("--preset", metavar="NAME", help=f"Start from a named set of values{presets}.")
+        presets = ", ".join(preset_names(config_class))
+        help_of_presets = f"Start from a named set of values: {presets}." if presets else argparse.SUPPRESS
+        files.add_argument("--preset", metavar="NAME", help=help_of_presets)
         files.add_argument(
             "--config", metavar="FILE", help="YAML file of settings; it wins over a preset, flags over it."
         )
@@ -175,7 +177,8 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
             own = [name for name in inspect.get_annotations(base) if name in self._names and name not in added]
             added.update(own)
             if own:
-                group = self.add_argument_group((base.__doc__ or "").splitlines()[0].rstrip("."))
+                title = "Settings of this recipe" if base is dtype else (base.__doc__ or "").splitlines()[0].rstrip(".")
+                group = self.add_argument_group(title)
             for name in own:
                 self._parse_dataclass_field(group, self._plain_field(name))
 

@@ -88,9 +88,13 @@ def closing_lines(recipe: str, config: Any) -> list[str]:
             f"next: bert-repro prepare_corpus --input_files {files} --tokenizer {folder} --output_dir runs/corpus",
         ]
     if recipe == "prepare_corpus":
+        tokenizer = Path(config.tokenizer)
+        of_checkpoint = not tokenizer.exists() or (tokenizer / "config.json").exists()
+        continued = f"--model_name_or_path {shlex.quote(config.tokenizer)} --max_steps 10000 --learning_rate 3e-5"
+        start = continued if of_checkpoint else "--preset cpu-trial"
         return [
             f"corpus: {folder} (manifest.json says what was kept and dropped)",
-            f"next: bert-repro run_pretraining --preset cpu-trial --corpus {folder} --output_dir runs/bert",
+            f"next: bert-repro run_pretraining {start} --corpus {folder} --output_dir runs/bert",
         ]
     if recipe == "run_pretraining":
         return [

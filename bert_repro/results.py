@@ -155,7 +155,9 @@ class RunResults(TypedDict, total=False):
     rows_scored: int
     primary_metric: Annotated[str, "the one of `metrics` that sums the task up"]
     degenerate: Annotated[bool, "the model gives the same answer for every row of `split`"]
-    baselines: Annotated[dict[str, dict[str, float]], "scores of the rows of `split` without a network"]
+    baselines: Annotated[
+        dict[str, dict[str, float]], "scores of baselines without a neural network on the rows of `split`"
+    ]
     splits: dict[str, SplitResults]
     mlm_breakdown: Annotated[dict[str, Any], "pre-training: accuracy by frequency and masking action, NSP confusion"]
     train: TrainResults

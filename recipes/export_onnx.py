@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["bert-repro[onnx]"]
+# dependencies = ["bert-repro[onnx]"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
 # ///
 r"""Writes a finished model as ONNX, so that it runs without PyTorch.
 

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["bert-repro"]
+# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
 # ///
 r"""Writes vectors of a frozen BERT for the texts of a file (paper 5.3, Table 7).
 

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["bert-repro"]
+# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
 # ///
 r"""Rewrites the model card of a finished run with facts that the run cannot know.
 

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["bert-repro"]
+# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
 # ///
 r"""Fine-tunes a tagger of words: CoNLL-2003, or your own tagged text (paper 5.3).
 

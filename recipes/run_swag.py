@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["bert-repro"]
+# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
 # ///
 r"""Fine-tunes a model that chooses one of several: SWAG, or your own rows (paper 4.4).
 

@@ -114,6 +114,7 @@ def test_wrong_yaml_is_named(tmp_path, text, message):
     [
         (GlueConfig, {"model_name_or_path": "runs/mrpc"}, "--model_name_or_path runs/mrpc: no such folder; name the"),
         (GlueConfig, {"model_name_or_path": "models/brt"}, "no such folder; did you mean models/bert?"),
+        (GlueConfig, {"model_name_or_path": "modles/bert"}, "no such folder; did you mean models/bert?"),
         (GlueConfig, {"validation_file": "de.csv"}, "--validation_file de.csv: no such file; did you mean dev.csv?"),
         (GlueConfig, {"validation_file": "models"}, "--validation_file models is a folder; name a file"),
         (GlueConfig, {"data_dir": "dev.csv"}, "--data_dir dev.csv is a file; name a folder"),
@@ -227,8 +228,12 @@ def test_files_alone_say_what_to_do_and_the_end_of_a_run_says_what_comes_next(mo
     *_, made, following = capsys.readouterr().err.splitlines()
     assert made == "model, card and scores: out (README.md, results.json)"
     assert following.startswith("next: bert-repro predict --model_name_or_path out --input_file 'b c.csv' ")
-    config = configs.CorpusConfig(input_files="t", tokenizer="t", output_dir="c")
-    for line in (following, cli.closing_lines("prepare_corpus", config)[-1]):
+    made, continued = (
+        cli.closing_lines("prepare_corpus", configs.CorpusConfig(input_files="t", tokenizer=tokenizer, output_dir="c"))
+        for tokenizer in (str(tmp_path), "org/bert")
+    )
+    assert "--preset cpu-trial" in made[-1] and "--model_name_or_path org/bert" in continued[-1]
+    for line in (following, made[-1], continued[-1]):
         recipe, *arguments = shlex.split(line.removeprefix("next: bert-repro "))
         cli.parse(RECIPES[recipe].config, arguments)
 

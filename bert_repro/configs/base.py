@@ -206,6 +206,10 @@ def _nearest(path: Path) -> str:
     if len(path.parts) < 2 and "." not in path.name:
         return ""  # a model of the Hub such as bert-base-uncased
     try:
+        if not path.parent.exists():
+            folders = {other.parent.name: str(other) for other in path.parent.parent.glob(f"*/{path.name}")}
+            close = difflib.get_close_matches(path.parent.name, folders, n=1, cutoff=0.8)
+            return f"did you mean {folders[close[0]]}?" if close else ""
         names = os.listdir(path.parent)
     except (OSError, ValueError):
         return ""

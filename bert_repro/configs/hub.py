@@ -18,9 +18,7 @@ class CardConfig(Config):
 
     folder: str = setting("", "Output folder of a finished run.")
     output_file: str | None = setting(None, "File to write; default: README.md in the folder.")
-    hub_model_id: str | None = setting(
-        None, "The model's name on the card; default: as in the run, else the folder's name."
-    )
+    hub_model_id: str | None = setting(None, "The model's name on the card; default: as in the run, else the folder.")
     base_model: str | None = setting(None, "Id on the Hub of the weights that the run started from.")
     dataset: str | None = setting(
         None, "Id on the Hub of the data, where --data_dir held other data than the task's; none: it has no id there."

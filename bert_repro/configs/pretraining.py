@@ -113,7 +113,7 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
     --model_name_or_path continues from a checkpoint, in your domain or language. After an interruption
     --resume_from_checkpoint latest continues exactly as if there had been none. --dry_run estimates the time.
     The paper reports a perplexity of 3.99 for BERT-base and NSP accuracy of 97-98%; it took 4 days on 16 TPU chips.
-    --preset cpu-trial takes about an hour on two cores.
+    --preset cpu-trial took 26 minutes in two processes on two cores, with --mixed_precision bf16.
     """
 
     corpus: str = setting(
@@ -192,7 +192,6 @@ class AuditConfig(ExampleConfig):
       bert-repro audit_pretraining_data --corpus runs/corpus --output_dir runs/audit
 
     Give it the example settings of the pre-training to come, such as --max_seq_length or --whole_word_masking.
-    About 10 seconds for 200,000 sequences on one core.
     """
 
     REQUIRED = ("corpus", "output_dir")
@@ -231,4 +230,4 @@ class CurveComparisonConfig(Config):
         None, "What to compare, as the log calls it. Default: eval_mlm_loss where both have it, else mlm_loss."
     )
     tolerance: float = setting(0.1, "Fraction of its tokens that a run may lag behind and still be on track.")
-    output_file: str | None = setting(None, "Plot to write; default: curve_comparison.png beside the log.")
+    output_file: str | None = setting(None, "Plot to write; default: curve_comparison.png in the folder of the log.")

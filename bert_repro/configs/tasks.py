@@ -29,7 +29,7 @@ class GlueConfig(CustomDataConfig):
     Files (.csv, .tsv, .jsonl) have a column text (or text_a and text_b) and a column label. GLUE comes from the Hub,
     or with --data_dir from the folder that holds the official CoLA/, SST-2/, MRPC/ ... --preset glue-sweep takes the
     best of the paper's four learning rates on dev, --num_restarts 5 of five seeds. BERT-base on dev: accuracy 84.4
-    MNLI-m, 86.7 MRPC, 92.7 SST-2. On one modern GPU a minute for MRPC, under an hour for MNLI.
+    MNLI-m, 86.7 MRPC, 92.7 SST-2. Estimated for one modern GPU: a minute for MRPC, under an hour for MNLI.
     """
 
     task_name: Literal[
@@ -176,7 +176,7 @@ class SquadConfig(CustomDataConfig):
     Files are SQuAD's .json, or .csv, .tsv, .jsonl with question, context and answer (empty for none). SQuAD comes from
     the Hub, or with --data_dir from the folder of train-v1.1.json, dev-v1.1.json ... For v2.0 the threshold on the
     null score is chosen on dev, as in the paper. --ensemble_with answers with several finished models. Dev, BERT-base:
-    EM 80.8, F1 88.5 (v1.1). Half an hour on one modern GPU.
+    EM 80.8, F1 88.5 (v1.1). Estimated for one modern GPU: half an hour.
     """
 
     task_name: Literal["", "squad", "squad_v2"] = setting(

@@ -87,7 +87,8 @@ class RunConfig(AdapterConfig):
     seed: int = setting(42, "Seed of initialization, dropout, order, pairs and masks.")
     train_batch_size: int | None = setting(
         None,
-        "Sequences per optimizer step over all devices; default: what the next two settings make, else the paper's.",
+        "Sequences per optimizer step over all devices; default: per_device_train_batch_size x "
+        "gradient_accumulation_steps x devices where given, else the paper's.",
     )
     per_device_train_batch_size: int | None = setting(
         None, "Sequences per device and forward pass.", decides_result=False

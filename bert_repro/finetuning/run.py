@@ -218,12 +218,12 @@ class FinetuningRun:
         }
 
     def baselines(self, name: str) -> dict[str, dict[str, float]]:
-        """Scores a split without a network, and logs the metric that decides."""
+        """Scores the baselines on a split, and logs the metric that decides."""
         dataset, metric = self.splits.evaluation()[name].examples, self.task.primary_metric
         found = self.task.baselines(self.splits.train().examples, dataset)
         if found:
             scores = ", ".join(f"{baseline} {values[metric]:.4f}" for baseline, values in found.items())
-            logger.info("the same rows without a network: %s %s", metric, scores)
+            logger.info("baselines on the same rows: %s: %s", metric, scores)
         return found
 
     def predict_all(self) -> dict[str, Any]:

@@ -172,6 +172,11 @@ def make_card(results: Mapping[str, Any], model_id: str, *, pictures: Collection
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 
 
+def name_of_folder(folder: Path) -> str:
+    """Returns how a card names a folder: by its relative path, which loads as it is typed, else by its last name."""
+    return folder.resolve().name if folder.is_absolute() or ".." in folder.parts else folder.as_posix()
+
+
 def renamed(card: str, model_id: str) -> str:
     """Returns a card of `make_card` with another name of the model in its title, metadata and snippets."""
     title = re.search(r"^# (.+)$", card, re.MULTILINE)
@@ -203,7 +208,7 @@ def write_card(config: configs.CardConfig) -> Path:
     data |= {name: value for name, value in {"language": list(config.language), "note": config.note}.items() if value}
     given = {"base_model": config.base_model, "license": config.license}
     results |= {name: value for name, value in given.items() if value}
-    name = config.hub_model_id or results.get("settings", {}).get("hub_model_id") or folder.resolve().name
+    name = config.hub_model_id or results.get("settings", {}).get("hub_model_id") or name_of_folder(folder)
     path = Path(config.output_file) if config.output_file else folder / CARD
     pictures = {picture.name for picture in folder.glob("*.png")} if path.resolve().parent == folder.resolve() else ()
     write_text(path, make_card(results, name, pictures=pictures))
@@ -327,7 +332,7 @@ def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
     }
     if phases := train.get("phases"):
         facts["phases"] = [
-            f"{phase.get('steps')} steps of {phase.get('batch')} x {phase.get('max_seq_length')} tokens"
+            f"{phase.get('steps', 0):,} steps of {phase.get('batch')} x {phase.get('max_seq_length')} tokens"
             for phase in phases
         ]
     if hardware:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_repro.hub.card import make_card
+from bert_repro.hub.card import make_card, name_of_folder
 from bert_repro.models.loading import longest_input, save_tokenizer
 from bert_repro.utils.files import (
     ADAPTER,
@@ -82,7 +82,7 @@ def export_checkpoint(
         output_dir: folder, made if need be.
         results: of the run, ready for JSON; see `bert_repro.hub.card`. None: the card says "not run" and no
             results.json is written.
-        model_id: how the card names the model; default: the run's `hub_model_id`, else the folder's name.
+        model_id: how the card names the model; default: the run's `hub_model_id`, else the folder.
         card_facts: what the card says of a model without results, under the keys of results.
         pooling: how sentence-transformers and embedding servers make one vector of a text, `mean` or `cls`, where the
             model has no task; see `write_pooling`.
@@ -150,7 +150,7 @@ def _describe(
 ) -> None:
     """Adds the card and, where the run has results, results.json."""
     record = redacted(results)
-    name = model_id or record.get("settings", {}).get("hub_model_id") or folder.resolve().name
+    name = model_id or record.get("settings", {}).get("hub_model_id") or name_of_folder(folder)
     pictures = {path.name for place in (folder, stage) for path in place.glob("*.png")} if with_results else set()
     write_text(stage / CARD, make_card(record, name, pictures=pictures))
     if with_results:

@@ -100,7 +100,7 @@ def push_to_hub(config: PushConfig) -> list[str]:
             contents = _contents(path, config.hub_model_id, card)
             show_contents(contents, f"{config.hub_model_id} ({revision})")
             left = sorted({path.name for path in path.iterdir()} - {name.split("/")[0] for name in contents})
-            sys.stdout.write(f"stays in {path}: {', '.join(left)}\n")
+            sys.stdout.write(f"stays in {path}: {', '.join(left)}\n" if left else "")
         else:
             commits.append(
                 push_folder(path, config.hub_model_id, private=config.hub_private_repo, revision=revision, card=card)

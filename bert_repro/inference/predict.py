@@ -118,7 +118,7 @@ def _family(config: PredictConfig) -> type[FinetuningConfig]:
             return family
     raise UserError(
         f"--model_name_or_path {config.model_name_or_path}: is {name or 'a model'} without a task; fine-tune it first, "
-        "for example with: bert-repro classify --train_file FILE"
+        "for example with: bert-repro run_glue --train_file FILE"
     )
 
 

@@ -132,7 +132,7 @@ def _pretrain(
         tokenizer,
         {
             "task": "pre-training",
-            "split": f"held-out documents ({config.heldout_fraction:.2%} of the corpus, by content)",
+            "split": "held-out documents",
             "metrics": metrics,
             "mlm_breakdown": breakdown.results(accelerator),
             "rows_scored": evaluations[-1].rows,

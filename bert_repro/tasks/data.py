@@ -462,17 +462,19 @@ def held_out_rows(strata: Sequence[Hashable], fraction: float, seed: int) -> npt
 
 
 def short_row(dataset: "datasets.Dataset | None", columns: Mapping[str, str]) -> dict[str, Any] | None:
-    """Returns the first of a split's rows whose texts are neither empty nor long, as an example for the card, if any.
+    """Returns a row of median length among a split's first rows without empty or long texts, for the card.
 
     Args:
         dataset: the split, if there is one.
         columns: name in the example -> column.
     """
+    fitting = []
     for row in () if dataset is None else dataset.select(range(min(len(dataset), 200))):
         found = {name: " ".join(str(row[column]).split()) for name, column in columns.items()}
         if all(0 < len(text) <= 300 for text in found.values()):
-            return found
-    return None
+            fitting.append(found)
+    fitting.sort(key=lambda found: sum(map(len, found.values())))
+    return fitting[len(fitting) // 2] if fitting else None
 
 
 # --- Sizes ------------------------------------------------------------------------------------------------------------
