@@ -231,4 +231,4 @@ class CurveComparisonConfig(Config):
         None, "What to compare, as the log calls it. Default: eval_mlm_loss where both have it, else mlm_loss."
     )
     tolerance: float = setting(0.1, "Fraction of its tokens that a run may lag behind and still be on track.")
-    output_file: str | None = setting(None, "Plot to write; default: curve_comparison.png beside the log.")
+    output_file: str | None = setting(None, "Plot to write; default: curve_comparison.png next to the log.")

@@ -143,7 +143,7 @@ def _encode(
             raise UserError(f"{names[number]}: is empty; give a text with at least one token")
         if len(ids) + 2 > most_tokens:
             raise UserError(
-                f"{names[number]}: has {len(ids)} tokens; the model reads {most_tokens - 2} beside [CLS] and [SEP], "
+                f"{names[number]}: has {len(ids)} tokens; the model reads {most_tokens - 2} besides [CLS] and [SEP], "
                 "so split the text"
             )
         found.append((ids, encoded.word_ids(number)))

@@ -175,7 +175,7 @@ def require_undamaged(folder: Path) -> None:
     """
     folder = Path(os.path.abspath(folder))  # the name of "." is that of the folder; links stay as they are
     if folder.name.startswith(UNFINISHED):
-        raise UserError("is an unfinished checkpoint; name one of the step-N folders beside it")
+        raise UserError("is an unfinished checkpoint; name one of the step-N folders next to it")
     is_checkpoint = step_of(folder) is not None and folder.parent.name == CHECKPOINTS
     if (is_checkpoint or (folder / TRAINER_STATE).is_dir()) and (damage := find_damage(folder)):
         raise UserError(f"{damage}; name another checkpoint")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import datasets
     import pandas
 
+    from bert_repro.configs import CustomDataConfig
+
 logger = logging.getLogger("bert_repro")
 
 Data: TypeAlias = Union[
@@ -419,26 +421,34 @@ def number(text: Any) -> float:
 # --- Held-out rows ----------------------------------------------------------------------------------------------------
 
 
-def divided(
-    dataset: "datasets.Dataset", held: npt.NDArray[np.bool_], fraction: float, where: str
+def hold_out(
+    data: "dict[str, datasets.Dataset]", config: "CustomDataConfig", where: str, *, strata: str = "", together: str = ""
 ) -> "dict[str, datasets.Dataset]":
-    """Divides rows into the splits `train` and `validation`.
+    """Moves `validation_fraction` of the training rows into the split `validation`, where that is given.
 
     Args:
-        dataset: the rows.
-        held: which of them are held out as the dev set; see `held_out_rows`.
-        fraction: the share asked for, for messages.
-        where: the data, for messages.
+        data: the splits.
+        config: the fraction and the seed.
+        where: the training data, for messages.
+        strata: column; of the rows of each of its values the fraction is held out.
+        together: column; rows with one value are held out all or none.
 
     Raises:
         UserError: one of the splits would be empty.
     """
+    if config.validation_fraction is None:
+        return data
+    train = data["train"]
+    groups = list(map(str, train[together] if together else range(len(train))))
+    places = {group: place for place, group in enumerate(dict.fromkeys(groups))}
+    values = list(map(str, train[strata])) if strata else [None] * len(places)
+    held = held_out_rows(values, config.validation_fraction, config.seed)[[places[group] for group in groups]]
     if held.all() or not held.any():
         raise UserError(
-            f"--validation_fraction {fraction}: leaves no row for one of the splits of {where}; give another share or "
-            "a file of its own"
+            f"--validation_fraction {config.validation_fraction}: leaves no row for one of the splits of {where}; give "
+            "another share or a file of its own"
         )
-    return {"train": dataset.select(np.flatnonzero(~held)), "validation": dataset.select(np.flatnonzero(held))}
+    return data | {"train": train.select(np.flatnonzero(~held)), "validation": train.select(np.flatnonzero(held))}
 
 
 def held_out_rows(strata: Sequence[Hashable], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
