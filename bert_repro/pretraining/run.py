@@ -21,7 +21,6 @@ from bert_repro.errors import UserError
 from bert_repro.hub.push import RevisionUploads, corpus_folder
 from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.models.loading import (
-    first_line,
     load_config,
     load_tokenizer,
     longest_input,
@@ -46,6 +45,7 @@ from bert_repro.training.trainer import Trainer
 from bert_repro.utils.arrays import torch_seed
 from bert_repro.utils.files import SAMPLE_INDEX
 from bert_repro.utils.process import broadcast, world_size
+from bert_repro.utils.readers import first_line
 
 logger = logging.getLogger("bert_repro")
 

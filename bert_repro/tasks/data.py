@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from bert_repro.errors import UserError
 from bert_repro.utils.arrays import draw
-from bert_repro.utils.readers import listed, numbered_lines, parse_json, shown
+from bert_repro.utils.readers import first_line, json_rows, listed, numbered_lines, shown
 
 if TYPE_CHECKING:
     import datasets
@@ -237,14 +237,7 @@ def _read_json(path: Path, lines: list[tuple[int, str]], *, may_be_one: bool) ->
             return _squad_rows(path, content)
         if isinstance(content, list):
             return _from_rows(content, str(path))
-    rows = []
-    for number, line in lines:
-        if line.strip():
-            row = parse_json(line, f"{path}, line {number}", "write one object per line")
-            if not isinstance(row, dict):
-                raise UserError(f"{path}, line {number}: is not a JSON object; write one object per line")
-            rows.append(row)
-    return _from_rows(rows, str(path))
+    return _from_rows([row for _, row in json_rows(lines, path)], str(path))
 
 
 def _squad_rows(path: Path, content: Mapping[str, Any]) -> "datasets.Dataset":
@@ -332,10 +325,9 @@ def from_hub(
     try:
         published = datasets.load_dataset(dataset_id, name, revision=revision)
     except (OSError, RuntimeError, ValueError, StopIteration, datasets.exceptions.DatasetsError) as error:
-        reason = str(error.__cause__ or error).strip() or type(error).__name__
         raise UserError(
-            f"{title} cannot be read from the Hub: {reason.splitlines()[0]}; check the connection, or give "
-            "the official files with --data_dir"
+            f"{title} cannot be read from the Hub: {first_line(error.__cause__ or error)}; check the connection, or "
+            "give the official files with --data_dir"
         ) from error
     found = {split: published[split] for split in splits if split in published}
     if not found:
