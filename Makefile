@@ -95,7 +95,7 @@ test-versions: $(READY) ## Published folders with nine versions of transformers,
 	$(BIN)/python tests/hub/versions_of_transformers.py
 
 # Another Python, with the pinned versions and torch's CPU build. uv knows where PyTorch keeps those of every Python; pip takes
-# what its own settings name, or an index of CPU builds in TORCH_INDEX as well. A CUDA build, where nothing else is at hand, runs on
+# what its own settings name, or an index of CPU builds in TORCH_INDEX as well. A CUDA build, where there is nothing else, runs on
 # the CPU as well. All pinned packages have wheels for Python 3.11 to 3.14.
 TORCH_INDEX ?=
 TESTS       ?= -n 2 --dist loadfile
@@ -174,7 +174,7 @@ bench: $(READY) ## The steps side by side with transformers
 card: $(READY) ## Write a run's card: make card RUN=runs/mrpc ARGS='--base_model org/bert'
 	$(BIN)/python recipes/make_card.py --folder $(RUN) $(ARGS)
 
-report: $(READY) ## Write docs/report from the results of finished runs: ours beside the paper's numbers
+report: $(READY) ## Write docs/report from the results of finished runs: ours next to the paper's numbers
 	$(BIN)/python recipes/report.py --runs_dir docs/report/runs --report_dir docs/report
 
 .venv-supply-chain/.installed:

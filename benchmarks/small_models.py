@@ -1,4 +1,4 @@
-"""Fine-tuned runs beside bag of words and published small BERTs, as a table in Markdown.
+"""Fine-tuned runs next to bag of words and published small BERTs, as a table in Markdown.
 
     python benchmarks/small_models.py --runs_dir runs/mini --glue_dir glue --conll_dir conll2003
 

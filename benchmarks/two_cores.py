@@ -4,7 +4,7 @@
 
 Pre-training of 4/512 and base at 128 tokens with the share of every optimization, 4/512 at 512 tokens, fine-tuning at
 the lengths of MRPC and SQuAD: against tuned and compiled transformers, with and without its freed memory kept; five
-repeats, medians and ranges. Each part writes its own results after every case, so that a cut costs the case at hand.
+repeats, medians and ranges. Each part writes its own results after every case, so that a cut costs the present case.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How a run can end beside success: each class is one exit code of the contract."""
+"""How a run can end other than in success: each class is one exit code of the contract."""
 
 _LONGEST_MESSAGE = 1000
 

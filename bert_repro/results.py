@@ -21,7 +21,7 @@ class SplitResults(TypedDict, total=False):
     degenerate: Annotated[bool, "the model gives the same answer for every row"]
     rows: Annotated[int, "rows of the split that were read"]
     truncated: Annotated[int, "rows cut to max_seq_length"]
-    files: Annotated[list[str], "files of predictions, beside results.json"]
+    files: Annotated[list[str], "files of predictions, next to results.json"]
     missing: Annotated[bool, "the data has no such split"]
 
 

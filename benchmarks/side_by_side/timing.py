@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 _START = multiprocessing.get_context("forkserver")
-# The server finds installed modules only, not those beside a script.
+# The server finds installed modules only, not those next to a script.
 _START.set_forkserver_preload(
     ["torch", "accelerate", "transformers.models.bert.modeling_bert", "bert_repro.training.trainer",
      "bert_repro.pretraining.dataset", "bert_repro.corpus.tokenizer"]

@@ -111,7 +111,7 @@ class Preset:
         description: one line for `--help` and error messages.
         source: the sections of the paper, or who decides instead.
         config: the configuration it is made for; its subclasses take it too.
-        values: setting -> value. Flags and files given beside the preset win.
+        values: setting -> value. Flags and files given with the preset win.
     """
 
     description: str

@@ -289,7 +289,7 @@ def _labels_of(tensors: Mapping[str, Array], known: BertReproConfig | None, name
 def _tokenizer(folder: Path, config: ConversionConfig, original: Original) -> "PreTrainedTokenizerBase":
     vocab_file = folder / _VOCABULARY
     if not vocab_file.is_file():
-        raise UserError(f"there is no {_VOCABULARY} beside the weights; put the model's vocabulary there")
+        raise UserError(f"there is no {_VOCABULARY} next to the weights; put the model's vocabulary there")
     entries = load_tokenizer(vocab_file).get_vocab()
     lowercase, why = _decide_case(folder, config, entries)
     size = original.config.vocab_size

@@ -34,7 +34,7 @@ NOT_TRAINED = re.compile(
     r"(.*/)?(adam_[mv]|Adam(_1)?|LAMB(_1)?|AdamWeightDecayOptimizer(_1)?|Momentum|ExponentialMovingAverage)"
     r"|(.*/)?(global_step|beta[12]_power|good_steps|bad_steps|loss_scale|current_loss_scale)|(loss_scale|optimizer)/.*"
 )
-"""What training left beside the weights: slots of the optimizer, counters, the loss scale."""
+"""What training left in addition to the weights: slots of the optimizer, counters, the loss scale."""
 _SPECIAL = {
     "cls.predictions.bias": "cls/predictions/output_bias",
     "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",

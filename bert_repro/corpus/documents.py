@@ -22,7 +22,7 @@ from bert_repro.configs import TextConfig, TextSource, looks_like_a_folder
 from bert_repro.errors import UserError
 from bert_repro.utils.arrays import draw, fraction
 from bert_repro.utils.files import file_digest, json_digest
-from bert_repro.utils.readers import decode_line, decompressed, listed, parse_json
+from bert_repro.utils.readers import decode_line, decompressed, first_line, listed, parse_json
 
 logger = logging.getLogger("bert_repro")
 
@@ -311,8 +311,9 @@ def _hub_source(name: str) -> Source:
     try:
         revision = HfApi().dataset_info(name).sha
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"{name!r} is neither a local file or folder nor a dataset on the Hub: {reason}") from error
+        raise UserError(
+            f"{name!r} is neither a local file or folder nor a dataset on the Hub: {first_line(error)}"
+        ) from error
     return Source(name, 0, str(revision))
 
 

@@ -1,6 +1,6 @@
 """Reads a prepared corpus through memory maps; pre-training draws its pairs from it.
 
-The folder is a `datasets` folder (`load_from_disk` opens it, one row per document) with index arrays beside it:
+The folder is a `datasets` folder (`load_from_disk` opens it, one row per document) with index arrays next to it:
 
     part-00000.arrow ...      rows: input_ids, sentence_lengths (tokens), key
     dataset_info.json  state.json

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,6 +52,7 @@ SplitCache = dict[tuple[tuple[str, ...], int | None], dict[str, Split]]
 """Splits already read, by their names and the limit on examples."""
 
 
+@dataclass
 class SplitReader:
     """Reads and tokenizes the splits of a task.
 
@@ -60,19 +62,15 @@ class SplitReader:
         tokenizer: the model's tokenizer.
         accelerator: the main process reads first, the others find the tokenized files.
         cache: splits that earlier runs of the same task, files, tokenizer and length have read; new ones are added.
+        read: every split that this run has read.
     """
 
-    def __init__(
-        self,
-        config: FinetuningConfig,
-        task: Task,
-        tokenizer: "PreTrainedTokenizerBase",
-        accelerator: Accelerator,
-        cache: SplitCache,
-    ) -> None:
-        self.config, self.task, self.tokenizer, self.accelerator = config, task, tokenizer, accelerator
-        self._cache = cache
-        self.read: dict[str, Split] = {}  # every split that this run has read
+    config: FinetuningConfig
+    task: Task
+    tokenizer: "PreTrainedTokenizerBase"
+    accelerator: Accelerator
+    cache: SplitCache
+    read: dict[str, Split] = field(default_factory=dict)
 
     def read_all(self) -> None:
         """Reads every split that the run needs, so that a fault in the data is found before the model is loaded.
@@ -112,12 +110,12 @@ class SplitReader:
 
     def _read(self, names: Sequence[str], limit: int | None) -> dict[str, Split]:
         key = (tuple(names), limit)
-        if key not in self._cache:
+        if key not in self.cache:
             with self.accelerator.main_process_first():
                 loaded = load_splits(self.task, self.config.data_dir, names)
-                self._cache[key] = {name: self._tokenize(loaded[name], limit) for name in names if name in loaded}
-        self.read |= self._cache[key]
-        return self._cache[key]
+                self.cache[key] = {name: self._tokenize(loaded[name], limit) for name in names if name in loaded}
+        self.read |= self.cache[key]
+        return self.cache[key]
 
     def _tokenize(self, dataset: "datasets.Dataset", limit: int | None) -> Split:
         kept = dataset.select(range(min(limit or len(dataset), len(dataset))))
@@ -178,6 +176,7 @@ def encode(
     return features
 
 
+@dataclass
 class ModelInputs:
     """Makes the model's inputs of rows of a tokenized split; for a frozen encoder, hidden states replace the tokens.
 
@@ -189,17 +188,11 @@ class ModelInputs:
         feature_cache: hidden states of a frozen encoder.
     """
 
-    def __init__(
-        self,
-        config: FinetuningConfig,
-        task: Task,
-        pad_token_id: int,
-        device: torch.device,
-        feature_cache: FeatureCache | None = None,
-    ) -> None:
-        self.task, self.pad_token_id, self.feature_cache = task, pad_token_id, feature_cache
-        on_xla = device.type == "xla"
-        self.packing, self.multiple = config.packing and not on_xla, config.max_seq_length if on_xla else None
+    config: FinetuningConfig
+    task: Task
+    pad_token_id: int
+    device: torch.device
+    feature_cache: FeatureCache | None = None
 
     def __call__(self, features: "datasets.Dataset", ids: Ids, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """Returns inputs of the head.
@@ -209,9 +202,9 @@ class ModelInputs:
             ids: numbers of some of its rows.
             rows: these rows, from `rows_of`; without `labels` to predict.
         """
-        inputs = self.task.collate(
-            rows, pad_token_id=self.pad_token_id, packing=self.packing, pad_to_multiple_of=self.multiple
-        )
+        on_xla = self.device.type == "xla"
+        packing, multiple = self.config.packing and not on_xla, self.config.max_seq_length if on_xla else None
+        inputs = self.task.collate(rows, pad_token_id=self.pad_token_id, packing=packing, pad_to_multiple_of=multiple)
         return inputs if self.feature_cache is None else self.feature_cache.batch(features, ids.tolist(), inputs)
 
 

@@ -39,7 +39,7 @@ STATES = "states.npy"
 _FIELDS = ("input_ids", "token_type_ids")
 _REPLACED = ("input_ids", "token_type_ids", "position_ids")
 _COMPUTING = ("num_attention_heads", "hidden_act", "layer_norm_eps", "is_decoder", "_attn_implementation")
-"""Settings that decide an encoder's states beside its weights."""
+"""Settings that decide an encoder's states, its weights apart."""
 
 
 class States(NamedTuple):

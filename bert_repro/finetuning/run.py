@@ -123,7 +123,8 @@ class FinetuningRun:
         accelerator: devices and processes.
 
     Raises:
-        UserError: the checkpoint cannot be loaded, or does not fit the task, the tokenizer or the length.
+        UserError: the checkpoint cannot be loaded, or does not fit the task, the tokenizer or the length; or another
+            model of an ensemble does not fit the first.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class FinetuningRun:
                     self.feature_cache.load(split.features)
         device, pad = accelerator.device, tokenizer.pad_token_id
         self.model_inputs = ModelInputs(config, self.task, pad, device, self.feature_cache)
-        self.predictor = Predictor(config, self.task, tokenizer, accelerator, self.model_inputs)
+        self._members = [self._checked_member(name) for name in config.ensemble_with]
 
     def train(self) -> dict[str, Any]:
         """Fine-tunes the model; returns the `train` part of the results."""
@@ -277,7 +278,7 @@ class FinetuningRun:
 
     def predictions(self, split: Split) -> Predictions:
         """Returns what the model predicts for a split."""
-        outputs = self.predictor.outputs(self.model, split.features)
+        outputs = self.outputs(split.features)
         return self.task.postprocess(split.examples, split.features, outputs)
 
     def _write(self, name: str, split: Split, predictions: Predictions) -> dict[str, Any]:
@@ -300,52 +301,24 @@ class FinetuningRun:
         if config.do_train:
             extend_longest_input(config.model_name_or_path, self.tokenizer, config.max_seq_length)
 
+    def outputs(self, features: "datasets.Dataset") -> Iterator[FloatArray]:
+        """Yields the head's output for every feature of a split, computed once over all processes, in order.
 
-class Predictor:
-    """Computes a head's outputs for the features of a split, once each over all processes.
-
-    Args:
-        config: `ensemble_with`, `per_device_eval_batch_size` and how models are loaded.
-        task: takes outputs apart.
-        tokenizer: the first model's; those of an ensemble must have the same.
-        accelerator: devices and processes.
-        model_inputs: makes the model's inputs.
-
-    Raises:
-        UserError: another model of the ensemble is not usable with the first.
-    """
-
-    def __init__(
-        self,
-        config: FinetuningConfig,
-        task: Task,
-        tokenizer: "PreTrainedTokenizerBase",
-        accelerator: Accelerator,
-        model_inputs: ModelInputs,
-    ) -> None:
-        self.config, self.task, self.accelerator, self.model_inputs = config, task, accelerator, model_inputs
-        self._members = [self._checked_member(name, tokenizer) for name in config.ensemble_with]
-
-    def outputs(self, model: Any, features: "datasets.Dataset") -> Iterator[FloatArray]:
-        """Yields the head's output for every feature, in order; for an ensemble the mean of its models' outputs.
-
-        Args:
-            model: the first model, or the only one.
-            features: a tokenized split.
+        Those of an ensemble are the mean of its models' outputs.
         """
         lengths = np.asarray(features["length"][:])
         for start in range(0, len(features), FEATURES_AT_ONCE):
             # Sorted by length, so that a batch has little padding.
             rows = start + np.argsort(-lengths[start : start + FEATURES_AT_ONCE], kind="stable")
-            yield from self._mean_outputs(model, features, rows)
+            yield from self._mean_outputs(features, rows)
 
-    def _mean_outputs(self, model: Any, features: "datasets.Dataset", rows: Ids) -> list[FloatArray]:
-        outputs = self._outputs_of(model, features, rows)
+    def _mean_outputs(self, features: "datasets.Dataset", rows: Ids) -> list[FloatArray]:
+        outputs = self._outputs_of(self.model, features, rows)
         if not self.config.ensemble_with:
             return outputs
         sums = [output.astype(np.float64) for output in outputs]
         for member in self._members:
-            # One at a time is in the device's memory beside the first.
+            # Only one of them is in the device's memory together with the first.
             member.to(self.accelerator.device)
             for total, output in zip(sums, self._outputs_of(member, features, rows), strict=True):
                 total += output
@@ -378,11 +351,11 @@ class Predictor:
         for row, array in zip(rows, outputs, strict=True):
             yield int(row), array if columns is None else array[..., columns]
 
-    def _checked_member(self, name: str, first: "PreTrainedTokenizerBase") -> Any:
+    def _checked_member(self, name: str) -> Any:
         """Loads another model of the ensemble, which must read the inputs of the first and have the same labels."""
         config = self.config
         tokenizer = load_tokenizer(config.tokenizer_name or name)
-        if tokenizer_fingerprint(tokenizer) != tokenizer_fingerprint(first):
+        if tokenizer_fingerprint(tokenizer) != tokenizer_fingerprint(self.tokenizer):
             raise UserError(
                 f"--ensemble_with {name}: its tokenizer is not that of {config.model_name_or_path}; combine models of "
                 "one vocabulary"

@@ -57,7 +57,7 @@ logger = logging.getLogger("bert_repro")
 
 _TEST = "test"  # folder of the best run's test predictions
 _ONLY_TRAINING = {"bilstm_size", "feature_based", *(item.name for item in fields(AdapterConfig))}
-# What a resumed sweep may change beside what changes no result: what it varies, and how much of it is done.
+# What a resumed sweep may change, apart from what changes no result: what it varies, and how much of it is done.
 _MAY_CHANGE = {*SWEPT, *SWEPT.values(), "seed", "num_restarts", "max_steps", "output_dir", "do_predict"}
 
 

@@ -1,6 +1,6 @@
 """Exports a model, its tokenizer, its results and its card as a published folder, which anyone loads.
 
-An interruption never leaves a folder that looks complete and is not: everything is written beside its place first, and
+An interruption never leaves a folder that looks complete and is not: everything is written next to its place first, and
 the file by which every loader finds the weights is removed before the first file moves in and comes back last. (Without
 config.json alone, a loader of one class would continue with that class's defaults.)
 """
@@ -37,14 +37,14 @@ POOLING_FILES = (POOLING_MODULES, POOLING_TEXT, POOLING)
 """What `write_pooling` writes in a folder."""
 _HEADS = ("BertReproModel", "BertReproForPreTraining", "BertReproForMaskedLM")
 """Models without a task, which embeddings are taken from. A classifier answers with labels: a server that found a
-pooling beside it would have to choose."""
+pooling of its own would have to choose."""
 _MODULES = (("0", "", "Transformer"), ("1", POOLING, "Pooling"))
 _MODES = {"cls": "cls_token", "mean": "mean_tokens"}
 _OTHER_MODES = ("max_tokens", "mean_sqrt_len_tokens")  # text-embeddings-inference wants them named
 PREDICTIONS = ("predictions.*", "nbest_predictions.*", "null_odds.*")
 """Files of a run's predictions, as patterns of names in its folder."""
 MADE_FROM_WEIGHTS = ("onnx", *POOLING_FILES)
-"""What is made from the weights of a folder or claimed about them, and would be wrong beside others."""
+"""What is made from the weights of a folder or claimed about them, and would be wrong with others."""
 _CONFIG = "config.json"
 _WEIGHTS = "model*.safetensors*"
 _WEIGHTS_ENTRIES = ("model.safetensors", "model.safetensors.index.json")  # the second where there are several shards
@@ -77,7 +77,7 @@ def export_checkpoint(
         bert_repro.export_checkpoint(model, AutoTokenizer.from_pretrained("runs/moods"), "runs/to-publish")
 
     Args:
-        model: one of our models; its `save_pretrained` writes the published configuration and the code beside it.
+        model: one of our models; its `save_pretrained` writes the published configuration and the code next to it.
         tokenizer: its tokenizer.
         output_dir: folder, made if need be.
         results: of the run, ready for JSON; see `bert_repro.hub.card`. None: the card says "not run" and no
@@ -115,7 +115,7 @@ def republish(source: Path, output_dir: str | Path, *, results: Mapping[str, Any
         source: a complete published folder; its card, results.json and status.json stay behind.
         output_dir: folder, made if need be.
         results: of the run, `model` included.
-        files: files and folders to put beside it.
+        files: files and folders to put next to it.
 
     Returns:
         The folder.
@@ -183,7 +183,7 @@ def write_pooling(
 ) -> None:
     """Writes how one vector is made of a text, for the libraries and servers of sentence embeddings.
 
-    These are `modules.json`, `1_Pooling/config.json` and `sentence_bert_config.json`, beside a model without a task.
+    These are `modules.json`, `1_Pooling/config.json` and `sentence_bert_config.json`, for a model without a task.
     Without them sentence-transformers takes the mean of the tokens, text-embeddings-inference and vLLM the first one,
     and the same folder gives two vectors. The names and fields are those of sentence-transformers since its first
     versions, which all of them read; its newest spelling, only its newest version does.

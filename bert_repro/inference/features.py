@@ -26,7 +26,7 @@ from bert_repro.tasks.base import join, special_ids, token_ids
 from bert_repro.training.batches import collate_features, on_device
 from bert_repro.utils.files import atomic_path
 from bert_repro.utils.process import world_size
-from bert_repro.utils.readers import numbered_lines, parse_json
+from bert_repro.utils.readers import json_rows, numbered_lines
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -157,16 +157,14 @@ def read_texts(path: Path, column: str) -> Iterator[str]:
     Raises:
         UserError: a line is not UTF-8, or not JSON with that field.
     """
-    for number, text in numbered_lines(path):
-        if path.suffix not in (".jsonl", ".json"):
-            yield text
-        elif text.strip():
-            record = parse_json(text, f"{path}, line {number}", "write one object per line")
-            if not isinstance(record, dict) or not isinstance(record.get(column), str):
-                raise UserError(
-                    f"{path}, line {number}: no text in field {column!r}; name the field with --text_column"
-                )
-            yield record[column]
+    lines = numbered_lines(path)
+    if path.suffix not in (".jsonl", ".json"):
+        yield from (text for _, text in lines)
+        return
+    for number, row in json_rows(lines, path):
+        if not isinstance(row.get(column), str):
+            raise UserError(f"{path}, line {number}: no text in field {column!r}; name the field with --text_column")
+        yield row[column]
 
 
 @torch.no_grad()

@@ -33,7 +33,7 @@ _WINDOWS = ("max_seq_length", "max_query_length", "doc_stride")
 
 
 class _ReadsText:
-    """Makes a pipeline load a tokenizer and nothing else beside its model."""
+    """Makes a pipeline load a tokenizer and nothing else but its model."""
 
     _load_processor = False
     _load_image_processor = False

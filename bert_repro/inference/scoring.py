@@ -38,7 +38,7 @@ from bert_repro.models.modeling_bert_repro import BertReproForMaskedLM
 from bert_repro.tasks.base import special_ids, tokenized
 from bert_repro.training.batches import collate_features, on_device
 from bert_repro.utils.files import RESULTS, atomic_file, write_json
-from bert_repro.utils.readers import numbered_lines, parse_json
+from bert_repro.utils.readers import json_rows, numbered_lines
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -143,7 +143,7 @@ def _encode(
             raise UserError(f"{names[number]}: is empty; give a text with at least one token")
         if len(ids) + 2 > most_tokens:
             raise UserError(
-                f"{names[number]}: has {len(ids)} tokens; the model reads {most_tokens - 2} beside [CLS] and [SEP], "
+                f"{names[number]}: has {len(ids)} tokens; the model reads {most_tokens - 2} besides [CLS] and [SEP], "
                 "so split the text"
             )
         found.append((ids, encoded.word_ids(number)))
@@ -306,13 +306,10 @@ def read_pairs(path: Path) -> list[MinimalPair]:
         UserError: the file is damaged, or a row lacks a sentence.
     """
     pairs = []
-    for number, line in numbered_lines(path):
-        if not line.strip():
-            continue
+    for number, row in json_rows(numbered_lines(path), path):
         place = f"{path}, line {number}"
-        row = parse_json(line, place, "write one object per line")
         for name in ("sentence_good", "sentence_bad"):
-            if not isinstance(row, dict) or not str(row.get(name) or "").strip():
+            if not str(row.get(name) or "").strip():
                 raise UserError(f"{place}: no text in field {name!r}; give a sentence")
         levels = {level: row.get(name) for level, name in _LEVELS.items()}
         levels["paradigm"] = levels["paradigm"] or path.name.split(".")[0]

@@ -324,7 +324,7 @@ class CrossEntropyByRows(torch.autograd.Function):
     """Mean cross-entropy over a vocabulary on the CPU, and its gradient in the same pass, some rows at a time.
 
     PyTorch's writes the logits in 32 bits, their logarithms, a gradient of zeros and two more gradients, each as large
-    as a cache many times over. Here the rows at hand stay in the cache, and the gradient alone is written.
+    as a cache many times over. Here the current rows stay in the cache, and the gradient alone is written.
     """
 
     ROWS = 32

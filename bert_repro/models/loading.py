@@ -23,7 +23,7 @@ from bert_repro.utils.files import (
     write_json,
     write_text,
 )
-from bert_repro.utils.readers import read_json_object, read_utf8, shown
+from bert_repro.utils.readers import first_line, read_json_object, read_utf8, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -49,11 +49,6 @@ def quiet_transformers() -> None:
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-
-
-def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text that says something, or its type."""
-    return next((line.strip()[:300] for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def load_config(name: str, flag: str = "--model_name_or_path") -> BertReproConfig:
@@ -175,7 +170,7 @@ def require_undamaged(folder: Path) -> None:
     """
     folder = Path(os.path.abspath(folder))  # the name of "." is that of the folder; links stay as they are
     if folder.name.startswith(UNFINISHED):
-        raise UserError("is an unfinished checkpoint; name one of the step-N folders beside it")
+        raise UserError("is an unfinished checkpoint; name one of the step-N folders next to it")
     is_checkpoint = step_of(folder) is not None and folder.parent.name == CHECKPOINTS
     if (is_checkpoint or (folder / TRAINER_STATE).is_dir()) and (damage := find_damage(folder)):
         raise UserError(f"{damage}; name another checkpoint")

@@ -69,12 +69,11 @@ def _draw(
         corpus,
         np.arange(corpus.num_documents),
         config,
+        tokenizer,
         max_seq_length=config.max_seq_length,
         seed=config.seed,
         phase=0,
         folder=indexes,
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
     )
     collator = DataCollatorForBertPreTraining(
         tokenizer, config, max_predictions_per_seq=config.max_predictions_per_seq, packing=True, seed=config.seed

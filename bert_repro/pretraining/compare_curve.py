@@ -1,4 +1,4 @@
-"""Is a pre-training run on track? Its log beside a reference curve, at equal numbers of tokens."""
+"""Is a pre-training run on track? Its log compared with a reference curve, at equal numbers of tokens."""
 
 import math
 import sys

@@ -73,12 +73,11 @@ class ExampleStream:
         corpus: boundaries and tokens.
         documents: ids of the documents to use, int64.
         config: how examples are made.
+        tokenizer: its [CLS] and [SEP] are used.
         max_seq_length: tokens of an example at most, [CLS] and [SEP] included.
         seed: the run's seed.
         phase: number of the phase; phases have different examples.
         folder: where sample indexes are kept.
-        cls_token_id: id of [CLS].
-        sep_token_id: id of [SEP].
     """
 
     def __init__(
@@ -86,18 +85,17 @@ class ExampleStream:
         corpus: Corpus,
         documents: Int64Array,
         config: ExampleConfig,
+        tokenizer: Any,
         *,
         max_seq_length: int,
         seed: int,
         phase: int,
         folder: str | Path,
-        cls_token_id: int,
-        sep_token_id: int,
     ) -> None:
         pairs = PairGenerator(corpus, documents, PairRules.of(config, max_seq_length), seed, phase)
         self.indexes = EpochIndexes(pairs, Path(folder), static_passes=config.dupe_factor)
         self._corpus, self._seed, self._phase = corpus, seed, phase
-        self._cls_token_id, self._sep_token_id = cls_token_id, sep_token_id
+        self._cls_token_id, self._sep_token_id = tokenizer.cls_token_id, tokenizer.sep_token_id
 
     def take(self, position: Position, count: int) -> tuple[Int64Array, Position]:
         """Returns the ids of the next examples; a batch may reach into the next epoch.
@@ -196,30 +194,6 @@ def _shuffle(places: Int64Array, height: int, width: int, *names: int) -> Int64A
     return (row * np.uint64(width) + column).astype(np.int64)
 
 
-def example_stream(
-    config: PretrainingConfig,
-    phase: Phase,
-    corpus: Corpus,
-    documents: Int64Array,
-    tokenizer: Any,
-    *,
-    seed: int,
-    number: int,
-) -> ExampleStream:
-    """Returns the examples of a phase, or held-out ones, from some documents; `number` names the phase's draws."""
-    return ExampleStream(
-        corpus,
-        documents,
-        config,
-        max_seq_length=phase.max_seq_length,
-        seed=seed,
-        phase=number,
-        folder=Path(config.output_dir) / SAMPLE_INDEX,
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-    )
-
-
 def collator(
     config: PretrainingConfig, phase: Phase, tokenizer: Any, shape: StaticShape | None = None
 ) -> DataCollatorForBertPreTraining:
@@ -287,8 +261,11 @@ class PretrainingSource:
         self.flops_per_token = [
             pretraining_flops_per_token(model_config, config, phase.max_seq_length) for phase in phases
         ]
+        names: dict[str, Any] = {"seed": config.seed, "folder": Path(config.output_dir) / SAMPLE_INDEX}
         self.streams = [
-            example_stream(config, phase, corpus, documents, tokenizer, seed=config.seed, number=number)
+            ExampleStream(
+                corpus, documents, config, tokenizer, max_seq_length=phase.max_seq_length, phase=number, **names
+            )
             for number, phase in enumerate(phases)
         ]
         self.shapes = [
@@ -303,10 +280,15 @@ class PretrainingSource:
         """Yields steps; see `BatchSource.steps`. A position is the phase, its steps taken, the epoch and the row."""
         start = position or {"phase": 0, "phase_step": 0, "epoch": 0, "row": 0}
         for number in range(start["phase"], len(self.phases)):
-            here = number == start["phase"]
-            done, begin = (start["phase_step"], Position(start["epoch"], start["row"])) if here else (0, Position())
-            for ids, phase_step, at in self._phase_steps(number, done, begin):
-                place = {"phase": number, "phase_step": phase_step + 1, "epoch": at.epoch, "row": at.row}
+            here, stream = number == start["phase"], self.streams[number]
+            done, at = (start["phase_step"], Position(start["epoch"], start["row"])) if here else (0, Position())
+            for phase_step in itertools.count(done + 1):
+                if phase_step > self.phases[number].steps:  # which a run with little time may change
+                    break
+                ids, at = stream.take(at, self.phases[number].batch)
+                # Loader processes read a few steps behind; those never reach back more than one epoch.
+                stream.indexes.discard_before(at.epoch - 1)
+                place = {"phase": number, "phase_step": phase_step, "epoch": at.epoch, "row": at.row}
                 yield self._step(ids, number, place)
 
     def set_steps(self, steps: Sequence[int]) -> None:
@@ -337,17 +319,6 @@ class PretrainingSource:
         examples = stream.read(stream.take(Position(0, 0), _SAMPLE)[0])
         not_next = (stream.indexes.get(0)["flags"] & NOT_NEXT).mean()
         return float(not_next), float((examples.tokens == self.unk_token_id).mean())
-
-    def _phase_steps(self, number: int, done: int, at: Position) -> Iterator[tuple[Ids, int, Position]]:
-        """Yields a phase's examples, step by step."""
-        stream, batch = self.streams[number], self.phases[number].batch
-        for phase_step in itertools.count(done):
-            if phase_step >= self.phases[number].steps:  # which a run with little time may change
-                return
-            ids, at = stream.take(at, batch)
-            # Loader processes read a few steps behind; those never reach back more than one epoch.
-            stream.indexes.discard_before(at.epoch - 1)
-            yield ids, phase_step, at
 
     def _step(self, ids: Ids, number: int, position: dict[str, Any]) -> Step:
         phase, shape = self.phases[number], self.shapes[number]

@@ -10,6 +10,7 @@ Shape legend: `P` predicted tokens of a batch, `B` sequences.
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from accelerate.utils import send_to_device
 from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.models.modeling_bert_repro import next_token_labels
-from bert_repro.pretraining.dataset import Position, collator, example_stream
+from bert_repro.pretraining.dataset import ExampleStream, Position, collator
 from bert_repro.training.batches import IGNORE_INDEX, StaticShape
+from bert_repro.utils.files import SAMPLE_INDEX
 
 logger = logging.getLogger("bert_repro")
 
@@ -170,7 +172,9 @@ class HeldOutEvaluation:
     ) -> None:
         self.batch, self.left_to_right = config.per_device_eval_batch_size, config.left_to_right
         self.max_seq_length = phase.max_seq_length
-        self.stream = example_stream(config, phase, corpus, documents, tokenizer, seed=_SEED, number=_PHASE)
+        folder = Path(config.output_dir) / SAMPLE_INDEX
+        names: dict[str, Any] = {"seed": _SEED, "phase": _PHASE, "folder": folder}
+        self.stream = ExampleStream(corpus, documents, config, tokenizer, max_seq_length=phase.max_seq_length, **names)
         shape = StaticShape(self.batch, phase.max_seq_length) if static_shapes else None
         self.collate = collator(config, phase, tokenizer, shape)
         self.rows = min(config.max_eval_sequences, len(self.stream.indexes.get(0)))

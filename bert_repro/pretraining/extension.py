@@ -2,7 +2,7 @@
 
 Longer inputs, by rotation: the trained position embeddings lie near a curve in a few dimensions, so a rotation that
 takes each row to the next one continues them. The number of dimensions that serves best differs between models, and the
-model itself tells it: the masked accuracy of sequences of the new length. Tiling repeats the trained rows.
+model itself says which: the masked accuracy of sequences of the new length. Tiling repeats the trained rows.
 """
 
 import logging

@@ -333,12 +333,12 @@ class DataCollatorForBertPreTraining:
             masked = masked._replace(tokens=self._fill_up(masked.tokens, int(filling.sum()), "input_ids"))
             segments = self._fill_up(segments, int(filling.sum()), "token_type_ids")
             labels = None if labels is None else self._fill_up(labels, len(filling), "labels")
-        beside: Batch = {}
+        batch = self._lay_out(masked, segments, lengths)
         if self.return_prediction_positions:
-            beside["prediction_positions"] = int64_tensor(self._prediction_positions(masked.positions, lengths))
+            batch["prediction_positions"] = int64_tensor(self._prediction_positions(masked.positions, lengths))
         if labels is not None and self.config.next_sentence_prediction:
-            beside["next_sentence_label"] = int64_tensor(labels)
-        return self._lay_out(masked, segments, lengths) | beside
+            batch["next_sentence_label"] = int64_tensor(labels)
+        return batch
 
     def _choose(self, tokens: npt.NDArray[np.integer], lengths: Int64Array, keys: UInt64Array) -> MaskedTokens:
         """Chooses what is predicted: masked tokens or, by a left-to-right model, all that follow another."""

@@ -21,7 +21,6 @@ from bert_repro.errors import UserError
 from bert_repro.hub.push import RevisionUploads, corpus_folder
 from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.models.loading import (
-    first_line,
     load_config,
     load_tokenizer,
     longest_input,
@@ -46,6 +45,7 @@ from bert_repro.training.trainer import Trainer
 from bert_repro.utils.arrays import torch_seed
 from bert_repro.utils.files import SAMPLE_INDEX
 from bert_repro.utils.process import broadcast, world_size
+from bert_repro.utils.readers import first_line
 
 logger = logging.getLogger("bert_repro")
 
@@ -113,8 +113,27 @@ def _pretrain(
     on_xla = accelerator.device.type == "xla"
     evaluations = heldout_evaluations(config, phases, corpus, heldout, tokenizer, static_shapes=on_xla)
     data = _data_description(corpus, len(training), len(heldout))
-    uploads = _uploads(config, begun, model, data)
-    trainer = _trainer(config, accelerator, model, source, evaluations, tokenizer, uploads)
+    health = HealthChecks(config)
+    health.check_data(*source.sample_shares())
+
+    def evaluate() -> dict[str, float]:
+        assert trainer.state.position, "a step was taken"
+        evaluation = evaluations[trainer.state.position["phase"]]
+        return {"max_seq_length": evaluation.max_seq_length, **evaluation.measure(model, accelerator)}
+
+    trainer = Trainer(
+        accelerator,
+        model,
+        source,
+        config,
+        tokenizer=tokenizer,
+        count_right=count_right,
+        evaluate=evaluate,
+        on_row=health.check_row,
+        compile_options=compile_options(config),
+        uploads=_uploads(config, begun, model, data),
+        replan=TimeBudget(source, 3600 * config.max_train_hours) if config.max_train_hours else None,
+    )
     trainer.train()
     writes = accelerator.is_main_process
     model, adapter = adapters.merge_and_save(trainer.model, tokenizer, begun.output_dir, write=writes)
@@ -173,41 +192,6 @@ def _extend_positions(
     shares = ", ".join(f"{before.get(at, math.nan):.3f} -> {value:.3f} at {at} tokens" for at, value in after.items())
     logger.info("positions from %d on were not trained: %s; held-out accuracy %s", trained, done, shares)
     return {"extended_positions": {"from": trained, "to": length, "done": done, "before": before, "after": after}}
-
-
-def _trainer(
-    config: PretrainingConfig,
-    accelerator: Accelerator,
-    model: Any,
-    source: PretrainingSource,
-    evaluations: list[HeldOutEvaluation],
-    tokenizer: Any,
-    uploads: RevisionUploads | None,
-) -> Trainer:
-    """Returns the trainer of the run; the data are checked first, and while it trains its log."""
-    health = HealthChecks(config)
-    health.check_data(*source.sample_shares())
-
-    def evaluate() -> dict[str, float]:
-        assert trainer.state.position, "a step was taken"
-        evaluation = evaluations[trainer.state.position["phase"]]
-        return {"max_seq_length": evaluation.max_seq_length, **evaluation.measure(model, accelerator)}
-
-    hours = config.max_train_hours
-    trainer = Trainer(
-        accelerator,
-        model,
-        source,
-        config,
-        tokenizer=tokenizer,
-        count_right=count_right,
-        evaluate=evaluate,
-        on_row=health.check_row,
-        compile_options=compile_options(config),
-        uploads=uploads,
-        replan=TimeBudget(source, 3600 * hours) if hours else None,
-    )
-    return trainer
 
 
 class TimeBudget:

@@ -39,7 +39,9 @@ RowArray = npt.NDArray[np.void]
 _ALL_EXAMPLES = -1  # in place of the example, for draws that concern all of a document's examples
 _RANDOM_DOCUMENT_TRIES = 10  # original implementation
 _BLOCK_TOKENS = 1 << 25
-_TOKENS_PER_DOCUMENT = 1 << 10  # what a document adds to its block beside its tokens: bounds the documents of a block
+_TOKENS_PER_DOCUMENT = (
+    1 << 10
+)  # what a document adds to its block on top of its tokens: bounds the documents of a block
 _CHUNK_DOCUMENTS = 1 << 16  # sorted by length together: bounds what is held for each document
 _ROWS_AT_A_TIME = 1 << 16
 _ROW_FORMAT = 2  # of the files of rows
@@ -79,7 +81,7 @@ class _PairDraw(IntEnum):
 
 @dataclass(frozen=True)
 class PairRules:
-    """What decides the examples beside the corpus and the draws.
+    """What decides the examples, apart from the corpus and the draws.
 
     Args:
         sampling: "paper", "original" or "contiguous".

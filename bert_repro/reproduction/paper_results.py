@@ -81,7 +81,7 @@ FIGURE_5_ROWS = ("MLM", "LTR")
 TABLE_KEYS = (*map(str, TABLES), FIGURE_5_KEY)
 """Names of the tables and the figure in flags and results."""
 EXAMPLES_FILE = "examples.json"
-"""Beside the results of a fine-tuning run: split -> metric -> a score for every example, in the split's order."""
+"""Next to the results of a fine-tuning run: split -> metric -> a score for every example, in the split's order."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from bert_repro.errors import UserError
 from bert_repro.utils.readers import shown
 
 FEATURES = "features"
-"""CoNLL-2003 by the feature-based approach (5.3), beside `conll2003`, which fine-tunes."""
+"""CoNLL-2003 by the feature-based approach (5.3); `conll2003` fine-tunes."""
 RTE_AFTER_MNLI = "rte_after_mnli"
 """RTE from the model of the MNLI run with the same seed; footnote 14 reports a gain from training on both."""
 
@@ -69,8 +69,8 @@ class SizePreset:
             common divisor of them a checkpoint is written.
         bilstm_size: size per direction of the BiLSTM in Table 5's last row.
         large: the model size in the place of BERT-large in Tables 1 to 4 and 7, a key of `sizes`; None: no such rows.
-        table_1: settings that Table 1's runs have beside their task's, such as the paper's learning rate sweep (4.1).
-        table_7: settings that Table 7's fine-tuning runs have beside their task's, such as the grid of A.3.
+        table_1: settings of Table 1's runs in addition to their task's, such as the paper's learning rate sweep (4.1).
+        table_7: settings of Table 7's fine-tuning runs in addition to their task's, such as the grid of A.3.
     """
 
     description: str

@@ -212,7 +212,7 @@ class Task(ABC):
         """
 
     def encoding_settings(self) -> dict[str, Any]:
-        """Returns what decides `encode_batch`'s work beside its arguments."""
+        """Returns what decides `encode_batch`'s work, its arguments apart."""
         return {}
 
     def training_features(self, features: "datasets.Dataset") -> "datasets.Dataset":

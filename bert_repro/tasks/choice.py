@@ -25,7 +25,7 @@ from bert_repro.tasks.base import (
     truncated_lengths,
 )
 from bert_repro.tasks.classification import ClassificationTask
-from bert_repro.tasks.data import divided, held_out_rows, parsed, read_file, texts, values
+from bert_repro.tasks.data import hold_out, parsed, read_file, texts, values
 from bert_repro.utils.readers import listed, shown
 
 if TYPE_CHECKING:
@@ -194,11 +194,7 @@ def custom_choices(config: SwagConfig, rows: Splits, names: Mapping[str, str]) -
     data = {
         split: task.from_rows(dataset, names[split], may_lack_labels=split == "test") for split, dataset in rows.items()
     }
-    if config.validation_fraction is not None:
-        train = data["train"]
-        held = held_out_rows(train["label"][:], config.validation_fraction, config.seed)
-        data |= divided(train, held, config.validation_fraction, names["train"])
-    return dataclasses.replace(task, data=data)
+    return dataclasses.replace(task, data=hold_out(data, config, names.get("train", ""), strata="label"))
 
 
 SWAG = SwagTask(

@@ -33,8 +33,7 @@ from bert_repro.tasks.base import (
     write_prediction_rows,
 )
 from bert_repro.tasks.data import (
-    divided,
-    held_out_rows,
+    hold_out,
     number,
     parsed,
     read_file,
@@ -326,7 +325,7 @@ class GlueTask(ClassificationTask):
 
     Args:
         files: the official file of each split.
-        other_folders: what the folder of the files is also called, beside the task's title.
+        other_folders: what the folder of the files is also called, apart from the task's title.
         drop_incomplete_rows: drop rows with missing fields instead of refusing the file.
         example_texts: an input for the card.
     """
@@ -528,12 +527,8 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
         weights = _class_weights(config, label_names, [label for row in labels for label in row])
         task = ClassificationTask(**common, class_weights=weights, label_smoothing=config.label_smoothing)
     data = {split: _labelled_texts(task, config, split, rows[split], names[split]) for split in rows}
-    if config.validation_fraction is not None:
-        train = data["train"]
-        strata = [None] * len(train) if kind == "number" else list(map(str, train["label"]))
-        held = held_out_rows(strata, config.validation_fraction, config.seed)
-        data |= divided(train, held, config.validation_fraction, names["train"])
-    return replace(task, data=data)
+    strata = "" if kind == "number" else "label"
+    return replace(task, data=hold_out(data, config, names.get("train", ""), strata=strata))
 
 
 def found_text_columns(present: Sequence[str], where: str) -> tuple[str, ...]:

@@ -19,11 +19,13 @@ import numpy.typing as npt
 
 from bert_repro.errors import UserError
 from bert_repro.utils.arrays import draw
-from bert_repro.utils.readers import listed, numbered_lines, parse_json, shown
+from bert_repro.utils.readers import first_line, json_rows, listed, numbered_lines, shown
 
 if TYPE_CHECKING:
     import datasets
     import pandas
+
+    from bert_repro.configs import CustomDataConfig
 
 logger = logging.getLogger("bert_repro")
 
@@ -235,14 +237,7 @@ def _read_json(path: Path, lines: list[tuple[int, str]], *, may_be_one: bool) ->
             return _squad_rows(path, content)
         if isinstance(content, list):
             return _from_rows(content, str(path))
-    rows = []
-    for number, line in lines:
-        if line.strip():
-            row = parse_json(line, f"{path}, line {number}", "write one object per line")
-            if not isinstance(row, dict):
-                raise UserError(f"{path}, line {number}: is not a JSON object; write one object per line")
-            rows.append(row)
-    return _from_rows(rows, str(path))
+    return _from_rows([row for _, row in json_rows(lines, path)], str(path))
 
 
 def _squad_rows(path: Path, content: Mapping[str, Any]) -> "datasets.Dataset":
@@ -330,10 +325,9 @@ def from_hub(
     try:
         published = datasets.load_dataset(dataset_id, name, revision=revision)
     except (OSError, RuntimeError, ValueError, StopIteration, datasets.exceptions.DatasetsError) as error:
-        reason = str(error.__cause__ or error).strip() or type(error).__name__
         raise UserError(
-            f"{title} cannot be read from the Hub: {reason.splitlines()[0]}; check the connection, or give "
-            "the official files with --data_dir"
+            f"{title} cannot be read from the Hub: {first_line(error.__cause__ or error)}; check the connection, or "
+            "give the official files with --data_dir"
         ) from error
     found = {split: published[split] for split in splits if split in published}
     if not found:
@@ -419,26 +413,34 @@ def number(text: Any) -> float:
 # --- Held-out rows ----------------------------------------------------------------------------------------------------
 
 
-def divided(
-    dataset: "datasets.Dataset", held: npt.NDArray[np.bool_], fraction: float, where: str
+def hold_out(
+    data: "dict[str, datasets.Dataset]", config: "CustomDataConfig", where: str, *, strata: str = "", together: str = ""
 ) -> "dict[str, datasets.Dataset]":
-    """Divides rows into the splits `train` and `validation`.
+    """Moves `validation_fraction` of the training rows into the split `validation`, where that is given.
 
     Args:
-        dataset: the rows.
-        held: which of them are held out as the dev set; see `held_out_rows`.
-        fraction: the share asked for, for messages.
-        where: the data, for messages.
+        data: the splits.
+        config: the fraction and the seed.
+        where: the training data, for messages.
+        strata: column; of the rows of each of its values the fraction is held out.
+        together: column; rows with one value are held out all or none.
 
     Raises:
         UserError: one of the splits would be empty.
     """
+    if config.validation_fraction is None:
+        return data
+    train = data["train"]
+    groups = list(map(str, train[together] if together else range(len(train))))
+    places = {group: place for place, group in enumerate(dict.fromkeys(groups))}
+    values = list(map(str, train[strata])) if strata else [None] * len(places)
+    held = held_out_rows(values, config.validation_fraction, config.seed)[[places[group] for group in groups]]
     if held.all() or not held.any():
         raise UserError(
-            f"--validation_fraction {fraction}: leaves no row for one of the splits of {where}; give another share or "
-            "a file of its own"
+            f"--validation_fraction {config.validation_fraction}: leaves no row for one of the splits of {where}; give "
+            "another share or a file of its own"
         )
-    return {"train": dataset.select(np.flatnonzero(~held)), "validation": dataset.select(np.flatnonzero(held))}
+    return data | {"train": train.select(np.flatnonzero(~held)), "validation": train.select(np.flatnonzero(held))}
 
 
 def held_out_rows(strata: Sequence[Hashable], fraction: float, seed: int) -> npt.NDArray[np.bool_]:

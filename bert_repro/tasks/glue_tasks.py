@@ -20,6 +20,7 @@ from bert_repro.utils.files import RESULTS, atomic_path
 logger = logging.getLogger("bert_repro")
 
 _COLA_COLUMNS = ("source", "label", "mark", "sentence")
+_MNLI_COLUMNS = ("sentence1", "sentence2"), "gold_label"
 
 COLA = GlueTask(
     name="cola",
@@ -95,15 +96,11 @@ MNLI = GlueTask(
     predict_splits=("test_matched", "test_mismatched"),
     # The columns between index and sentence1 differ from file to file; all are found by name.
     files={
-        "train": GlueFile("train.tsv", ("sentence1", "sentence2"), "gold_label"),
-        "validation_matched": GlueFile("dev_matched.tsv", ("sentence1", "sentence2"), "gold_label"),
-        "validation_mismatched": GlueFile("dev_mismatched.tsv", ("sentence1", "sentence2"), "gold_label"),
-        "test_matched": GlueFile(
-            "test_matched.tsv", ("sentence1", "sentence2"), "gold_label", labelled=False, index="index"
-        ),
-        "test_mismatched": GlueFile(
-            "test_mismatched.tsv", ("sentence1", "sentence2"), "gold_label", labelled=False, index="index"
-        ),
+        "train": GlueFile("train.tsv", *_MNLI_COLUMNS),
+        "validation_matched": GlueFile("dev_matched.tsv", *_MNLI_COLUMNS),
+        "validation_mismatched": GlueFile("dev_mismatched.tsv", *_MNLI_COLUMNS),
+        "test_matched": GlueFile("test_matched.tsv", *_MNLI_COLUMNS, labelled=False, index="index"),
+        "test_mismatched": GlueFile("test_mismatched.tsv", *_MNLI_COLUMNS, labelled=False, index="index"),
     },
 )
 

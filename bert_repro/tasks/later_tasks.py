@@ -5,7 +5,7 @@ of the task's title. A model of MNLI, named by `--model_name_or_path`, is scored
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,19 @@ if TYPE_CHECKING:
     import datasets
 
 NLI = ("entailment", "neutral", "contradiction")
+SUPER_GLUE = "aps/super_glue"
+SUPER_GLUE_FILES = {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowsTask(ClassificationTask):
     """A classification task whose official files and dataset have rows with named columns.
 
+    A task of SuperGLUE that classifies is a name, a title, columns and labels: its files and its dataset are known.
+
     Args:
+        text_columns: one or two columns that hold the text.
+        label_names: the labels in the order of the dataset.
         files: the official file of each split, below the folder of the task's title.
         file_columns: what the official files call `text_columns`; empty: the same.
         file_label_column: what they call the label.
@@ -36,12 +42,18 @@ class RowsTask(ClassificationTask):
 
     primary_metric: str = "accuracy"
     metrics: tuple[str, ...] = ("accuracy",)
-    files: Mapping[str, str]
+    text_columns: tuple[str, ...] = ("premise", "hypothesis")
+    label_names: tuple[str, ...] = NLI
+    files: Mapping[str, str] = field(default_factory=lambda: SUPER_GLUE_FILES)
     file_columns: tuple[str, ...] = ()
     file_label_column: str = "label"
     only: tuple[str, str] | None = None
     language: str = "en"
     official_folder = "the folder that holds the official files in a folder of the task's title"
+
+    def __post_init__(self) -> None:
+        if self.files is SUPER_GLUE_FILES:
+            object.__setattr__(self, "hub", (SUPER_GLUE, self.name, None))
 
     def data_description(self) -> dict[str, Any]:
         return super().data_description() | {"language": self.language}
@@ -101,13 +113,13 @@ class HansTask(RowsTask):
 class CopaTask(SwagTask):
     """COPA: which of two sentences is the cause or the effect of another one."""
 
-    hub: tuple[str, str | None, str | None] = ("aps/super_glue", "copa", None)
+    hub: tuple[str, str | None, str | None] = (SUPER_GLUE, "copa", None)
     data_license: str | None = "BSD 2-Clause"
     text_columns: tuple[str, ...] = ("sent1", "sent2", "ending0", "ending1")
     official_folder = "the folder that holds COPA/train.jsonl, val.jsonl and test.jsonl"
 
     def official_file(self, data_dir: Path, split: str) -> Path:
-        return data_dir / "COPA" / {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}[split]
+        return data_dir / "COPA" / SUPER_GLUE_FILES[split]
 
     def read_official(self, split: str, path: Path) -> "datasets.Dataset":
         return self.from_rows(_choices(read_file(path)), str(path), may_lack_labels=split == "test")
@@ -129,25 +141,19 @@ def _choices(rows: "datasets.Dataset") -> "datasets.Dataset":
     return made.select_columns(["sent1", "sent2", "ending0", "ending1", *labels])
 
 
-SUPER_GLUE_FILES = {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}
 BOOLQ = RowsTask(
     name="boolq",
     title="BoolQ",
     text_columns=("question", "passage"),
     label_names=("no", "yes"),
     file_labels=("False", "True"),
-    files=SUPER_GLUE_FILES,
-    hub=("aps/super_glue", "boolq", None),
     data_license="CC BY-SA 3.0",
 )
 CB = RowsTask(
     name="cb",
     title="CB",
-    text_columns=("premise", "hypothesis"),
     label_names=("entailment", "contradiction", "neutral"),
     metrics=("accuracy", "macro_f1"),
-    files=SUPER_GLUE_FILES,
-    hub=("aps/super_glue", "cb", None),
     data_license="unknown, as its card on the Hub says",
 )
 WIC = WordInContextTask(
@@ -156,8 +162,6 @@ WIC = WordInContextTask(
     text_columns=("word", "sentence1", "sentence2"),
     label_names=("other", "same"),
     file_labels=("False", "True"),
-    files=SUPER_GLUE_FILES,
-    hub=("aps/super_glue", "wic", None),
     data_license="CC BY-NC 4.0",
 )
 COPA = CopaTask(name="copa", title="COPA", metrics=("accuracy",), primary_metric="accuracy")
@@ -175,8 +179,6 @@ PAWS = RowsTask(
 HANS = HansTask(
     name="hans",
     title="HANS",
-    text_columns=("premise", "hypothesis"),
-    label_names=NLI,
     file_columns=("sentence1", "sentence2"),
     file_label_column="gold_label",
     file_labels=("entailment", "non-entailment", "never"),
@@ -188,8 +190,6 @@ ANLI = [
     RowsTask(
         name=f"anli_r{number}",
         title="ANLI",
-        text_columns=("premise", "hypothesis"),
-        label_names=NLI,
         file_columns=("context", "hypothesis"),
         file_labels=("e", "n", "c"),
         train_split=f"train_r{number}",
@@ -205,8 +205,6 @@ XNLI = [
     RowsTask(
         name=f"xnli_{language}",
         title="XNLI",
-        text_columns=("premise", "hypothesis"),
-        label_names=NLI,
         file_columns=("sentence1", "sentence2"),
         file_label_column="gold_label",
         only=("language", language),

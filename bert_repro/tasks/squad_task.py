@@ -33,7 +33,7 @@ from bert_repro.tasks.base import (
     token_ids,
     write_json_lines,
 )
-from bert_repro.tasks.data import divided, held_out_rows, read_file, short_row
+from bert_repro.tasks.data import hold_out, read_file, short_row
 from bert_repro.tasks.squad_scoring import Decoder, OriginalText, text_by_offsets
 from bert_repro.tasks.squad_windows import (
     NO_ANSWER,
@@ -371,10 +371,5 @@ def configured_squad(config: SquadConfig, rows: Splits, names: Mapping[str, str]
         task = SQUAD_V2 if without else SQUAD
     if task is None:
         return None
-    if config.validation_fraction is not None:  # complete passages are held out, with all their questions
-        train = questions["train"]
-        places = {text: place for place, text in enumerate(dict.fromkeys(train["context"]))}
-        held = held_out_rows([None] * len(places), config.validation_fraction, config.seed)
-        rows_held = held[[places[text] for text in train["context"]]]
-        questions |= divided(train, rows_held, config.validation_fraction, names["train"])
-    return replace(task, data=questions, data_names=names)
+    data = hold_out(questions, config, names.get("train", ""), together="context")
+    return replace(task, data=data, data_names=names)

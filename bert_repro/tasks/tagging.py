@@ -37,7 +37,7 @@ from bert_repro.tasks.base import (
     token_ids,
     write_json_lines,
 )
-from bert_repro.tasks.data import divided, held_out_rows, read_tagged_text, require_columns, values
+from bert_repro.tasks.data import hold_out, read_tagged_text, require_columns, values
 from bert_repro.tasks.metrics import compute
 from bert_repro.training.batches import IGNORE_INDEX
 from bert_repro.utils.files import atomic_file
@@ -426,11 +426,7 @@ def custom_tagging(config: NerConfig, rows: Splits, names: Mapping[str, str]) ->
     data = {
         split: task.from_rows(dataset, names[split], may_lack_tags=split == "test") for split, dataset in rows.items()
     }
-    if config.validation_fraction is not None:
-        train = data["train"]
-        held = held_out_rows([None] * len(train), config.validation_fraction, config.seed)
-        data |= divided(train, held, config.validation_fraction, names["train"])
-    return replace(task, data=data)
+    return replace(task, data=hold_out(data, config, names.get("train", "")))
 
 
 # --- CoNLL-2003 -------------------------------------------------------------------------------------------------------

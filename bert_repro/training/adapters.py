@@ -132,7 +132,7 @@ def merge_and_save(model: Any, tokenizer: Any, output_dir: Path, *, write: bool)
 
     Args:
         model: the unwrapped model after training.
-        tokenizer: saved beside the adapter.
+        tokenizer: saved with the adapter.
         output_dir: the run's folder.
         write: whether this process writes.
 

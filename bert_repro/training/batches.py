@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from bert_repro.configs import RunConfig
 from bert_repro.errors import ProcessKilledError, UserError
@@ -288,7 +288,7 @@ def load_steps(
     """
     loader = DataLoader(
         _Share(source, process, processes),
-        sampler=_Schedule(source, position),
+        sampler=source.steps(position),
         batch_size=None,
         collate_fn=_as_is,
         num_workers=num_workers,
@@ -315,16 +315,6 @@ def _steps(loaded: Any, count: int | None) -> Iterator[tuple[Step, list[MicroBat
         if not processes or not multiprocessing.connection.wait(processes, timeout=_SECONDS_TO_END):
             raise
         raise ProcessKilledError("a process that loads data was killed, most often for want of memory") from error
-
-
-class _Schedule(Sampler[Step]):
-    """Feeds the loader the steps from a position on."""
-
-    def __init__(self, source: BatchSource, position: dict[str, Any] | None) -> None:
-        self.source, self.position = source, position
-
-    def __iter__(self) -> Iterator[Step]:
-        return self.source.steps(self.position)
 
 
 class _Share(Dataset["tuple[Step, list[MicroBatch]] | UserError"]):

@@ -1,6 +1,6 @@
 """Checkpoints that survive a kill at any moment, and the best weights of a run so far.
 
-A checkpoint is written beside the older ones under a temporary name, hashed into a manifest, flushed to disk and only
+A checkpoint is written next to the older ones under a temporary name, hashed into a manifest, flushed to disk and only
 then renamed to `step-N`. Whatever interrupts the writing leaves the older ones as they were. When a run resumes, every
 file is checked against the manifest; a damaged checkpoint is named and passed over for the next older one.
 
@@ -62,7 +62,7 @@ _OPTIMIZER, _STATE = f"{TRAINER_STATE}/optimizer.safetensors", f"{TRAINER_STATE}
 
 @dataclass(frozen=True)
 class TrainerState:
-    """What a run needs beside weights and optimizer state to resume exactly where it stopped.
+    """What a run needs, apart from weights and optimizer state, to resume exactly where it stopped.
 
     Args:
         step: optimizer steps taken, skipped ones included.
@@ -103,7 +103,7 @@ def save(
         model: the complete, plain model; saved by its own `save_pretrained`.
         optimizer_state: named by `named_state`.
         state: the rest of the run's state.
-        tokenizer: saved beside the model, so that the checkpoint is usable as it is.
+        tokenizer: saved with the model, so that the checkpoint is usable as it is.
         environment: versions, threads, processes; a change is reported when the run resumes.
         keep: number of checkpoints to keep, at least 1.
         pooling: see `bert_repro.hub.export.write_pooling`.

@@ -30,7 +30,7 @@ from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpo
 from bert_repro.hub.plots import plot_scores, plot_training
 from bert_repro.hub.push import prepare_repository, push_folder
 from bert_repro.models.cpu_kernels import use_cpu_kernels
-from bert_repro.models.loading import first_line, load_pretrained, quiet_transformers
+from bert_repro.models.loading import load_pretrained, quiet_transformers
 from bert_repro.results import HardwareResults, ModelResults, RunResults, read_results, write_results
 from bert_repro.training import adapters, checkpoint, training_log
 from bert_repro.training.checkpoint import device_name, find_non_finite, savable, versions
@@ -55,7 +55,7 @@ from bert_repro.utils.files import (
     lock,
 )
 from bert_repro.utils.process import is_main_process, world_size
-from bert_repro.utils.readers import redacted
+from bert_repro.utils.readers import first_line, redacted
 
 logger = logging.getLogger("bert_repro")
 

@@ -4,8 +4,8 @@ What is notable:
 - A step is a set of example ids. Processes and micro-batches only partition it; every loss term is divided by its count
   over the complete set. So the update does not depend on how many devices share the work.
 - Dropout is seeded per (step, process, micro-batch), so a resumed run needs no saved generator.
-- A step whose loss or gradient is not finite is never taken. Where the device works beside this process (CUDA), it
-  refuses the update itself, and this process reads what a step gave while the device computes the next one.
+- A step whose loss or gradient is not finite is never taken. Where the device works in parallel to this process (CUDA),
+  it refuses the update itself, and this process reads what a step gave while the device computes the next one.
 - A signal is answered at the end of the step, by all processes together, after a checkpoint.
 - Weights that are not finite are never saved; the last step's are saved before anything else is done with them.
 
@@ -62,7 +62,7 @@ logger = logging.getLogger("bert_repro")
 
 DROPOUT = 1  # what is drawn, in the names of `randomness.draw`
 MOST_SKIPPED_IN_A_ROW = 20
-MOST_LOADERS_BESIDE_A_GPU = 4
+MOST_LOADERS_FOR_A_GPU = 4
 
 
 CountRight = Callable[[Any, dict[str, Any]], dict[str, torch.Tensor]]
@@ -82,7 +82,7 @@ class TrainingForward(nn.Module):
 
     Args:
         model: the model.
-        count_right: what is counted beside the losses.
+        count_right: what is counted in addition to the losses.
     """
 
     def __init__(self, model: nn.Module, count_right: CountRight) -> None:
@@ -105,7 +105,7 @@ class ParallelModel:
         model: not yet wrapped.
         compile_options: of `torch.compile`; None does not compile.
         by_layer: compile each encoder layer for itself, in a third of the time, and leave the rest as it is.
-        count_right: what is counted beside the losses.
+        count_right: what is counted in addition to the losses.
 
     Attributes:
         model: whose parameters train.
@@ -128,7 +128,10 @@ class ParallelModel:
             # eagerly; an experiment makes many models in one process.
             torch.compiler.reset()
         self._on_xla = accelerator.device.type == "xla"
-        self.model = to_xla(model, accelerator.device) if self._on_xla else model.to(accelerator.device)
+        tied = find_tied_parameters(model) if self._on_xla else []
+        self.model = model.to(accelerator.device)
+        if tied:  # on the way to XLA every module gets parameters of its own
+            retie_parameters(self.model, tied)
         self._graphs_before = self._graphs_of_process()
         self.wrapped: nn.Module = accelerator.prepare_model(TrainingForward(self.model, count_right))
         # Accelerate's autocast also turns every output into float32, logits of the complete vocabulary among them.
@@ -195,14 +198,6 @@ class ParallelModel:
         self.wrapped = self.model
         if self.accelerator.num_processes > 1:
             self.accelerator.free_memory()
-
-
-def to_xla(model: nn.Module, device: torch.device) -> nn.Module:
-    """Moves a model and ties its weights again: on the way to XLA every module gets parameters of its own."""
-    tied = find_tied_parameters(model)
-    model = model.to(device)
-    retie_parameters(model, tied)
-    return model
 
 
 class Trainer:
@@ -335,7 +330,7 @@ class Trainer:
         workers = config.dataloader_num_workers
         if workers is None:
             cores = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-            workers = min(MOST_LOADERS_BESIDE_A_GPU, max(1, cores - 1)) if on_gpu else 0
+            workers = min(MOST_LOADERS_FOR_A_GPU, max(1, cores - 1)) if on_gpu else 0
         steps = load_steps(
             self.source,
             self.state.position,

@@ -18,12 +18,11 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from bert_repro.configs import RunConfig
 from bert_repro.configs.training import TRACKERS
 from bert_repro.errors import UserError
-from bert_repro.models.loading import first_line
 from bert_repro.training.batches import Step
 from bert_repro.training.checkpoint import TrainerState
 from bert_repro.training.performance import measured_peak
 from bert_repro.utils.files import TRAIN_LOG, disk_errors, write_text
-from bert_repro.utils.readers import redacted, without_machine_paths
+from bert_repro.utils.readers import first_line, redacted, without_machine_paths
 
 logger = logging.getLogger("bert_repro")
 

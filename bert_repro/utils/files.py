@@ -1,12 +1,12 @@
 """Files and folders of a run: their names, the one way to write them, and locks.
 
-A file is written beside its place, flushed to disk, then renamed. A reader sees the old file or the new one, never a
+A file is written next to its place, flushed to disk, then renamed. A reader sees the old file or the new one, never a
 part, whatever interrupts the writing. Nothing unfinished stays: an error removes it at once, and what a killed process
 left is removed by the next one that writes the same file. A disk that is full or read-only ends in one `UserError` that
 names the file, whichever library noticed it.
 
 A lock is the system's own (`flock`) on the folder itself, so it leaves no file in what is later published and ends with
-its process, however that ends. The `filelock` library keeps a file of its own in or beside the folder, which a killed
+its process, however that ends. The `filelock` library keeps a file of its own in or next to the folder, which a killed
 process leaves behind, and which every listing of a run's folder would have to know.
 """
 
@@ -42,13 +42,13 @@ CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
 """In a checkpoint: SHA-256 of its files."""
 TRAINER_STATE = "trainer_state"
-"""Folder in a checkpoint: what resuming needs beside the weights."""
+"""Folder in a checkpoint: what resuming needs in addition to the weights."""
 SAMPLE_INDEX = "sample_index"
 """Folder of the examples that pre-training draws; removed when the run succeeds."""
 BEST = "best"
 """Folder of the weights that are best on dev so far; removed when training ends."""
 ADAPTER = "adapter"
-"""Folder of an adapter alone; the weights beside it hold it merged."""
+"""Folder of an adapter alone; the weights next to it hold it merged."""
 SWEEP = "sweep"
 """Folder of a sweep's runs."""
 SWEEP_STATE = "sweep.json"
@@ -129,7 +129,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """Yields a name for a library to write a file to; it becomes `path` when the block ends without an error.
 
     Args:
-        path: the file; its folder is made if need be. The name that is yielded lies beside it and has its suffix.
+        path: the file; its folder is made if need be. The name that is yielded lies next to it and has its suffix.
 
     Raises:
         UserError: the disk is full or not writable.
@@ -291,7 +291,7 @@ def disk_error(error: BaseException) -> str | None:
 
 
 def _temporary(path: Path) -> Path:
-    """Returns a name beside a file that no other process uses; what ended processes left under theirs is removed.
+    """Returns a name next to a file that no other process uses; what ended processes left under theirs is removed.
 
     The process comes before the file's name, whose suffix some libraries read.
     """

@@ -130,6 +130,25 @@ def parse_json(text: str, where: str, fix: str) -> Any:
         raise UserError(f"{where}: is not valid JSON ({error}); {fix}") from None
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's text that says something, or its type."""
+    return next((line.strip()[:300] for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def json_rows(lines: Iterable[tuple[int, str]], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the JSON object of each line that is not empty, with the line's number.
+
+    Raises:
+        UserError: a line holds something else.
+    """
+    for number, line in lines:
+        if line.strip():
+            row = parse_json(line, f"{path}, line {number}", "write one object per line")
+            if not isinstance(row, dict):
+                raise UserError(f"{path}, line {number}: is not a JSON object; write one object per line")
+            yield number, row
+
+
 def parse_yaml(text: str) -> Any:
     """Parses a YAML text of plain values.
 

@@ -175,7 +175,7 @@ DAMAGE = {
     "heads that do not fit": (lambda f: change_settings(f, num_attention_heads=3), "hidden_size must be a multiple"),
     "no width": (lambda f: change_settings(f, hidden_size=None), "bert_config.json lacks hidden_size"),
     "no settings": (lambda f: (f / "bert_config.json").unlink(), "bert_config.json: no such file"),
-    "no vocabulary": (lambda f: (f / "vocab.txt").unlink(), "there is no vocab.txt beside the weights"),
+    "no vocabulary": (lambda f: (f / "vocab.txt").unlink(), "there is no vocab.txt next to the weights"),
     "too large a vocabulary": (lambda f: (f / "vocab.txt").open("a").write("new\n"), "has 103 entries, and"),
     "another activation": (lambda f: change_settings(f, hidden_act="swish"), "'swish' is not known"),
     "two checkpoints": (lambda f: shutil.copy(f / FILES[0], f / "other.index"), "holds several checkpoints: bert_m"),

@@ -117,7 +117,7 @@ CHECKPOINT_DAMAGE = {
     ),
     "unfinished": (
         lambda folder: folder.rename(folder.with_name(".writing-host.1-step-4")),
-        "is an unfinished checkpoint; name one of the step-N folders beside it",
+        "is an unfinished checkpoint; name one of the step-N folders next to it",
     ),
 }
 

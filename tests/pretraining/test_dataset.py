@@ -1,4 +1,5 @@
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,8 +22,9 @@ def corpus() -> MemoryCorpus:
 @pytest.fixture
 def open_stream(corpus, tmp_path):
     def open_stream(config=None, folder="indexes", **names):
-        names = {"max_seq_length": 64, "seed": 1, "phase": 0, "cls_token_id": CLS, "sep_token_id": SEP, **names}
-        return ExampleStream(corpus, np.arange(2, 80), config or ExampleConfig(), folder=tmp_path / folder, **names)
+        names = {"max_seq_length": 64, "seed": 1, "phase": 0, **names}
+        documents, ids = np.arange(2, 80), SimpleNamespace(cls_token_id=CLS, sep_token_id=SEP)
+        return ExampleStream(corpus, documents, config or ExampleConfig(), ids, folder=tmp_path / folder, **names)
 
     return open_stream
 

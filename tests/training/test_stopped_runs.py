@@ -38,7 +38,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "training": (f"{TRAINER}_update",),  # its second call
     "writing a checkpoint": ("bert_repro.training.checkpoint:write_manifest",),
     "before the evaluation": ("bert_repro.training.adapters:merge_and_save",),
-    "evaluation": (f"{PRETRAINED}evaluation:MlmBreakdown.add", *[f"{FINETUNED}Predictor._outputs_of"] * 2),
+    "evaluation": (f"{PRETRAINED}evaluation:MlmBreakdown.add", *[f"{FINETUNED}FinetuningRun._outputs_of"] * 2),
     "prediction": ("bert_repro.training.run:plot_training", *[f"{FINETUNED}FinetuningRun._write"] * 2),
     "writing the card": ("bert_repro.hub.export:make_card",),
     "publishing": ("bert_repro.hub.export:remove",),
