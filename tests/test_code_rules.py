@@ -29,21 +29,21 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 740,
-    "configs": 1300,
+    "": 790,
+    "configs": 1380,
     "models": 1475,
-    "corpus": 980,
-    "pretraining": 1500,
-    "training": 1720,
-    "tasks": 2540,
-    "finetuning": 890,
-    "inference": 830,
+    "corpus": 1165,
+    "pretraining": 1615,
+    "training": 1810,
+    "tasks": 2730,
+    "finetuning": 895,
+    "inference": 825,
     "hub": 800,
     "conversion": 530,
-    "reproduction": 1495,
-    "utils": 540,
+    "reproduction": 1490,
+    "utils": 550,
 }
-MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_300, 95, 600, 80
+MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 16_050, 97, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.
 LAYERS = {
     name: layer

@@ -140,9 +140,7 @@ def packed_attention_forward(
             attended, *_ = flash(*states, *offsets, dropout, module.is_causal, False, scale=scaling)
             return attended.unsqueeze(0), None
         states = (states.transpose(1, 2) for states in (query, key, value))
-        efficient = torch.ops.aten._efficient_attention_forward
-        attended, *_ = efficient(*states, None, *offsets, dropout, int(module.is_causal), True, scale=scaling)
-        return attended, None
+        return efficient_attention(*states, None, *offsets, dropout, int(module.is_causal), True, scale=scaling), None
     lengths = cu_seq_lens_q.diff().tolist()
     sequences = zip(*(states.split(lengths, dim=2) for states in (query, key, value)), strict=True)
     attended = [
@@ -150,6 +148,13 @@ def packed_attention_forward(
         for states in sequences
     ]
     return torch.cat(attended, dim=2).transpose(1, 2), None
+
+
+@torch.compiler.disable
+def efficient_attention(*states: Any, **options: Any) -> torch.Tensor:
+    """Calls PyTorch's memory-efficient kernel, outside of compiled graphs: its backward pass cannot be traced there."""
+    attended: torch.Tensor = torch.ops.aten._efficient_attention_forward(*states, **options)[0]
+    return attended
 
 
 def has_flash_kernel(query: torch.Tensor) -> bool:
