@@ -52,8 +52,8 @@ def test_what_finetune_returns_has_the_model_and_its_scores(untrained: Path, tmp
     settings = {"train_batch_size": 4, "max_steps": 2, "class_weights": "balanced", "output_dir": str(tmp_path / "out")}
     found = bert_repro.finetune(model=untrained, train=MOODS * 8, validation=MOODS, **settings)
     assert found["metrics"] == found.metrics and found.folder == tmp_path / "out"
-    assert found["settings"]["train_file"] == "train (in memory)"
-    assert found["data"]["files"] == {"train": "train (in memory)", "validation": "validation (in memory)"}
+    assert found["settings"]["train_file"] == "train data in memory"
+    assert found["data"]["files"] == {"train": "train data in memory", "validation": "validation data in memory"}
     assert found.model.config.id2label == {0: "bad", 1: "good"}
     assert [row["text"] for row in found.predict(["Rain.", ""])] == ["Rain.", ""]
     assert "accuracy" in repr(found) and found._repr_html_().startswith("<table><tr><th>task</th>")
