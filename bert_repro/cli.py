@@ -77,7 +77,7 @@ def parse(config_class: type[Config], argv: Sequence[str], *, prog: str = "") ->
 
 
 def closing_lines(recipe: str, config: Any) -> list[str]:
-    """Returns the lines for the end of a run: what it made, and one command that goes on from there."""
+    """Returns the lines for the end of a run: what it made, and the command that comes next."""
     folder = shlex.quote(getattr(config, "output_dir", None) or "")
     if getattr(config, "dry_run", False) or getattr(config, "list", False):
         return []

@@ -230,7 +230,7 @@ def _require_place(setting: str, path: Path) -> None:
 
 
 def _require_unused(config: Config) -> None:
-    """Refuses to write where something else is; the recipes that go on with what they left say so themselves."""
+    """Refuses to write where something else is; the recipes that resume what they left say so themselves."""
     output_file, output_dir = getattr(config, "output_file", None), getattr(config, "output_dir", None)
     if output_file and hasattr(config, "overwrite_output_file") and not config.overwrite_output_file:
         require(

@@ -140,7 +140,7 @@ def save(
 
 
 def resumes(config: Any) -> bool:
-    """Returns whether a run goes on from a checkpoint: one is named, or `auto` finds any."""
+    """Returns whether a run resumes from a checkpoint: one is named, or `auto` finds any."""
     wanted = config.resume_from_checkpoint
     return wanted is not None and (wanted != "auto" or bool(_newest_first(Path(config.output_dir))))
 

@@ -140,7 +140,7 @@ class TrainingLog:
             write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def state(self) -> dict[str, Any]:
-        """Returns what `begin` needs to go on from the present step."""
+        """Returns what `begin` needs to resume at the present step."""
         return {
             "window": [{name: _or_none(value) for name, value in entry.items()} for entry in self._window],
             "tokens": self._tokens,
