@@ -96,9 +96,9 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-# Threads of OpenMP spin while they wait for each other, for a long time by default: beside one busy program that costs
-# nine tenths of the speed of training on a CPU. The library reads this when torch is first imported.
+# Threads of OpenMP spin while they wait for each other, by default for so long that one busy program on the same cores
+# costs most of the speed of training (docs/LOG.md). The library reads this when torch is first imported.
 if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & _os.environ.keys():
-    _os.environ["GOMP_SPINCOUNT"] = "4000"
+    _os.environ["GOMP_SPINCOUNT"] = "8000"
 
 _registration.register()
