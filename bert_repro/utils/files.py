@@ -325,6 +325,17 @@ except ImportError:  # Windows: two runs in one folder are then not noticed
 _held: dict[Path, int] = {}
 
 
+def _forget_locks() -> None:
+    """Closes in a forked process what its parent holds: a loader process outlives a killed run by seconds, and the run
+    that is started again must find the folder free."""
+    while _held:
+        os.close(_held.popitem()[1])
+
+
+if fcntl is not None:
+    os.register_at_fork(after_in_child=_forget_locks)
+
+
 def lock(folder: Path, *, shared: bool = False) -> bool:
     """Keeps an existing folder or file for this process until `unlock` or the process's end, however it ends.
 

@@ -199,7 +199,8 @@ def test_a_stopped_run_resumes_as_if_nothing_had_been(
     if stage not in BEFORE_TRAINING and kind in ("TERM", "INT"):
         assert resume_flags(folder) != "--overwrite_output_dir", "nothing that was trained is lost"
     if (ended(folder) or {"code": 1})["code"] != 0:
-        assert stages.run(name, *flags, resume_flags(folder), log=tmp_path / "again.txt") == 0
+        again = tmp_path / "again.txt"
+        assert stages.run(name, *flags, resume_flags(folder), log=again) == 0, again.read_text()
     assert_same_end(folder, complete)
 
 

@@ -2,6 +2,8 @@
 
 import errno
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,15 @@ import safetensors
 
 from bert_repro.errors import UserError
 from bert_repro.utils import process
-from bert_repro.utils.files import atomic_file, atomic_folder, atomic_path, disk_error, lock, write_json
+from bert_repro.utils.files import (
+    atomic_file,
+    atomic_folder,
+    atomic_path,
+    disk_error,
+    is_running,
+    lock,
+    write_json,
+)
 
 KILLED = """
 import os, pathlib, sys
@@ -74,9 +84,12 @@ def test_errors_of_the_disk_are_reported_whichever_library_noticed_them(tmp_path
 
 
 HOLD = """
-import sys, pathlib
+import multiprocessing, sys, pathlib, time
 from bert_repro.utils.files import lock
-print(lock(pathlib.Path(sys.argv[1])), flush=True)
+held = lock(pathlib.Path(sys.argv[1]))
+loader = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,), daemon=True)
+loader.start()
+print(held, loader.pid, flush=True)
 sys.stdin.read()
 """
 
@@ -88,12 +101,13 @@ def other_process(folder):
 
 def test_a_folder_belongs_to_one_process_until_it_ends_however_it_ends(tmp_path):
     other = other_process(tmp_path)
-    assert other.stdout.readline() == "True\n"
-    assert not lock(tmp_path)
+    held, loader = other.stdout.readline().split()
+    assert held == "True" and not lock(tmp_path)
     other.kill()
-    other.communicate()
+    other.wait()
+    assert lock(tmp_path) and is_running(int(loader))  # which may live on for some seconds
     assert lock(tmp_path)
-    assert lock(tmp_path)
+    os.kill(int(loader), signal.SIGKILL)
 
 
 def test_a_finished_run_releases_the_folder_and_says_how_it_ended(tmp_path):
@@ -105,4 +119,4 @@ def test_a_finished_run_releases_the_folder_and_says_how_it_ended(tmp_path):
     assert process.recorded_exit_code(tmp_path) == 0
     with other_process(tmp_path) as other:
         answer, _ = other.communicate("")
-    assert answer == "True\n"
+    assert answer.startswith("True ")
