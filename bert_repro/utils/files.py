@@ -351,12 +351,9 @@ def lock(folder: Path, *, shared: bool = False) -> bool:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError as error:
         os.close(descriptor)
-        return False
-    except OSError:
-        os.close(descriptor)
-        return True
+        return not isinstance(error, BlockingIOError)
     _held[folder.resolve()] = descriptor
     return True
 
