@@ -84,12 +84,15 @@ def test_errors_of_the_disk_are_reported_whichever_library_noticed_them(tmp_path
 
 
 HOLD = """
-import multiprocessing, sys, pathlib, time
+import multiprocessing, os, pathlib, sys, time
 from bert_repro.utils.files import lock
+
+def load():
+    print(held, os.getpid(), flush=True)
+    time.sleep(30)
+
 held = lock(pathlib.Path(sys.argv[1]))
-loader = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,), daemon=True)
-loader.start()
-print(held, loader.pid, flush=True)
+multiprocessing.get_context("fork").Process(target=load, daemon=True).start()
 sys.stdin.read()
 """
 
@@ -118,5 +121,5 @@ def test_a_finished_run_releases_the_folder_and_says_how_it_ended(tmp_path):
     assert json.loads((tmp_path / "status.json").read_text()) == {"code": 0, "reason": "done"}
     assert process.recorded_exit_code(tmp_path) == 0
     with other_process(tmp_path) as other:
-        answer, _ = other.communicate("")
-    assert answer.startswith("True ")
+        assert other.stdout.readline().startswith("True ")
+        other.communicate("")
