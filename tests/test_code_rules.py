@@ -34,7 +34,7 @@ BUDGETS = {
     "models": 1475,
     "corpus": 1165,
     "pretraining": 1615,
-    "training": 1810,
+    "training": 1812,
     "tasks": 2730,
     "finetuning": 895,
     "inference": 825,

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -150,7 +151,12 @@ class TrainingLog:
         }
 
     def __enter__(self) -> Self:
-        self._bar = tqdm(total=self.total, initial=self.start, unit="step", disable=not self.active, dynamic_ncols=True)
+        # Seconds between updates: in a log file each is a line.
+        pause = 0.1 if sys.stderr.isatty() or "ipykernel" in sys.modules else 10.0
+        self._bar = tqdm(
+            total=self.total, initial=self.start, unit="step", disable=not self.active, mininterval=pause,
+            dynamic_ncols=True,
+        )  # fmt: skip
         self._redirect = logging_redirect_tqdm([logger])
         self._redirect.__enter__()
         self._began = self._window_began = time.perf_counter()
@@ -194,7 +200,7 @@ class TrainingLog:
         speed = {"tokens/s": f"{row['tokens_per_second']:,.0f}"}
         if "mfu" in row:
             speed["MFU"] = f"{row['mfu']:.0%}"
-        self._bar.set_postfix({**shown, **speed})
+        self._bar.set_postfix({**shown, **speed}, refresh=False)
 
     def _summary(self, last: dict[str, float], seconds: float) -> dict[str, float]:
         """Returns means over the window, the last step's learning rate, tokens so far, and the window's speed."""
