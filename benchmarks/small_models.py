@@ -1,95 +1,120 @@
-"""Fine-tuned runs next to bag of words and published small BERTs, as a table in Markdown.
+"""bert-repro-mini after fine-tuning, next to its untrained encoder, bag of words and published small BERTs.
 
-    python benchmarks/small_models.py --runs_dir runs/mini --glue_dir glue --conll_dir conll2003
+    python benchmarks/small_models.py
+    python benchmarks/small_models.py --glue_dir glue --conll_dir conll2003
 
-Every results.json below --runs_dir counts; runs of the same task, model and settings with other seeds are one row, with
-mean and standard deviation. Bag of words is logistic regression (STS-B: ridge regression) on words and word pairs of
-each text and on the words that both share, fitted to the task's training set, nothing tuned; for tags it is the most
-frequent tag of each word. Minutes on two cores, most of them for MNLI.
+prints the tables of README.md and docs/explanations/small_models.md from the stored results; with folders of data it
+fits the baselines first, in minutes, and stores their scores. Every results.json below --runs_dir counts: runs of one
+model, task and settings are one cell, with mean, standard deviation and number of seeds. Bag of words is logistic
+regression (STS-B: ridge regression) on words and word pairs of each text and on the words that both share, fitted to
+the task's training set, nothing tuned; for tags it is the most frequent tag of each word.
 """
 
 import argparse
+import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from bert_repro.results import read_results
 from bert_repro.tasks import get_task
+from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.tasks.metrics import load_metric
+from bert_repro.utils.files import write_json
 
+RUNS = Path(__file__).resolve().parents[1] / "model_cards" / "runs"
+BASELINES = "baselines.json"
 TASKS = {
-    "sst2": ("SST-2", "accuracy"),
-    "mrpc": ("MRPC", "accuracy"),
-    "stsb": ("STS-B", "spearmanr"),
-    "qnli": ("QNLI", "accuracy"),
-    "mnli": ("MNLI-m", "accuracy"),
-    "conll2003": ("CoNLL-2003", "entity_f1"),
-    "squad": ("SQuAD v1.1", "f1"),
+    "conll2003": ("CoNLL-2003, F1", "entity_f1"),
+    "stsb": ("STS-B, Spearman", "spearmanr"),
+    "qnli": ("QNLI, accuracy", "accuracy"),
+    "mnli": ("MNLI-m, accuracy", "accuracy"),
+    "sst2": ("SST-2, accuracy", "accuracy"),
+    "mrpc": ("MRPC, accuracy", "accuracy"),
+    "squad": ("SQuAD v1.1, F1", "f1"),
+    "minimal pairs": ("BLiMP, 44 paradigms", "mean_paradigm_accuracy"),
 }
-"""Title and metric of a column."""
-_METRICS = {"spearmanr": "Spearman", "entity_f1": "F1", "f1": "F1"}
-_GLUE = ("sst2", "mrpc", "stsb", "qnli", "mnli")
-
+"""Title and metric of each task."""
+GLUE = ("stsb", "qnli", "mnli", "sst2", "mrpc")
+MODELS = {"bert-repro-mini": "bert-repro-mini, 200 M tokens", "untrained": "the same encoder, untrained"}
 PUBLISHED = {
-    "BERT-Tiny 2/128, 3.3 B words: GLUE test (google-research/bert README)": {
-        "sst2": 0.832, "stsb": 0.736, "qnli": 0.815, "mnli": 0.702,
+    "5-gram model (BLiMP paper); logistic regression (SQuAD paper)": {"minimal pairs": 0.628, "squad": 0.51},
+    "BERT-Mini, 3.3 B words, all rows (model cards of the M-FAC fine-tunes)": {
+        "sst2": 0.855, "mrpc": 0.766, "stsb": 0.826, "qnli": 0.839, "mnli": 0.733,
     },
-    "BERT-Mini 4/256, 3.3 B words: GLUE test (google-research/bert README)": {
-        "sst2": 0.859, "stsb": 0.733, "qnli": 0.841, "mnli": 0.748,
-    },
-    "BERT-Mini, dev (model cards of the M-FAC fine-tunes)": {"mrpc": 0.766, "mnli": 0.733},
-    "RoBERTa-base, 10 M words, dev (BabyLM 2023 baseline)": {"sst2": 0.870, "qnli": 0.770, "mnli": 0.732},
-    "RoBERTa-base, 100 M words, dev (BabyLM 2023 baseline)": {"sst2": 0.886, "qnli": 0.823, "mnli": 0.687},
+    "RoBERTa-base, 10 M words, all rows (BabyLM 2023 baseline)": {"sst2": 0.870, "qnli": 0.770, "mnli": 0.732},
+    "RoBERTa-base, 100 M words, all rows (BabyLM 2023 baseline)": {"sst2": 0.886, "qnli": 0.823, "mnli": 0.687},
 }  # fmt: skip
 SAME_RUN = ("learning_rate", "train_batch_size", "num_train_epochs", "bias_correction", "max_seq_length")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Writes the table to the terminal."""
+    """Writes both tables to the terminal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs_dir", type=Path, required=True, help="folder with the folders of the runs")
-    parser.add_argument("--glue_dir", type=Path, help="GLUE's official files; without: no bag of words")
-    parser.add_argument("--conll_dir", type=Path, help="CoNLL-2003's official files; without: no tag of each word")
+    parser.add_argument("--runs_dir", type=Path, default=RUNS, help="folder with the folders of the runs")
+    parser.add_argument("--glue_dir", type=Path, help="GLUE's official files: fits bag of words")
+    parser.add_argument("--conll_dir", type=Path, help="CoNLL-2003's official files: counts each word's tags")
     options = parser.parse_args(arguments)
-    rows = dict(scores_of_runs(options.runs_dir))
-    tasks = {name for scores in rows.values() for name in scores}
-    baseline = {}
+    stored = options.runs_dir / BASELINES
+    baselines: dict[str, dict[str, float]] = json.loads(stored.read_text("utf-8")) if stored.exists() else {}
     if options.glue_dir:
-        baseline |= {name: bag_of_words(name, options.glue_dir) for name in _GLUE if name in tasks}
-    if options.conll_dir and "conll2003" in tasks:
-        baseline["conll2003"] = most_frequent_tags(options.conll_dir)
-    rows["bag of words; most frequent tag of a word"] = {name: f"{value:.3f}" for name, value in baseline.items()}
-    for title, scores in PUBLISHED.items():
-        rows[title] = {name: f"{value:.3f}" for name, value in scores.items()}
-    sys.stdout.write("\n".join(table(rows)) + "\n")
+        tasks = sorted(path.parent.name.partition("-")[0] for path in options.runs_dir.rglob("results.json"))
+        baselines |= {name: bag_of_words(name, options.glue_dir) for name in dict.fromkeys(tasks) if name in GLUE}
+    if options.conll_dir:
+        baselines["conll2003"] = most_frequent_tags(options.conll_dir)
+    if options.glue_dir or options.conll_dir:
+        write_json(stored, baselines)
+    sys.stdout.write("\n".join(tables(options.runs_dir, baselines)))
 
 
-def scores_of_runs(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yields each model with its scores by task, `mean +- standard deviation (seeds)` where several seeds were run."""
-    found: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+def tables(folder: Path, baselines: dict[str, dict[str, float]]) -> tuple[str, str]:
+    """Returns the tables of README.md, a row per task, and of docs/explanations/small_models.md, a row per model."""
+    cells = scores_of_runs(folder)
+    for task, scores in baselines.items():
+        for name, score in scores.items():
+            cells.setdefault(name, {})[task] = f"{score:.3f}"
+    for name, scores in PUBLISHED.items():
+        cells[name] = {task: f"{score:.3f}" for task, score in scores.items()}
+    tasks = [task for task in TASKS if task in cells["training rows"]]
+    columns = [name for name in ("training rows", *MODELS.values()) if name in cells]
+    short = [["dev", *columns]] + [[TASKS[task][0], *(cells[name].get(task, "") for name in columns)] for task in tasks]
+    long = [["dev", *(TASKS[task][0] for task in tasks)]]
+    long += [[name, *(scores.get(task, "") for task in tasks)] for name, scores in cells.items()]
+    return markdown(short), markdown(long)
+
+
+def scores_of_runs(folder: Path) -> dict[str, dict[str, str]]:
+    """Reads all runs below a folder.
+
+    Returns:
+        Row -> task -> text: the rows trained on, and of each model `mean ± standard deviation (seeds)`.
+    """
+    runs: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for path in sorted(folder.rglob("results.json")):
-        results = read_results(path)
-        if results.get("task") not in TASKS:
-            continue
-        settings: dict[str, Any] = dict(results["settings"])
-        _, metric = TASKS[results["task"]]
-        shown = ", ".join(f"{name} {settings[name]}" for name in SAME_RUN)
-        model = Path(settings["model_name_or_path"]).name
-        found[model, results["task"]][shown].append(results["metrics"][metric])
-    models: dict[str, dict[str, str]] = defaultdict(dict)
-    for (model, task), by_settings in found.items():
-        if len(by_settings) > 1:
-            raise SystemExit(f"{folder}: runs of {task} from {model} with other settings: {'; '.join(by_settings)}")
-        (values,) = by_settings.values()
-        spread = f" ± {stdev(values):.3f} ({len(values)})" if len(values) > 1 else ""
-        models[model][task] = f"{mean(values):.3f}{spread}"
-    yield from models.items()
+        results: Any = read_results(path)
+        if results.get("task") in TASKS:
+            runs[Path(results["settings"]["model_name_or_path"]).name, results["task"]].append(results)
+    cells: dict[str, dict[str, str]] = {"training rows": {}} | {MODELS.get(model, model): {} for model, _ in runs}
+    for (model, task), same in runs.items():
+        settings = {", ".join(f"{name} {run['settings'].get(name)}" for name in SAME_RUN) for run in same}
+        if len(settings) > 1:
+            raise SystemExit(
+                f"{folder}: runs of {task} from {model} with other settings: {'; '.join(sorted(settings))}"
+            )
+        values = [run["metrics"][TASKS[task][1]] for run in same]
+        spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
+        cells[MODELS.get(model, model)][task] = f"{mean(values):.3f}{spread} ({len(values)})"
+        rows, published = same[0].get("train", {}).get("examples", 0), SPLIT_ROWS.get((task, "train"), 0)
+        cells["training rows"][task] = (
+            "none" if not rows else f"{rows:,} " + ("(all)" if rows == published else f"of {published:,}")
+        )
+    return cells
 
 
-def bag_of_words(name: str, folder: Path) -> float:
+def bag_of_words(name: str, folder: Path) -> dict[str, float]:
     """Fits words and word pairs to a task of GLUE; returns the task's metric on its first dev set."""
     import numpy as np
     from scipy.sparse import csr_matrix, hstack
@@ -117,12 +142,17 @@ def bag_of_words(name: str, folder: Path) -> float:
         return hstack(parts).tocsr()
 
     model = Ridge(alpha=10.0) if name == "stsb" else LogisticRegression(max_iter=300)
-    model.fit(features(train), list(train["label"]))
-    scores = load_metric(name).compute(predictions=model.predict(features(dev)), references=list(dev["label"]))
-    return float(scores[TASKS[name][1]])
+    labels, right = list(train["label"]), list(dev["label"])
+    model.fit(features(train), labels)
+    metric, key = load_metric(name), TASKS[name][1]
+    found = {"bag of words": float(metric.compute(predictions=model.predict(features(dev)), references=right)[key])}
+    if name != "stsb":
+        most = [Counter(labels).most_common(1)[0][0]] * len(right)
+        found["majority class"] = float(metric.compute(predictions=most, references=right)[key])
+    return found
 
 
-def most_frequent_tags(folder: Path) -> float:
+def most_frequent_tags(folder: Path) -> dict[str, float]:
     """Gives each word the most frequent tag that CoNLL-2003's training set has for it; returns the F1 on dev."""
     task = get_task("conll2003")
     splits = task.load(folder, ["train", "validation"])
@@ -137,17 +167,13 @@ def most_frequent_tags(folder: Path) -> float:
     ]
     references = [[names[tag] for tag in tags] for tags in splits["validation"]["tags"]]
     scores = load_metric("conll2003").compute(predictions=predicted, references=references)
-    return float(scores[TASKS["conll2003"][1]])
+    return {"most frequent tag of a word": float(scores[TASKS["conll2003"][1]])}
 
 
-def table(rows: dict[str, dict[str, str]]) -> list[str]:
-    """Returns the lines of a table in Markdown: a row per model, a column per task."""
-    head = [f"{title} {_METRICS.get(metric, metric)}" for title, metric in TASKS.values()]
-    lines = ["| dev | " + " | ".join(head) + " |", "| --- " * (len(head) + 1) + "|"]
-    lines += [
-        f"| {title} | " + " | ".join(scores.get(name, "") for name in TASKS) + " |" for title, scores in rows.items()
-    ]
-    return lines
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Writes a table; the first row is its head."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "| --- " * len(rows[0]) + "|", *lines[1:]]) + "\n"
 
 
 if __name__ == "__main__":

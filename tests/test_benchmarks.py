@@ -73,15 +73,18 @@ def test_finetuning_step(tmp_path):
 
 def test_small_models_stand_beside_bag_of_words(tmp_path, world, capsys):
     script = importlib.import_module("small_models")
-    settings = dict.fromkeys(script.SAME_RUN, 1) | {"model_name_or_path": "runs/tiny"}
+    settings = dict.fromkeys(script.SAME_RUN, 1) | {"model_name_or_path": "runs/untrained"}
     for seed, accuracy in enumerate((0.5, 0.7)):
-        write_results(tmp_path / str(seed), {"task": "sst2", "metrics": {"accuracy": accuracy}, "settings": settings})
+        results = {"task": "sst2", "metrics": {"accuracy": accuracy}, "settings": settings, "train": {"examples": 64}}
+        write_results(tmp_path / f"sst2-seed{seed}", results)
     script.main(["--runs_dir", str(tmp_path), "--glue_dir", str(world.glue)])
-    head, _, ours, words, *published = capsys.readouterr().out.splitlines()
-    assert "| dev | SST-2 accuracy |" in head and "| tiny | 0.600 ± 0.141 (2) |" in ours
-    assert 0 <= float(words.split("|")[2]) <= 1 and len(published) == len(script.PUBLISHED)
-    other = {"task": "sst2", "metrics": {"accuracy": 0.6}, "settings": settings | {"learning_rate": 2}}
-    write_results(tmp_path / "2", other)
+    _, _, ours, _, _, _, rows, _, words, *published = capsys.readouterr().out.splitlines()
+    assert ours == "| SST-2, accuracy | 64 of 67,349 | 0.600 ± 0.141 (2) |" and "64 of 67,349" in rows
+    assert 0 <= float(words.split("|")[2]) <= 1 and len(published) == 1 + len(script.PUBLISHED)
+    first = capsys.readouterr().out
+    script.main(["--runs_dir", str(tmp_path)])  # baselines are stored
+    assert capsys.readouterr().out.splitlines()[8] == words and not first
+    write_results(tmp_path / "sst2-seed2", results | {"settings": settings | {"learning_rate": 2}})
     with pytest.raises(SystemExit, match="learning_rate 2"):
         script.main(["--runs_dir", str(tmp_path)])
 

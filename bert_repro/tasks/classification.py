@@ -1,6 +1,6 @@
 """Tasks that give a label, several labels or a number to a text or a pair of texts: GLUE's (paper 4.1), and the user's.
 
-The tasks of GLUE themselves are in `glue/glue_tasks`, as data. The names of the user's labels come from the training
+The tasks of GLUE themselves are in `glue_tasks`, as data. The names of the user's labels come from the training
 data and travel with the published model (`id2label`); without training they come from the model, as does whether it
 predicts labels or numbers.
 """
