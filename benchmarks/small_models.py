@@ -25,7 +25,7 @@ from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.tasks.metrics import load_metric
 from bert_repro.utils.files import write_json
 
-RUNS = Path(__file__).resolve().parents[1] / "model_cards" / "runs"
+RUNS = Path(__file__).resolve().parents[1] / "model_cards"
 BASELINES = "baselines.json"
 TASKS = {
     "conll2003": ("CoNLL-2003, F1", "entity_f1"),
@@ -61,8 +61,8 @@ def main(arguments: list[str] | None = None) -> None:
     stored = options.runs_dir / BASELINES
     baselines: dict[str, dict[str, float]] = json.loads(stored.read_text("utf-8")) if stored.exists() else {}
     if options.glue_dir:
-        tasks = sorted(path.parent.name.partition("-")[0] for path in options.runs_dir.rglob("results.json"))
-        baselines |= {name: bag_of_words(name, options.glue_dir) for name in dict.fromkeys(tasks) if name in GLUE}
+        tasks = scores_of_runs(options.runs_dir)["training rows"]
+        baselines |= {name: bag_of_words(name, options.glue_dir) for name in GLUE if name in tasks}
     if options.conll_dir:
         baselines["conll2003"] = most_frequent_tags(options.conll_dir)
     if options.glue_dir or options.conll_dir:

@@ -85,7 +85,7 @@ class Configuration:
 
 
 @dataclass(frozen=True)
-class PlannedRun:
+class SweepRun:
     """A run of the sweep: what it varies, its folder below the sweep's, and its settings."""
 
     varied: Configuration
@@ -168,11 +168,11 @@ def run_sweep(config: FinetuningConfig, task: Task) -> RunResults:
 class _Sweep:
     """The runs of a sweep. All processes take the same decisions, based on what the main one finds on disk."""
 
-    def __init__(self, config: FinetuningConfig, task: Task, accelerator: Accelerator, runs: list[PlannedRun]) -> None:
+    def __init__(self, config: FinetuningConfig, task: Task, accelerator: Accelerator, runs: list[SweepRun]) -> None:
         self.config, self.task, self.accelerator, self.runs = config, task, accelerator, runs
         self._cache: SplitCache = {}
 
-    def ensure_done(self, planned: PlannedRun, *, with_model: bool = False) -> None:
+    def ensure_done(self, planned: SweepRun, *, with_model: bool = False) -> None:
         """Makes a run unless it is done.
 
         Args:
@@ -197,7 +197,7 @@ class _Sweep:
             self._close(planned, stop.exit_code, str(stop))
             raise
 
-    def best(self) -> PlannedRun:
+    def best(self) -> SweepRun:
         """Returns the run that is best on dev.
 
         Raises:
@@ -213,7 +213,7 @@ class _Sweep:
             logger.warning("the best run gives one answer for every row, and no other run scores higher")
         return next(planned for planned in self.runs if planned.folder == best.folder)
 
-    def predict(self, best: PlannedRun) -> None:
+    def predict(self, best: SweepRun) -> None:
         """Predicts the test set with the best run's model, in a folder of that run."""
         path = best.path / _TEST
         if broadcast((path / RESULTS).exists()):
@@ -228,7 +228,7 @@ class _Sweep:
         """Returns the results so far, for results.json."""
         return sweep_results(self._outcomes(), split=self._split(), metric=self.task.primary_metric)
 
-    def _close(self, planned: PlannedRun, code: int, reason: str) -> None:
+    def _close(self, planned: SweepRun, code: int, reason: str) -> None:
         """Writes how a run ended; of the runs that are done, removes what is no longer needed."""
         if not self.accelerator.is_main_process:
             return
@@ -264,7 +264,7 @@ class _Sweep:
         done = next((planned for planned in self.runs if self._state(planned) == "done"), None)
         return str(read_results(done.path)["split"]) if done else self.task.eval_splits[0]
 
-    def _state(self, planned: PlannedRun) -> str:
+    def _state(self, planned: SweepRun) -> str:
         """Returns done, not finite, begun (a checkpoint exists) or new."""
         path, predicts = planned.path, planned.config.do_predict
         if (path / RESULTS).exists():
@@ -317,7 +317,7 @@ def _test_set_is_labelled(config: FinetuningConfig, task: Task, accelerator: Acc
     return any(prepared.is_labelled(dataset) for dataset in found.values())
 
 
-def _planned_runs(config: FinetuningConfig, task: Task, processes: int, *, each_predicts: bool) -> Iterator[PlannedRun]:
+def _planned_runs(config: FinetuningConfig, task: Task, processes: int, *, each_predicts: bool) -> Iterator[SweepRun]:
     """Yields all runs, configuration by configuration."""
     once: dict[str, Any] = {**dict.fromkeys(SWEPT, ()), "num_restarts": 1, "do_predict": each_predicts}
     once |= {"resume_from_checkpoint": None, "push_to_hub": False, "hub_model_id": None}
@@ -333,10 +333,10 @@ def _planned_runs(config: FinetuningConfig, task: Task, processes: int, *, each_
             folder = f"{varied.name}/seed{seed}"
             name = f"{run_name(config)}-{varied.name}-seed{seed}"
             run_config = replace(chosen, seed=seed, output_dir=str(_folder(config) / folder), run_name=name)
-            yield PlannedRun(varied, folder, run_config)
+            yield SweepRun(varied, folder, run_config)
 
 
-def _publish(config: FinetuningConfig, best: PlannedRun, found: SweepResults) -> None:
+def _publish(config: FinetuningConfig, best: SweepRun, found: SweepResults) -> None:
     """Publishes the best run's model in the output folder, with the sweep in its results."""
     output_dir, results = Path(config.output_dir), read_results(best.path)
     files = [path for path in (best.path / ADAPTER,) if path.exists()]
