@@ -223,7 +223,7 @@ def _report_changes(before: dict[str, Any], now: dict[str, Any]) -> None:
     for name in sorted(set(before) | set(now)):
         if before.get(name) != now.get(name):
             logger.warning(
-                "resuming with another %s (%s, was %s): the run is valid but not bit-identical to an uninterrupted one",
+                "resuming with %s %s, before it was %s: the run is valid but not bit-identical to an uninterrupted one",
                 name,
                 now.get(name),
                 before.get(name),

@@ -153,10 +153,10 @@ class TrainingLog:
     def __enter__(self) -> Self:
         # Seconds between updates: in a log file each is a line.
         pause = 0.1 if sys.stderr.isatty() or "ipykernel" in sys.modules else 10.0
+        options: dict[str, Any] = {} if self.active else {"disable": True}  # else TQDM_DISABLE decides
         self._bar = tqdm(
-            total=self.total, initial=self.start, unit="step", disable=not self.active, mininterval=pause,
-            dynamic_ncols=True,
-        )  # fmt: skip
+            total=self.total, initial=self.start, unit="step", mininterval=pause, dynamic_ncols=True, **options
+        )
         self._redirect = logging_redirect_tqdm([logger])
         self._redirect.__enter__()
         self._began = self._window_began = time.perf_counter()

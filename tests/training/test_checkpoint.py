@@ -110,7 +110,7 @@ def test_another_environment_is_reported(copy: Path, caplog: pytest.LogCaptureFi
     now = json.loads((folder / "manifest.json").read_text())["environment"] | {"cpu_threads": 99}
     with caplog.at_level("WARNING", logger="bert_repro"):
         checkpoint.load(folder, trainer.model, trainer.optimizer.optimizer, now)
-    assert "another cpu_threads (99" in caplog.text
+    assert "resuming with cpu_threads 99, before" in caplog.text
 
 
 def test_weights_of_another_model_are_refused(copy: Path) -> None:
