@@ -355,10 +355,12 @@ def extend_longest_input(name: str, tokenizer: Any, length: int) -> None:
     trained = tokenizer.model_max_length
     if length > trained:
         logger.warning(
-            "%s: its tokenizer truncates at %d tokens, so positions from there to %d may be untrained",
+            "%s: its tokenizer truncates at %d tokens, so positions from there to %d may be untrained, which costs "
+            "accuracy; --max_seq_length %d stays within",
             name,
             trained,
             length,
+            trained,
         )
         tokenizer.model_max_length = length
 
