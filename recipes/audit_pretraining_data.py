@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Checks the examples of a pre-training before compute is spent on them.
 
     python recipes/audit_pretraining_data.py --corpus runs/corpus --output_dir runs/audit

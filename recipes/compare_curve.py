@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Says whether a pre-training run is on track: its log next to a reference curve.
 
     python recipes/compare_curve.py --run runs/mini --reference docs/reference_curves/bert-repro-mini.jsonl

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Converts a checkpoint of the original TensorFlow code, or an old pytorch_model.bin.
 
     python recipes/convert_checkpoint.py --checkpoint uncased_L-12_H-768_A-12 --gelu erf --output_dir runs/bert-base

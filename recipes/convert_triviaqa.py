@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Converts TriviaQA to SQuAD's JSON, for the step before SQuAD (paper 4.2, Table 2).
 
     python recipes/convert_triviaqa.py --qa_file triviaqa-rc/qa/wikipedia-train.json \

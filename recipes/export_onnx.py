@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro[onnx]"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Writes a finished model as ONNX, so that it runs without PyTorch.
 
     pip install onnx onnxruntime onnxscript

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Writes vectors of a frozen BERT for the texts of a file (paper 5.3, Table 7).
 
     python recipes/extract_features.py --model_name_or_path google-bert/bert-base-cased --input_file texts.txt \

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Rewrites the model card of a finished run with facts that the run cannot know.
 
     python recipes/make_card.py --folder runs/mrpc --base_model google-bert/bert-base-uncased

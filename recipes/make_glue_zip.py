@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Makes the zip that the GLUE leaderboard takes from finished runs.
 
     python recipes/make_glue_zip.py --runs runs/glue --output_file glue.zip

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Predicts with a fine-tuned model: labels, numbers, tags, answers or choices.
 
     echo "Wo bleibt mein Paket?" | python recipes/predict.py --model_name_or_path runs/my-classifier

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Turns raw text into a corpus for pre-training: documents, sentences, token ids.
 
     python recipes/prepare_corpus.py --input_files corpus/ --tokenizer runs/tokenizer \

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Runs the complete path in miniature: text, vocabulary, pre-training, fine-tuning, a published model.
 
     python recipes/quickstart.py

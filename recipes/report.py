@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Writes the paper's tables with our numbers next to them.
 
     python recipes/report.py --runs_dir runs/study/records --report_dir runs/report

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Fine-tunes a classifier of texts: a task of GLUE, or your own files (paper 4.1).
 
     python recipes/run_glue.py --model_name_or_path google-bert/bert-base-uncased \

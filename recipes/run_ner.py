@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Fine-tunes a tagger of words: CoNLL-2003, or your own tagged text (paper 5.3).
 
     python recipes/run_ner.py --model_name_or_path google-bert/bert-base-cased \

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Pre-trains BERT, from scratch or from a checkpoint (paper 3.1, A.2).
 
     python recipes/run_pretraining.py --preset cpu-trial --corpus runs/corpus --output_dir runs/trial

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Fine-tunes a model that answers questions: SQuAD, or your own (paper 4.2, 4.3).
 
     python recipes/run_squad.py --model_name_or_path google-bert/bert-base-uncased \

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Repeats tables of the paper: makes the runs behind Tables 1 to 8 and Figure 5.
 
     python recipes/run_study.py --table 5 --size_preset trial --corpus runs/corpus --glue_dir glue --squad_dir squad \

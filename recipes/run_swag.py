@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Fine-tunes a model that chooses one of several: SWAG, or your own rows (paper 4.4).
 
     python recipes/run_swag.py --model_name_or_path google-bert/bert-base-uncased \

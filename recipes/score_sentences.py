@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Scores sentences by masked LM, or compares minimal pairs (BLiMP).
 
     python recipes/score_sentences.py --model_name_or_path google-bert/bert-base-uncased --input_file texts.txt \

@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Scores SQuAD predictions as the official scripts do.
 
     python recipes/score_squad.py --data_file dev-v1.1.json --predictions_file predictions.json

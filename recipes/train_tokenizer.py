@@ -1,7 +1,3 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["bert-repro"]  # bert-repro is not on PyPI: see docs/how-to/hf_jobs.md
-# ///
 r"""Trains a WordPiece vocabulary on raw text.
 
     python recipes/train_tokenizer.py --input_files corpus/ --vocab_size 30522 --output_dir runs/tokenizer

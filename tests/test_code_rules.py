@@ -133,6 +133,7 @@ def test_recipes_are_short_and_say_what_they_do():
         source = path.read_text("utf-8")
         assert len(code_lines(source)) <= {"quickstart": 200, "quickstart_text": 110}.get(path.stem, 40), path
         assert ast.get_docstring(ast.parse(source)), path
+        assert "# /// script" not in source, path  # it would name a package that no index has
 
 
 def tracked_files() -> list[Path]:

@@ -125,7 +125,10 @@ class CopaTask(SwagTask):
         return self.from_rows(_choices(read_file(path)), str(path), may_lack_labels=split == "test")
 
     def from_published(self, dataset: "datasets.Dataset") -> "datasets.Dataset":
-        return self.from_rows(_choices(dataset), "COPA", may_lack_labels=dataset[0]["label"] == -1)
+        import datasets
+
+        rows = dataset.cast_column("label", datasets.Value("int64"))  # whose names are choice1 and choice2
+        return self.from_rows(_choices(rows), "COPA", may_lack_labels=rows[0]["label"] == -1)
 
 
 def _choices(rows: "datasets.Dataset") -> "datasets.Dataset":
@@ -183,7 +186,7 @@ HANS = HansTask(
     file_label_column="gold_label",
     file_labels=("entailment", "non-entailment", "never"),
     files={"validation": "heuristics_evaluation_set.txt"},
-    hub=("jhu-cogsci/hans", None, None),
+    hub=("jhu-cogsci/hans", None, "refs/convert/parquet"),
     data_license="MIT",
 )
 ANLI = [

@@ -110,6 +110,7 @@ class Handler(BaseHTTPRequestHandler):
     server: FakeHub
 
     REPO = r"(?P<repo>(?:(?:spaces|datasets)/)?[^/]+/[^/]+)"
+    REV = r"(?P<rev>refs/convert/parquet|[^/]+)"
     API = r"/api/(?:models/)?" + REPO
     ROUTES = (
         ("POST", r"/api/repos/create", "create"),
@@ -117,12 +118,12 @@ class Handler(BaseHTTPRequestHandler):
         ("POST", API + r"/preupload/(?P<rev>.+)", "preupload"),
         ("POST", API + r"/commit/(?P<rev>.+)", "commit"),
         ("POST", API + r"/branch/(?P<rev>.+)", "branch"),
-        ("GET", API + r"/tree/(?P<rev>[^/]+)/?", "tree"),
+        ("GET", API + r"/tree/" + REV + r"/?(?P<folder>.*)", "tree"),
         ("GET", API + r"/revision/(?P<rev>.+)", "info"),
         ("GET", API, "info"),
         ("POST", r"/" + REPO + r"\.git/info/lfs/objects/batch", "batch"),
         ("PUT", r"/lfs/(?P<oid>\w+)", "store"),
-        ("GET", r"/" + REPO + r"/resolve/(?P<rev>[^/]+)/(?P<path>.+)", "resolve"),
+        ("GET", r"/" + REPO + r"/resolve/" + REV + r"/(?P<path>.+)", "resolve"),
     )
 
     def answer(self) -> None:
@@ -271,10 +272,21 @@ class Handler(BaseHTTPRequestHandler):
         facts = {"id": "/".join(repo.split("/")[-2:]), "sha": sha, "private": self.find(repo).private, "tags": []}
         self.send_json({**facts, "siblings": [{"rfilename": path} for path in tree]})
 
-    def tree(self, body: bytes, repo: str, rev: str, fault: Fault | None) -> None:
+    def tree(self, body: bytes, repo: str, rev: str, folder: str, fault: Fault | None) -> None:
+        """Lists all files of a folder, however deep, or without `recursive` its files and folders."""
         _, tree = self.find_tree(repo, rev)
-        entries = []
+        below = f"{folder}/" if folder else ""
+        if below and not any(path.startswith(below) for path in tree):
+            raise Refusal(404, f"{folder} does not exist", "EntryNotFound")
+        entries: list[dict[str, Any]] = []
         for path, content in tree.items():
+            child, inside, _ = path.removeprefix(below).partition("/")
+            if not path.startswith(below):
+                continue
+            if inside and "recursive=false" in self.path.lower():
+                directory = {"type": "directory", "path": below + child, "oid": object_id(child, b""), "size": 0}
+                entries += [directory] if directory not in entries else []
+                continue
             facts = {"oid": object_id(path, content), "size": len(content)}
             large = {"lfs": {**facts, "pointerSize": 134}} if is_large(path) else {}
             entries.append({"type": "file", "path": path, **facts, **large})

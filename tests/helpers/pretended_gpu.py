@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import product
 from pathlib import Path
@@ -38,6 +38,7 @@ C10_REGISTER_GUARD_IMPL(CUDA, c10::impl::FakeGuardImpl<c10::DeviceType::CUDA>)
 }
 """
 AMPERE, TURING = (9, 0), (7, 5)
+BUCKET = 2**16  # bytes of gradients that DDP exchanges at once; its own value is 25 MB
 
 
 def load_guard() -> None:
@@ -94,14 +95,57 @@ def repair_description() -> Any:
     return library
 
 
-def traced(head: str, dtype: str, capability: tuple[int, int], *, recompute: bool, by_layer: bool) -> dict[str, int]:
+@contextmanager
+def data_parallel() -> Iterator[Callable[[Any], Any]]:
+    """Gives a function that wraps a step for two processes as Accelerate does, without their exchange of gradients.
+
+    What is left is what compilation sees: PyTorch splits the graph where a bucket of gradients is full, and compiles
+    each part for itself. The buckets are so small that a tiny model fills several.
+    """
+    import torch.distributed
+    from torch._dynamo import convert_frame
+    from torch.nn import parallel
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    class Lock:
+        """PyTorch leaves the mode of these tensors before it compiles, but not on its way through DDP."""
+
+        def __enter__(self) -> None:
+            self.left = ExitStack()
+            self.left.enter_context(_disable_current_modes())
+
+        def __exit__(self, *_: object) -> None:
+            self.left.close()
+
+    def wrap(step: Any) -> Any:
+        wrapped = parallel.DistributedDataParallel(
+            step, device_ids=[0], output_device=0, gradient_as_bucket_view=True, bucket_cap_mb=BUCKET / 2**20
+        )
+        names = ("set_runtime_stats_and_log", "_rebuild_buckets", "prepare_for_forward", "prepare_for_backward")
+        wrapped.reducer = wrapped.logger = types.SimpleNamespace(**dict.fromkeys(names, lambda *_, **__: None))
+        return wrapped
+
+    with ExitStack() as stack:
+        torch.distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())  # type: ignore[no-untyped-call]
+        stack.callback(torch.distributed.destroy_process_group)
+        for name in ("_verify_param_shape_across_processes", "_sync_module_states"):  # which read numbers
+            stack.enter_context(mock.patch.object(parallel.distributed, name, lambda *_, **__: None))
+        stack.enter_context(mock.patch.object(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES", BUCKET))
+        stack.enter_context(mock.patch.object(convert_frame, "compile_lock", Lock()))
+        yield wrap
+
+
+def traced(
+    head: str, dtype: str, capability: tuple[int, int], *, recompute: bool, by_layer: bool, ddp: bool = False
+) -> dict[str, int]:
     """Traces three steps on batches of other shapes; returns numbers of graphs and of attention kernels in them."""
     import torch
     from fake_cuda import to_fake_gpu
     from functorch.compile import make_boxed_func
     from test_gpu_graph import BATCHES, CONFIG, HEADS
     from torch import nn
-    from torch._functorch.aot_autograd import aot_module_simplified
+    from torch._dynamo.backends.common import aot_autograd
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
     from transformers.modeling_layers import GradientCheckpointingLayer
@@ -116,12 +160,13 @@ def traced(head: str, dtype: str, capability: tuple[int, int], *, recompute: boo
         graphs.append(graph)
         return make_boxed_func(graph.forward)
 
-    def backend(graph: Any, inputs: Any) -> Any:
-        return aot_module_simplified(graph, inputs, fw_compiler=keep, bw_compiler=keep)
-
+    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep)
     torch.compiler.reset()
     terms, batch = HEADS[head]
-    with gpu(capability), FakeTensorMode(shape_env=ShapeEnv()) as mode:
+    with ExitStack() as stack:
+        stack.enter_context(gpu(capability))
+        wrap = stack.enter_context(data_parallel()) if ddp else lambda step: step
+        mode = stack.enter_context(FakeTensorMode(shape_env=ShapeEnv()))
         with torch.device("meta"):
             model = getattr(bert_repro, f"BertReproFor{head}")(bert_repro.BertReproConfig(**CONFIG)).train()
         made: dict[Any, Any] = {}
@@ -132,7 +177,7 @@ def traced(head: str, dtype: str, capability: tuple[int, int], *, recompute: boo
                 setattr(module, name, made[parameter])
         if recompute:
             model.activation_checkpointing_enable()
-        step: Any = TrainingForward(model, count_right if head == "PreTraining" else count_nothing)
+        step: Any = wrap(TrainingForward(model, count_right if head == "PreTraining" else count_nothing))
         if by_layer:
             for layer in model.modules():
                 if isinstance(layer, GradientCheckpointingLayer):
@@ -157,21 +202,25 @@ def main() -> None:
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "training")]
     heads = ["SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice"]
     cases: list[tuple[Any, ...]] = [
-        ("PreTraining", dtype, capability, recompute, by_layer)
+        ("PreTraining", dtype, capability, recompute, by_layer, False)
         for (dtype, capability), recompute, by_layer in product(
             [("bfloat16", AMPERE), ("float16", AMPERE), ("float16", TURING), ("float32", AMPERE)],
             [False, True],
             [False, True],
         )
     ]
-    cases += [(head, "bfloat16", AMPERE, False, by_layer) for head, by_layer in product(heads, [False, True])]
-    for head, dtype, capability, recompute, by_layer in cases:
-        named = {"head": head, "dtype": dtype, "capability": capability, "recompute": recompute, "by_layer": by_layer}
+    cases += [(head, "bfloat16", AMPERE, False, by_layer, False) for head, by_layer in product(heads, [False, True])]
+    cases += [("PreTraining", "bfloat16", AMPERE, *more, True) for more in product([False, True], repeat=2)]
+    cases += [("SequenceClassification", "bfloat16", AMPERE, False, True, True)]
+    for head, dtype, capability, *more in cases:
+        options = dict(zip(("recompute", "by_layer", "ddp"), more, strict=True))
         try:
-            result: dict[str, Any] = dict(traced(head, dtype, capability, recompute=recompute, by_layer=by_layer))
+            result: dict[str, Any] = dict(traced(head, dtype, capability, **options))
         except Exception as error:
             result = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
-        sys.stdout.write(json.dumps({**named, **result}) + "\n")
+        sys.stdout.write(
+            json.dumps({"head": head, "dtype": dtype, "capability": capability, **options, **result}) + "\n"
+        )
         sys.stdout.flush()
     del library
 

@@ -1,19 +1,43 @@
 """The pre-training recipe as users run it, in processes of its own: two at once, and refused."""
 
 import json
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
-from running import RECIPES, TINY, TORCHRUN, launch, recipe
+from running import ON_CPU, RECIPES, TINY, TORCHRUN, launch, recipe
 from tiny_models import NO_DROPOUT, save_model
 
 from bert_repro.training import training_log
 from bert_repro.utils.files import TRAIN_LOG
 
 RECIPE = RECIPES / "run_pretraining.py"
+# What stands in for SLURM on one machine: the job's first start gets TERM once it trains, as at its time limit, and
+# `scontrol requeue` starts it a second time.
+SLURM = {
+    "srun": """
+"$@" & task=$!
+if [ ! -e "$STATE/limit" ]; then
+  touch "$STATE/limit"
+  until [ -s "$OUTPUT_DIR/train_log.jsonl" ]; do kill -0 $task; sleep 0.02; done
+  kill -TERM $task
+fi
+wait $task""",
+    "scontrol": """
+if [ "$1" = requeue ]; then echo "$2" >> "$STATE/requeued"; touch "$STATE/again"; else echo localhost; fi""",
+    "sbatch": """
+code=0; bash "$@" || code=$?
+if [ -e "$STATE/again" ]; then rm "$STATE/again"; echo "the first start gave $code"; exec "$0" "$@"; fi
+exit $code""",
+    "torchrun": f'exec "{sys.executable}" -m torch.distributed.run "$@"',
+    "bert-repro": f'exec "{sys.executable}" -m bert_repro "$@"',
+}
 
 
 @pytest.mark.slow
@@ -46,3 +70,36 @@ def test_two_processes_that_see_no_gpu_are_refused(world: Any, tmp_path: Path) -
     given = [TINY, "--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 1"]
     assert "set ACCELERATE_USE_CPU=true" in launch(TORCHRUN, RECIPE, *given, code=1, **hidden)
     assert json.loads((tmp_path / "run" / "status.json").read_text())["code"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("script", "code"), [("pretraining", 1), ("study", 143)])
+def test_a_slurm_job_queues_again_at_its_time_limit(world: Any, tmp_path: Path, script: str, code: int) -> None:
+    given = " ".join(map(str, (TINY, "--corpus", world.corpus, "--max_steps 100")))
+    whole, cut, programs = tmp_path / "whole", tmp_path / "cut", tmp_path / "programs"
+    programs.mkdir()
+    for name, lines in SLURM.items():
+        (programs / name).write_text(f"#!/bin/bash\nset -eu\n{lines.strip()}\n")
+        (programs / name).chmod(0o755)
+    if script == "pretraining":
+        arguments = given.split()
+    else:
+        flags = f"{given} --output_dir {cut} --resume_from_checkpoint auto"
+        (tmp_path / "study.txt").write_text(f"false\nbert-repro run_pretraining {flags}\n")
+        arguments = [str(tmp_path / "study.txt")]
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    variables = {"PATH": f"{programs}:{os.environ['PATH']}", "STATE": str(tmp_path), "OUTPUT_DIR": str(cut)}
+    variables |= {"SLURM_NTASKS": "1", "SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_ID": "7", "PORT": str(port)}
+    variables |= {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "PROCESSES_PER_TASK": "2"}
+    command = ["sbatch", f"recipes/slurm/{script}.sbatch", *arguments]
+    done = subprocess.run(
+        command, cwd=RECIPES.parent, env=os.environ | ON_CPU | variables, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert f"the first start gave {code}" in done.stdout and "resuming from" in done.stderr
+    assert (tmp_path / "requeued").read_text() == ("7\n" if script == "pretraining" else "7_2\n")
+    launch(TORCHRUN if script == "pretraining" else "", RECIPE, given, "--output_dir", whole)
+    expected, found = (safetensors.torch.load_file(folder / "model.safetensors") for folder in (whole, cut))
+    assert all(torch.equal(value, found[name]) for name, value in expected.items())
