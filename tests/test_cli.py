@@ -52,7 +52,7 @@ def test_flags_win_over_yaml_over_presets_over_defaults_as_transformers_users_wr
         (["--learning_rate", "fast"], "--learning_rate/--learning-rate: invalid float value: 'fast'"),
         (["--packing", "maybe"], "--packing: Truthy value expected: got maybe"),
         (["--task_name", "mrcp"], "--task_name is 'mrcp'; did you mean mrpc?"),
-        (["--mixed_precision", "8"], "--mixed_precision is '8'; it must be one of: no, bf16, fp16"),
+        (["--mixed_precision", "8"], "--mixed_precision is '8'; it must be one of: no, bf16, fp16, auto"),
         (["--seed", "1", "stray"], "'stray' is not expected here"),
         (["--warmup_ratio", "2"], "--warmup_ratio is 2.0; it is a fraction from 0 to 1"),
         (["--sweep_batch_sizes", "8", "0"], "--sweep_batch_sizes is 0; it must be positive"),

@@ -100,7 +100,9 @@ class RunConfig(AdapterConfig):
     )
     per_device_eval_batch_size: int = setting(64, "Sequences per device in evaluation.", decides_result=False)
     max_steps: int | None = setting(None, "Optimizer steps of the run.")
-    mixed_precision: Literal["no", "bf16", "fp16"] = setting("no", "Autocast precision.")
+    mixed_precision: Literal["no", "bf16", "fp16", "auto"] = setting(
+        "no", "Autocast precision; auto: bf16 where the device has it."
+    )
     attn_implementation: str = setting(
         "sdpa",
         "Attention of transformers' interface: eager, sdpa, flex_attention, flash_attention_2 ...",
