@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -317,14 +316,7 @@ def _family(columns: Sequence[str]) -> type[FinetuningConfig]:
 
 
 def _configured(config_class: type[C], preset: str | None, settings: dict[str, Any]) -> C:
-    values = preset_values(preset, config_class) if preset else {}
-    several = {item.name for item in fields(config_class) if isinstance(item.default, tuple)}
-    lists = {
-        name: tuple(value) if isinstance(value, list | tuple) else (value,)
-        for name, value in settings.items()
-        if name in several
-    }
-    return config_class(**{**values, **settings, **lists})
+    return config_class(**(preset_values(preset, config_class) if preset else {}) | settings)
 
 
 def _run(recipe: str, config: Any, **data: Any) -> RunResult:

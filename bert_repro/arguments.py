@@ -7,7 +7,9 @@ transformers' parser takes a second to import.
 import argparse
 import dataclasses
 import inspect
+import re
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
@@ -20,14 +22,18 @@ from bert_repro.configs.presets import preset_names, preset_values
 from bert_repro.errors import UserError
 from bert_repro.utils.readers import parse_yaml, shown
 
-_FIRST = frozenset({
-    "input_files", "vocab_size", "extend", "new_tokens", "tokenizer", "corpus", "model_name_or_path", "task_name",
-    "data_dir", "train_file", "validation_file", "test_file", "do_train", "do_eval", "do_predict", "output_dir",
-    "overwrite_output_dir",
-    "learning_rate", "num_train_epochs", "max_steps", "train_batch_size", "max_seq_length", "mixed_precision", "seed",
-    "save_steps", "resume_from_checkpoint", "dry_run",
-})  # fmt: skip
-"""What a recipe with many settings shows in --help; --help_all shows all."""
+_FIRST: Mapping[str, tuple[str, ...]] = {
+    "Model and data": (
+        "model_name_or_path", "train_file", "validation_file", "test_file", "task_name", "data_dir", "do_train",
+        "do_eval", "do_predict", "corpus", "input_files", "vocab_size", "extend", "new_tokens",
+    ),
+    "Training": (
+        "learning_rate", "num_train_epochs", "max_steps", "train_batch_size", "max_seq_length", "mixed_precision",
+        "seed", "dry_run",
+    ),
+    "Output and resuming": ("output_dir", "overwrite_output_dir", "save_steps", "resume_from_checkpoint"),
+}  # fmt: skip
+"""What a recipe with many settings shows in --help, in this order; --help_all shows all."""
 _FEW = 20  # settings of a recipe whose --help shows all of them
 _FROM_FILES: Mapping[str, Any] = {"phases": Phase, "sources": TextSource}
 """Settings that are lists of mappings, which no flag holds."""
@@ -88,17 +94,15 @@ def read_yaml_mapping(path: Path, flag: str) -> dict[str, Any]:
         UserError: there is no such file, or it is something else.
     """
     try:
-        if path.stat().st_size > _LARGEST_YAML:
-            raise UserError(f"{flag} {path}: is larger than {_LARGEST_YAML:,} bytes; name a file of settings")
-        document = parse_yaml(path.read_text(encoding="utf-8"))
+        large = path.stat().st_size > _LARGEST_YAML
+        document = None if large else parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{flag} {path}: cannot be read ({error.strerror}); name an existing YAML file") from error
-    except UserError:
-        raise
     except ValueError as error:
         raise UserError(f"{flag} {path}: is not valid YAML ({error})") from None
     if not isinstance(document, dict):
-        raise UserError(f"{flag} {path}: holds no mapping of settings; write lines such as 'learning_rate: 1e-4'")
+        fault = f"is larger than {_LARGEST_YAML:,} bytes" if large else "holds no mapping of settings"
+        raise UserError(f"{flag} {path}: {fault}; write lines such as 'learning_rate: 1e-4'")
     return document
 
 
@@ -124,7 +128,6 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
             config_class,
             prog=prog,
             usage="%(prog)s [flags]",
-            description=inspect.getdoc(config_class),
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
             add_help=False,
@@ -163,12 +166,22 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
 
     def format_help(self, *, everything: bool = False) -> str:
         """Returns the help text, with all settings or with those that people need first."""
-        shown_names = {*self._names} if everything or len(self._names) <= _FEW else {*_FIRST, *self._required}
-        for action in self._actions:
-            negated = action.option_strings[0] == f"--no_{action.dest}"
-            if negated or (action.dest in self._names and action.dest not in shown_names):
-                action.help = argparse.SUPPRESS
-        return str(super().format_help())
+        groups = [(str(group.title), group._group_actions) for group in self._action_groups]
+        text = inspect.getdoc(self._config_class) or ""
+        if not everything and len(self._names) > _FEW:
+            actions = {action.dest: action for action in self._actions}
+            first = [(title, [actions[name] for name in names if name in actions]) for title, names in _FIRST.items()]
+            groups = [*first, groups[-1]]
+            text = re.sub(r"From Python:\n\n(    .*\n|\n)+", "", text)  # --help_all and the reference have it
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, [], [])
+        for part in text.split("\n\n"):
+            formatter.add_text(part if part.startswith(" ") else textwrap.fill(part, formatter._width))
+        for title, members in groups:
+            formatter.start_section(title)
+            formatter.add_arguments(action for action in members if action.option_strings[0] != f"--no_{action.dest}")
+            formatter.end_section()
+        return str(formatter.format_help())
 
     def _add_dataclass_arguments(self, dtype: Any) -> None:
         """Adds the settings in groups, each under the class that declares them."""

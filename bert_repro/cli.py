@@ -119,16 +119,12 @@ def closing_lines(recipe: str, config: Any) -> list[str]:
 
 def _list_of_recipes() -> str:
     width = max(map(len, RECIPES))
-    rows = [f"  {name:{width}}  {(recipe.config.__doc__ or '').splitlines()[0]}" for name, recipe in RECIPES.items()]
-    return "\n".join([
-        "usage: bert-repro RECIPE [flags]",
-        "       bert-repro RECIPE --help     an example and the most important flags",
-        "       accelerate launch -m bert_repro RECIPE [flags]     on several devices",
-        "",
-        "recipes:",
-        *rows,
-        "",
-    ])  # fmt: skip
+    rows = (f"  {name:{width}}  {(recipe.config.__doc__ or '').splitlines()[0]}\n" for name, recipe in RECIPES.items())
+    return (
+        "usage: bert-repro RECIPE [flags]\n"
+        "       bert-repro RECIPE --help     an example and the most important flags\n"
+        "       accelerate launch -m bert_repro RECIPE [flags]     on several devices\n\nrecipes:\n" + "".join(rows)
+    )
 
 
 def _report(error: BaseException) -> int:

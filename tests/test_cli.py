@@ -52,7 +52,7 @@ def test_flags_win_over_yaml_over_presets_over_defaults_as_transformers_users_wr
         (["--learning_rate", "fast"], "--learning_rate/--learning-rate: invalid float value: 'fast'"),
         (["--packing", "maybe"], "--packing: Truthy value expected: got maybe"),
         (["--task_name", "mrcp"], "--task_name is 'mrcp'; did you mean mrpc?"),
-        (["--mixed_precision", "8"], "--mixed_precision is '8'; it must be one of: no, bf16, fp16"),
+        (["--mixed_precision", "8"], "--mixed_precision is '8'; it must be one of: no, bf16, fp16, auto"),
         (["--seed", "1", "stray"], "'stray' is not expected here"),
         (["--warmup_ratio", "2"], "--warmup_ratio is 2.0; it is a fraction from 0 to 1"),
         (["--sweep_batch_sizes", "8", "0"], "--sweep_batch_sizes is 0; it must be positive"),
@@ -157,7 +157,7 @@ def test_a_refusal_and_help_import_no_torch_and_are_quick():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_exists_and_its_help_shows_what_is_needed_first(name, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "80")
     assert callable(RECIPES[name].load())
     shown = []
     for flag in ("--help", "--help_all"):
@@ -165,7 +165,19 @@ def test_every_recipe_exists_and_its_help_shows_what_is_needed_first(name, capsy
             cli.main(name, [flag])
         shown.append(capsys.readouterr().out)
     short, long = shown
-    assert f"bert-repro {name} --" in short and len(short.splitlines()) <= 75
+    assert f"bert-repro {name} --" in short and len(short.splitlines()) <= 68
+    if name in ("run_glue", "run_squad", "run_ner", "run_swag", "run_pretraining"):
+        needed = (
+            "model_name_or_path",
+            "learning_rate",
+            "max_steps",
+            "output_dir",
+            "resume_from_checkpoint",
+            "help_all",
+        )
+        places = [short.index(f"\n  --{flag} ") for flag in needed]
+        assert places == sorted(places) and "adam_beta1" not in short and "import bert_repro" not in short
+        assert "import bert_repro" in long and "  --adam_beta1 X" in long
     for item in fields(RECIPES[name].config):
         assert f"  --{item.name}" in long or item.name in ("phases", "sources")
         assert f"  --{item.name}" in short or item.name not in RECIPES[name].config.REQUIRED

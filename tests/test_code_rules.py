@@ -29,13 +29,13 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 790,
-    "configs": 1380,
+    "": 788,
+    "configs": 1378,
     "models": 1475,
     "corpus": 1165,
     "pretraining": 1615,
-    "training": 1812,
-    "tasks": 2730,
+    "training": 1815,
+    "tasks": 2736,
     "finetuning": 895,
     "inference": 825,
     "hub": 800,

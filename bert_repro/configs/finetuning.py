@@ -26,11 +26,11 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
         (), "More finished models of the task: the mean of all models' logits is scored."
     )
     task_name: str = setting("", "Name of the task.")
-    data_dir: str | None = setting(None, "Folder of the official files; default: the task's dataset on the Hub.")
+    data_dir: str | None = setting(None, "Folder of the official files; default: the Hub.")
     do_train: bool = setting(False, "Train.")
     do_eval: bool = setting(False, "Score the dev set.", decides_result=False)
     do_predict: bool = setting(False, "Predict the test set.", decides_result=False)
-    num_train_epochs: float | None = setting(3.0, "Passes over the training set (epochs).")
+    num_train_epochs: float | None = setting(3.0, "Passes over the training set.")
     learning_rate: float = setting(5e-5, "Peak learning rate.")
     warmup_ratio: float = setting(0.1, "Warm-up as a fraction of all steps.")
     max_seq_length: int = setting(128, "Tokens per sequence; longer ones are truncated.")

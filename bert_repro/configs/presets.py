@@ -169,7 +169,8 @@ PRESETS: Mapping[str, Preset] = {
         },
     ),
     "cpu-trial": Preset(
-        "a 4-layer model on a CPU: 20 million tokens in two phases, with what lets a small model learn from so few",
+        "a 4-layer model on a CPU: 20 million tokens, 26 minutes in two processes on two cores in bf16, which it takes "
+        "where the device has it",
         "ours",
         PretrainingConfig,
         {
@@ -182,6 +183,7 @@ PRESETS: Mapping[str, Preset] = {
             "learning_rate": 1e-3,
             "warmup_steps": 300,
             "bias_correction": True,
+            "mixed_precision": "auto",
         },
     ),
     "glue": Preset(

@@ -113,12 +113,10 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
     --model_name_or_path continues from a checkpoint, in your domain or language. After an interruption
     --resume_from_checkpoint latest continues exactly as if there had been none. --dry_run estimates the time.
     The paper reports a perplexity of 3.99 for BERT-base and NSP accuracy of 97-98%; it took 4 days on 16 TPU chips.
-    --preset cpu-trial took 26 minutes in two processes on two cores, with --mixed_precision bf16.
+    --preset cpu-trial took 26 minutes in two processes on two cores in bf16, which it takes where the device has it.
     """
 
-    corpus: str = setting(
-        "", "Prepared corpus: a folder that prepare_corpus made, or a dataset of the Hub (push_corpus)."
-    )
+    corpus: str = setting("", "Prepared corpus: a folder of prepare_corpus, or a dataset of the Hub (push_corpus).")
     model_name_or_path: str | None = setting(
         None, "Continue from this BERT checkpoint, a folder or a Hub id; default: from scratch."
     )
@@ -196,9 +194,7 @@ class AuditConfig(ExampleConfig):
 
     REQUIRED = ("corpus", "output_dir")
 
-    corpus: str = setting(
-        "", "Prepared corpus: a folder that prepare_corpus made, or a dataset of the Hub (push_corpus)."
-    )
+    corpus: str = setting("", "Prepared corpus: a folder of prepare_corpus, or a dataset of the Hub (push_corpus).")
     output_dir: str = setting("runs/audit", "Folder for audit.json and audit.txt.")
     overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.")
     seed: int = setting(42, "Seed of pairs and masks, as in pre-training.")

@@ -38,7 +38,9 @@ class GlueConfig(CustomDataConfig):
         "xnli_ar", "xnli_bg", "xnli_de", "xnli_el", "xnli_en", "xnli_es", "xnli_fr", "xnli_hi",
         "xnli_ru", "xnli_sw", "xnli_th", "xnli_tr", "xnli_ur", "xnli_vi", "xnli_zh",
     ] = setting(
-        "", "Name of the task: GLUE's ten, or one that is not of the paper: BoolQ, CB, WiC, PAWS, HANS, ANLI, XNLI."
+        "",
+        "GLUE: cola sst2 mrpc stsb qqp mnli qnli rte wnli ax. Not of the paper: boolq cb wic paws hans anli_r1 (to r3) "
+        "xnli_en (to zh).",
     )  # fmt: skip
     text_columns: tuple[str, ...] = setting(
         (),
@@ -183,7 +185,7 @@ class SquadConfig(CustomDataConfig):
         "", "Name of the task; default: what files or the finished model say."
     )
     num_train_epochs: float | None = setting(
-        None, "Passes over the training set (epochs); default: 3 for squad, 2 for squad_v2."
+        None, "Passes over the training set; default: 3 for squad, 2 for squad_v2."
     )
     max_seq_length: int = setting(384, "Tokens per window: [CLS] question [SEP] passage [SEP].")
     max_query_length: int = setting(64, "Tokens of a question; longer ones are cut.")

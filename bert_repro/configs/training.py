@@ -84,11 +84,11 @@ class RunConfig(AdapterConfig):
 
     output_dir: str = setting("runs/run", "Folder for the model, results, logs and checkpoints.", decides_result=False)
     overwrite_output_dir: bool = setting(False, "Replace what the output folder holds.", decides_result=False)
-    seed: int = setting(42, "Seed of initialization, dropout, order, pairs and masks.")
+    seed: int = setting(42, "Seed of all random draws.")
     train_batch_size: int | None = setting(
         None,
-        "Sequences per optimizer step over all devices; default: per_device_train_batch_size x "
-        "gradient_accumulation_steps x devices where given, else the paper's.",
+        "Sequences per optimizer step over all devices; default: as per_device_train_batch_size says, else the "
+        "paper's.",
     )
     per_device_train_batch_size: int | None = setting(
         None, "Sequences per device and forward pass.", decides_result=False
@@ -100,7 +100,9 @@ class RunConfig(AdapterConfig):
     )
     per_device_eval_batch_size: int = setting(64, "Sequences per device in evaluation.", decides_result=False)
     max_steps: int | None = setting(None, "Optimizer steps of the run.")
-    mixed_precision: Literal["no", "bf16", "fp16"] = setting("no", "Autocast precision.")
+    mixed_precision: Literal["no", "bf16", "fp16", "auto"] = setting(
+        "no", "Autocast precision; auto: bf16 where the device has it."
+    )
     attn_implementation: str = setting(
         "sdpa",
         "Attention of transformers' interface: eager, sdpa, flex_attention, flash_attention_2 ...",
@@ -140,8 +142,8 @@ class RunConfig(AdapterConfig):
     save_total_limit: int = setting(2, "Checkpoints to keep, the newest.", decides_result=False)
     resume_from_checkpoint: str | None = setting(
         None,
-        "Resume from a checkpoint: its folder, `latest` for the newest valid one, or `auto` for the newest if there is "
-        "one, else from the start, as a job needs that is started again by its scheduler.",
+        "Resume from a checkpoint: its folder, `latest` for the newest valid one, or `auto`: that one, or the start "
+        "where there is none yet.",
         decides_result=False,
     )
     allow_changed_settings: bool = setting(

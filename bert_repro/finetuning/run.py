@@ -34,6 +34,7 @@ from bert_repro.training import adapters, run
 from bert_repro.training.batches import Ids, batch_sizes
 from bert_repro.training.checkpoint import BestModel
 from bert_repro.training.optimizer import freeze
+from bert_repro.training.performance import resolve_precision
 from bert_repro.training.run import load_model
 from bert_repro.training.trainer import Trainer
 
@@ -56,6 +57,7 @@ def run_finetuning(config: FinetuningConfig, data: "Mapping[str, datasets.Datase
         config: the settings.
         data: the user's rows by split (`train`, `validation`, `test`), in place of the files that the settings name.
     """
+    config = resolve_precision(config)
     task = configured_task(config, data)
     if config.sweeps:
         from bert_repro.finetuning.sweep import run_sweep

@@ -120,7 +120,7 @@ class Score:
     """One row of the result table.
 
     Args:
-        whole: whether all rows of the published split were scored.
+        whole: whether all rows of the published split, or of the user's own file, were scored.
     """
 
     split: str
@@ -244,21 +244,21 @@ def example_of(results: Mapping[str, Any]) -> Mapping[str, Any]:
 def scores(results: Mapping[str, Any]) -> Iterator[Score]:
     """Yields the scores of a run, one per split and metric; a split that was not scored has the value None."""
     splits = results.get("splits") or {results.get("split", "validation"): results}
+    own, limit = results.get("data", {}).get("files"), results.get("settings", {}).get("max_eval_samples")
     for name, split in splits.items():
         if split.get("missing"):
             yield Score(name, "any", None, None)
         rows = split.get("rows_scored")
         for metric, value in split.get("metrics", {}).items():
-            yield Score(
-                name, metric, float(value), rows, whole=rows is not None and rows == split.get("published_rows")
-            )
+            whole = rows is not None and (rows != limit if own else rows == split.get("published_rows"))
+            yield Score(name, metric, float(value), rows, whole=whole)
 
 
 def card_metadata(results: Mapping[str, Any], model_id: str) -> str:
     """Returns the metadata of a card as YAML, without the lines of dashes around it.
 
-    A score is tagged as that of a published split only where all of its rows were scored. See
-    huggingface.co/docs/hub/model-cards.
+    A score is tagged as that of a split only where all of its rows were scored, and that of the user's own data as one
+    of `custom` data, by the file's name and rows. See huggingface.co/docs/hub/model-cards.
 
     Args:
         results: what is known of the run; see the module's docstring.
@@ -268,21 +268,25 @@ def card_metadata(results: Mapping[str, Any], model_id: str) -> str:
 
     data, class_name = results.get("data", {}), results.get("model", {}).get("class")
     task = hub_task_of(class_name) if class_name else HubTask("AutoModel")
-    example, task_name = example_of(results), results.get("task")
+    example, task_name, files = example_of(results), results.get("task"), data.get("files")
     # The Hub's classification widget has one field of text.
     widget = {name: example[name] for name in task.widget} if "text_pair" not in example else {}
     claims = [
         EvalResult(
             task_type=task.pipeline_tag or "other",
-            dataset_type=data["dataset"],
-            dataset_name=task_name,
+            dataset_type="custom" if files else data["dataset"],
+            dataset_name=files.get(score.split, f"held out of {files.get('train')}") if files else task_name,
             dataset_config=data.get("config"),
             dataset_split=score.split,
+            dataset_args={"rows": score.rows} if files else None,
             metric_type=score.metric,
             metric_value=score.value,
         )
         for score in scores(results)
-        if data.get("dataset") and score.whole and math.isfinite(score.value or 0) and score.metric != THRESHOLD
+        if (files or data.get("dataset"))
+        and score.whole
+        and math.isfinite(score.value or 0)
+        and score.metric != THRESHOLD
     ]
     fields: dict[str, Any] = {
         "library_name": "transformers",
@@ -336,10 +340,8 @@ def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
             for phase in phases
         ]
     if hardware:
-        places = (hardware.get("processor"), hardware.get("device"))
-        facts["hardware"] = (
-            f"{hardware.get('processes', 1)} x {next((name for name in places if name), 'not recorded')}"
-        )
+        place = hardware.get("processor") or hardware.get("device") or "not recorded"
+        facts["hardware"] = f"{hardware.get('processes', 1)} x {place}"
     if results.get("versions"):
         facts["versions"] = ", ".join(f"{name} {version}" for name, version in results["versions"].items() if version)
     if results.get("git_commit"):

@@ -40,7 +40,7 @@ from bert_repro.pretraining.extension import extend_positions, extend_words
 from bert_repro.results import RunResults
 from bert_repro.training import adapters, checkpoint, run
 from bert_repro.training.batches import batch_sizes
-from bert_repro.training.performance import estimated_times, pretraining_flops
+from bert_repro.training.performance import estimated_times, pretraining_flops, resolve_precision
 from bert_repro.training.trainer import Trainer
 from bert_repro.utils.arrays import torch_seed
 from bert_repro.utils.files import SAMPLE_INDEX
@@ -65,6 +65,7 @@ def run_pretraining(config: PretrainingConfig) -> RunResults:
         NonFiniteError, StopRequested: see `bert_repro.training.trainer.Trainer.train`.
     """
     require(bool(config.corpus), "--corpus is missing; name a prepared corpus")
+    config = resolve_precision(config)
     folder = corpus_folder(config.corpus)
     corpus = PreparedCorpus.load(folder)
     tokenizer = load_tokenizer(folder / "tokenizer")
@@ -386,7 +387,7 @@ def cost_estimate(
         f"passes    about {seen / training_tokens:,.1f} over the {training_tokens:,} tokens of the training documents",
         f"memory    estimated: {states + held:.1f} GiB on each device, {held:.1f} of them for a forward pass of "
         f"{at_once:,} tokens",
-        f"compute   {flops:.2e} FLOPs",
+        f"compute   {flops:.2e} FLOPs in {'float32' if config.mixed_precision == 'no' else config.mixed_precision}",
         *estimated_times(flops, config.mixed_precision, devices),
     ]
     return "\n".join(lines)

@@ -10,9 +10,11 @@ import itertools
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
+from accelerate.utils import parse_flag_from_env
 
 from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.configs.presets import tokens_including_padding
@@ -42,6 +44,19 @@ def measured_peak(device: torch.device, mixed_precision: str) -> float:
     left, right = (torch.randn(size, size, generator=generator).to(device, dtype) for _ in range(2))
     _seconds(left, right)
     return 2 * size**3 / min(_seconds(left, right) for _ in range(5))
+
+
+def resolve_precision(config: Any) -> Any:
+    """Returns the settings of a run with `mixed_precision` auto as what it is on this device: bf16 where that is fast.
+
+    Fast are GPUs from Ampere on and processors with instructions for bfloat16. Others emulate it.
+    """
+    if config.mixed_precision != "auto":
+        return config
+    gpu = torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
+    # Processors with AMX have the instructions of AVX-512 too.
+    fast = torch.cuda.get_device_capability() >= (8, 0) if gpu else torch.cpu._is_avx512_bf16_supported()
+    return replace(config, mixed_precision="bf16" if fast else "no")
 
 
 def prepare_cpu() -> None:
@@ -115,12 +130,6 @@ PUBLISHED_TFLOPS = {  # dense: 16-bit (bfloat16 where the device has it) and flo
 }
 
 
-def published_peak(name: str, mixed_precision: str) -> float:
-    """Returns the FLOPs per second that a device's maker publishes, for `no`, `bf16` or `fp16`."""
-    half, single = PUBLISHED_TFLOPS[name]
-    return (single if mixed_precision == "no" else half) * 1e12
-
-
 def estimated_times(flops: float, mixed_precision: str, devices: int) -> list[str]:
     """Estimates, as two lines of text, how long some FLOPs take here and on devices of makers.
 
@@ -132,7 +141,8 @@ def estimated_times(flops: float, mixed_precision: str, devices: int) -> list[st
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     peak = measured_peak(device, mixed_precision)
     low, high = (format_hours(flops / (peak * devices * share)) for share in (0.6, 0.3))
-    named = {name: flops / (published_peak(name, mixed_precision) * devices * 0.4) for name in PUBLISHED_TFLOPS}
+    place = int(mixed_precision == "no")
+    named = {name: flops / (tflops[place] * 1e12 * devices * 0.4) for name, tflops in PUBLISHED_TFLOPS.items()}
     return [
         f"time      estimated: {low} to {high}, at 60% to 30% of the {peak / 1e12:.2f} TFLOP/s that a large matrix "
         f"product reaches here ({device.type})",

@@ -156,7 +156,11 @@ class Run:
         end_trackers(self.accelerator)
         if self.accelerator.is_main_process:
             process.write_status(self.output_dir, 0, "done")
-            self._remove_what_resuming_needs(complete)
+            # What was saved only for the case that the run would not come this far.
+            shutil.rmtree(self.output_dir / BEST, ignore_errors=True)
+            steps, save_steps = complete.get("train", {}).get("steps"), self.config.save_steps
+            if steps is not None and (save_steps is None or steps % save_steps):
+                checkpoint.drop_last(self.output_dir, steps)
         if last:
             self.accelerator.state.destroy_process_group()
         return complete
@@ -172,13 +176,6 @@ class Run:
                     raise NonFiniteError(f"{split}{name} is {value}; nothing was published. Lower --learning_rate")
         if (lost := find_non_finite(model)) is not None:
             raise NonFiniteError(f"the weights {lost} are not finite; nothing was published. Lower --learning_rate")
-
-    def _remove_what_resuming_needs(self, results: RunResults) -> None:
-        """Removes what was saved only for the case that the run would not come this far."""
-        shutil.rmtree(self.output_dir / BEST, ignore_errors=True)
-        steps, save_steps = results.get("train", {}).get("steps"), self.config.save_steps
-        if steps is not None and (save_steps is None or steps % save_steps):
-            checkpoint.drop_last(self.output_dir, steps)
 
     def _completed(self, results: Mapping[str, Any], model: Any) -> RunResults:
         """Adds what every run says of itself: settings, versions, time, what training went through."""

@@ -190,7 +190,25 @@ def test_ones_own_files_are_not_published_as_the_tasks_data(tmp_path):
     record = record_of(TASKS["squad"]) | {"data": configured_task(config).prepared(config, None).data_description()}
     card = make_card(record, "org/own")
     assert "Data: not published: `a.json` (train)." in card
-    assert not {"datasets", "language", "model-index"} & set(metadata(card))
+    assert not {"datasets", "language"} & set(metadata(card))
+    for claim in ModelCard(card).data.eval_results:
+        assert (claim.dataset_type, claim.dataset_name) == ("custom", "held out of a.json")
+
+
+def test_scores_on_ones_own_rows_are_tagged_with_the_file_and_its_rows_and_of_a_part_not_at_all(tmp_path, untrained):
+    rows = [{"text": f"a {word} stone", "label": word} for word in ("bright", "quiet")]
+    for name, times in (("train", 8), ("dev", 5)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * times))
+    run = ["--max_steps 1 --overwrite_output_dir --model_name_or_path", untrained, "--output_dir", tmp_path / "run"]
+    files = ["--train_file", tmp_path / "train.jsonl", "--validation_file", tmp_path / "dev.jsonl"]
+    for flags, rows_scored in (("--seed 1", {10}), ("--max_eval_samples 4", set()), ("--max_eval_samples 99", {10})):
+        assert recipe("run_glue", *run, *files, flags) == 0
+        card = ModelCard((tmp_path / "run" / "README.md").read_text()).data
+        assert {claim.dataset_args["rows"] for claim in card.eval_results or ()} == rows_scored
+        for claim in card.eval_results or ():
+            found = (claim.dataset_type, claim.dataset_name, claim.dataset_split, claim.task_type)
+            assert found == ("custom", "dev.jsonl", "validation", "text-classification")
+            assert card.base_model is None, "a folder that is not on the Hub"
 
 
 def test_a_threshold_is_no_score_and_is_said_to_be_tuned():

@@ -86,4 +86,33 @@ def test_baselines_are_the_most_frequent_label_and_words() -> None:
     found = get_task("sst2").baselines(train.rename_column("text", "sentence"), dev.rename_column("text", "sentence"))
     assert found["bag of words"]["accuracy"] == 1.0
     assert found["most frequent label"]["accuracy"] == pytest.approx(40 / 50)
-    assert get_task("stsb").baselines(train, dev) == get_task("swag").baselines(train, dev) == {}
+    assert get_task("swag").baselines(train, dev) == {}
+
+
+def test_baselines_of_numbers_weigh_words_and_the_overlap_of_a_pair(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    alphabet = [f"{first}{second}" for first in "bdfgklmnpr" for second in "aeiou"]
+    rows = []
+    for _ in range(500):  # no word says anything by itself; how many are common says all
+        common, words = generator.integers(0, 6), generator.choice(alphabet, 11, replace=False)
+        left, right = words[:6], [*words[:common], *words[6 : 12 - common]]
+        rows.append({"sentence1": " ".join(left), "sentence2": " ".join(right), "label": float(common)})
+    train, dev = datasets.Dataset.from_list(rows[:400]), datasets.Dataset.from_list(rows[400:])
+    found = get_task("stsb").baselines(train, dev)
+    assert found.keys() == {"bag of words"} and found["bag of words"].keys() == {"pearson", "spearmanr"}
+    assert found["bag of words"]["spearmanr"] > 0.9
+
+    lengths = [{"text": f"{'very ' * (row % 4)}good {row}", "label": row % 4} for row in range(80)]
+    (path := tmp_path / "lengths.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lengths))
+    task = configured_task(GlueConfig(model_name_or_path="-", do_train=True, train_file=str(path), regression=True))
+    data = task.load(None, ["train"])["train"]
+    assert task.baselines(data, data)["bag of words"]["spearmanr"] > 0.9
+
+
+def test_baselines_of_several_labels_have_the_best_thresholds_too(tmp_path: Path) -> None:
+    files = {"train_file": topics(tmp_path / "a.jsonl", 200, 0), "validation_file": topics(tmp_path / "b.jsonl", 60, 1)}
+    settings = {name: str(path) for name, path in files.items()}
+    task = configured_task(GlueConfig(model_name_or_path="-", multi_label=True, **settings))
+    splits = task.load(None, ["train", "validation"])
+    found = task.baselines(splits["train"], splits["validation"])["bag of words"]
+    assert found == {"micro_f1": 1.0, "macro_f1": 1.0, "exact_match": 1.0}

@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from running import TINY, recipe, results
 from toy import ToyConfig, ToyModel, ToySource, ToyTokenizer, losses
 
 from bert_repro.errors import NonFiniteError
@@ -81,3 +82,23 @@ def test_twenty_skipped_steps_in_a_row_or_a_loss_that_is_not_finite_stop_the_run
 def test_fp16_on_the_cpu_is_refused(world, tmp_path, refused):
     arguments = ["--corpus", world.corpus, "--output_dir", tmp_path / "run", "--max_steps 1 --mixed_precision fp16"]
     assert "--mixed_precision fp16 needs a GPU" in refused("run_pretraining", *arguments)
+
+
+def test_auto_is_what_the_device_has_in_the_estimate_the_results_and_on_resume(
+    world, untrained, tmp_path, refused, capsys, monkeypatch
+):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    run = [TINY, "--corpus", world.corpus, "--max_steps 2 --save_steps 1 --mixed_precision auto"]
+    assert recipe("run_pretraining", *run, "--dry_run") == 0 and "FLOPs in bf16\n" in capsys.readouterr().out
+    assert recipe("run_pretraining", *run, "--output_dir", tmp_path / "run") == 0
+    assert results(tmp_path / "run")["settings"]["mixed_precision"] == "bf16"
+    sst2 = ["--task_name sst2 --data_dir", world.glue, "--model_name_or_path", untrained, "--mixed_precision auto"]
+    assert recipe("run_glue", *sst2, "--do_train --max_steps 1 --output_dir", tmp_path / "sst2") == 0
+    assert results(tmp_path / "sst2")["settings"]["mixed_precision"] == "bf16"
+
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    capsys.readouterr()
+    resumed = [*run, "--output_dir", tmp_path / "run", "--resume_from_checkpoint", tmp_path / "run/checkpoints/step-1"]
+    assert "its run had --mixed_precision bf16, now no;" in refused("run_pretraining", *resumed)
+    assert recipe("run_pretraining", *run, "--dry_run") == 0 and "FLOPs in float32\n" in capsys.readouterr().out
