@@ -11,7 +11,6 @@ uncased vocabulary.
 """
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 import transformers
 from accelerate import Accelerator
+from pretraining_step import TUNED, TUNED_KEPT, show_parity
 from side_by_side import baselines, corpora, results_file, timing
 from side_by_side.baselines import ENDLESS, StepSpec
 from torch.utils.data import DataLoader
@@ -45,8 +45,6 @@ PERCENTILES = {
     "squad": (37, 74, 93, 106, 115, 122, 129, 135, 142, 148, 156, 164, 173, 181, 190, 202, 217, 237, 262, 304, 384),
 }
 UPSTREAM_HEADS = {"mrpc": "BertForSequenceClassification", "squad": "BertForQuestionAnswering"}
-TUNED, TUNED_KEPT = "transformers, tuned", "transformers, tuned, kept memory"
-PARITY_BOUND = 1e-4
 FEATURES = 2048
 
 
@@ -95,11 +93,7 @@ def main(arguments: list[str] | None = None) -> Path:
 def measure(spec: FinetuningSpec, options: argparse.Namespace) -> dict[str, Any]:
     """One task: parity, then speed."""
     print(f"== {spec.task}, {spec.layers}/{spec.hidden}, {spec.batch} sequences, {options.precision}", flush=True)
-    agreed = timing.run_once(parity, spec, options.threads).metrics
-    print(f"parity: loss {agreed['loss']:.4f}, differs by {agreed['loss_difference']:.1e} relatively, gradients by "
-          f"{agreed['gradient_difference']:.1e} at most", flush=True)  # fmt: skip
-    if max(agreed["loss_difference"], agreed["gradient_difference"]) > PARITY_BOUND:
-        sys.exit(f"the two sides differ by more than {PARITY_BOUND}: nothing was timed")
+    agreed = show_parity(spec, options.threads, parity)
     workloads: dict[str, tuple[timing.Workload, Any]] = {"ours": (ours, spec), TUNED: (upstream, spec)}
     if spec.device == "cpu":
         workloads[TUNED_KEPT] = (upstream_with_kept_memory, spec)

@@ -136,13 +136,13 @@ def measure(options: argparse.Namespace, model: str, length: int, precision: str
     return case
 
 
-def show_parity(spec: StepSpec, threads: int) -> dict[str, float]:
+def show_parity(spec: StepSpec, threads: int, parity: timing.Workload = baselines.parity) -> dict[str, float]:
     """Loss and gradient differences of both sides.
 
     Raises:
         SystemExit: they do not agree, so that timing them would compare different things.
     """
-    metrics = timing.run_once(baselines.parity, spec, threads).metrics
+    metrics = timing.run_once(parity, spec, threads).metrics
     print(
         f"parity: loss {metrics['loss']:.4f}, differs by {metrics['loss_difference']:.1e} relatively, gradients by "
         f"{metrics['gradient_difference']:.1e} at most",

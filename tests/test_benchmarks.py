@@ -10,6 +10,7 @@ import torch
 from accelerate.state import AcceleratorState
 from running import recipe
 from safetensors.torch import load_file
+from tiny_models import save_model
 
 from bert_repro.results import write_results
 
@@ -87,6 +88,30 @@ def test_small_models_stand_beside_bag_of_words(tmp_path, world, capsys):
     write_results(tmp_path / "sst2-seed2", results | {"settings": settings | {"learning_rate": 2}})
     with pytest.raises(SystemExit, match="learning_rate 2"):
         script.main(["--runs_dir", str(tmp_path)])
+
+
+def test_longer_inputs_are_measured_every_way(tmp_path, world, monkeypatch):
+    script = importlib.import_module("longer_inputs")
+    model = save_model(world, tmp_path / "start", "ForPreTraining", max_position_embeddings=64)
+    small = {"MODEL": str(model), "TRAINED": 32, "LENGTHS": (64, 96), "STEPS": 1, "EVALUATED": 384, "CHOSEN_AT": 64}
+    small |= {"TEXTS": 3, "LONGEST": 64, "CUTS": ((32, 64),)}
+    for name, value in small.items():
+        monkeypatch.setattr(script, name, value)
+    (tmp_path / "reference_curves").mkdir()
+    (tmp_path / "tutorials").mkdir()
+    text = json.dumps({"text": "the old stone bird falls " * 20})
+    (tmp_path / "texts.jsonl").write_text(f"{text}\n" * 4)
+    flags = {"corpus": world.corpus, "heldout": world.corpus, "encoder": model, "texts": tmp_path / "texts.jsonl"}
+    flags |= {"work": tmp_path / "work", "docs": tmp_path}
+    path = script.main([text for name, value in flags.items() for text in (f"--{name}", str(value))])
+    rows = json.loads(path.read_text("utf-8"))
+    ways = ["rotation", "tile", script.NOISE, "none"]
+    masked = [row for row in rows if "accuracy" in row]
+    assert [row["way"] for row in masked] == [way for _ in range(2) for way in ways for _ in range(2)]
+    assert all(0 <= row["accuracy"] <= 1 and 0 <= row["from_128"] <= 1 for row in masked)
+    cosines = {row["way"]: row["cosine"] for row in rows if "cosine" in row}
+    assert {"tile", "text cut"} < set(cosines) and max(cosines.values()) < 1
+    assert (tmp_path / "tutorials" / "longer_inputs.png").is_file()
 
 
 def test_results_name_no_place_on_the_machine():

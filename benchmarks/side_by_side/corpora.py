@@ -49,28 +49,15 @@ class MadeUpCorpus:
 @lru_cache(maxsize=2)
 def made_up(documents: int, seed: int = 0) -> MadeUpCorpus:
     """A corpus of so many documents; the same for the same seed."""
-    sentence_starts, document_sentences = _boundaries(documents, seed)
-    draws = draw(seed, np.arange(sentence_starts[-1]))
-    pieces = VOCABULARY - _ORDINARY
-    tokens = (_ORDINARY - 1 + pieces ** fraction(draws)).astype(np.int32)
-    return MadeUpCorpus(sentence_starts[document_sentences], sentence_starts, document_sentences, tokens)
-
-
-def write_boundaries(folder: str, documents: int, seed: int = 0) -> int:
-    """Writes the boundaries of a made-up corpus as files to be mapped; returns its tokens."""
-    sentence_starts, document_sentences = _boundaries(documents, seed)
-    np.save(f"{folder}/sentence_starts.npy", sentence_starts)
-    np.save(f"{folder}/document_sentences.npy", document_sentences)
-    np.save(f"{folder}/document_starts.npy", sentence_starts[document_sentences])
-    return int(sentence_starts[-1])
-
-
-def _boundaries(documents: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     generator = np.random.default_rng(seed)
     sentences = _log_normal(generator, DOCUMENT_LOG_MEAN, DOCUMENT_LOG_DEVIATION, documents)
     document_sentences = np.concatenate([[0], np.cumsum(sentences)])
     lengths = _log_normal(generator, SENTENCE_LOG_MEAN, SENTENCE_LOG_DEVIATION, int(document_sentences[-1]))
-    return np.concatenate([[0], np.cumsum(lengths)]), document_sentences
+    sentence_starts = np.concatenate([[0], np.cumsum(lengths)])
+    draws = draw(seed, np.arange(sentence_starts[-1]))
+    pieces = VOCABULARY - _ORDINARY
+    tokens = (_ORDINARY - 1 + pieces ** fraction(draws)).astype(np.int32)
+    return MadeUpCorpus(sentence_starts[document_sentences], sentence_starts, document_sentences, tokens)
 
 
 def _log_normal(generator: np.random.Generator, mean: float, deviation: float, number: int) -> npt.NDArray[np.int64]:

@@ -6,7 +6,6 @@ timed apart, nobody works while another is timed, and what is reported is the me
 """
 
 import multiprocessing
-import resource
 import statistics
 import sys
 import time
@@ -178,8 +177,3 @@ def speedup(iterations: Sequence[Iteration], against: Sequence[Iteration]) -> di
     """Returns how many times faster one is; each iteration is compared with the other's beside it."""
     pairs = zip(iterations[1:], against[1:], strict=True)
     return spread([(own.amount / own.seconds) / (other.amount / other.seconds) for own, other in pairs])
-
-
-def peak_memory() -> float:
-    """Returns the most resident memory that this process ever had, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
