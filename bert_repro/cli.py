@@ -33,7 +33,10 @@ def main(name: str | None = None, argv: Sequence[str] | None = None) -> NoReturn
     """
     name = name or Path(sys.argv[0]).stem
     with stop_on_signals():
-        _log_on_main_process()
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.handlers[:] = [handler]
+        logger.setLevel(logging.INFO if is_main_process() else logging.ERROR)
         try:
             recipe = RECIPES[name]
             config = parse(recipe.config, sys.argv[1:] if argv is None else argv, prog=f"bert-repro {name}")
@@ -139,10 +142,3 @@ def _report(error: BaseException) -> int:
         case _:
             traceback.print_exception(error)
     return code
-
-
-def _log_on_main_process() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    logger.handlers[:] = [handler]
-    logger.setLevel(logging.INFO if is_main_process() else logging.ERROR)

@@ -30,11 +30,11 @@ MODELING = "models/modeling_bert_repro.py"
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
     "": 788,
-    "configs": 1378,
+    "configs": 1383,
     "models": 1475,
     "corpus": 1165,
-    "pretraining": 1615,
-    "training": 1815,
+    "pretraining": 1620,
+    "training": 1816,
     "tasks": 2736,
     "finetuning": 895,
     "inference": 825,
@@ -43,7 +43,7 @@ BUDGETS = {
     "reproduction": 1490,
     "utils": 550,
 }
-MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 16_050, 97, 600, 80
+MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 16_060, 97, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.
 LAYERS = {
     name: layer

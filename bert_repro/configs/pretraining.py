@@ -131,8 +131,12 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
     )
     hidden_act: Literal["gelu", "gelu_new"] = setting("gelu", "gelu (erf) or gelu_new (tanh).")
     initializer_range: float = setting(0.02, "Standard deviation of the initial weights, truncated at two of it.")
-    hidden_dropout_prob: float = setting(0.1, "Dropout after every layer.")
-    attention_probs_dropout_prob: float = setting(0.1, "Dropout of attention weights.")
+    hidden_dropout_prob: float | None = setting(
+        None, "Dropout after every layer; default: the checkpoint's, or 0.1 from scratch."
+    )
+    attention_probs_dropout_prob: float | None = setting(
+        None, "Dropout of attention weights; default: the checkpoint's, or 0.1 from scratch."
+    )
     max_seq_length: int = setting(128, "Tokens per sequence, where `phases` is not set.")
     max_predictions_per_seq: int | None = setting(
         None, "Most predicted tokens of a sequence, where `phases` is not set."
@@ -165,8 +169,9 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
         require_positive(self, "num_hidden_layers", "hidden_size", "num_attention_heads", "initializer_range")
         require_positive(self, "max_position_embeddings", "max_train_hours")
         require_positive(self, "max_seq_length", "max_predictions_per_seq", "heldout_fraction", "max_eval_sequences")
-        dropouts = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-        require_fraction(self, "heldout_fraction", *dropouts, below_one=True)
+        require_fraction(
+            self, "heldout_fraction", "hidden_dropout_prob", "attention_probs_dropout_prob", below_one=True
+        )
         require(self.max_seq_length >= 8, f"--max_seq_length is {self.max_seq_length}; it must be at least 8")
         require(
             self.hidden_size % self.num_attention_heads == 0,

@@ -51,6 +51,7 @@ logger = logging.getLogger("bert_repro")
 
 PAPER_BATCH, PAPER_LENGTH = 256, 512
 _UNTIL_MEASURED = 1_000  # steps of a run that is given time alone, until its speed is known
+_SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "hidden_act")
 _SEQUENCES_TO_CHOOSE_BY, _DOCUMENTS_TO_CHOOSE_BY = 256, 2_000
 
 
@@ -308,15 +309,21 @@ def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:
     Without NSP the pooler and the NSP head take no part in the loss and are frozen; a left-to-right model has neither.
 
     Raises:
-        UserError: the checkpoint's vocabulary is not that of the corpus.
+        UserError: the checkpoint's vocabulary is not that of the corpus, or another shape was asked for.
     """
     model_class = BertReproForCausalLM if config.left_to_right else BertReproForPreTraining
-    if config.model_name_or_path:
-        model = run.load_model(model_class, config, may_add_weights=True)
+    if name := config.model_name_or_path:
+        model = run.load_model(model_class, config, may_add_weights=True, **_dropouts(config))
+        for setting in _SHAPE:
+            asked, has = getattr(config, setting), getattr(model.config, setting)
+            require(
+                asked in (has, getattr(PretrainingConfig, setting)),
+                f"--{setting} is {asked}, but {name} has {has}; leave it out, or train from scratch",
+            )
         if new_words := extend_words(model, config, tokenizer):
             logger.info("%d new words begin as the mean of their pieces", new_words)
         else:
-            _check_vocabulary(config.model_name_or_path, model, tokenizer)
+            _check_vocabulary(name, model, tokenizer)
     else:
         torch.manual_seed(torch_seed(config.seed, run.INITIALIZATION))
         try:
@@ -335,19 +342,21 @@ def new_model_config(config: PretrainingConfig, vocab_size: int, pad_token_id: i
     """Returns the configuration of a model trained from scratch."""
     return BertReproConfig(
         vocab_size=vocab_size,
-        num_hidden_layers=config.num_hidden_layers,
-        hidden_size=config.hidden_size,
-        num_attention_heads=config.num_attention_heads,
         intermediate_size=4 * config.hidden_size,
         max_position_embeddings=config.max_position_embeddings,
-        hidden_act=config.hidden_act,
         initializer_range=config.initializer_range,
-        hidden_dropout_prob=config.hidden_dropout_prob,
-        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
         pad_token_id=pad_token_id,
         is_decoder=config.left_to_right,
         attn_implementation=config.attn_implementation,
+        **{name: getattr(config, name) for name in _SHAPE},
+        **_dropouts(config),
     )
+
+
+def _dropouts(config: PretrainingConfig) -> dict[str, float]:
+    """Returns the dropout probabilities that were asked for."""
+    names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    return {name: getattr(config, name) for name in names if getattr(config, name) is not None}
 
 
 def cost_estimate(

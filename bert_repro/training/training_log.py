@@ -180,6 +180,7 @@ class TrainingLog:
         the window; `mfu` is the useful FLOPs per second as a share of those of a large matrix product on the same
         devices.
         """
+        self._bar.total = self.total  # of a run that is given time, it changes
         self._bar.update(1)
         self._window.append(metrics)
         if step % self.every and step != self.total:

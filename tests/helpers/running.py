@@ -11,8 +11,8 @@ import pytest
 
 from bert_repro import cli
 
-TINY = "--num_hidden_layers 2 --hidden_size 32 --num_attention_heads 2 --max_seq_length 64 --train_batch_size 16 "
-TINY += "--learning_rate 2e-3 --max_eval_sequences 32 --logging_steps 1"
+SHORT = "--max_seq_length 64 --train_batch_size 16 --learning_rate 2e-3 --max_eval_sequences 32 --logging_steps 1"
+TINY = f"--num_hidden_layers 2 --hidden_size 32 --num_attention_heads 2 {SHORT}"  # of a model from scratch
 
 
 RECIPES = Path(__file__).parents[2] / "recipes"

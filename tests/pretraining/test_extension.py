@@ -1,5 +1,6 @@
 """What a continued checkpoint is given: longer inputs, new words; and runs with little memory or little time."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from running import TINY, TORCHRUN, launch, recipe, results
+from running import SHORT, TINY, TORCHRUN, launch, recipe, results
 from tiny_models import save_model
 from toy import ToyConfig, make_trainer
 from transformers import AutoModelForPreTraining, AutoTokenizer, BertTokenizer
@@ -52,7 +53,7 @@ def test_a_checkpoint_reads_longer_inputs_and_resumes_with_them(world: Any, pret
 
 def test_beyond_the_positions_of_the_model(world: Any, tmp_path: Path) -> None:
     start = save_model(world, tmp_path / "start", "ForPreTraining", max_position_embeddings=48)
-    common = [TINY, "--corpus", world.corpus, "--model_name_or_path", start, "--max_steps 1"]
+    common = [SHORT, "--corpus", world.corpus, "--model_name_or_path", start, "--max_steps 1"]
     assert recipe("run_pretraining", *common, "--output_dir", tmp_path / "no", "--extend_positions none") == 2
     assert recipe("run_pretraining", *common, "--output_dir", tmp_path / "yes", "--extend_positions tile") == 0
     rows = AutoModelForPreTraining.from_pretrained(tmp_path / "yes").bert.embeddings.position_embeddings.weight
@@ -168,7 +169,10 @@ def test_a_time_budget_plans_the_steps_that_fit_and_fewer_when_it_gets_late() ->
 def test_a_run_ends_in_its_time_at_a_learning_rate_of_zero(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TrainingLog, "seconds", lambda self: 0.1 * self._bar.n)  # a step takes a tenth of a second
+    steps = itertools.count(1)
+    log_step = TrainingLog.step
+    monkeypatch.setattr(TrainingLog, "step", lambda self, *row: setattr(self, "n", next(steps)) or log_step(self, *row))
+    monkeypatch.setattr(TrainingLog, "seconds", lambda self: 0.1 * getattr(self, "n", 0))  # a tenth for each step
     arguments = [TINY, "--corpus", world.corpus, "--max_train_hours 0.002 --warmup_steps 2"]
     assert recipe("run_pretraining", *arguments, "--output_dir", tmp_path / "run") == 0
     assert results(tmp_path / "run")["train"]["steps"] == pytest.approx(72, abs=2)

@@ -16,8 +16,10 @@ from bert_repro import BertReproConfig
 from bert_repro.configs import PretrainingConfig
 from bert_repro.configs.presets import PAPER_PHASES
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
+from bert_repro.errors import UserError
+from bert_repro.models.loading import load_config, load_tokenizer
 from bert_repro.pretraining.dataset import PretrainingSource
-from bert_repro.pretraining.run import cost_estimate, resolve_phases
+from bert_repro.pretraining.run import build_model, cost_estimate, resolve_phases
 from bert_repro.training import training_log
 
 SHAPE = "--num_hidden_layers 2 --hidden_size 32 --num_attention_heads 2"
@@ -187,6 +189,17 @@ def test_continuing_from_a_checkpoint(world: Any, pretrained: Path, tmp_path: Pa
     assert AutoTokenizer.from_pretrained(tmp_path / "on").model_max_length == 64, "the checkpoint's were trained before"
     first = training_log.read(tmp_path / "on" / "train_log.jsonl")[0]["mlm_loss"]
     assert first < training_log.read(pretrained / "train_log.jsonl")[0]["mlm_loss"] - 0.5
+
+
+def test_a_checkpoint_keeps_its_shape_and_takes_the_dropout_that_is_asked_for(world: Any, pretrained: Path) -> None:
+    tokenizer = load_tokenizer(pretrained)
+    asked = {"corpus": str(world.corpus), "model_name_or_path": str(pretrained), "max_steps": 1}
+    config = build_model(PretrainingConfig(**asked), tokenizer).config
+    assert config.hidden_dropout_prob == load_config(str(pretrained)).hidden_dropout_prob > 0
+    without = build_model(PretrainingConfig(**asked, hidden_dropout_prob=0.0), tokenizer)
+    assert without.config.hidden_dropout_prob == 0 and without.bert.embeddings.dropout.p == 0
+    with pytest.raises(UserError, match=f"--num_hidden_layers is 3, but .* has {config.num_hidden_layers}"):
+        build_model(PretrainingConfig(**asked, num_hidden_layers=3), tokenizer)
 
 
 def test_the_cost_estimate_of_the_papers_phases() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from running import ON_CPU, RECIPES, TINY, TORCHRUN, launch, recipe
+from running import ON_CPU, RECIPES, SHORT, TINY, TORCHRUN, launch, recipe
 from tiny_models import NO_DROPOUT, save_model
 
 from bert_repro.training import training_log
@@ -43,7 +43,7 @@ exit $code""",
 @pytest.mark.slow
 def test_two_processes_equal_one(world: Any, tmp_path: Path) -> None:
     save_model(world, tmp_path / "new", "ForPreTraining", seed=1, num_hidden_layers=2, **NO_DROPOUT)
-    given = [TINY, "--corpus", world.corpus, "--max_steps 100 --model_name_or_path", tmp_path / "new", "--output_dir"]
+    given = [SHORT, "--corpus", world.corpus, "--max_steps 100 --model_name_or_path", tmp_path / "new", "--output_dir"]
     curves = []
     for name, launcher in (("one", ""), ("two", TORCHRUN)):
         launch(launcher, RECIPE, *given, tmp_path / name)

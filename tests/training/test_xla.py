@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 from families import NAMES, families, save_start
-from running import TINY, results
+from running import SHORT, results
 from tiny_models import save_model
 
 from bert_repro import BertReproConfig, BertReproForPreTraining
@@ -32,7 +32,7 @@ def start(world: Any, tmp_path_factory: pytest.TempPathFactory, request: pytest.
 
 def train(device: str, world: Any, start: Path, folder: Path, *arguments: object) -> list[float]:
     """Runs 20 steps in a process of its own; sequences of all lengths, a warm-up from rate 0, uneven micro-batches."""
-    given = [TINY, "--corpus", world.corpus, "--model_name_or_path", start, "--output_dir", folder]
+    given = [SHORT, "--corpus", world.corpus, "--model_name_or_path", start, "--output_dir", folder]
     given += ["--train_batch_size 13 --per_device_train_batch_size 7", "--max_steps", STEPS, "--warmup_steps 5"]
     given += ["--save_steps 10 --max_eval_sequences 7", *arguments]
     run("run_pretraining", device, given)
