@@ -4,19 +4,21 @@ import fcntl
 import os
 
 import pytest
-from running import TINY
+from running import SHORT, TINY
 from tiny_models import save_model
 
 
 @pytest.fixture
 def pretrain(world, tmp_path) -> list[object]:
-    base = ["--corpus", world.corpus, "--output_dir", tmp_path / "out", "--max_steps 1"]
-    return ["run_pretraining", TINY, *base]
+    return ["run_pretraining", TINY, "--corpus", world.corpus, "--output_dir", tmp_path / "out", "--max_steps 1"]
 
 
-def test_vocabulary_smaller_than_the_ids(world, pretrain, refused, tmp_path):
+def test_vocabulary_smaller_than_the_ids(world, refused, tmp_path):
     small = save_model(world, tmp_path / "small", "ForPreTraining", vocab_size=20)
-    line = refused(*pretrain, "--model_name_or_path", small)
+    line = refused(
+        *("run_pretraining", SHORT, "--corpus", world.corpus, "--output_dir", tmp_path / "out"),
+        *("--max_steps 1", "--model_name_or_path", small),
+    )
     assert "20" in line and "150" in line
 
 
