@@ -7,7 +7,8 @@ prints the tables of README.md and docs/explanations/small_models.md from the st
 fits the baselines first, in minutes, and stores their scores. Every results.json below --runs_dir counts: runs of one
 model, task and settings are one cell, with mean, standard deviation and number of seeds. Bag of words is logistic
 regression (STS-B: ridge regression) on words and word pairs of each text and on the words that both share, fitted to
-the task's training set, nothing tuned; for tags it is the most frequent tag of each word.
+the task's training set, nothing tuned, or the one that a run ends with where that is better; for tags it is the most
+frequent tag of each word.
 """
 
 import argparse
@@ -120,7 +121,10 @@ def scores_of_runs(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def bag_of_words(name: str, folder: Path) -> dict[str, float]:
-    """Fits words and word pairs to a task of GLUE; returns the task's metric on its first dev set."""
+    """Fits words and word pairs to a task of GLUE; returns the task's metric on its first dev set.
+
+    The score is the better of this model and the one that a run ends with, which reads at most 20,000 rows.
+    """
     import numpy as np
     from scipy.sparse import csr_matrix, hstack
     from sklearn.feature_extraction.text import CountVectorizer
@@ -147,14 +151,11 @@ def bag_of_words(name: str, folder: Path) -> dict[str, float]:
         return hstack(parts).tocsr()
 
     model = Ridge(alpha=10.0) if name == "stsb" else LogisticRegression(max_iter=300)
-    labels, right = list(train["label"]), list(dev["label"])
-    model.fit(features(train), labels)
-    metric, key = load_metric(name), TASKS[name][1]
-    found = {"bag of words": float(metric.compute(predictions=model.predict(features(dev)), references=right)[key])}
-    if name != "stsb":
-        most = [Counter(labels).most_common(1)[0][0]] * len(right)
-        found["majority class"] = float(metric.compute(predictions=most, references=right)[key])
-    return found
+    predicted = model.fit(features(train), train["label"][:]).predict(features(dev))
+    key = TASKS[name][1]
+    found = {baseline: scores[key] for baseline, scores in task.baselines(train, dev).items()}
+    score = load_metric(name).compute(predictions=predicted, references=dev["label"][:])[key]
+    return {"bag of words": max(float(score), found.pop("bag of words"))} | found
 
 
 def most_frequent_tags(folder: Path) -> dict[str, float]:

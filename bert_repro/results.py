@@ -51,6 +51,7 @@ class TrainResults(TypedDict, total=False):
     batch: Annotated[int, "sequences per optimizer step over all devices"]
     sequences_per_example: Annotated[int, "sequences that the encoder reads for one of them; 4 for SWAG"]
     examples: Annotated[int, "rows of the training set"]
+    published_rows: Annotated[int | None, "rows of the published training set"]
     rows: Annotated[int, "sequences made from them (windows of long passages count each)"]
     dropped: Annotated[int, "sequences left out, such as windows without the answer"]
     truncated: Annotated[int, "sequences cut to max_seq_length"]
@@ -163,10 +164,7 @@ class RunResults(TypedDict, total=False):
     train: TrainResults
     sweep: SweepResults
     deviations: Annotated[dict[str, str], "departures of the data or model from the paper: name -> sentence"]
-    data: Annotated[
-        dict[str, Any],
-        "dataset (id on the Hub), title, files, license, language, example, counts ...",
-    ]
+    data: Annotated[dict[str, Any], "dataset (id on the Hub), title, files, license, language, example, counts ..."]
     model: ModelResults
     base_model: Annotated[str | None, "id on the Hub of the weights that training began from"]
     license: Annotated[str, "of the weights"]

@@ -29,18 +29,18 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 788,
-    "configs": 1383,
-    "models": 1475,
-    "corpus": 1165,
+    "": 784,
+    "configs": 1385,
+    "models": 1461,
+    "corpus": 1154,
     "pretraining": 1620,
-    "training": 1816,
-    "tasks": 2736,
+    "training": 1812,
+    "tasks": 2726,
     "finetuning": 895,
     "inference": 825,
     "hub": 800,
     "conversion": 530,
-    "reproduction": 1490,
+    "reproduction": 1523,
     "utils": 550,
 }
 MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 16_060, 97, 600, 80

@@ -36,8 +36,7 @@ class PredictConfig(Config):
         "Default: by the ending of input_file, else text. conll: a word on each line, an empty line after a sentence.",
     )
     text_columns: tuple[str, ...] = setting(
-        (),
-        "Columns of the texts; default: as in training, else text, text_a and text_b, or those of a GLUE task.",
+        (), "Columns of the texts; default: as in training, else text, text_a and text_b, or those of a GLUE task."
     )
     label_column: str | None = setting(
         None, "Column of the right answers, carried along where it is there; default: as in training."

@@ -46,10 +46,7 @@ _TAG_NAMES = (
     "|onlyinclude|noinclude|includeonly|math|nowiki|gallery|font|code|pre|cite|hr"
 )
 _TAG = re.compile(rf"</?(?:{_TAG_NAMES})\b[^<>]*>", re.IGNORECASE)
-_MARKUP = re.compile(
-    r"\{\{|\}\}|\{\||\|\}|#if:|^[|}]|\[\[(?:File|Image|Category)\b|^Category:|^&rft",
-    re.IGNORECASE,
-)
+_MARKUP = re.compile(r"\{\{|\}\}|\{\||\|\}|#if:|^[|}]|\[\[(?:File|Image|Category)\b|^Category:|^&rft", re.IGNORECASE)
 _ILLUSTRATION = re.compile(r"Illustration\b", re.IGNORECASE)
 _LINK = re.compile(r"\[\[(?:[^\[\]|]*\|)?([^\[\]|]*)\]\]")
 _PLACEHOLDER = re.compile(r"\b(?:formula|codice)_\d+\b")

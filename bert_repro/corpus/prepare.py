@@ -374,11 +374,7 @@ def _features(dtype: np.dtype[Any]) -> Any:
     from datasets import Features, Sequence, Value
 
     return Features(
-        {
-            "input_ids": Sequence(Value(str(dtype))),
-            "sentence_lengths": Sequence(Value("int32")),
-            "key": Value("uint64"),
-        }
+        {"input_ids": Sequence(Value(str(dtype))), "sentence_lengths": Sequence(Value("int32")), "key": Value("uint64")}
     )
 
 

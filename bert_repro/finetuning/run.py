@@ -185,6 +185,7 @@ class FinetuningRun:
             **adapter,
             **(self.feature_cache.record() if self.feature_cache else {}),
             "examples": len(split.examples),
+            "published_rows": SPLIT_ROWS.get((task.name, "train")),
             "rows": len(features),
             "dropped": len(split.features) - len(features),
             "truncated": task.count_truncated(features),

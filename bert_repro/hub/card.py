@@ -210,8 +210,7 @@ def write_card(config: configs.CardConfig) -> Path:
     results |= {name: value for name, value in given.items() if value}
     name = config.hub_model_id or results.get("settings", {}).get("hub_model_id") or name_of_folder(folder)
     path = Path(config.output_file) if config.output_file else folder / CARD
-    pictures = {picture.name for picture in folder.glob("*.png")} if path.resolve().parent == folder.resolve() else ()
-    write_text(path, make_card(results, name, pictures=pictures))
+    write_text(path, make_card(results, name, pictures={picture.name for picture in path.parent.glob("*.png")}))
     logger.info("wrote %s", path)
     return path
 
@@ -317,11 +316,12 @@ def _purpose(results: Mapping[str, Any]) -> str:
 
 def _notes(results: Mapping[str, Any]) -> Iterator[str]:
     """Yields what a reader of the scores must know."""
-    settings = results.get("settings", {})
-    if number := settings.get("max_train_samples"):
-        yield f"Trained on the first {number:,} examples only."
-    if number := settings.get("max_eval_samples"):
-        yield f"Scored on the first {number:,} examples only."
+    settings, train = results.get("settings", {}), results.get("train", {})
+    for done, limit in (("Trained", "max_train_samples"), ("Scored", "max_eval_samples")):
+        if number := settings.get(limit):
+            yield f"{done} on the first {number:,} examples only."
+    if train.get("examples", 0) < (train.get("published_rows") or 0):
+        yield f"Trained on {train['examples']:,} of the {train['published_rows']:,} published rows."
     if settings.get(THRESHOLD) is None and "train" in results and THRESHOLD in results.get("metrics", {}):
         yield "The threshold for no answer was chosen on the split that is scored here, which flatters it a little."
     if results.get("degenerate"):

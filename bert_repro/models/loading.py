@@ -127,10 +127,7 @@ def load_pretrained(
                 f"{flag} {name}: {key} has the shape {list(saved)}, where its configuration asks for {list(wanted)}; "
                 f"{_GET_AGAIN}"
             )
-    for what, keys in (
-        ("lack", info["missing_keys"]),
-        ("hold what no such BERT has:", info["unexpected_keys"]),
-    ):
+    for what, keys in (("lack", info["missing_keys"]), ("hold what no such BERT has:", info["unexpected_keys"])):
         foreign = sorted(key for key in keys if _ENCODER.search(key))
         if foreign:
             raise UserError(f"{flag} {name}: its weights {what} {foreign[0]}; {_GET_AGAIN}")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.configs import LOCATIONS, GlueConfig, decides_result
+from bert_repro.configs import LOCATIONS, GlueConfig, StudyConfig, decides_result
 from bert_repro.errors import UserError
 from bert_repro.hub.card import CONFIGS
 from bert_repro.reproduction.paper_results import EXAMPLES_FILE, Column, TableEntry
@@ -39,6 +39,7 @@ class FinishedRun:
         size_preset: the size preset of its study; runs of different presets are never put together.
         entries: the table entries that it fills.
         pretraining: name of the pre-training run that it started from.
+        pretraining_seed: that of the pre-training run.
         place: of a run that started from a finished model, where that stands among those of the study.
         examples: split -> metric -> the score of every example.
     """
@@ -48,6 +49,7 @@ class FinishedRun:
     size_preset: str
     entries: tuple[TableEntry, ...] = ()
     pretraining: str | None = None
+    pretraining_seed: int = StudyConfig.pretraining_seed
     place: int | None = None
     examples: Mapping[str, Mapping[str, Float64Array]] = field(default_factory=dict)
 
@@ -55,6 +57,11 @@ class FinishedRun:
     def is_pretraining(self) -> bool:
         """Whether other runs may have started from it."""
         return bool(self.results["task"] == "pre-training")
+
+    @property
+    def seeds(self) -> tuple[int, int]:
+        """Its pre-training's seed and its own."""
+        return self.pretraining_seed, self.results["seed"]
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -115,10 +122,10 @@ def collect(folder: Path) -> list[FinishedRun]:
             f"--runs_dir {folder}: no such folder; name one with the results.json of finished runs below it"
         )
     runs = [_read_run(folder, path) for path in sorted(folder.rglob(RESULTS))]
-    filled: dict[tuple[str, TableEntry, int], str] = {}
+    filled: dict[tuple[str, TableEntry, tuple[int, int]], str] = {}
     for run in runs:
         for entry in run.entries:
-            other = filled.setdefault((run.size_preset, entry, run.results["seed"]), run.name)
+            other = filled.setdefault((run.size_preset, entry, run.seeds), run.name)
             if other != run.name:
                 raise UserError(f"{other} and {run.name} both fill {entry} with one seed; remove one of them")
     return runs
@@ -134,6 +141,7 @@ def _read_run(folder: Path, path: Path) -> FinishedRun:
         str(study.get("size_preset", "no study")),
         tuple(TableEntry(**entry) for entry in study.get("table_entries", ())),
         study.get("pretraining"),
+        study.get("pretraining_seed") or StudyConfig.pretraining_seed,
         study.get("model", {}).get("place"),
         {
             split: {metric: np.array(values, dtype=np.float64) for metric, values in scores.items()}

@@ -15,7 +15,7 @@ Shape legend: `n` seeds, `N` examples, `R` resamples.
 import math
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from statistics import NormalDist
@@ -156,6 +156,7 @@ class Comparison:
         low, high: its interval.
         p_value: two-sided; never below 1 / (R + 1).
         paired_seeds: whether both rows have the same seeds, so that seeds are paired too.
+        pretrainings_agree: whether the difference has the same sign for every pre-training seed of both rows.
     """
 
     difference: float
@@ -163,6 +164,7 @@ class Comparison:
     high: float
     p_value: float
     paired_seeds: bool
+    pretrainings_agree: bool = True
 
 
 @dataclass(frozen=True)
@@ -193,12 +195,13 @@ class Ordering:
 
     @property
     def verdict(self) -> str:
-        """One of VERDICTS: an ordering appears when it is ours too, and is reversed, beyond chance only."""
+        """One of VERDICTS: an ordering appears when it is ours too, or is reversed, beyond chance and for every seed of
+        pre-training."""
         if self.failed:
             return FAILED
         if self.ours is None:
             return NOT_RUN if self.untested is None else INCONCLUSIVE
-        if self.ours.p_value >= SIGNIFICANT:
+        if self.ours.p_value >= SIGNIFICANT or not self.ours.pretrainings_agree:
             return INCONCLUSIVE
         return APPEARS if self.ours.difference * self.expected > 0 else REVERSED
 
@@ -272,6 +275,18 @@ class AllResults:
             differences.append(Ordering("1 to 7", at, statement, MEAN, None, 1, compared))
         return differences
 
+    @cached_property
+    def pretraining_spread(self) -> list[float]:
+        """Points between the means of a number's pre-training seeds, for every number that has several."""
+        spread: list[float] = []
+        for number in (number for table in self.tables for row in table.rows.values() for number in row.ours.values()):
+            means: dict[int, list[float]] = {}
+            for run, score in zip(number.runs, number.scores, strict=True):
+                means.setdefault(run.pretraining_seed, []).append(score)
+            if len(means) > 1 and not number.failed and unit(number.column) == 100:
+                spread.append(max(map(statistics.fmean, means.values())) - min(map(statistics.fmean, means.values())))
+        return spread
+
     # ---------------------------------------------------------------------------------------------------------- tables
 
     def _table(self, key: str, size_preset: str | None) -> ResultsTable:
@@ -319,7 +334,7 @@ class AllResults:
         return ResultsTable(key, title, columns, rows, size_preset)
 
     def _number(self, column: Column, runs: list[FinishedRun], paper: float | None) -> OurNumber:
-        runs = sorted(runs, key=lambda run: run.results["seed"])
+        runs = sorted(runs, key=lambda run: run.seeds)
         scores = tuple(unit(column) * run.score(column) for run in runs)
         failed = 2 * sum(run.is_degenerate(column) for run in runs) >= len(runs)
         failed = failed or any((run.pretraining or run.name) in self.failed_pretrainings for run in runs)
@@ -333,8 +348,8 @@ class AllResults:
             difference = statistics.fmean(scores) - paper if reason is None else None
         return OurNumber(column, tuple(runs), scores, failed, low, high, difference, reason)
 
-    def _by_seed(self, column: Column, runs: Sequence[FinishedRun]) -> dict[int, tuple[float, Float64Array]] | None:
-        """Returns seed -> score and its resamples; None where runs have no scores of examples, or not as many each."""
+    def _by_seed(self, column: Column, runs: Sequence[FinishedRun]) -> "BySeed | None":
+        """Returns seeds -> score and its resamples; None where runs have no scores of examples, or not as many each."""
         found, lengths = {}, set()
         for run in runs:
             examples = run.example_scores(column)
@@ -344,7 +359,7 @@ class AllResults:
             key = (run.name, column.split, column.metric)
             if key not in self._resampled:
                 self._resampled[key] = resampled_scores(examples)
-            found[run.results["seed"]] = (run.score(column), self._resampled[key])
+            found[run.seeds] = (run.score(column), self._resampled[key])
         return found if len(lengths) == 1 else None
 
     # ------------------------------------------------------------------------------------------------------- orderings
@@ -404,7 +419,7 @@ class AllResults:
         found, factor = compare(first, second), unit(column)
         lowest, highest = score_range(column)
         low, high = _within((factor * found.low, factor * found.high), lowest - highest, highest - lowest)
-        return Comparison(factor * found.difference, low, high, found.p_value, found.paired_seeds), None, failed
+        return replace(found, difference=factor * found.difference, low=low, high=high), None, failed
 
 
 def _row_beside(name: str, run: FinishedRun, papers: Collection[str]) -> str | None:
@@ -501,12 +516,16 @@ def interval(scores: Sequence[float], resampled: Sequence[Float64Array]) -> tupl
     return _ends(np.mean(resampled, axis=0) + _seed_part(np.array(scores), _draws_of_seeds(len(scores), 0)))
 
 
-def compare(row: dict[int, tuple[float, Float64Array]], baseline: dict[int, tuple[float, Float64Array]]) -> Comparison:
+BySeed = dict[tuple[int, int], tuple[float, Float64Array]]
+"""Seeds of pre-training and fine-tuning -> the run's score and what `resampled_scores` gives."""
+
+
+def compare(row: BySeed, baseline: BySeed) -> Comparison:
     """Tests a row against the baseline.
 
     Args:
-        row: seed -> the run's score and what `resampled_scores` gives.
-        baseline: the same of the baseline, on the same examples.
+        row: its runs.
+        baseline: the baseline's runs, on the same examples.
 
     Returns:
         The difference with its interval; the p-value is the share of resampled differences that lie as far from the
@@ -515,7 +534,8 @@ def compare(row: dict[int, tuple[float, Float64Array]], baseline: dict[int, tupl
     paired = set(row) == set(baseline)
     seeds = sorted(row)
     difference = _mean_score(row) - _mean_score(baseline)
-    resampled = _mean_resampled(row) - _mean_resampled(baseline)
+    resampled = np.mean([draws for _, draws in row.values()], axis=0)
+    resampled = resampled - np.mean([draws for _, draws in baseline.values()], axis=0)
     if paired:
         pairs = np.array([row[seed][0] - baseline[seed][0] for seed in seeds])
         resampled = resampled + _seed_part(pairs, _draws_of_seeds(len(seeds), 0))
@@ -526,16 +546,16 @@ def compare(row: dict[int, tuple[float, Float64Array]], baseline: dict[int, tupl
     # What rounding leaves of a difference that is none must not count.
     as_far = np.abs(resampled - difference) >= abs(difference) - 1e-12
     p_value = (1 + int(as_far.sum())) / (RESAMPLES + 1)
-    return Comparison(difference, *_ends(resampled), p_value, paired)
+    of_each = [
+        _mean_score(row, pretraining) - _mean_score(baseline, pretraining)
+        for pretraining in {seed for seed, _ in row} & {seed for seed, _ in baseline}
+    ]
+    agree = all(one * difference > 0 for one in of_each)
+    return Comparison(difference, *_ends(resampled), p_value, paired, agree)
 
 
-def _mean_score(row: dict[int, tuple[float, Float64Array]]) -> float:
-    return float(np.mean([score for score, _ in row.values()]))
-
-
-def _mean_resampled(row: dict[int, tuple[float, Float64Array]]) -> Float64Array:
-    mean: Float64Array = np.mean([resampled for _, resampled in row.values()], axis=0)
-    return mean
+def _mean_score(row: BySeed, pretraining: int | None = None) -> float:
+    return statistics.fmean(score for seeds, (score, _) in row.items() if pretraining in (None, seeds[0]))
 
 
 def _seed_part(scores: Float64Array, draws: npt.NDArray[np.int64]) -> Float64Array:

@@ -4,6 +4,7 @@ The same results give the same bytes: no date, no path and no random draw withou
 """
 
 import logging
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -110,9 +111,20 @@ def _summary(results: AllResults) -> str:
         f"Of {pretrainings} pre-trainings, {len(failed)} never left the plateau at which only the most frequent tokens "
         f"are predicted{names}; {counts[FAILED]} orderings have no verdict because one side failed, and "
         f"{counts[NOT_RUN]} were not run. "
-        "Intervals and p-values are over dev examples and fine-tuning seeds of a single pre-training for each row, so "
-        f"another pre-training seed may change a verdict, and of {tested} tests at p < 0.05 about {0.05 * tested:.0f} "
+        f"{_pretrainings(results.pretraining_spread)}, and of {tested} tests at p < 0.05 about {0.05 * tested:.0f} "
         "pass by chance."
+    )
+
+
+def _pretrainings(spread: Sequence[float]) -> str:
+    """Returns how far scores depend on the seed of pre-training, and what the intervals say of it."""
+    among = "Intervals and p-values are over dev examples and fine-tuning seeds"
+    if not spread:
+        return f"{among} of a single pre-training for each row, so another pre-training seed may change a verdict"
+    return (
+        f"{len(spread)} scores have two or more pre-training seeds: their means lie {statistics.median(spread):.1f} "
+        f"points apart in the median, {max(spread):.1f} at most, and a verdict on them needs one sign from every seed. "
+        f"{among} alone, so where there is a single pre-training another one may change a verdict"
     )
 
 

@@ -125,6 +125,8 @@ def planned_runs(config: StudyConfig) -> list[PlannedRun]:
         return task_fingerprint(task, getattr(config, DATA_DIRS[TASK_RECIPES[task]]))
 
     preset = find_size_preset(config.size)
+    if config.pretraining_seed != StudyConfig.pretraining_seed:
+        preset = dataclasses.replace(preset, pretraining={**preset.pretraining, "seed": config.pretraining_seed})
     runs = plan_runs(config.table, preset, corpus, name_data, models=models, tasks=config.tasks)
     for task in config.tasks:
         if not any(run.name.startswith(f"{task}-seed") for run in runs):
@@ -324,6 +326,7 @@ class RunStore:
             "size_preset": Path(size_preset).stem,
             "table_entries": [vars(entry) for entry in run.entries],
             "pretraining": run.pretraining.id,
+            "pretraining_seed": run.pretraining.settings.get("seed"),
             "start": run.start.id if run.start else None,
             "checkpoint_step": run.step,
             "settings": json_settings(run.settings),

@@ -197,10 +197,4 @@ def custom_choices(config: SwagConfig, rows: Splits, names: Mapping[str, str]) -
     return dataclasses.replace(task, data=hold_out(data, config, names.get("train", ""), strata="label"))
 
 
-SWAG = SwagTask(
-    name="swag",
-    title="SWAG",
-    paper_batch=16,
-    metrics=("accuracy",),
-    primary_metric="accuracy",
-)
+SWAG = SwagTask(name="swag", title="SWAG", paper_batch=16, metrics=("accuracy",), primary_metric="accuracy")

@@ -95,11 +95,7 @@ class Decoder:
         return Candidates(start + shift, end + shift, scores[start, 0], scores[end, 1])
 
     def answer(
-        self,
-        passage: Passage,
-        windows: Sequence[tuple[int, int]],
-        scores: Sequence[Float64Array],
-        passage_at: int,
+        self, passage: Passage, windows: Sequence[tuple[int, int]], scores: Sequence[Float64Array], passage_at: int
     ) -> "Answer":
         """Returns what the model says to one question.
 

@@ -33,11 +33,7 @@ Batch = dict[str, Any]
 
 
 def collate_features(
-    features: Sequence[Mapping[str, Any]],
-    *,
-    pad_token_id: int,
-    packing: bool,
-    pad_to_multiple_of: int | None = None,
+    features: Sequence[Mapping[str, Any]], *, pad_token_id: int, packing: bool, pad_to_multiple_of: int | None = None
 ) -> Batch:
     """Puts tokenized texts of different lengths into one batch of model inputs.
 

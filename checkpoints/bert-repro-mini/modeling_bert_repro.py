@@ -188,11 +188,7 @@ class BertReproSelfAttention(nn.Module):
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        attn_implementation: str,
-        **packing: Any,
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, attn_implementation: str, **packing: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Lets every token of (B, S, H) attend; returns (B, S, H), and the probabilities where they are computed."""
         by_head = (*hidden_states.shape[:-1], -1, self.head_size)
@@ -409,10 +405,7 @@ def mean_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, ignore_index:
     logits = logits.flatten(0, -2)
     labels = labels.flatten()
     total = F.cross_entropy(
-        logits.to(torch.promote_types(logits.dtype, torch.float32)),
-        labels,
-        ignore_index=ignore_index,
-        reduction="sum",
+        logits.to(torch.promote_types(logits.dtype, torch.float32)), labels, ignore_index=ignore_index, reduction="sum"
     )
     return total / (labels != ignore_index).sum().clamp(min=1)
 
@@ -633,10 +626,7 @@ def input_shape(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | No
 
 
 def check_packing(
-    batch_size: int,
-    attention_mask: torch.Tensor | None,
-    position_ids: torch.Tensor | None,
-    packing: dict[str, Any],
+    batch_size: int, attention_mask: torch.Tensor | None, position_ids: torch.Tensor | None, packing: dict[str, Any]
 ) -> None:
     """Checks that packed input is distinguishable from padded input, and is complete.
 

@@ -211,6 +211,13 @@ def test_scores_on_ones_own_rows_are_tagged_with_the_file_and_its_rows_and_of_a_
             assert card.base_model is None, "a folder that is not on the Hub"
 
 
+def test_a_part_of_the_published_training_set_is_said():
+    record = {**record_of(TASKS["sst2"]), "train": {"examples": 500, "published_rows": 67_349}}
+    assert "Trained on 500 of the 67,349 published rows." in make_card(record, "org/x")
+    record["train"]["examples"] = 67_349
+    assert "published rows" not in make_card(record, "org/x")
+
+
 def test_a_threshold_is_no_score_and_is_said_to_be_tuned():
     record = {**record_of(TASKS["squad_v2"]), "train": {}}
     record["metrics"] = {"f1": 0.5, THRESHOLD: -1.5}

@@ -90,6 +90,24 @@ def test_a_second_command_makes_nothing_and_a_wider_one_only_what_is_new(log: Pa
     assert {"6", "8"} in [{entry["table"] for entry in record["study"]["table_entries"]} for record in found]
 
 
+def test_another_seed_of_pretraining_stands_beside_the_first(log: Path, tmp_path: Path) -> None:
+    where = ("--table 6 --corpus toy --output_dir", tmp_path / "study")
+    assert study(*where) == study(*where, "--pretraining_seed 43") == 0
+    by_entry = Counter(
+        (entry["row"], entry["column"], record["study"]["pretraining_seed"] or 42)
+        for record in records(tmp_path / "study" / "records").values()
+        for entry in record["study"]["table_entries"]
+    )
+    assert {seed: {count for (*_, of), count in by_entry.items() if of == seed} for seed in (42, 43)} == {
+        42: {1, 3},  # a perplexity, and three seeds of a task
+        43: {1, 3},
+    }
+    write_report(ReportConfig(runs_dir=str(tmp_path / "study" / "records"), report_dir=str(tmp_path / "report")))
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "6 scores have two or more pre-training seeds: their means lie " in text
+    assert "of a single pre-training" not in text
+
+
 def test_a_loss_that_is_not_finite_costs_its_own_rows_only(log, tmp_path, monkeypatch):
     run = toy_study.ToyRun.__call__
 

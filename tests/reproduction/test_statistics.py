@@ -1,10 +1,20 @@
 """Intervals cover what they should, and the paired test tells equal rows from different ones."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from bert_repro.reproduction.paper_tables import RESAMPLES, compare, interval, resampled_scores
+from bert_repro.reproduction.paper_tables import (
+    APPEARS,
+    INCONCLUSIVE,
+    RESAMPLES,
+    Ordering,
+    compare,
+    interval,
+    resampled_scores,
+)
 
 
 def runs(generator, easiness, seeds, spread=0.0, shift=0.0):
@@ -13,8 +23,8 @@ def runs(generator, easiness, seeds, spread=0.0, shift=0.0):
     return (generator.random((seeds, len(easiness))) < ability).astype(float)
 
 
-def row(scores, first_seed=1):
-    return {first_seed + number: (run.mean(), resampled_scores(run)) for number, run in enumerate(scores)}
+def row(scores, first_seed=1, pretraining=42):
+    return {(pretraining, first_seed + i): (run.mean(), resampled_scores(run)) for i, run in enumerate(scores)}
 
 
 def interval_of(scores):
@@ -66,6 +76,19 @@ def test_clearly_different_rows_have_a_small_one(first_seed):
     assert found.low < 0.2 < found.high and found.low > 0.1
     assert found.paired_seeds == (first_seed == 1)
     assert compare(row(worse, first_seed), row(better)).difference == pytest.approx(-found.difference)
+
+
+def test_a_difference_must_have_its_sign_for_every_seed_of_pretraining():
+    generator = np.random.default_rng(0)
+    easiness = generator.uniform(0.3, 0.7, 2000)
+    low, middle, high = (runs(generator, easiness, 3, 0.005, shift) for shift in (-0.1, 0.0, 0.2))
+    agreeing = compare(row(high) | row(high, 1, 43), row(low) | row(middle, 1, 43))
+    opposed = compare(row(high) | row(low, 1, 43), row(low) | row(middle, 1, 43))
+    assert agreeing.p_value < 0.01 and agreeing.pretrainings_agree
+    assert opposed.difference > 0 and not opposed.pretrainings_agree
+    ordering = Ordering("5", "trial", "a above b", "MNLI", 1.0, 1, agreeing)
+    assert ordering.verdict == APPEARS
+    assert replace(ordering, ours=replace(agreeing, pretrainings_agree=False)).verdict == INCONCLUSIVE
 
 
 def test_pairing_examples_finds_what_two_intervals_would_hide():
