@@ -30,14 +30,14 @@ MODELING = "models/modeling_bert_repro.py"
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
     "": 784,
-    "configs": 1385,
+    "configs": 1390,
     "models": 1461,
     "corpus": 1154,
     "pretraining": 1620,
     "training": 1812,
     "tasks": 2726,
     "finetuning": 895,
-    "inference": 825,
+    "inference": 820,
     "hub": 800,
     "conversion": 530,
     "reproduction": 1523,

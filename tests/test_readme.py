@@ -1,5 +1,6 @@
 """What README.md says is true: its Python runs, its numbers are those of stored files (its commands: test_docs.py)."""
 
+import importlib
 import json
 import re
 from pathlib import Path
@@ -9,7 +10,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-MEASURED = re.compile(r"\d\.\d{3} ± \d\.\d{3} \(\d\)")
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=[str(number) for number in range(len(SNIPPETS))])
@@ -39,9 +39,9 @@ def test_the_speeds_are_those_of_the_benchmark() -> None:
     assert " / ".join(like_for_like) in README
 
 
-def test_fine_tuning_scores_are_those_of_the_log() -> None:
-    log = (ROOT / "docs" / "LOG.md").read_text("utf-8")
-    for page in (README, (ROOT / "docs" / "explanations" / "small_models.md").read_text("utf-8")):
-        found = MEASURED.findall(page)
-        assert found
-        assert [score for score in found if score not in log] == []
+def test_the_tables_of_scores_are_those_of_the_stored_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    script = importlib.import_module("small_models")
+    short, long = script.tables(script.RUNS, json.loads((script.RUNS / script.BASELINES).read_text("utf-8")))
+    assert short in README
+    assert long in (ROOT / "docs" / "explanations" / "small_models.md").read_text("utf-8")

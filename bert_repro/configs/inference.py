@@ -1,6 +1,7 @@
 """What is made with a finished model: predictions, features, sentence scores, ONNX."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from bert_repro.configs.base import Config, require, require_positive, setting
@@ -59,6 +60,8 @@ class PredictConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "max_seq_length", "per_device_eval_batch_size")
+        known = bool(self.output_format) or Path(self.output_file or "").suffix in ("", ".csv", ".jsonl")
+        require(known, f"--output_file {self.output_file}: write .csv or .jsonl")
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ class ExtractionConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "max_seq_length", "per_device_eval_batch_size")
+        name = f"--output_file {self.output_file}"
+        require(name.endswith(".parquet"), f"{name}: features are written as Parquet; name it .parquet")
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,6 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
     path, name = Path(config.output_file), config.model_name_or_path
     if world_size() > 1:
         raise UserError("extract_features runs in one process; split the input to use several devices")
-    if path.suffix != ".parquet":
-        raise UserError(f"--output_file {path}: features are written as Parquet; name it .parquet")
     # The encoder of any BERT checkpoint, without its heads and its pooler.
     model, info = load_pretrained(
         BertReproModel, name, add_pooling_layer=False, attn_implementation=config.attn_implementation

@@ -25,7 +25,7 @@ from bert_repro.tasks.classification import found_text_columns
 from bert_repro.tasks.data import TAGGED_SUFFIXES, Lines, as_dataset, read_file, require_columns, texts, values
 from bert_repro.tasks.tagging import WORD_COLUMNS
 from bert_repro.utils.files import atomic_path, disk_errors
-from bert_repro.utils.readers import decode_line, numbered_lines, shown
+from bert_repro.utils.readers import decode_line, numbered_lines
 
 if TYPE_CHECKING:
     import datasets
@@ -57,11 +57,9 @@ def predict(config: PredictConfig) -> None:
     Raises:
         UserError: the model is not fine-tuned, the input is not as its task needs it, or the output cannot be written.
     """
-    ending = Path(config.output_file or "").suffix
-    if ending not in ("", ".csv", ".jsonl") and not config.output_format:
-        raise UserError(f"--output_file {config.output_file}: ends in {shown(ending)}; write .csv or .jsonl")
     records = predictions_of(config)
-    write = _write_json_lines if (config.output_format or ending[1:]) == "jsonl" else _write_csv
+    written_as = config.output_format or Path(config.output_file or "").suffix[1:]
+    write = _write_json_lines if written_as == "jsonl" else _write_csv
     if config.output_file is None:
         write(records, sys.stdout)
         sys.stdout.flush()

@@ -39,7 +39,6 @@ class FinishedRun:
         size_preset: the size preset of its study; runs of different presets are never put together.
         entries: the table entries that it fills.
         pretraining: name of the pre-training run that it started from.
-        pretraining_seed: that of the pre-training run.
         place: of a run that started from a finished model, where that stands among those of the study.
         examples: split -> metric -> the score of every example.
     """
@@ -49,7 +48,6 @@ class FinishedRun:
     size_preset: str
     entries: tuple[TableEntry, ...] = ()
     pretraining: str | None = None
-    pretraining_seed: int = StudyConfig.pretraining_seed
     place: int | None = None
     examples: Mapping[str, Mapping[str, Float64Array]] = field(default_factory=dict)
 
@@ -61,7 +59,8 @@ class FinishedRun:
     @property
     def seeds(self) -> tuple[int, int]:
         """Its pre-training's seed and its own."""
-        return self.pretraining_seed, self.results["seed"]
+        study = self.results.get("study", {})
+        return study.get("pretraining_seed") or StudyConfig.pretraining_seed, self.results["seed"]
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -141,7 +140,6 @@ def _read_run(folder: Path, path: Path) -> FinishedRun:
         str(study.get("size_preset", "no study")),
         tuple(TableEntry(**entry) for entry in study.get("table_entries", ())),
         study.get("pretraining"),
-        study.get("pretraining_seed") or StudyConfig.pretraining_seed,
         study.get("model", {}).get("place"),
         {
             split: {metric: np.array(values, dtype=np.float64) for metric, values in scores.items()}

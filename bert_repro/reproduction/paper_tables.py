@@ -280,11 +280,10 @@ class AllResults:
         """Points between the means of a number's pre-training seeds, for every number that has several."""
         spread: list[float] = []
         for number in (number for table in self.tables for row in table.rows.values() for number in row.ours.values()):
-            means: dict[int, list[float]] = {}
-            for run, score in zip(number.runs, number.scores, strict=True):
-                means.setdefault(run.pretraining_seed, []).append(score)
-            if len(means) > 1 and not number.failed and unit(number.column) == 100:
-                spread.append(max(map(statistics.fmean, means.values())) - min(map(statistics.fmean, means.values())))
+            column, seeds = number.column, {run.seeds[0] for run in number.runs}
+            if len(seeds) > 1 and not number.failed and unit(column) == 100:
+                groups = [[100 * run.score(column) for run in number.runs if run.seeds[0] == seed] for seed in seeds]
+                spread.append(max(map(statistics.fmean, groups)) - min(map(statistics.fmean, groups)))
         return spread
 
     # ---------------------------------------------------------------------------------------------------------- tables
@@ -550,8 +549,7 @@ def compare(row: BySeed, baseline: BySeed) -> Comparison:
         _mean_score(row, pretraining) - _mean_score(baseline, pretraining)
         for pretraining in {seed for seed, _ in row} & {seed for seed, _ in baseline}
     ]
-    agree = all(one * difference > 0 for one in of_each)
-    return Comparison(difference, *_ends(resampled), p_value, paired, agree)
+    return Comparison(difference, *_ends(resampled), p_value, paired, all(one * difference > 0 for one in of_each))
 
 
 def _mean_score(row: BySeed, pretraining: int | None = None) -> float:
