@@ -44,7 +44,7 @@ MODELS = {"bert-repro-mini": "bert-repro-mini, 200 M tokens", "untrained": "the 
 PUBLISHED = {
     "5-gram model (BLiMP paper)": {"minimal pairs": 0.628},
     "logistic regression (SQuAD paper)": {"squad": 0.51},
-    "BERT-Mini, 3.3 B words, all rows (model cards of the M-FAC fine-tunes)": {
+    "BERT-Mini, 3.3 B words, all rows (Adam baselines in the M-FAC model cards)": {
         "sst2": 0.855, "mrpc": 0.766, "stsb": 0.826, "qnli": 0.839, "mnli": 0.733,
     },
     "RoBERTa-base, 10 M words, all rows (BabyLM 2023 baseline)": {"sst2": 0.870, "qnli": 0.770, "mnli": 0.732},

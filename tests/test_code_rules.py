@@ -38,7 +38,7 @@ BUDGETS = {
     "tasks": 2726,
     "finetuning": 895,
     "inference": 820,
-    "hub": 800,
+    "hub": 798,
     "conversion": 530,
     "reproduction": 1523,
     "utils": 550,

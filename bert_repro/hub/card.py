@@ -82,6 +82,7 @@ _PURPOSES = {
     "ForMaskedLM": "was pre-trained with masked language modeling",
     "ForCausalLM": "was pre-trained with left-to-right language modeling",
     "ForSequenceClassification": "classifies {texts}, fine-tuned on {data}",
+    "number": "gives {texts} a number, fine-tuned on {data}",
     "ForTokenClassification": "tags the words of a text, fine-tuned on {data}",
     "ForQuestionAnswering": "answers a question by a span of a passage, fine-tuned on {data}",
     "ForMultipleChoice": "chooses the continuation of a text, fine-tuned on {data}",
@@ -101,8 +102,9 @@ _IN_WORDS = frozenset({
 })  # fmt: skip
 """Settings that a card says elsewhere, or that mean nothing to its reader."""
 _NAMES = {
-    "steps": "optimizer steps", "batch": "examples per step", "rows": "training inputs", "tokens": "tokens read",
-    "seconds": "seconds of training", "mfu": "MFU", "best_step": "step of the published weights",
+    "examples": "training rows", "rows": "training inputs", "steps": "optimizer steps", "batch": "examples per step",
+    "tokens": "tokens read", "best_step": "step of the published weights", "seconds": "seconds of training",
+    "mfu": "MFU",
     "f1": "F1", "macro_f1": "macro F1", "micro_f1": "micro F1", "weighted_f1": "weighted F1", "entity_f1": "entity F1",
     "matthews_correlation": "Matthews correlation", "pearson": "Pearson correlation",
     "spearmanr": "Spearman correlation", "has_answer_f1": "F1 where there is an answer",
@@ -307,6 +309,8 @@ def _purpose(results: Mapping[str, Any]) -> str:
     name, data = results.get("model", {}).get("class", ""), results.get("data", {})
     if not results.get("task"):
         return ""
+    if len(results.get("model", {}).get("labels", ())) == 1:
+        name = "number"
     purpose = next((words for ending, words in _PURPOSES.items() if name.endswith(ending)), "was made for {data}")
     title = line(data.get("title") or results["task"])
     own = results["task"] == "custom" or data.get("files")
@@ -331,9 +335,7 @@ def _notes(results: Mapping[str, Any]) -> Iterator[str]:
 def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the rows of the table about training."""
     train, hardware = results.get("train", {}), results.get("hardware", {})
-    facts = {
-        name: train[name] for name in ("rows", "steps", "batch", "tokens", "best_step", "seconds") if name in train
-    }
+    facts = {name: train[name] for name in _NAMES if name in train}
     if phases := train.get("phases"):
         facts["phases"] = [
             f"{phase.get('steps', 0):,} steps of {phase.get('batch')} x {phase.get('max_seq_length')} tokens"
@@ -344,9 +346,7 @@ def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
         facts["hardware"] = f"{hardware.get('processes', 1)} x {place}"
     if results.get("versions"):
         facts["versions"] = ", ".join(f"{name} {version}" for name, version in results["versions"].items() if version)
-    if results.get("git_commit"):
-        facts["commit"] = results["git_commit"]
-    return facts
+    return facts | ({"commit": results["git_commit"]} if results.get("git_commit") else {})
 
 
 def _changed_settings(results: Mapping[str, Any]) -> dict[str, Any]:

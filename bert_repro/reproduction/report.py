@@ -185,7 +185,7 @@ def _table_lines(table: ResultsTable) -> Iterator[str]:
             yield f"| {_cell(row.name)} | paper | {' | '.join(cells)} |"
         if row.ours:
             cells = [_our_cell(table, row, c.name, notes) for c in table.columns]
-            beside = f"<br>beside {row.beside}" if row.beside else ""
+            beside = f"<br>next to {row.beside}" if row.beside else ""
             yield f"| {'' if row.paper else _cell(row.name) + beside} | ours | {' | '.join(cells)} |"
     yield ""
     if scores := [f"{row.name} {row.leaderboard:.1f}" for row in table.rows.values() if row.leaderboard is not None]:

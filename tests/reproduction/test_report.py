@@ -54,7 +54,7 @@ def test_finished_models_have_a_table_and_a_forest_of_differences(tmp_path):
     text = (tmp_path / "report" / "report.md").read_text()
     assert re.search(r"worse above first by \*\*−10\.\d \(−\d+\.\d to −\d\.\d\)\*\*\.", text.splitlines()[2])
     assert re.search(r"\| Table 1 \| SST-2 \| \*\*−10\.\d \(", text)
-    assert "| worse<br>beside BERT-base | ours |" in text and "Which orderings" not in text
+    assert "| worse<br>next to BERT-base | ours |" in text and "Which orderings" not in text
     assert "ours is fine-tuned on 500 rows, the published set has 67,349" in text
     assert re.findall(r"\]\(plots/(.+?)\)", text) == ["models.svg"]
     assert (tmp_path / "report" / "plots" / "models.svg").exists()
