@@ -1,5 +1,6 @@
 """Shared by all tests: no network, one thread, and a tiny world made once (text, tokenizer, corpus, GLUE files)."""
 
+import functools
 import os
 import tempfile
 
@@ -21,7 +22,11 @@ import torch
 from running import TINY, error_line, recipe
 from tiny_models import save_model
 
+from bert_repro.training import training_log
+
 torch.set_num_threads(1)
+# A run measures its device's peak, which stays what it is while these tests last.
+training_log.measured_peak = functools.cache(training_log.measured_peak)
 
 
 def pytest_sessionfinish() -> None:

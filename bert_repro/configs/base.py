@@ -49,13 +49,13 @@ class Config:
                 object.__setattr__(self, name, value)
             if name in self.REQUIRED and not value:
                 raise UserError(f"--{name} is missing: {self.__dataclass_fields__[name].metadata['help']}")
-            if names := _choices(hint):
-                for one in value if isinstance(value, tuple) else [value] if value else []:
-                    if one not in names:
-                        fix = did_you_mean(str(one), names) or f"it must be one of: {', '.join(names)}"
-                        raise UserError(f"--{name} is {shown(one)}; {fix}")
+            for one in value if isinstance(value, tuple) else [value] if value else []:
+                if (names := _choices(hint)) and one not in names:
+                    fix = did_you_mean(str(one), names) or f"it must be one of: {', '.join(names)}"
+                    raise UserError(f"--{name} is {shown(one)}; {fix}")
 
 
+@functools.cache
 def type_hints(config_class: type[Config]) -> dict[str, Any]:
     """Returns the types of a configuration's settings: name -> type."""
     hints = typing.get_type_hints(config_class)
