@@ -86,7 +86,11 @@ def fork_two(name: str, folder: Path, *arguments: object) -> None:
     ("launcher", "name"),
     [
         ("", "run_squad"),  # the others have the same duty, and start Python three times for it
-        *(pytest.param(launcher, name, marks=pytest.mark.slow) for launcher in (TORCHRUN, ACCELERATE) for name in NAMES),
+        *(
+            pytest.param(launcher, name, marks=pytest.mark.slow)
+            for launcher in (TORCHRUN, ACCELERATE)
+            for name in NAMES
+        ),
     ],
     ids=lambda value: value.removeprefix("-m ").split(".")[0] or "forks",
 )
