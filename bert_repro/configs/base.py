@@ -8,7 +8,7 @@ import socket
 import typing
 import urllib.parse
 import urllib.request
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -55,10 +55,12 @@ class Config:
                     raise UserError(f"--{name} is {shown(one)}; {fix}")
 
 
-@functools.cache
+_read_hints: Callable[[type], dict[str, Any]] = functools.cache(typing.get_type_hints)
+
+
 def type_hints(config_class: type[Config]) -> dict[str, Any]:
     """Returns the types of a configuration's settings: name -> type."""
-    hints = typing.get_type_hints(config_class)
+    hints = _read_hints(config_class)
     return {item.name: hints[item.name] for item in fields(config_class)}
 
 
