@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import multiprocessing
 import sys
 from pathlib import Path
 
@@ -23,6 +24,13 @@ def importable(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
 
 
+@pytest.fixture
+def forked(monkeypatch):
+    """Workloads begin as forks of this process, in place of a server that would import everything again."""
+    timing = importlib.import_module("side_by_side.timing")
+    monkeypatch.setattr(timing, "_START", multiprocessing.get_context("fork"))
+
+
 def results_of(script: str, folder: Path, *arguments: str) -> dict:
     path = importlib.import_module(script).main([*arguments, "--results", str(folder)])
     results = json.loads(path.read_text("utf-8"))
@@ -42,6 +50,7 @@ def case_of(script: str, folder: Path, *arguments: str) -> dict:
     return case
 
 
+@pytest.mark.usefixtures("forked")
 def test_pretraining_step(tmp_path):
     flags = "--models 2/32 --lengths 32 --tokens 128 --steps 1 --no-attribution --no-documented"
     case = case_of("pretraining_step", tmp_path, *flags.split())
@@ -132,6 +141,7 @@ def test_the_smoke_test_makes_its_steps(monkeypatch):
     assert all((BENCHMARKS.parent / path).is_file() for path in importlib.import_module("gpu_smoke").GPU_TESTS)
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_headline_has_every_side(tmp_path):
     results = results_of("gpu_headline", tmp_path, "--toy", "--repeats", "1")
     assert set(results["sides"]) == {"ours", "transformers, tuned"} and results["parity"]["loss_difference"] < 1e-4

@@ -16,9 +16,9 @@ ORDERS = (
 
 
 def test_the_classes_are_registered_in_any_order_of_imports():
-    # torch is imported once, and each order is tried in a fork of the process that did so.
+    # torch and what transformers reads of it are imported once, and each order is tried in a fork of that process.
     children = [f"if not os.fork():\n    {order}; {ASK}\n    os._exit(0)\nos.wait()" for order in ORDERS]
-    code = "\n".join(["import os, torch", *children])
+    code = "\n".join(["import os, torch._dynamo.convert_frame, torch.distributed.tensor", *children])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["BertReproModel"] * len(ORDERS), done.stderr
 

@@ -8,7 +8,7 @@ import socket
 import typing
 import urllib.parse
 import urllib.request
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -49,16 +49,18 @@ class Config:
                 object.__setattr__(self, name, value)
             if name in self.REQUIRED and not value:
                 raise UserError(f"--{name} is missing: {self.__dataclass_fields__[name].metadata['help']}")
-            if names := _choices(hint):
-                for one in value if isinstance(value, tuple) else [value] if value else []:
-                    if one not in names:
-                        fix = did_you_mean(str(one), names) or f"it must be one of: {', '.join(names)}"
-                        raise UserError(f"--{name} is {shown(one)}; {fix}")
+            for one in value if isinstance(value, tuple) else [value] if value else []:
+                if (names := _choices(hint)) and one not in names:
+                    fix = did_you_mean(str(one), names) or f"it must be one of: {', '.join(names)}"
+                    raise UserError(f"--{name} is {shown(one)}; {fix}")
+
+
+_read_hints: Callable[[type], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 def type_hints(config_class: type[Config]) -> dict[str, Any]:
     """Returns the types of a configuration's settings: name -> type."""
-    hints = typing.get_type_hints(config_class)
+    hints = _read_hints(config_class)
     return {item.name: hints[item.name] for item in fields(config_class)}
 
 

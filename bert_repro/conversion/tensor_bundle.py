@@ -196,7 +196,8 @@ def masked_crc32c(data: bytes) -> int:
     padded[before : before + 4] ^= 0xFF
     table, moved = _crc_tables()
     registers = np.zeros(len(padded) // _CRC_ROW, np.uint32)
-    for column in np.ascontiguousarray(padded.reshape(-1, _CRC_ROW).T):
+    # A single row, as most tensors are, has nothing to do at its zeros.
+    for column in np.ascontiguousarray(padded.reshape(-1, _CRC_ROW).T[before if len(data) < _CRC_ROW else 0 :]):
         registers = (registers >> np.uint32(8)) ^ table[(registers ^ column) & np.uint32(255)]
     crc = 0
     for register in registers.tolist():

@@ -294,11 +294,11 @@ class Trainer:
             return  # an interrupted run had stopped early before
         if getattr(self.config, "hub_strategy", "end") == "every_save" and self.state.step == 0:
             self.save()  # step-0: what the later revisions are compared with
-        for step, micro_batches in self._loaded_steps():
+        for taken, (step, micro_batches) in enumerate(self._loaded_steps()):
             if not self.model.training:
                 self.parallel.wrapped.train()
             self._step(step, micro_batches, stop=bool(received))
-            if gc.get_freeze_count() == 0:  # what the run has loaded stays; no collection need look at it again
+            if taken == 0:  # what the run has loaded stays; no collection need look at it again
                 gc.freeze()
             read_all = self._due(self.config.eval_steps) or self._due(self.config.save_steps) or not self.reads_late
             stop = self._read(leave=0 if read_all else 1)

@@ -182,7 +182,7 @@ def test_loading_errors_are_user_errors(uncased, tmp_path, monkeypatch):
 
 def test_a_saved_vocabulary_with_gaps_is_refused(world, tmp_path):
     state = json.loads((world.tokenizer / "tokenizer.json").read_text())
-    state["model"]["vocab"]["[MASK]"] = 10**9
+    state["model"]["vocab"]["[MASK]"] = 10**6
     (tmp_path / "tokenizer.json").write_text(json.dumps(state))
-    with pytest.raises(UserError, match=r"has \d+ ids up to 1000000000, with gaps"):
+    with pytest.raises(UserError, match=r"has \d+ ids up to 1000000, with gaps"):
         load_tokenizer(tmp_path)

@@ -3,14 +3,19 @@
 `accelerate launch --cpu --num_processes 2` starts one process only; on a CPU two are started as here.
 """
 
+import os
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
+import stages
 import torch
+from accelerate.state import AcceleratorState
 from families import NAMES, Family, families, save_start
-from running import TORCHRUN, launch, recipe, results
+from running import ON_CPU, TORCHRUN, launch, recipe, results
 
 from bert_repro.training import training_log
 from bert_repro.utils.files import TRAIN_LOG
@@ -56,19 +61,44 @@ def test_resume_after_every_step_is_bit_identical(all_families, start, tmp_path,
         assert (again / family.predictions).read_bytes() == (complete / family.predictions).read_bytes()
 
 
+def fork_two(name: str, folder: Path, *arguments: object) -> None:
+    """Runs a recipe in two forks of this process, which find each other as torchrun's processes do."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        place = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+
+    def member(rank: int) -> Callable[[], None]:
+        def join() -> None:
+            os.environ |= ON_CPU | place | {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+            AcceleratorState._reset_state(reset_partial_state=True)
+
+        return join
+
+    logs = [folder / f"process-{rank}.txt" for rank in range(2)]
+    both = [stages.Process(name, *arguments, log=log, setup=member(rank)) for rank, log in enumerate(logs)]
+    try:
+        assert [process.wait() for process in both] == [0, 0], [log.read_text()[-2000:] for log in logs]
+    finally:
+        stages.end_all()
+
+
 @pytest.mark.parametrize(
     ("launcher", "name"),
     [
-        pytest.param(launcher, name, marks=[] if (launcher, name) == (TORCHRUN, "run_squad") else [pytest.mark.slow])
-        for launcher in (TORCHRUN, ACCELERATE)
-        for name in NAMES
+        ("", "run_squad"),  # the others have the same duty, and start Python three times for it
+        *(
+            pytest.param(launcher, name, marks=pytest.mark.slow)
+            for launcher in (TORCHRUN, ACCELERATE)
+            for name in NAMES
+        ),
     ],
-    ids=lambda value: value.removeprefix("-m ").split(".")[0],
+    ids=lambda value: value.removeprefix("-m ").split(".")[0] or "forks",
 )
 def test_two_processes_score_as_one(all_families, without_dropout, tmp_path, launcher, name):
     family, one, two = all_families[name], tmp_path / "one", tmp_path / "two"
     assert recipe(name, *flags(family, without_dropout, one, TRAIN)) == 0
-    launch(launcher, family.script, *flags(family, without_dropout, two, TRAIN))
+    given = flags(family, without_dropout, two, TRAIN)
+    launch(launcher, family.script, *given) if launcher else fork_two(name, tmp_path, *given)
     assert [results(folder)["hardware"]["processes"] for folder in (one, two)] == [1, 2]
     for folder in (one, two):
         assert results(folder)["rows_scored"] == family.written(folder) == family.rows

@@ -14,9 +14,9 @@ from transformers import AutoModelForSequenceClassification
 
 from bert_repro.finetuning.sweep import Configuration, Outcome, sweep_results, text_table
 
-RUN = "--task_name sst2 --do_train --do_eval --bias_correction true --num_train_epochs 6 --train_batch_size 8"
+RUN = "--task_name sst2 --do_train --do_eval --bias_correction true --num_train_epochs 2 --train_batch_size 8"
 GRID = "--sweep_learning_rates 1e-2 1e-4 --num_restarts 2"
-CONFIGURATIONS = ("lr0.01-batch8-epochs6", "lr0.0001-batch8-epochs6")
+CONFIGURATIONS = ("lr0.01-batch8-epochs2", "lr0.0001-batch8-epochs2")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_killed_in_the_middle_the_same_command_resumes(command, swept, tmp_path,
     folder = tmp_path / "killed"
     typed = command(folder, GRID, "--save_steps 10")
     done, second = (folder / "sweep" / CONFIGURATIONS[0] / f"seed{seed}" for seed in (42, 43))
-    process = stages.Process(*typed, stage="bert_repro.training.trainer:Trainer._update", call=48 + 15)
+    process = stages.Process(*typed, stage="bert_repro.training.trainer:Trainer._update", call=16 + 15)
     process.wait_for_stage()
     process.send(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL and list(second.glob("checkpoints/step-*"))

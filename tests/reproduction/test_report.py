@@ -60,9 +60,14 @@ def test_finished_models_have_a_table_and_a_forest_of_differences(tmp_path):
     assert (tmp_path / "report" / "plots" / "models.svg").exists()
 
 
-def test_the_same_runs_give_the_same_bytes(written, tmp_path):
-    assert report(REPORT / "runs", tmp_path) == 0
-    assert files_of(tmp_path) == files_of(written)
+def test_the_same_runs_give_the_same_bytes(tmp_path):
+    for name in ("MLM", "LTR"):
+        entries = [entry(5, {"MLM": "BERT-base", "LTR": "No NSP"}[name], "MNLI-m"), entry("figure5", name, 2000)]
+        row(tmp_path / "runs", entries, 0.6, rows=400, step=2000)
+    for folder in ("one", "two"):
+        assert report(tmp_path / "runs", tmp_path / folder) == 0
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+    assert files_of(tmp_path / "one").keys() == {"report.md", "plots/orderings.svg", "plots/figure5.svg"}
 
 
 def test_a_plot_of_runs_that_are_gone_goes_too(tmp_path):
