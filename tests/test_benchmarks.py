@@ -27,6 +27,7 @@ def importable(monkeypatch):
 @pytest.fixture
 def forked(monkeypatch):
     """Workloads begin as forks of this process, in place of a server that would import everything again."""
+    AcceleratorState._reset_state(reset_partial_state=True)  # of the tests before
     timing = importlib.import_module("side_by_side.timing")
     monkeypatch.setattr(timing, "_START", multiprocessing.get_context("fork"))
 

@@ -30,7 +30,7 @@ MODELING = "models/modeling_bert_repro.py"
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
     "": 784,
-    "configs": 1390,
+    "configs": 1388,
     "models": 1461,
     "corpus": 1154,
     "pretraining": 1620,
@@ -38,7 +38,7 @@ BUDGETS = {
     "tasks": 2726,
     "finetuning": 895,
     "inference": 820,
-    "hub": 798,
+    "hub": 799,
     "conversion": 530,
     "reproduction": 1523,
     "utils": 550,

@@ -49,9 +49,7 @@ class StudyConfig(DryRunConfig):
     corpus: str = setting(
         "", "Prepared corpus for all pre-training runs: a folder that prepare_corpus made, or a dataset of the Hub."
     )
-    pretraining_seed: int = setting(
-        42, "Seed of all pre-training runs. Runs of another seed stand beside those that are done, in the same rows."
-    )
+    pretraining_seed: int = setting(42, "Another one adds pre-trainings.")
     glue_dir: str | None = setting(None, "Folder of GLUE's official files; default: the Hub.")
     squad_dir: str | None = setting(None, "Folder of SQuAD's official files; default: the Hub.")
     swag_dir: str | None = setting(None, "Folder of SWAG's official files; default: the Hub.")
