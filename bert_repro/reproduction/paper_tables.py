@@ -261,7 +261,7 @@ class AllResults:
             for column, row in product(table.columns, models[1:]):
                 compared, *_ = self._compare(row.ours.get(column.name), models[0].ours.get(column.name))
                 if compared is not None:
-                    at, statement = table.size_preset, f"{row.name} above {models[0].name}"
+                    at, statement = table.size_preset, f"{row.name} against {models[0].name}"
                     name = column.name if table.key == "1" else f"{get_task(column.task).title} {column.name}"
                     differences.append(Ordering(table.key, at, statement, name, None, 1, compared))
                     tasks.setdefault((at, statement), {}).setdefault(column.task, compared)

@@ -96,9 +96,9 @@ def _summary(results: AllResults) -> str:
     presets = sorted({run.size_preset for run in results.runs if run.entries})
     sizes = "; ".join(f"{name}: {SIZE_PRESETS[name].description}" if name in SIZE_PRESETS else name for name in presets)
     if not tested and any(run.place is not None for run in results.runs):
-        means = [f"{i.statement} by {_with_interval(i)}" for i in results.differences if i.column == MEAN]
+        means = [f"{i.statement}: {_with_interval(i)}" for i in results.differences if i.column == MEAN]
         return (
-            f"Finished models in the paper's tables, scored on dev ({sizes}). {'; '.join(means) or 'One model'}. "
+            f"Finished models in the paper's tables, scored on dev ({sizes}). Mean of the tasks in points: {'; '.join(means) or 'one model'}. "
             "Intervals are over dev examples and fine-tuning seeds; another pre-training seed of the same recipe may "
             "differ by more."
         )
@@ -130,7 +130,7 @@ def _pretrainings(spread: Sequence[float]) -> str:
 
 def _ordering_lines(orderings: Sequence[Ordering]) -> Iterator[str]:
     yield "## Which orderings of the paper appear\n"
-    yield "Differences in points (perplexities plain), as the statement has them.\n"
+    yield "Differences in points (perplexities plain): the first less the second.\n"
     yield "| table | ordering | column | paper | ours | 95% interval | p | verdict |"
     yield "| --- | --- | --- | ---: | ---: | --- | --- | --- |"
     ran = [item for item in orderings if item.verdict != NOT_RUN]

@@ -118,7 +118,7 @@ def test_finished_models_stand_beside_the_papers_row_of_their_size_and_against_t
     assert table(tmp_path, "7").rows["a: Last hidden"].beside == "Last hidden"
     found = {(item.statement, item.column): item for item in AllResults(collect(tmp_path)).differences}
     assert {column for _, column in found} == {"SST-2", "SQuAD v1.1 dev F1", "mean of the tasks"}
-    worse, equal = (found[f"{name} above second", "mean of the tasks"] for name in ("a", "big"))
+    worse, equal = (found[f"{name} against second", "mean of the tasks"] for name in ("a", "big"))
     assert (worse.verdict, equal.verdict) == (REVERSED, INCONCLUSIVE)
     parts = [item.ours for (statement, _), item in found.items() if statement == worse.statement and item is not worse]
     assert worse.ours.difference == pytest.approx(sum(part.difference for part in parts) / 2)

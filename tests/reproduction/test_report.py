@@ -52,7 +52,7 @@ def test_finished_models_have_a_table_and_a_forest_of_differences(tmp_path):
         row(tmp_path / "runs", [entry(1, name, "SST-2")], share, **known)
     assert report(tmp_path / "runs", tmp_path / "report") == 0
     text = (tmp_path / "report" / "report.md").read_text()
-    assert re.search(r"worse above first by \*\*−10\.\d \(−\d+\.\d to −\d\.\d\)\*\*\.", text.splitlines()[2])
+    assert re.search(r"worse against first: \*\*−10\.\d \(−\d+\.\d to −\d\.\d\)\*\*\.", text.splitlines()[2])
     assert re.search(r"\| Table 1 \| SST-2 \| \*\*−10\.\d \(", text)
     assert "| worse<br>next to BERT-base | ours |" in text and "Which orderings" not in text
     assert "ours is fine-tuned on 500 rows, the published set has 67,349" in text
