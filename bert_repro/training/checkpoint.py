@@ -220,14 +220,11 @@ def named_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[
 
 
 def _report_changes(before: dict[str, Any], now: dict[str, Any]) -> None:
-    for name in sorted(set(before) | set(now)):
-        if before.get(name) != now.get(name):
-            logger.warning(
-                "resuming with %s %s, before it was %s: the run is valid but not bit-identical to an uninterrupted one",
-                name,
-                now.get(name),
-                before.get(name),
-            )
+    """Names what differs in one line: what is run on, and of `versions` only those that changed."""
+    old, new = ({**found, **found.get("versions", {}), "versions": None} for found in (before, now))
+    if changed := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
+        found = ", ".join(f"{name} {new.get(name)} (was {old.get(name)})" for name in changed)
+        logger.warning("resuming with %s: the last bits may differ from those of an uninterrupted run", found)
 
 
 def drop_last(output_dir: Path, step: int) -> None:
