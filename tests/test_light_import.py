@@ -11,7 +11,6 @@ ORDERS = (
     "import bert_repro",
     "import transformers; import bert_repro",
     "import bert_repro.models.modeling_bert_repro",
-    "from bert_repro import BertReproModel",
 )
 
 
