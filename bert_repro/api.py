@@ -7,12 +7,13 @@ wrong input) in place of exit codes, and status.json is written as by a recipe.
 import html
 import logging
 import os
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from bert_repro.configs import (
     Config,
@@ -27,9 +28,11 @@ from bert_repro.configs import (
     TokenizerConfig,
     require_paths,
 )
+from bert_repro.configs.base import did_you_mean, require, type_hints
 from bert_repro.configs.presets import preset_values
 from bert_repro.errors import UserError
 from bert_repro.recipes import RECIPES
+from bert_repro.utils.readers import shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -42,8 +45,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 C = TypeVar("C", bound=Config)
+P, T = ParamSpec("P"), TypeVar("T")
 
+_ARGUMENTS = {
+    "model_name_or_path": "model", "train_file": "train", "validation_file": "validation", "test_file": "test",
+    "input_file": "data", "input_files": "data",
+}  # fmt: skip
+"""Settings that the functions here call otherwise."""
 _RECIPES = {GlueConfig: "run_glue", NerConfig: "run_ner", SquadConfig: "run_squad", SwagConfig: "run_swag"}
+
+
+def _names_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Lets a function's errors speak of its arguments where the recipes speak of flags."""
+
+    @wraps(function)
+    def called(*given: P.args, **settings: P.kwargs) -> T:
+        try:
+            return function(*given, **settings)
+        except UserError as error:
+            named = re.sub(r"(?<![\w'\"-])--(\w+)", lambda flag: _ARGUMENTS.get(flag[1], flag[1]), str(error))
+            error.args = (named,)
+            raise
+
+    return called
 
 
 class RunResult(dict[str, Any]):
@@ -94,6 +118,7 @@ class RunResult(dict[str, Any]):
         return f"<table>{''.join(rows)}</table>"
 
 
+@_names_arguments
 def train_tokenizer(data: "Corpus | TokenizerConfig", **settings: Any) -> "PreTrainedTokenizerFast":
     """Trains a WordPiece vocabulary on text and saves the tokenizer in `output_dir`.
 
@@ -115,6 +140,7 @@ def train_tokenizer(data: "Corpus | TokenizerConfig", **settings: Any) -> "PreTr
     return tokenizer
 
 
+@_names_arguments
 def prepare_corpus(data: "Corpus | CorpusConfig", *, tokenizer: Any = None, **settings: Any) -> dict[str, Any]:
     """Turns text into a corpus for pre-training: documents, sentences, token ids.
 
@@ -162,6 +188,7 @@ def _text_settings(
     return _configured(config_class, None, settings), texts
 
 
+@_names_arguments
 def pretrain(config: PretrainingConfig | None = None, *, preset: str | None = None, **settings: Any) -> RunResult:
     """Pre-trains BERT from scratch or continues from a checkpoint (paper 3.1, A.2).
 
@@ -199,6 +226,7 @@ def pretrain(config: PretrainingConfig | None = None, *, preset: str | None = No
     return _run("run_pretraining", config)
 
 
+@_names_arguments
 def finetune(
     config: FinetuningConfig | None = None,
     *,
@@ -270,6 +298,7 @@ def finetune(
     return _run(_RECIPES[type(config)], config, data=rows)
 
 
+@_names_arguments
 def predict(model: str | Path, data: "Texts", **settings: Any) -> list[dict[str, Any]]:
     """Returns what a fine-tuned model says about texts, questions or choices.
 
@@ -302,6 +331,7 @@ def predict(model: str | Path, data: "Texts", **settings: Any) -> list[dict[str,
     config = _configured(PredictConfig, None, {"model_name_or_path": str(model), **settings})
     require_paths(config)
     if isinstance(data, str | Path):
+        require(os.path.exists(data), f"data {shown(str(data))}: no such file; give texts as a list")
         return predictions_of(_configured(PredictConfig, None, {**vars(config), "input_file": str(data)}))
     return predictions_of(config, as_dataset(rows, "data="))
 
@@ -316,6 +346,10 @@ def _family(columns: Sequence[str]) -> type[FinetuningConfig]:
 
 
 def _configured(config_class: type[C], preset: str | None, settings: dict[str, Any]) -> C:
+    known = type_hints(config_class)
+    if unknown := next((name for name in settings if name not in known), None):
+        fix = did_you_mean(unknown, known) or f"{config_class.__name__} has all settings"
+        raise UserError(f"{unknown} is no setting here; {fix}")
     return config_class(**(preset_values(preset, config_class) if preset else {}) | settings)
 
 

@@ -84,11 +84,17 @@ def test_bad_data_and_settings_are_one_line(tmp_path: Path) -> None:
         ({}, "no data: give train="),
         ({"train": []}, "train=: no rows"),
         ({"train": ["text"]}, "train=, row 1: is 'text', not a dict"),
-        ({"train": MOODS, "learning_rate": -1.0}, "--learning_rate is -1.0; it must not be negative"),
-        ({"train": MOODS, "preset": "large"}, "--preset 'large' is unknown; choose one of: glue"),
+        ({"train": MOODS, "learning_rate": -1.0}, "^learning_rate is -1.0; it must not be negative"),
+        ({"train": MOODS, "learning_rate": "1e-3"}, "^learning_rate is '1e-3'; it must be a number"),
+        ({"train": MOODS, "num_epochs": 2}, "^num_epochs is no setting here; did you mean num_train_epochs"),
+        ({"train": MOODS, "preset": "large"}, "^preset 'large' is unknown; choose one of: glue"),
+        ({"train": MOODS, "model": "./none"}, "^model ./none: no such folder"),
+        ({"train": [{"review": "Rain.", "label": "x"}]}, "name it with text_columns$"),
     ):
         with pytest.raises(UserError, match=rf"^[^\n]*{message}[^\n]*$"):
-            bert_repro.finetune(model="m", output_dir=str(tmp_path / "out"), **arguments)
+            bert_repro.finetune(**{"model": str(tmp_path), "output_dir": str(tmp_path / "out"), **arguments})
+    with pytest.raises(UserError, match="no such file; give texts as a list"):
+        bert_repro.predict(tmp_path, "A warm evening.")
 
 
 def test_a_configuration_excludes_everything_else() -> None:

@@ -49,6 +49,9 @@ class Config:
                 object.__setattr__(self, name, value)
             if name in self.REQUIRED and not value:
                 raise UserError(f"--{name} is missing: {self.__dataclass_fields__[name].metadata['help']}")
+            arms = {*typing.get_args(hint), hint}
+            if isinstance(value, str) and arms & {int, float, bool} and str not in arms and not _choices(hint):
+                raise UserError(f"--{name} is {shown(value)}; it must be a {'switch' if bool in arms else 'number'}")
             for one in value if isinstance(value, tuple) else [value] if value else []:
                 if (names := _choices(hint)) and one not in names:
                     fix = did_you_mean(str(one), names) or f"it must be one of: {', '.join(names)}"

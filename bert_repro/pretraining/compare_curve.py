@@ -12,6 +12,7 @@ from bert_repro.configs import CurveComparisonConfig
 from bert_repro.errors import UserError
 from bert_repro.training import training_log
 from bert_repro.utils.files import TRAIN_LOG, atomic_path
+from bert_repro.utils.readers import read_json_object
 
 Verdict = Literal["on track", "behind", "diverged"]
 EXIT_CODES: dict[Verdict, int] = {"on track": 0, "behind": 4, "diverged": 5}
@@ -20,6 +21,7 @@ Rows = list[dict[str, Any]]
 
 _LENGTH = "eval_max_seq_length"
 _PREFERRED = ("eval_mlm_loss", "mlm_loss")
+_START = 0.5  # nats between starts that show other vocabularies: 5,000 and 8,192 word pieces
 _WINDOW = 5  # rows of a training metric that one point averages; held-out metrics are taken as they are
 _NOISE = 0.02  # relative difference of values that says nothing
 _DIVERGED = {"loss": 0.5, "accuracy": 0.1}  # worse than the run's own best, and than the reference, by more
@@ -82,6 +84,12 @@ def compare_curve(config: CurveComparisonConfig) -> CurveComparison:
         SystemExit: the run is behind (code 4) or has diverged (code 5).
     """
     run, reference = _rows(config.run, "--run"), _rows(config.reference, "--reference")
+    starts = _start(run, config.run), _start(reference, config.reference)
+    if None not in starts and abs(starts[0] - starts[1]) > _START:  # type: ignore[operator]
+        raise UserError(
+            f"the run starts at an MLM loss of {starts[0]:.2f} and the reference at {starts[1]:.2f}: they have other "
+            "vocabularies, or one continues; name a reference with the vocabulary of the run"
+        )
     run, reference = _of_equal_length(run, reference)
     metric = config.metric or _common_metric(run, reference)
     curves = _curve(run, metric, config.run), _curve(reference, metric, config.reference)
@@ -154,6 +162,14 @@ def _rows(name: str, flag: str) -> Rows:
     return rows
 
 
+def _start(rows: Rows, name: str) -> float | None:
+    """Returns the held-out MLM loss before the first step, or that of guessing, by the vocabulary of a run's folder."""
+    if (found := rows[0].get("eval_mlm_loss")) is not None and not rows[0].get("tokens"):
+        return float(found)
+    config = _log_file(name).with_name("config.json")
+    return math.log(read_json_object(config)["vocab_size"]) if config.exists() else None
+
+
 def _of_equal_length(run: Rows, reference: Rows) -> tuple[Rows, Rows]:
     """Leaves out evaluations of sequences of another length than those that the run evaluated last.
 
@@ -202,6 +218,7 @@ def _plot(path: Path, metric: str, found: CurveComparison, run: Curve, reference
     axis = figure.subplots()
     axis.plot(reference.tokens / 1e6, reference.values, color="tab:gray", label="reference")
     axis.plot(run.tokens / 1e6, run.values, color="tab:blue", marker=".", label="run")
+    axis.set_xlim(0, 1.2 * run.tokens[-1] / 1e6)
     axis.set_xlabel("tokens (millions)")
     axis.set_ylabel(metric.replace("_", " ").replace("eval", "held-out"))
     axis.set_title(found.sentence(), fontsize="small", wrap=True)

@@ -45,6 +45,16 @@ def test_the_same_curve_is_on_track_and_plotted(tmp_path, reference, capfd):
     assert (tmp_path / "run" / "curve_comparison.png").stat().st_size > 1000
 
 
+def test_a_run_with_another_vocabulary_is_refused(tmp_path, reference, capfd):
+    (tmp_path / "run").mkdir()
+    write_log(tmp_path / "run" / "train_log.jsonl", [(n * MILLION, 4.0) for n in range(1, 8)])
+    (tmp_path / "run" / "config.json").write_text('{"vocab_size": 3000}')
+    start = json.dumps({"step": 0, "tokens": 0, "eval_mlm_loss": 9.1}) + "\n"
+    reference.write_text(start + reference.read_text())
+    code, out = verdict(tmp_path / "run", reference, capfd)
+    assert code == 2 and "starts at an MLM loss of 8.01 and the reference at 9.10" in out
+
+
 def test_a_run_at_half_the_pace_is_behind_by_half_its_tokens_and_at_twice_the_pace_ahead(tmp_path, reference, capfd):
     run = write_log(tmp_path / "run.jsonl", [(n * MILLION, reference_loss(n * MILLION / 2)) for n in range(1, 9)])
     code, out = verdict(run, reference, capfd)
