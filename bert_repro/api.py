@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 C = TypeVar("C", bound=Config)
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _ARGUMENTS = {
     "model_name_or_path": "model", "train_file": "train", "validation_file": "validation", "test_file": "test",
@@ -350,7 +351,7 @@ def _configured(config_class: type[C], preset: str | None, settings: dict[str, A
     if unknown := next((name for name in settings if name not in known), None):
         fix = did_you_mean(unknown, known) or f"{config_class.__name__} has all settings"
         raise UserError(f"{unknown} is no setting here; {fix}")
-    return config_class(**(preset_values(preset, config_class) if preset else {}) | settings)
+    return config_class(**(preset_values(preset, config_class, settings) if preset else {}) | settings)
 
 
 def _run(recipe: str, config: Any, **data: Any) -> RunResult:

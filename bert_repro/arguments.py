@@ -24,8 +24,9 @@ from bert_repro.utils.readers import parse_yaml, shown
 
 _FIRST: Mapping[str, tuple[str, ...]] = {
     "Model and data": (
-        "model_name_or_path", "train_file", "validation_file", "test_file", "task_name", "data_dir", "do_train",
-        "do_eval", "do_predict", "corpus", "input_files", "vocab_size", "extend", "new_tokens",
+        "model_name_or_path", "train_file", "validation_file", "validation_fraction", "test_file", "text_columns",
+        "label_column", "task_name", "data_dir", "do_train", "do_eval", "do_predict", "corpus", "input_files",
+        "vocab_size", "extend", "new_tokens",
     ),
     "Training": (
         "learning_rate", "num_train_epochs", "max_steps", "train_batch_size", "max_seq_length", "mixed_precision",
@@ -53,10 +54,9 @@ def parse(config_class: type[Config], argv: Sequence[str], *, prog: str = "") ->
         sys.stdout.write(parser.format_help(everything="--help_all" in argv or "--help-all" in argv))
         sys.exit(0)
     preset, file = flags.pop("preset", None), flags.pop("config", None)
-    values = preset_values(preset, config_class) if preset else {}
-    if file:
-        values |= settings_from(read_yaml_mapping(Path(file), "--config"), config_class, f"--config {file}")
-    return config_class(**{**values, **flags})
+    given = settings_from(read_yaml_mapping(Path(file), "--config"), config_class, f"--config {file}") if file else {}
+    given |= flags
+    return config_class(**(preset_values(preset, config_class, given) if preset else {}) | given)
 
 
 def settings_from(document: Mapping[str, Any], config_class: type[Config], where: str) -> dict[str, Any]:

@@ -174,7 +174,7 @@ class RunResults(TypedDict, total=False):
     git_commit: str | None
     hardware: HardwareResults
     command: str
-    wall_time_seconds: float
+    wall_time_seconds: Annotated[float, "of the process that finished the run; `train.seconds` has all of training"]
     study: Annotated[dict[str, Any], "the experiment that made the run, and the cells of the paper's tables it fills"]
 
 

@@ -29,21 +29,21 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 784,
-    "configs": 1388,
-    "models": 1461,
+    "": 814,
+    "configs": 1394,
+    "models": 1435,
     "corpus": 1154,
-    "pretraining": 1620,
-    "training": 1812,
+    "pretraining": 1634,
+    "training": 1808,
     "tasks": 2726,
-    "finetuning": 895,
+    "finetuning": 902,
     "inference": 820,
-    "hub": 799,
+    "hub": 801,
     "conversion": 530,
-    "reproduction": 1523,
+    "reproduction": 1520,
     "utils": 550,
 }
-MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 16_060, 97, 600, 80
+MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 16_085, 97, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.
 LAYERS = {
     name: layer

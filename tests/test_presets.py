@@ -68,6 +68,8 @@ def test_bert_repros_updates_are_the_papers_in_smaller_passes_of_bfloat16(size):
 
 
 def test_preset_values_are_a_copy_and_an_unknown_name_lists_what_fits():
+    assert preset_values("cpu-trial", PretrainingConfig, {"max_steps": 49})["warmup_steps"] == 3
+    assert preset_values("cpu-trial", PretrainingConfig, {"max_steps": 9_800})["warmup_steps"] == 300
     preset_values("paper-base", PretrainingConfig)["learning_rate"] = 0.0
     assert preset_values("paper-base", PretrainingConfig)["learning_rate"] == 1e-4
     for name, config_class, message in (

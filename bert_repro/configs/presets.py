@@ -232,12 +232,13 @@ def preset_names(config_class: type[Config]) -> list[str]:
     return [key for key, preset in PRESETS.items() if issubclass(config_class, preset.config)]
 
 
-def preset_values(name: str, config_class: type[Config]) -> dict[str, Any]:
+def preset_values(name: str, config_class: type[Config], given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Returns the settings of a preset, for one configuration.
 
     Args:
         name: a key of `PRESETS`.
         config_class: the configuration that is being filled.
+        given: settings that win over the preset; fewer `max_steps` than those of its phases shorten its warm-up too.
 
     Raises:
         UserError: no such preset, or it is made for another configuration; the message lists those that fit.
@@ -247,4 +248,8 @@ def preset_values(name: str, config_class: type[Config]) -> dict[str, Any]:
         reason = f"is for {PRESETS[name].config.__name__}" if name in PRESETS else "is unknown"
         choices = f"choose one of: {', '.join(fitting)}" if fitting else "there is none for this recipe; leave it out"
         raise UserError(f"--preset {shown(name)} {reason}; {choices}")
-    return dict(PRESETS[name].values)
+    values = dict(PRESETS[name].values)
+    steps, most = sum(phase.steps for phase in values.get("phases", ())), (given or {}).get("max_steps")
+    if isinstance(most, int) and most < steps:
+        values["warmup_steps"] = max(1, values["warmup_steps"] * most // steps)
+    return values

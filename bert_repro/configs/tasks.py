@@ -9,7 +9,7 @@ from bert_repro.configs.finetuning import CustomDataConfig
 
 @dataclass(frozen=True)
 class GlueConfig(CustomDataConfig):
-    """Fine-tunes a classifier of texts: a task of GLUE, or your own files (paper 4.1).
+    """Fine-tunes a classifier of texts: a task of GLUE (4.1), or your own files.
 
       bert-repro run_glue --model_name_or_path google-bert/bert-base-uncased \\
         --train_file train.csv --validation_file dev.csv --output_dir runs/my-classifier
@@ -43,10 +43,9 @@ class GlueConfig(CustomDataConfig):
         "xnli_en (to zh).",
     )  # fmt: skip
     text_columns: tuple[str, ...] = setting(
-        (),
-        "Custom data: the column, or two columns, of text; default: text, text_a and text_b, or those of a GLUE task.",
+        (), "Custom data: one or two columns of text; default: text, or text_a and text_b."
     )
-    label_column: str = setting("label", "Custom data: the column of labels.")
+    label_column: str = setting("label", "Custom data: column of labels.")
     regression: bool = setting(False, "Custom data: labels are numbers to predict; a finished model knows.")
     multi_label: bool = setting(
         False,

@@ -243,6 +243,9 @@ class FinetuningSource:
             "content of the training inputs": content_digest(features),
         }
         self.total_steps = config.max_steps or max(1, int(task.epoch_size(features) * epochs / sizes.batch))
+        if sizes.batch > len(features):
+            text = "a batch of %d is more than the %d inputs, so a step reads some again; lower --train_batch_size"
+            logger.warning(text, sizes.batch, len(features))
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         """See `BatchSource.steps`; the position is the number of steps taken."""

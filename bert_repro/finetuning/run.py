@@ -107,7 +107,7 @@ def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> R
         results |= {"split": name, "metrics": split["metrics"], "rows_scored": split["rows_scored"]}
         results |= {"primary_metric": task.primary_metric, "degenerate": split["degenerate"]}
         if config.do_train and last and begun.accelerator.is_main_process:
-            results["baselines"] = finetuning.baselines(name)
+            results["baselines"] = finetuning.baselines(name, split["metrics"][task.primary_metric])
     if config.do_predict:
         results["splits"] |= finetuning.predict_all()
     results |= {"deviations": finetuning.deviations(), "data": splits.description(finetuning.task)}
@@ -221,13 +221,15 @@ class FinetuningRun:
             for name in self.task.eval_splits
         }
 
-    def baselines(self, name: str) -> dict[str, dict[str, float]]:
-        """Scores the baselines on a split, and logs the metric that decides."""
+    def baselines(self, name: str, reached: float) -> dict[str, dict[str, float]]:
+        """Scores the baselines on a split, and logs the metric that decides, of which the model has `reached`."""
         dataset, metric = self.splits.evaluation()[name].examples, self.task.primary_metric
         found = self.task.baselines(self.splits.train().examples, dataset)
         if found:
             scores = ", ".join(f"{baseline} {values[metric]:.4f}" for baseline, values in found.items())
             logger.info("baselines on the same rows: %s: %s", metric, scores)
+            if ahead := [baseline for baseline, values in found.items() if values[metric] >= reached]:
+                logger.warning("%s is not behind this model: more rows or another rate may help", " and ".join(ahead))
         return found
 
     def predict_all(self) -> dict[str, Any]:
@@ -299,7 +301,9 @@ class FinetuningRun:
             )
         positions = model.config.max_position_embeddings
         if config.max_seq_length > positions:
-            raise UserError(f"--max_seq_length is {config.max_seq_length}; the model has {positions} positions")
+            raise UserError(
+                f"--max_seq_length is {config.max_seq_length}; the model has {positions} positions; give at most those"
+            )
         require_vocabulary(config.model_name_or_path, model, self.tokenizer)
         if config.do_train:
             extend_longest_input(config.model_name_or_path, self.tokenizer, config.max_seq_length)

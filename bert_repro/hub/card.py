@@ -87,14 +87,13 @@ _PURPOSES = {
     "ForQuestionAnswering": "answers a question by a span of a passage, fine-tuned on {data}",
     "ForMultipleChoice": "chooses the continuation of a text, fine-tuned on {data}",
 }
-CONFIGS: Mapping[str, type[configs.Config]] = {
-    "pre-training": configs.PretrainingConfig,
-    "squad": configs.SquadConfig,
-    "squad_v2": configs.SquadConfig,
-    "swag": configs.SwagConfig,
-    "conll2003": configs.NerConfig,
+_CONFIGS: Mapping[str, type[configs.Config]] = {
+    "ForSequenceClassification": configs.GlueConfig,
+    "ForQuestionAnswering": configs.SquadConfig,
+    "ForMultipleChoice": configs.SwagConfig,
+    "ForTokenClassification": configs.NerConfig,
 }
-"""Task -> the configuration of its runs; all others are GLUE's."""
+"""End of the name of a model's class -> the configuration of the runs that made it; all others are pre-training's."""
 _IN_WORDS = frozenset({
     "model_name_or_path", "hub_model_id", "output_dir", "resume_from_checkpoint", "seed", "data_dir", "corpus",
     "phases", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "allow_changed_settings",
@@ -338,7 +337,7 @@ def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
     facts = {name: train[name] for name in _NAMES if name in train}
     if phases := train.get("phases"):
         facts["phases"] = [
-            f"{phase.get('steps', 0):,} steps of {phase.get('batch')} x {phase.get('max_seq_length')} tokens"
+            f"{phase.get('steps', 0):,} steps of {phase.get('batch')} sequences of {phase.get('max_seq_length')} tokens"
             for phase in phases
         ]
     if hardware:
@@ -349,10 +348,16 @@ def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
     return facts | ({"commit": results["git_commit"]} if results.get("git_commit") else {})
 
 
+def default_settings(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of runs that make such a model, with their defaults."""
+    name = results.get("model", {}).get("class", "")
+    kind = next((kind for ending, kind in _CONFIGS.items() if name.endswith(ending)), configs.PretrainingConfig)
+    return {field.name: field.default for field in dataclasses.fields(kind)}
+
+
 def _changed_settings(results: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of the run that differ from their defaults; a setting that is unknown today is left out."""
-    config_class = CONFIGS.get(results.get("task", ""), configs.GlueConfig)
-    defaults = {field.name: field.default for field in dataclasses.fields(config_class)}
+    defaults = default_settings(results)
     return {
         name: value
         for name, value in results.get("settings", {}).items()

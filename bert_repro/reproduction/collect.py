@@ -1,16 +1,16 @@
 """Finished runs for the report: their results, their settings, and whether the paper's numbers may be subtracted."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.configs import LOCATIONS, GlueConfig, StudyConfig, decides_result
+from bert_repro.configs import LOCATIONS, StudyConfig, decides_result
 from bert_repro.errors import UserError
-from bert_repro.hub.card import CONFIGS
+from bert_repro.hub.card import default_settings
 from bert_repro.reproduction.paper_results import EXAMPLES_FILE, Column, TableEntry
 from bert_repro.results import RunResults, read_results
 from bert_repro.tasks.data import SPLIT_ROWS
@@ -201,7 +201,7 @@ def named_settings(run: FinishedRun) -> dict[str, str]:
     A setting that the results lack is younger than the run, which did what is now the default.
     """
     settings = run.settings
-    defaults = {item.name: item.default for item in fields(CONFIGS.get(run.results["task"], GlueConfig))}
+    defaults = default_settings(run.results)
     return {
         name: value_text(settings[name])
         for name, default in defaults.items()

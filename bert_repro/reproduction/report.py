@@ -98,9 +98,9 @@ def _summary(results: AllResults) -> str:
     if not tested and any(run.place is not None for run in results.runs):
         means = [f"{i.statement}: {_with_interval(i)}" for i in results.differences if i.column == MEAN]
         return (
-            f"Finished models in the paper's tables, scored on dev ({sizes}). Mean of the tasks in points: {'; '.join(means) or 'one model'}. "
-            "Intervals are over dev examples and fine-tuning seeds; another pre-training seed of the same recipe may "
-            "differ by more."
+            f"Finished models in the paper's tables, scored on dev ({sizes}). Mean of the tasks in points: "
+            f"{'; '.join(means) or 'one model'}. Intervals are over dev examples and fine-tuning seeds; another "
+            "pre-training seed of the same recipe may differ by more."
         )
     failed = results.failed_pretrainings
     names = f" ({', '.join(failed)})" if failed else ""

@@ -288,7 +288,7 @@ def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **option
     new = sorted(info["missing_keys"] | {key for key, *_ in info["mismatched_keys"]})
     if new and not may_add_weights:
         raise UserError(f"--model_name_or_path {name}: lacks {new[0]}; name a finished model, or add --do_train")
-    if new:
+    if new and not config.resume_from_checkpoint:  # whose checkpoint has them
         modules = dict.fromkeys(key.rpartition(".")[0] for key in new)
         logger.info("new weights, not in %s: %s", name, ", ".join(modules))
     model = prepare_model(model, config)

@@ -778,16 +778,8 @@ class BertReproForPreTraining(BertReproTokenPredictor):
             next_sentence_label: (B,) or (N,); 0 is IsNext, 1 is NotNext.
             prediction_positions: (P,) indices into the B*S (or T) positions that are decoded, padded with 0.
         """
-        outputs = self.bert(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            pool_token=self.config.pool_token,
-            return_dict=True,
-            **kwargs,
-        )
+        arguments = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.bert(*arguments, pool_token=self.config.pool_token, return_dict=True, **kwargs)
         prediction_logits, mlm_loss = self.predict_masked(
             outputs.last_hidden_state, labels, prediction_positions, sparse=True
         )
@@ -902,9 +894,7 @@ class BertReproForCausalLM(BertReproTokenPredictor, GenerationMixin):
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.cls.predictions(outputs.last_hidden_state[:, kept])
-        loss = None
-        if shift_labels is not None:
-            loss = self.token_loss(logits, shift_labels)
+        loss = None if shift_labels is None else self.token_loss(logits, shift_labels)
         return CausalLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -1114,16 +1104,8 @@ class BertReproForNextSentencePrediction(BertReproPreTrainedModel):
 
         labels: (B,) or (N,); 0 is IsNext, 1 is NotNext.
         """
-        outputs = self.bert(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            pool_token=self.config.pool_token,
-            return_dict=True,
-            **kwargs,
-        )
+        arguments = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.bert(*arguments, pool_token=self.config.pool_token, return_dict=True, **kwargs)
         logits = self.cls.seq_relationship(outputs.pooler_output)
         return NextSentencePredictorOutput(
             loss=None if labels is None else mean_cross_entropy(logits, labels),
@@ -1163,16 +1145,8 @@ class BertReproForSequenceClassification(BertReproClassifier):
         labels: (B,) class ids; (B,) or (B, num_labels) numbers for regression; (B, num_labels) zeros and ones for
             several labels at once. (N,) when packed.
         """
-        outputs = self.bert(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            pool_token=self.config.pool_token,
-            return_dict=True,
-            **kwargs,
-        )
+        arguments = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.bert(*arguments, pool_token=self.config.pool_token, return_dict=True, **kwargs)
         logits = self.pooled_logits(outputs, attention_mask, kwargs)
         return SequenceClassifierOutput(
             loss=None if labels is None else self._loss(logits, labels),
