@@ -137,7 +137,8 @@ def train_tokenizer(data: "Corpus | TokenizerConfig", **settings: Any) -> "PreTr
         UserError: bad input, or no text.
     """
     config, texts = _text_settings(TokenizerConfig, data, settings)
-    tokenizer: PreTrainedTokenizerFast = RECIPES["train_tokenizer"].run(config, texts=texts)
+    with _progress_on_stdout():
+        tokenizer: PreTrainedTokenizerFast = RECIPES["train_tokenizer"].run(config, texts=texts)
     return tokenizer
 
 
@@ -165,7 +166,8 @@ def prepare_corpus(data: "Corpus | CorpusConfig", *, tokenizer: Any = None, **se
     if tokenizer is not None:
         settings["tokenizer"] = str(getattr(tokenizer, "name_or_path", tokenizer))
     config, texts = _text_settings(CorpusConfig, data, settings)
-    manifest: dict[str, Any] = RECIPES["prepare_corpus"].run(config, texts=texts)
+    with _progress_on_stdout():
+        manifest: dict[str, Any] = RECIPES["prepare_corpus"].run(config, texts=texts)
     return manifest
 
 

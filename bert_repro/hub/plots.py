@@ -5,6 +5,7 @@ Both are drawn from what a run leaves on disk, results.json and the rows of trai
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,8 @@ def plot_training(path: Path, rows: Sequence[LogRow], results: Mapping[str, Any]
     for axis, (label, curves) in zip(axes, panels, strict=False):
         for name, curve, held_out in curves:
             _draw_curve(axis, rows, name, curve, held_out=held_out)
+        for end in accumulate(phase["steps"] for phase in results.get("train", {}).get("phases", [])[:-1]):
+            axis.axvline(end, color="black", linestyle=":", linewidth=1, label="next phase")
         axis.set_ylabel(label)
         axis.legend(fontsize=8)
     _draw_learning_rate(axes[-1], rows)
