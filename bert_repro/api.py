@@ -109,10 +109,12 @@ class RunResult(dict[str, Any]):
 
     def _rows(self) -> list[tuple[str, str]]:
         scores = [(name, f"{value:.4f}") for name, value in self.metrics.items()]
+        metric = self.get("primary_metric")
+        scores += [(f"{metric}, {name}", f"{of[metric]:.4f}") for name, of in self.get("baselines", {}).items()]
         return [("task", str(self.get("task"))), *scores, ("folder", str(self.folder))]
 
     def __repr__(self) -> str:
-        return "\n".join(f"{name:<20} {value}" for name, value in self._rows())
+        return "\n".join(f"{name:<32} {value}" for name, value in self._rows())
 
     def _repr_html_(self) -> str:
         rows = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in self._rows())
