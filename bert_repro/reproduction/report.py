@@ -282,7 +282,7 @@ def _draw_forest(figure: Any, orderings: Sequence[Ordering]) -> bool:
     labels = [f"{table_name(item.table)}: {item.statement}, {item.column}" for item in tested]
     axis.set_yticks(range(len(tested)), labels, fontsize=8)
     axis.set_ylim(len(tested) - 0.5, -0.5)
-    axis.set_xlabel("difference in points, the direction of the statement to the right")
+    axis.set_xlabel("difference in points (right: as the statement says)")
     axis.grid(axis="x", alpha=0.3)
     figure.legend(loc="outside lower center", ncols=4, fontsize=8.5, frameon=False)
     return True
