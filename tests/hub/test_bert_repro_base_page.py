@@ -70,7 +70,7 @@ def test_every_command_of_the_page_runs(hub, world, untrained, tmp_path, monkeyp
     manifest = json.loads(Path("runs/corpus/manifest.json").read_text())
     assert manifest["counts"]["documents"] == len(documents)
     report = Path("runs/report/report.md").read_text()
-    assert "google-bert/bert-base-uncased above bert-repro-base" in report and "next to BERT-base" in report
+    assert "google-bert/bert-base-uncased against bert-repro-base" in report and "next to BERT-base" in report
     records = [
         json.loads(path.read_text())["study"]["model"] for path in Path("runs/study/records").glob("*/results.json")
     ]
