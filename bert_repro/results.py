@@ -97,7 +97,7 @@ class HardwareResults(TypedDict, total=False):
     processes: int
 
 
-class SweepRun(TypedDict, total=False):
+class SweepRunResults(TypedDict, total=False):
     """One run of a sweep."""
 
     learning_rate: float
@@ -134,9 +134,9 @@ class SweepResults(TypedDict, total=False):
     runs_done: int
     degenerate: int
     not_finite: int
-    best: SweepRun | None
+    best: SweepRunResults | None
     configurations: list[SweepConfigurationResults]
-    runs: list[SweepRun]
+    runs: list[SweepRunResults]
 
 
 class RunResults(TypedDict, total=False):
