@@ -1,7 +1,6 @@
 """The fine-tuning step side by side with transformers at the lengths of MRPC and of SQuAD.
 
     python benchmarks/finetuning_step.py                    # bf16, base: a few minutes on two cores
-    python benchmarks/finetuning_step.py --device cuda
 
 Ours is the product: `Trainer` on a `FinetuningSource`, sequences laid end to end. The other side is a plain PyTorch
 loop around transformers' model with dynamic padding (to the longest of the batch), tuned: bf16 autocast, SDPA, fused
@@ -65,11 +64,10 @@ def main(arguments: list[str] | None = None) -> Path:
     parser.add_argument("--tasks", nargs="+", default=["mrpc", "squad"], choices=list(PERCENTILES))
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--batch", type=int, help="default: 32; on the CPU 8 of SQuAD's long sequences, for memory")
+    parser.add_argument("--batch", type=int, help="default: 32; 8 of SQuAD's long sequences, for memory")
     parser.add_argument("--steps", type=int, default=1, help="of an iteration")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32"])
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--vocabulary", type=int, default=corpora.VOCABULARY)
     parser.add_argument("--name", default="", help="added to the name of the results file, to keep several of a day")
@@ -78,15 +76,12 @@ def main(arguments: list[str] | None = None) -> Path:
     content: dict[str, Any] = {"percentiles_of_length": PERCENTILES, "cases": []}
     path = options.results
     for task in options.tasks:
-        batch = options.batch or (8 if task == "squad" and options.device == "cpu" else 32)
         spec = FinetuningSpec(
-            options.layers, options.hidden, 0, batch, options.steps,
-            "no" if options.precision == "fp32" else "bf16", options.device, vocabulary=options.vocabulary, task=task,
+            options.layers, options.hidden, 0, options.batch or (8 if task == "squad" else 32), options.steps,
+            "no" if options.precision == "fp32" else "bf16", vocabulary=options.vocabulary, task=task,
         )  # fmt: skip
         content["cases"].append(measure(spec, options))
-        path = results_file.write(
-            f"finetuning_step{options.name}", options.device, options.threads, content, options.results
-        )
+        path = results_file.write(f"finetuning_step{options.name}", "cpu", options.threads, content, options.results)
     return path
 
 
@@ -94,9 +89,9 @@ def measure(spec: FinetuningSpec, options: argparse.Namespace) -> dict[str, Any]
     """One task: parity, then speed."""
     print(f"== {spec.task}, {spec.layers}/{spec.hidden}, {spec.batch} sequences, {options.precision}", flush=True)
     agreed = show_parity(spec, options.threads, parity)
-    workloads: dict[str, tuple[timing.Workload, Any]] = {"ours": (ours, spec), TUNED: (upstream, spec)}
-    if spec.device == "cpu":
-        workloads[TUNED_KEPT] = (upstream_with_kept_memory, spec)
+    workloads: dict[str, tuple[timing.Workload, Any]] = {
+        "ours": (ours, spec), TUNED: (upstream, spec), TUNED_KEPT: (upstream_with_kept_memory, spec),
+    }  # fmt: skip
     made = timing.compare(workloads, options.repeats, options.threads)
     table = {
         name: timing.speeds(iterations) | {"ours_is_faster_by": timing.speedup(made["ours"], iterations)}
@@ -163,8 +158,7 @@ def ours(spec: FinetuningSpec, report: Callable[..., None]) -> None:
     """The product's fine-tuning step."""
     with tempfile.TemporaryDirectory() as folder, baselines.quiet():
         source = source_of(spec, folder)
-        if spec.device == "cpu":
-            prepare_cpu()
+        prepare_cpu()
         rows: list[dict[str, float]] = []
 
         def end_of_iteration() -> dict[str, Any]:
@@ -172,7 +166,7 @@ def ours(spec: FinetuningSpec, report: Callable[..., None]) -> None:
             report(rows[-1]["tokens"] - already, loss=rows[-1]["loss"])
             return {}
 
-        accelerator = Accelerator(cpu=spec.device == "cpu", mixed_precision=spec.precision)
+        accelerator = Accelerator(cpu=True, mixed_precision=spec.precision)
         (model,) = new_models(spec)
         use_cpu_kernels(model)
         Trainer(
@@ -182,11 +176,9 @@ def ours(spec: FinetuningSpec, report: Callable[..., None]) -> None:
 
 def batches(spec: FinetuningSpec, source: FinetuningSource) -> Iterator[dict[str, Any]]:
     """The same features in the same order, padded to the longest of each batch, by a loader process."""
-    loader = DataLoader(
-        _Padded(source), sampler=source.steps(None), batch_size=None, num_workers=spec.workers,
-        pin_memory=spec.device == "cuda",
+    yield from DataLoader(
+        _Padded(source), sampler=source.steps(None), batch_size=None, num_workers=spec.workers
     )  # fmt: skip
-    yield from loader
 
 
 class _Padded(torch.utils.data.Dataset[Any]):
@@ -209,8 +201,7 @@ def padded(source: FinetuningSource, ids: Any) -> dict[str, Any]:
 def upstream(spec: FinetuningSpec, report: Callable[..., None]) -> None:
     """Transformers' model in a plain, tuned loop with dynamic padding."""
     with tempfile.TemporaryDirectory() as folder:
-        if spec.device == "cpu":
-            use_fast_float32()
+        use_fast_float32()
         _, model = new_models(spec, "upstream")
         optimizer = torch.optim.AdamW(parameter_groups(model, 0.01), lr=5e-5, eps=1e-6, fused=True)
         made = batches(spec, source_of(spec, folder))

@@ -30,8 +30,7 @@ from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.models.loading import load_tokenizer
 from bert_repro.pretraining.dataset import PretrainingSource
 from bert_repro.pretraining.evaluation import HeldOutEvaluation, count_right
-from bert_repro.pretraining.extension import DIMENSIONS, extend_positions, rotated
-from bert_repro.pretraining.run import build_model
+from bert_repro.pretraining.model import DIMENSIONS, build_model, extend_positions, rotated
 from bert_repro.training import run
 from bert_repro.training.trainer import Trainer
 

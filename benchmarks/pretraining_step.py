@@ -2,22 +2,21 @@
 
     python benchmarks/pretraining_step.py                              # bf16, 4/512 and base at 128 tokens: minutes
     python benchmarks/pretraining_step.py --lengths 128 512 --precisions bf16 fp32
-    python benchmarks/pretraining_step.py --device cuda                # the same on a GPU, both sides compiled too
+
+This is for a CPU; gpu_headline.py compares both sides on a GPU.
 
 First both sides are shown to compute the same: equal weights, one masked batch, float32, no dropout; loss and gradients
 must agree. Then they alternate on the same examples in the same order, each in a process of its own, and the speeds
 are compared iteration by iteration. Counted are real tokens, never padding; loading, clipping, the optimizer and
 dropout of 0.1, attention's too, are part of the step.
 
-The other side is transformers' `BertForPreTraining` with its collator, three times:
+The other side is transformers' `BertForPreTraining` with its collator:
 
-    documented   float32, AdamW as it comes, no loader process
     tuned        bf16 autocast (or float32 by oneDNN), SDPA, fused AdamW, a loader process
     compiled     tuned, and torch.compile with one shape (--compiled: compiling takes minutes on two cores)
 
-and tuned and compiled once more with `kept memory`: the setting of the C library's allocator that our runs make. The
-headline is the ratio to the fastest of documented, tuned and compiled; the one to the faster with kept memory is beside
-it.
+and both once more with `kept memory`: the setting of the C library's allocator that our runs make. The headline is the
+ratio to the faster of tuned and compiled; the one to the faster with kept memory is beside it.
 
 Attribution (`without ...`): our step with one optimization switched off, everything else on.
 """
@@ -25,40 +24,37 @@ Attribution (`without ...`): our step with one optimization switched off, everyt
 import argparse
 import sys
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 from side_by_side import baselines, corpora, results_file, timing
-from side_by_side.baselines import DOCUMENTED, StepSpec
+from side_by_side.baselines import StepSpec
 
 from bert_repro.training.performance import flops_per_token
 
 SIZES = {"4/512": (4, 512), "8/512": (8, 512), "base": (12, 768), "large": (24, 1024)}  # layers, hidden
-TOKENS = {"4/512": 4096, "8/512": 4096, "base": 2048, "large": 1024}  # of a step on the CPU, padding included
-TOKENS_ON_GPU = 32_768
+TOKENS = {"4/512": 4096, "8/512": 4096, "base": 2048, "large": 1024}  # of a step, padding included
+DOCUMENTS = 1000
 OPTIMIZATIONS = {
     "bf16": "bf16 products",
     "packing": "packing",
     "cpu_kernels": "own dropout, packed attention and cross-entropy, freed memory kept, float32 by oneDNN",
-    "compile": "compiled graph",
 }
 PARITY_BOUND = 1e-4
 TUNED, COMPILED = "transformers, tuned", "transformers, compiled"
 TUNED_KEPT, COMPILED_KEPT = KEPT = (f"{TUNED}, kept memory", f"{COMPILED}, kept memory")
-BASELINES = ("transformers, documented", TUNED, COMPILED)
+BASELINES = (TUNED, COMPILED)
 
 
 def main(arguments: list[str] | None = None) -> Path:
     """Measures every case, prints a table each, and writes the results."""
     options = parse(arguments)
-    content: dict[str, Any] = {"corpus": corpora.load(options.corpus, options.documents)[3], "cases": []}
+    content: dict[str, Any] = {"corpus": f"made up, {DOCUMENTS} documents", "cases": []}
     for model, length, precision in product(options.models, options.lengths, options.precisions):
         content["cases"].append(measure(options, model, length, precision))
         # After every case, so that an interrupted run leaves what it has.
-        path = results_file.write(
-            f"pretraining_step{options.name}", options.device, options.threads, content, options.results
-        )
+        path = results_file.write(f"pretraining_step{options.name}", "cpu", options.threads, content, options.results)
     return path
 
 
@@ -68,47 +64,34 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", default=["4/512", "base"], help=f"{', '.join(SIZES)} or L/H")
     parser.add_argument("--lengths", nargs="+", type=int, default=[128])
     parser.add_argument("--precisions", nargs="+", default=["bf16"], choices=["bf16", "fp32"])
-    parser.add_argument("--tokens", type=int, help="of a step, padding included; default: by model and device")
-    parser.add_argument("--steps", type=int, help="of an iteration; default: 2, on a GPU 50")
+    parser.add_argument("--tokens", type=int, help="of a step, padding included; default: by model")
+    parser.add_argument("--steps", type=int, default=2, help="of an iteration")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--workers", type=int, help="loader processes of each side; default: 1, on a GPU 8")
-    parser.add_argument("--corpus", help="a prepared corpus; default: a made-up one of natural lengths")
-    parser.add_argument("--documents", type=int, help="of the made-up corpus; default: 1000, on a GPU 20,000")
-    parser.add_argument(
-        "--compiled", action="store_true", help="also transformers with torch.compile; always on a GPU, where ours is"
-    )
+    parser.add_argument("--compiled", action="store_true", help="also transformers with torch.compile")
     parser.add_argument("--no-attribution", dest="attribution", action="store_false")
-    parser.add_argument("--no-documented", dest="documented", action="store_false")
     parser.add_argument("--vocabulary", type=int, default=corpora.VOCABULARY, help="tokens the model scores")
     parser.add_argument("--name", default="", help="added to the name of the results file, to keep several of a day")
     parser.add_argument("--results", type=Path, default=results_file.RESULTS)
-    options = parser.parse_args(arguments)
-    on_gpu = options.device == "cuda"
-    options.steps, options.workers = options.steps or (50 if on_gpu else 2), options.workers or (8 if on_gpu else 1)
-    options.compiled = options.compiled or on_gpu
-    # A GPU reads a small corpus several times in an iteration, and would wait for the index of each epoch.
-    options.documents = options.documents or (20_000 if on_gpu else 1000)
-    return options
+    return parser.parse_args(arguments)
 
 
 def measure(options: argparse.Namespace, model: str, length: int, precision: str) -> dict[str, Any]:
     """One model at one length in one precision: parity, then speed."""
     layers, hidden = SIZES[model] if model in SIZES else map(int, model.split("/"))
-    tokens = options.tokens or (TOKENS.get(model, 2048) if options.device == "cpu" else TOKENS_ON_GPU)
+    batch = max(1, (options.tokens or TOKENS.get(model, 2048)) // length)
     spec = StepSpec(
-        layers, hidden, length, max(1, tokens // length), options.steps, "no" if precision == "fp32" else precision,
-        options.device, options.corpus, options.documents, workers=options.workers, vocabulary=options.vocabulary,
+        layers, hidden, length, batch, options.steps, "no" if precision == "fp32" else precision, documents=DOCUMENTS,
+        vocabulary=options.vocabulary,
     )  # fmt: skip
-    print(f"== {model}, {spec.batch} sequences of {length} tokens, {precision}, {options.device}", flush=True)
+    print(f"== {model}, {batch} sequences of {length} tokens, {precision}", flush=True)
     agreed = show_parity(spec, options.threads)
     peak = 0.0
     useful = flops_per_token(layers, hidden, options.vocabulary, length)
     table: dict[str, Any] = {}
-    # Compiling again for every group costs minutes on a GPU, whose memory takes all workloads at once.
-    size = 100 if options.device == "cuda" else 4 if hidden <= 512 else 2 if hidden <= 768 else 1
-    for group in groups(workloads(options, spec), size):
+    rivals = workloads(options, spec)
+    size = 4 if hidden <= 512 else 2 if hidden <= 768 else 1  # one of base's size takes 4 GiB
+    for group in (dict(islice(rivals.items(), at, at + size)) for at in range(0, len(rivals), size)):
         made = timing.compare({"ours": (baselines.ours, spec), **group}, options.repeats, options.threads)
         for name in made if "ours" not in table else group:
             table[name] = timing.speeds(made[name]) | {"ours_is_faster_by": timing.speedup(made["ours"], made[name])}
@@ -118,11 +101,7 @@ def measure(options: argparse.Namespace, model: str, length: int, precision: str
     for row in table.values():
         row["mfu"] = row["per_second"]["median"] * useful / peak
     fastest, fastest_kept = (
-        max(
-            (name for name in names if name in table),
-            key=lambda name: table[name]["per_second"]["median"],
-            default=None,
-        )
+        max(table.keys() & set(names), key=lambda name: table[name]["per_second"]["median"])
         for names in (BASELINES, KEPT)
     )
     case = {
@@ -130,7 +109,7 @@ def measure(options: argparse.Namespace, model: str, length: int, precision: str
         "fill": fill, "parity": agreed, "flops_per_token": useful, "peak_flops": peak,
         "candidates": table, "fastest_baseline": fastest, "ratio": table[fastest]["ours_is_faster_by"],
         "fastest_baseline_with_memory_kept": fastest_kept,
-        "ratio_with_memory_kept_on_both_sides": table[fastest_kept]["ours_is_faster_by"] if fastest_kept else None,
+        "ratio_with_memory_kept_on_both_sides": table[fastest_kept]["ours_is_faster_by"],
     }  # fmt: skip
     show(case)
     return case
@@ -155,43 +134,19 @@ def show_parity(spec: StepSpec, threads: int, parity: timing.Workload = baseline
 
 def workloads(options: argparse.Namespace, spec: StepSpec) -> dict[str, tuple[timing.Workload, Any]]:
     """Who runs against ours: the other side's versions, and ours without each optimization."""
-    workloads: dict[str, tuple[timing.Workload, Any]] = {TUNED: (baselines.upstream, spec)}
-    if options.device == "cpu":
-        workloads[TUNED_KEPT] = (baselines.upstream_with_kept_memory, spec)
-    if options.documented:
-        workloads[BASELINES[0]] = (baselines.upstream, replace(spec, off=DOCUMENTED))
+    workloads: dict[str, tuple[timing.Workload, Any]] = {
+        TUNED: (baselines.upstream, spec),
+        TUNED_KEPT: (baselines.upstream_with_kept_memory, spec),
+    }
     if options.compiled:
         workloads[COMPILED] = (baselines.upstream, replace(spec, compile=True))
-        if options.device == "cpu":
-            workloads[COMPILED_KEPT] = (baselines.upstream_with_kept_memory, replace(spec, compile=True))
+        workloads[COMPILED_KEPT] = (baselines.upstream_with_kept_memory, replace(spec, compile=True))
     if options.attribution:
-        for optimization in OPTIMIZATIONS:
-            if does_something(optimization, spec):
-                workloads[f"without {optimization}"] = without(spec, optimization)
+        for name in OPTIMIZATIONS:
+            changed = replace(spec, precision="no") if name == "bf16" else replace(spec, off=(name,))
+            if changed != spec:
+                workloads[f"without {name}"] = (baselines.ours, changed)
     return workloads
-
-
-def groups(
-    workloads: dict[str, tuple[timing.Workload, Any]], size: int
-) -> list[dict[str, tuple[timing.Workload, Any]]]:
-    """Splits the workloads into groups: one of base's size takes 4 GiB, and all would not fit in memory at once."""
-    names = list(workloads)
-    return [{name: workloads[name] for name in names[at : at + size]} for at in range(0, len(names), size)]
-
-
-def does_something(optimization: str, spec: StepSpec) -> bool:
-    """Whether a optimization plays a part in this case."""
-    if optimization == "bf16":
-        return spec.precision == "bf16"
-    if optimization == "compile":
-        return spec.device == "cuda"
-    return spec.device == "cpu" or optimization != "cpu_kernels"
-
-
-def without(spec: StepSpec, optimization: str) -> tuple[timing.Workload, StepSpec]:
-    """Our step with one optimization switched off."""
-    changed = replace(spec, precision="no") if optimization == "bf16" else replace(spec, off=(optimization,))
-    return baselines.ours, changed
 
 
 def show(case: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ frequent tag of each word.
 import argparse
 import json
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
@@ -67,7 +67,9 @@ def main(arguments: list[str] | None = None) -> None:
         tasks = scores_of_runs(options.runs_dir)["training rows"]
         baselines |= {name: bag_of_words(name, options.glue_dir) for name in GLUE if name in tasks}
     if options.conll_dir:
-        baselines["conll2003"] = most_frequent_tags(options.conll_dir)
+        splits = (task := get_task("conll2003")).load(options.conll_dir, ["train", "validation"])
+        scores = task.baselines(splits["train"], splits["validation"])
+        baselines["conll2003"] = {name: found["entity_f1"] for name, found in scores.items()}
     if options.glue_dir or options.conll_dir:
         write_json(stored, baselines)
     sys.stdout.write("\n".join(tables(options.runs_dir, baselines)))
@@ -156,24 +158,6 @@ def bag_of_words(name: str, folder: Path) -> dict[str, float]:
     found = {baseline: scores[key] for baseline, scores in task.baselines(train, dev).items()}
     score = load_metric(name).compute(predictions=predicted, references=dev["label"][:])[key]
     return {"bag of words": max(float(score), found.pop("bag of words"))} | found
-
-
-def most_frequent_tags(folder: Path) -> dict[str, float]:
-    """Gives each word the most frequent tag that CoNLL-2003's training set has for it; returns the F1 on dev."""
-    task = get_task("conll2003")
-    splits = task.load(folder, ["train", "validation"])
-    seen: dict[str, Counter[int]] = defaultdict(Counter)
-    for words, tags in zip(splits["train"]["words"], splits["train"]["tags"], strict=True):
-        for word, tag in zip(words, tags, strict=True):
-            seen[word][tag] += 1
-    names: Sequence[str] = task.label_names
-    predicted = [
-        [names[seen[word].most_common(1)[0][0]] if word in seen else "O" for word in words]
-        for words in splits["validation"]["words"]
-    ]
-    references = [[names[tag] for tag in tags] for tags in splits["validation"]["tags"]]
-    scores = load_metric("conll2003").compute(predictions=predicted, references=references)
-    return {"most frequent tag of a word": float(scores[TASKS["conll2003"][1]])}
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

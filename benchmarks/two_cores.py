@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-PRETRAINING = ["pretraining_step.py", "--steps", "1", "--compiled", "--no-documented"]
+PRETRAINING = ["pretraining_step.py", "--steps", "1", "--compiled"]
 PARTS = (
     [*PRETRAINING, "--models", "4/512", "base", "--name=-two-cores"],
     [*PRETRAINING, "--models", "4/512", "--lengths", "512", "--no-attribution", "--name=-two-cores-s512"],

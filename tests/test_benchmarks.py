@@ -53,7 +53,7 @@ def case_of(script: str, folder: Path, *arguments: str) -> dict:
 
 @pytest.mark.usefixtures("forked")
 def test_pretraining_step(tmp_path):
-    flags = "--models 2/32 --lengths 32 --tokens 128 --steps 1 --no-attribution --no-documented"
+    flags = "--models 2/32 --lengths 32 --tokens 128 --steps 1 --no-attribution"
     case = case_of("pretraining_step", tmp_path, *flags.split())
     assert set(case["candidates"]) == {"ours", "transformers, tuned", "transformers, tuned, kept memory"}
     assert all(0 < row["mfu"] < 1 for row in case["candidates"].values())

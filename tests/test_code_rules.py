@@ -30,20 +30,20 @@ MODELING = "models/modeling_bert_repro.py"
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
     "": 818,
-    "configs": 1394,
-    "models": 1435,
-    "corpus": 1154,
-    "pretraining": 1634,
-    "training": 1808,
-    "tasks": 2726,
-    "finetuning": 902,
+    "configs": 1364,
+    "models": 1410,
+    "corpus": 1144,
+    "pretraining": 1619,
+    "training": 1804,
+    "tasks": 2735,
+    "finetuning": 914,
     "inference": 820,
-    "hub": 804,
-    "conversion": 530,
-    "reproduction": 1520,
-    "utils": 550,
+    "hub": 795,
+    "conversion": 515,
+    "reproduction": 1521,
+    "utils": 541,
 }
-MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 16_092, 97, 600, 80
+MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 16_000, 97, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.
 LAYERS = {
     name: layer

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import nn
@@ -47,16 +48,12 @@ class StepSpec:
         steps: steps per iteration.
         precision: `bf16` or `no` (float32).
         device: `cpu` or `cuda`.
-        corpus: folder of a prepared corpus, None for the made-up one.
         documents: of the made-up corpus.
         off: optimizations to switch off.
         compile: compile the model.
         workers: loader processes.
         dropout: of hidden states and attention.
-        checkpointing: recompute activations in the backward pass.
         vocabulary: size of the model's vocabulary.
-        learning_rate: at the first step; it falls too slowly to matter.
-        micro: sequences in one forward pass of ours; default: all of the batch.
     """
 
     layers: int
@@ -66,16 +63,12 @@ class StepSpec:
     steps: int
     precision: str = "bf16"
     device: str = "cpu"
-    corpus: str | None = None
     documents: int = 1000
     off: tuple[str, ...] = ()
     compile: bool = False
     workers: int = 1
     dropout: float = 0.1
-    checkpointing: bool = False
     vocabulary: int = corpora.VOCABULARY
-    learning_rate: float = 1e-4
-    micro: int | None = None
 
 
 def model_config(spec: StepSpec, **more: Any) -> BertReproConfig:
@@ -95,22 +88,17 @@ def model_config(spec: StepSpec, **more: Any) -> BertReproConfig:
 def new_model(spec: StepSpec) -> BertReproForPreTraining:
     """Our model with the weights that both sides start from."""
     torch.manual_seed(0)
-    model = BertReproForPreTraining(model_config(spec))
-    if spec.checkpointing:
-        model.gradient_checkpointing_enable()
-    return model
+    return BertReproForPreTraining(model_config(spec))
 
 
 def new_upstream_model(spec: StepSpec) -> BertForPreTraining:
     """Transformers' model with the same weights."""
-    ours = new_model(replace(spec, checkpointing=False))
+    ours = new_model(spec)
     settings = ours.config.to_dict()
     config = BertConfig(**{name: settings[name] for name in settings if hasattr(BertConfig(), name)})
     config._attn_implementation = "sdpa"
     model = BertForPreTraining(config)
     model.load_state_dict(ours.state_dict())
-    if spec.checkpointing:
-        model.gradient_checkpointing_enable()
     return model
 
 
@@ -118,9 +106,10 @@ class MeasuredSource(PretrainingSource):
     """The product's batches; keeps the number of real tokens of every step."""
 
     def __init__(self, spec: StepSpec, config: PretrainingConfig) -> None:
-        corpus, documents, tokenizer, _ = corpora.load(spec.corpus, spec.documents)
+        corpus, documents = corpora.made_up(spec.documents), np.arange(spec.documents)
+        tokenizer = corpora.made_up_tokenizer()
         most = max(1, round(0.15 * spec.length))
-        phase = Phase(spec.length, ENDLESS, spec.batch, most, spec.micro or spec.batch)
+        phase = Phase(spec.length, ENDLESS, spec.batch, most, spec.batch)
         super().__init__(config, (phase,), corpus, documents, tokenizer, model_config(spec))
         self.tokenizer, self.tokens = tokenizer, list[int]()
 
@@ -183,17 +172,11 @@ def _config(spec: StepSpec, folder: str) -> PretrainingConfig:
         mixed_precision=spec.precision,
         packing="packing" not in spec.off,
         cpu_kernels="cpu_kernels" not in spec.off,
-        torch_compile=None if "compile" not in spec.off else False,
         dataloader_num_workers=spec.workers,
         warmup_ratio=0.0,
-        learning_rate=spec.learning_rate,
         logging_steps=spec.steps,
         eval_steps=spec.steps,
     )
-
-
-# What a tuned loop has and one written after the documentation does not.
-DOCUMENTED = ("bf16", "fused_optimizer", "fast_float32", "workers")
 
 
 class _UpstreamBatches(Dataset[Any]):
@@ -236,19 +219,18 @@ class _Plan(Sampler[Step]):
 
 
 def upstream(spec: StepSpec, report: Callable[..., None]) -> None:
-    """Transformers' model and collator in a plain loop; tuned, but for what is in `off`."""
+    """Transformers' model and collator in a plain, tuned loop."""
     with tempfile.TemporaryDirectory() as folder:
-        if spec.device == "cpu" and "fast_float32" not in spec.off:
+        if spec.device == "cpu":
             use_fast_float32()
         source = MeasuredSource(spec, _config(spec, folder))
         model = new_upstream_model(spec).to(spec.device).train()
         step_model = torch.compile(model) if spec.compile else model
-        groups = parameter_groups(model, 0.01)
-        optimizer = torch.optim.AdamW(groups, lr=1e-4, eps=1e-6, fused="fused_optimizer" not in spec.off)
+        optimizer = torch.optim.AdamW(parameter_groups(model, 0.01), lr=1e-4, eps=1e-6, fused=True)
         # A compiled graph wants one shape.
         batches = _UpstreamBatches(source, spec.length if spec.compile else None)
-        pin, workers = spec.device == "cuda", 0 if "workers" in spec.off else spec.workers
-        loader = iter(DataLoader(batches, sampler=_Plan(source), batch_size=None, num_workers=workers, pin_memory=pin))
+        options: dict[str, Any] = {"num_workers": spec.workers, "pin_memory": spec.device == "cuda"}
+        loader = iter(DataLoader(batches, sampler=_Plan(source), batch_size=None, **options))
         made = 0
         while True:
             losses = [upstream_step(spec, step_model, optimizer, batch) for batch in islice(loader, spec.steps)]
@@ -262,8 +244,7 @@ def upstream_step(
 ) -> torch.Tensor:
     """One step of a plain loop, as tuned as `spec` says; returns the loss, still on its device."""
     inputs = {name: tensor.to(spec.device, non_blocking=True) for name, tensor in batch.items()}
-    half = spec.precision == "bf16" and "bf16" not in spec.off
-    with torch.autocast(spec.device, torch.bfloat16, enabled=half):
+    with torch.autocast(spec.device, torch.bfloat16, enabled=spec.precision == "bf16"):
         loss = model(**inputs).loss
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

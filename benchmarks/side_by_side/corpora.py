@@ -1,6 +1,6 @@
-"""Text to measure on: a prepared corpus, or a made-up one whose documents and sentences have natural lengths.
+"""Text to measure on: a made-up corpus whose documents and sentences have natural lengths.
 
-The lengths of the made-up corpus follow log-normal distributions fitted to English Wikipedia (2015 extract) and novels
+The lengths follow log-normal distributions fitted to English Wikipedia (2015 extract) and novels
 as `recipes/prepare_corpus.py` leaves them (29,361 documents, 127.6 M tokens); its tokens follow Zipf's law (the
 piece of rank r is drawn in proportion to 1 / r), so that there is something to learn.
 """
@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.models.loading import load_tokenizer
 from bert_repro.utils.arrays import draw, fraction
 
 VOCABULARY = 30_522
@@ -72,20 +70,3 @@ def made_up_tokenizer() -> Any:
     pieces = [special.get(number, f"[unused{number}]") for number in range(_ORDINARY)]
     pieces += [f"{'##' if number % 5 == 0 else ''}p{number}" for number in range(_ORDINARY, VOCABULARY)]
     return BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)})
-
-
-def load(folder: str | None, documents: int = 1000) -> tuple[Any, npt.NDArray[np.int64], Any, str]:
-    """What to measure on.
-
-    Args:
-        folder: a prepared corpus; None: a made-up one.
-        documents: documents of the made-up one.
-
-    Returns:
-        The corpus, the ids of its documents, a tokenizer, and what to call it.
-    """
-    if folder is None:
-        return made_up(documents), np.arange(documents), made_up_tokenizer(), f"made up, {documents} documents"
-    corpus = PreparedCorpus.load(folder)
-    name = f"prepared, {corpus.num_documents} documents, {corpus.num_tokens} tokens"
-    return corpus, np.arange(corpus.num_documents), load_tokenizer(f"{folder}/tokenizer"), name

@@ -99,7 +99,6 @@ class TokenizerConfig(TextConfig):
     handle_chinese_chars: bool = setting(True, "Put spaces around CJK characters.")
     min_frequency: int = setting(2, "Drop pieces seen fewer times than this.")
     limit_alphabet: int = setting(1000, "Most frequent characters that get entries; raise it for scripts with many.")
-    max_input_chars_per_word: int = setting(100, "A word of more characters becomes [UNK].")
     extend: str | None = setting(
         None, "In place of a new vocabulary: the tokenizer of this checkpoint, with words of the text at its end."
     )
@@ -108,7 +107,7 @@ class TokenizerConfig(TextConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "vocab_size", "limit_alphabet", "max_input_chars_per_word", "max_words", "new_tokens")
+        require_positive(self, "vocab_size", "limit_alphabet", "max_words", "new_tokens")
 
 
 @dataclass(frozen=True)
@@ -133,10 +132,7 @@ class CorpusConfig(TextConfig):
         "How sentences are found: nupunkt for English and sentencex for other languages (auto), or each line is one "
         "(lines, as in the original implementation).",
     )
-    max_input_chars_per_word: int | None = setting(
-        None, "A word of more characters becomes [UNK]; default: as the tokenizer was saved."
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "num_proc", "max_input_chars_per_word")
+        require_positive(self, "num_proc")

@@ -16,45 +16,20 @@ from bert_repro.utils.readers import shown
 # --------------------------------------------------------------------------------------------------------------- sizes
 
 
-@dataclass(frozen=True)
-class ModelSize:
-    """The shape of a model. The feed-forward size is four times the hidden size throughout (section 3, footnote 3).
-
-    Args:
-        num_hidden_layers: layers (the paper's L).
-        hidden_size: hidden size (H).
-        num_attention_heads: attention heads (A).
-        source: where this size is defined.
-    """
-
-    num_hidden_layers: int
-    hidden_size: int
-    num_attention_heads: int
-    source: str
-
-    @property
-    def values(self) -> dict[str, int]:
-        """The size as settings of a configuration."""
-        return {
-            "num_hidden_layers": self.num_hidden_layers,
-            "hidden_size": self.hidden_size,
-            "num_attention_heads": self.num_attention_heads,
-        }
-
-
-_LATER = "published by the authors in 2020-03, not in the paper"
-MODEL_SIZES: Mapping[str, ModelSize] = {
-    "tiny": ModelSize(2, 128, 2, _LATER),
-    "mini": ModelSize(4, 256, 4, _LATER),
-    "small": ModelSize(4, 512, 8, _LATER),
-    "medium": ModelSize(8, 512, 8, _LATER),
-    "3-768-12": ModelSize(3, 768, 12, "Table 6"),
-    "6-768-3": ModelSize(6, 768, 3, "Table 6"),
-    "6-768-12": ModelSize(6, 768, 12, "Table 6"),
-    "base": ModelSize(12, 768, 12, "section 3, Table 6"),
-    "12-1024-16": ModelSize(12, 1024, 16, "Table 6"),
-    "large": ModelSize(24, 1024, 16, "section 3, Table 6"),
+_SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads")  # L, H and A of the paper
+MODEL_SIZES: Mapping[str, Mapping[str, int]] = {
+    name: dict(zip(_SHAPE, shape, strict=True))
+    for name, shape in {
+        "mini": (4, 256, 4),  # published by the authors in 2020-03, not in the paper
+        "3-768-12": (3, 768, 12),  # this and what follows: Table 6
+        "6-768-3": (6, 768, 3),
+        "6-768-12": (6, 768, 12),
+        "base": (12, 768, 12),
+        "12-1024-16": (12, 1024, 16),
+        "large": (24, 1024, 16),
+    }.items()
 }
+"""Shapes of models. The feed-forward size is four times the hidden size throughout (section 3, footnote 3)."""
 ORIGINAL_VOCAB_SIZES: Mapping[str, int] = {"uncased": 30_522, "cased": 28_996}  # The paper says 30,000 (section 3).
 
 # --------------------------------------------------------------------------------------------------- pre-training facts
@@ -93,11 +68,6 @@ def tokens_including_padding(phases: Sequence[Phase], *, max_seq_length: int | N
 # ---------------------------------------------------------------------------------------------------- fine-tuning facts
 
 GLUE_LEARNING_RATES = (5e-5, 4e-5, 3e-5, 2e-5)  # 4.1: the best on dev, batch 32, 3 epochs.
-FINETUNING_GRID: Mapping[str, tuple[float, ...]] = {  # A.3: what works well across all tasks.
-    "train_batch_size": (16, 32),
-    "learning_rate": (5e-5, 3e-5, 2e-5),
-    "num_train_epochs": (2.0, 3.0, 4.0),
-}
 FEATURE_BILSTM_SIZE, FEATURE_BILSTM_LAYERS = 768, 2  # 5.3: a two-layer 768-dimensional BiLSTM on frozen features.
 
 # -------------------------------------------------------------------------------------------------------------- presets
@@ -126,7 +96,7 @@ def _paper_pretraining(size: str) -> Preset:
         "section 3, A.2",
         PretrainingConfig,
         {
-            **MODEL_SIZES[size].values,
+            **MODEL_SIZES[size],
             "phases": PAPER_PHASES,
             "learning_rate": PAPER_LEARNING_RATE,
             "warmup_steps": PAPER_WARMUP_STEPS,
@@ -161,7 +131,7 @@ PRESETS: Mapping[str, Preset] = {
         "ours",
         PretrainingConfig,
         {
-            **MODEL_SIZES["base"].values,
+            **MODEL_SIZES["base"],
             "phases": (Phase(128, 270_000, 256, 20), Phase(512, 30_000, 256, 77, 64)),
             "learning_rate": PAPER_LEARNING_RATE,
             "warmup_steps": PAPER_WARMUP_STEPS,
@@ -174,7 +144,7 @@ PRESETS: Mapping[str, Preset] = {
         "ours",
         PretrainingConfig,
         {
-            **MODEL_SIZES["mini"].values,
+            **MODEL_SIZES["mini"],
             # Each of these departs from the paper; docs/how-to/small_machine.md says why and what it gained.
             "initializer_range": 0.04,
             "hidden_dropout_prob": 0.0,
@@ -204,9 +174,9 @@ PRESETS: Mapping[str, Preset] = {
         "A.3",
         FinetuningConfig,
         {
-            "sweep_learning_rates": FINETUNING_GRID["learning_rate"],
-            "sweep_batch_sizes": FINETUNING_GRID["train_batch_size"],
-            "sweep_num_train_epochs": FINETUNING_GRID["num_train_epochs"],
+            "sweep_learning_rates": (5e-5, 3e-5, 2e-5),
+            "sweep_batch_sizes": (16, 32),
+            "sweep_num_train_epochs": (2.0, 3.0, 4.0),
         },
     ),
     "squad-v1": Preset(

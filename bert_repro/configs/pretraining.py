@@ -151,11 +151,6 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
         "Pad every forward pass of a phase to one shape, so that one graph is compiled; default: where that is needed.",
         decides_result=False,
     )
-    hub_strategy: Literal["end", "every_save"] = setting(
-        "end",
-        "With push_to_hub: upload the finished model (end), or every checkpoint too, as revision step-N (every_save).",
-        decides_result=False,
-    )
     pooling: Literal["mean", "cls"] = setting(
         "mean",
         "What sentence-transformers takes as the vector of a text: the mean of its tokens, or the first one (cls; "
@@ -181,10 +176,6 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
         require(
             self.peft is None or self.model_name_or_path is not None,
             f"--peft {self.peft} needs --model_name_or_path: an adapter is added to trained weights",
-        )
-        require(
-            self.hub_strategy == "end" or (self.push_to_hub and self.peft is None and self.save_steps is not None),
-            "--hub_strategy every_save needs --push_to_hub and --save_steps, and no --peft",
         )
 
 

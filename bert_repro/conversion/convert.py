@@ -9,7 +9,6 @@
 
 import logging
 import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -37,7 +36,7 @@ from bert_repro.conversion.tensor_bundle import TensorBundle
 from bert_repro.errors import UserError
 from bert_repro.hub.export import export_checkpoint
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, BertReproConfig
-from bert_repro.models.loading import MAX_INPUT_CHARS_PER_WORD, load_tokenizer, quiet_transformers, read_model_config
+from bert_repro.models.loading import load_tokenizer, quiet_transformers, read_model_config
 from bert_repro.utils.files import CONVERSION, atomic_folder, write_json
 from bert_repro.utils.readers import listed, read_json, shown
 
@@ -298,9 +297,6 @@ def _tokenizer(folder: Path, config: ConversionConfig, original: Original) -> "P
     original.decisions["case"] = f"{'uncased' if lowercase else 'cased'} ({why})"
     if len(entries) < size:
         original.decisions["vocabulary"] = f"{size - len(entries):,} of the embeddings have no entry in {_VOCABULARY}"
-    original.decisions["longest word"] = (
-        f"{MAX_INPUT_CHARS_PER_WORD} characters, as in 2018 (200 in the code since 2018-11-23)"
-    )
     return load_tokenizer(vocab_file, lowercase=lowercase)
 
 
@@ -308,11 +304,12 @@ def _decide_case(folder: Path, config: ConversionConfig, entries: Mapping[str, i
     """Returns whether text is lower-cased, and why.
 
     Raises:
-        UserError: the signs contradict each other, or there are none.
+        UserError: the signs contradict each other.
     """
     if config.do_lower_case is not None:
         return config.do_lower_case, f"--do_lower_case {str(config.do_lower_case).lower()}"
-    signs = {}
+    upper = sum(entry != entry.lower() for entry in entries if not re.fullmatch(r"\[.*\]", entry))
+    signs = {f"{upper or 'no'} upper-case entries of {_VOCABULARY}": not upper}
     path = folder / "tokenizer_config.json"
     content = read_json(path) if path.is_file() else {}
     if isinstance(content.get("do_lower_case"), bool):
@@ -320,20 +317,10 @@ def _decide_case(folder: Path, config: ConversionConfig, entries: Mapping[str, i
     called = f"{Path(config.checkpoint).name} {folder.resolve().name}".lower()
     if found := re.search(r"(?<![a-z])(un)?cased(?![a-z])", called):
         signs[f"the name {found[0]}"] = found[1] is not None
-    words = [entry for entry in entries if not re.fullmatch(r"\[.*\]", entry)]
-    if upper := sum(word != word.lower() for word in words):
-        signs[f"{upper:,} upper-case entries of {_VOCABULARY}"] = False
-    elif (
-        "Mn" not in map(unicodedata.category, unicodedata.normalize("NFD", "".join(words)))
-        and sum(word != word.upper() for word in words) > len(words) // 2
-    ):
-        signs[f"{_VOCABULARY} without upper case and accents"] = True
-    if len(set(signs.values())) != 1:
+    if len(set(signs.values())) > 1:
         described = "; ".join(f"{sign}: {'uncased' if lower else 'cased'}" for sign, lower in signs.items())
-        raise UserError(
-            f"cased or uncased? {described or 'nothing in its files says'}; say it with --do_lower_case true or false"
-        )
-    return next(iter(signs.values())), ", ".join(signs)
+        raise UserError(f"cased or uncased? {described}; say it with --do_lower_case true or false")
+    return not upper, ", ".join(signs)
 
 
 # ---------------------------------------------------------------------------------------------------------- publishing

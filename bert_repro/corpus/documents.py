@@ -358,7 +358,7 @@ def _read_parquet(path: Path, text_column: str, title_column: str) -> Iterator[D
                     place = f"{path}, row {number}"
                     yield _row_document(row, place, text_column, title_column, size * number // rows)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: damaged or not a Parquet file, after row {number} ({_one_line(error)})") from error
+        raise UserError(f"{path}: damaged or not a Parquet file, after row {number} ({first_line(error)})") from error
 
 
 def _read_hub(
@@ -378,7 +378,7 @@ def _read_hub(
         raise
     except Exception as error:  # what can fail depends on the dataset's files and on the network
         so_far = f"; it failed after row {number}; start again to continue after the finished parts" if number else ""
-        raise UserError(f"{dataset}: {_one_line(error)}{so_far}") from error
+        raise UserError(f"{dataset}: {first_line(error)}{so_far}") from error
 
 
 def _row_document(row: dict[str, Any], place: str, text_column: str, title_column: str, position: int) -> Document:
@@ -399,9 +399,5 @@ def _read_lines(path: Path) -> Iterator[tuple[int, str, int]]:
                 yield number, decode_line(data, path, number), raw.tell()
     except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(
-            f"{path}: damaged after line {number} ({_one_line(error)}); download or compress it again"
+            f"{path}: damaged after line {number} ({first_line(error)}); download or compress it again"
         ) from error
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -88,7 +88,7 @@ def prepare_corpus(config: CorpusConfig, texts: Sequence[str] | None = None) -> 
     for language in {source.options.language for source in sources}:
         sentence_splitter(config.sentence_splitter, language)
     duplicates = DuplicateFilter(config.deduplicate)
-    tokenizer = load_tokenizer(config.tokenizer, max_input_chars_per_word=config.max_input_chars_per_word)
+    tokenizer = load_tokenizer(config.tokenizer)
     if (added := len(tokenizer) - tokenizer.backend_tokenizer.get_vocab_size(with_added_tokens=False)) > 0:
         raise UserError(
             f"--tokenizer {config.tokenizer}: {added} tokens were added with add_tokens, which match inside words; "

@@ -54,7 +54,6 @@ def train_tokenizer(config: TokenizerConfig, texts: Sequence[str] | None = None)
         handle_chinese_chars=config.handle_chinese_chars,
         min_frequency=config.min_frequency,
         limit_alphabet=config.limit_alphabet,
-        max_input_chars_per_word=config.max_input_chars_per_word,
     )
     return _saved(tokenizer, output_dir)
 
@@ -114,7 +113,6 @@ def train_wordpiece(
     handle_chinese_chars: bool = True,
     min_frequency: int = 2,
     limit_alphabet: int = LIMIT_ALPHABET,
-    max_input_chars_per_word: int = MAX_INPUT_CHARS_PER_WORD,
 ) -> "PreTrainedTokenizerFast":
     """Trains a WordPiece vocabulary. The same texts and settings give the same vocabulary, ids included.
 
@@ -134,7 +132,6 @@ def train_wordpiece(
         min_frequency: how often a pair of pieces must occur to be merged.
         limit_alphabet: the most frequent characters that get entries; words with others lose those characters in
             training and become `[UNK]` in use. Raise it for languages with many characters.
-        max_input_chars_per_word: longer words become `[UNK]` and are left out of training.
 
     Raises:
         UserError: no words in the texts, or a vocabulary too small for the characters.
@@ -143,7 +140,7 @@ def train_wordpiece(
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-    words = _count_words(texts, lowercase, strip_accents, handle_chinese_chars, max_input_chars_per_word)
+    words = _count_words(texts, lowercase, strip_accents, handle_chinese_chars)
     if not words:
         raise UserError("no words to train a vocabulary on: the texts are empty")
     alphabet, inner = _alphabet(words, limit_alphabet)
@@ -175,13 +172,7 @@ def train_wordpiece(
     vocab = backend.get_vocab()
     if len(vocab) < vocab_size:
         logger.warning("The texts gave %d vocabulary entries, not the %d asked for.", len(vocab), vocab_size)
-    return build_tokenizer(
-        vocab,
-        lowercase,
-        strip_accents=strip_accents,
-        handle_chinese_chars=handle_chinese_chars,
-        max_chars=max_input_chars_per_word,
-    )
+    return build_tokenizer(vocab, lowercase, strip_accents=strip_accents, handle_chinese_chars=handle_chinese_chars)
 
 
 def _texts(config: TokenizerConfig, texts: Sequence[str] | None) -> Iterator[str]:
@@ -196,7 +187,7 @@ def _texts(config: TokenizerConfig, texts: Sequence[str] | None) -> Iterator[str
 
 
 def _count_words(
-    texts: Iterable[str], lowercase: bool, strip_accents: bool | None, handle_chinese_chars: bool, max_chars: int
+    texts: Iterable[str], lowercase: bool, strip_accents: bool | None, handle_chinese_chars: bool
 ) -> Counter[str]:
     from tokenizers import normalizers, pre_tokenizers
 
@@ -210,7 +201,7 @@ def _count_words(
     words: Counter[str] = Counter()
     for chunk, count in chunks.items():
         for word, _ in splitter.pre_tokenize_str(chunk):
-            if len(word) <= max_chars:
+            if len(word) <= MAX_INPUT_CHARS_PER_WORD:  # longer ones become [UNK]
                 words[word] += count
     return words
 

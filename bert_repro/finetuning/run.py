@@ -25,7 +25,14 @@ from bert_repro.finetuning.data import (
 )
 from bert_repro.finetuning.features import FeatureCache, model_changes
 from bert_repro.models import modeling_bert_repro
-from bert_repro.models.loading import extend_longest_input, load_tokenizer, require_vocabulary, tokenizer_fingerprint
+from bert_repro.models.loading import (
+    extend_longest_input,
+    load_config,
+    load_tokenizer,
+    longest_input,
+    require_vocabulary,
+    tokenizer_fingerprint,
+)
 from bert_repro.results import RunResults
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Predictions, Task
@@ -91,6 +98,11 @@ def finetune(config: FinetuningConfig, task: Task, *, last: bool = True, cache: 
 def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> RunResults:
     config: FinetuningConfig = begun.config
     tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
+    longest = longest_input(tokenizer, load_config(config.model_name_or_path).max_position_embeddings)
+    if config.max_seq_length == type(config).max_seq_length > longest:
+        logger.info("inputs of at most %d tokens, as %s was trained on", longest, config.model_name_or_path)
+        config = dataclasses.replace(config, max_seq_length=longest)
+        begun = dataclasses.replace(begun, config=config)
     task = task.prepared(config, tokenizer)
     splits = SplitReader(config, task, tokenizer, begun.accelerator, cache)
     splits.read_all()

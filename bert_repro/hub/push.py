@@ -240,30 +240,6 @@ def show_contents(contents: Mapping[str, bytes | Path], place: str) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-class RevisionUploads:
-    """Uploads checkpoints during training, each as a revision of the same repository.
-
-    `from_pretrained(repo_id, revision="step-100000")` loads one. A failed upload is a warning, so that it does not end
-    a week of training; `recipes/push_to_hub.py --checkpoints` makes up for it as long as the checkpoint is there.
-
-    Args:
-        repo_id: the repository.
-        private: see `prepare_repository`.
-        results: what is known of the run, for the cards.
-    """
-
-    def __init__(self, repo_id: str, *, private: bool | None, results: Mapping[str, Any]) -> None:
-        self.repo_id, self.private, self.results = repo_id, private, results
-
-    def upload(self, checkpoint: Path) -> None:
-        """Uploads a checkpoint that is complete."""
-        try:
-            card = checkpoint_card(checkpoint, self.results, self.repo_id)
-            push_folder(checkpoint, self.repo_id, private=self.private, revision=checkpoint.name, card=card)
-        except UserError as error:
-            logger.warning("%s", error)
-
-
 def checkpoint_card(checkpoint: Path, results: Mapping[str, Any], repo_id: str) -> str:
     """Returns the card of a checkpoint: that of its run, without the scores, which are those of the finished model.
 

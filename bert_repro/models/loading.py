@@ -32,7 +32,7 @@ logger = logging.getLogger("bert_repro")
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MAX_INPUT_CHARS_PER_WORD = 100
+MAX_INPUT_CHARS_PER_WORD = 100  # as the original implementation at first, and transformers
 MODEL_MAX_LENGTH = 512
 _PICKLE = "pytorch_model.bin"
 _CONVERT = "convert it: bert-repro convert_checkpoint --checkpoint FOLDER --output_dir NEW_FOLDER"
@@ -190,17 +190,13 @@ def config_file(name: str) -> Path:
 # --- Tokenizers -----------------------------------------------------------------------------------------------------
 
 
-def load_tokenizer(
-    path_or_id: str | Path, *, lowercase: bool | None = None, max_input_chars_per_word: int | None = None
-) -> "PreTrainedTokenizerFast":
+def load_tokenizer(path_or_id: str | Path, *, lowercase: bool | None = None) -> "PreTrainedTokenizerFast":
     """Loads a saved tokenizer, a plain `vocab.txt` (as the original implementation has it), or a tokenizer of the Hub.
 
     Args:
         path_or_id: a folder, a vocabulary file with one entry per line, or the id of a model on the Hub.
         lowercase: for a plain vocabulary, which says nothing itself: None takes it as cased when any entry has an
             upper-case letter, else as uncased. For a saved tokenizer it must be None or agree.
-        max_input_chars_per_word: None keeps what is saved, 100 for a plain vocabulary (the original
-            implementation at first, and transformers; the original has 200 since 2018-11-23).
 
     Raises:
         UserError: nothing is there, or it is not a BERT vocabulary.
@@ -211,7 +207,7 @@ def load_tokenizer(
         vocab = _read_vocabulary(path if path.is_file() else path / "vocab.txt")
         if lowercase is None:
             lowercase = not any(token != token.lower() for token in vocab if not token.startswith("["))
-        return build_tokenizer(vocab, lowercase, max_chars=max_input_chars_per_word or MAX_INPUT_CHARS_PER_WORD)
+        return build_tokenizer(vocab, lowercase)
     if path.is_dir() and not saved:
         raise UserError(f"folder {path_or_id} holds no tokenizer; expected tokenizer.json or vocab.txt")
     tokenizer = _load_saved(str(path_or_id))
@@ -220,8 +216,6 @@ def load_tokenizer(
         raise UserError(
             f"tokenizer {path_or_id} has lowercase={normalizer['lowercase']}, not {lowercase}; leave lowercase out"
         )
-    if max_input_chars_per_word is not None:
-        tokenizer = _with_max_input_chars(tokenizer, max_input_chars_per_word)
     return tokenizer
 
 
@@ -270,38 +264,18 @@ def build_tokenizer(
     *,
     strip_accents: bool | None = None,
     handle_chinese_chars: bool = True,
-    max_chars: int = MAX_INPUT_CHARS_PER_WORD,
 ) -> "PreTrainedTokenizerFast":
     """Makes a BERT tokenizer of a vocabulary (piece -> id); the arguments are those of `train_wordpiece`."""
     from transformers import BertTokenizer
 
-    tokenizer = BertTokenizer(
+    tokenizer: PreTrainedTokenizerFast = BertTokenizer(
         vocab=vocab,
         do_lower_case=lowercase,
         strip_accents=strip_accents,
         tokenize_chinese_chars=handle_chinese_chars,
         model_max_length=MODEL_MAX_LENGTH,
     )
-    return _with_max_input_chars(tokenizer, max_chars)
-
-
-def _with_max_input_chars(tokenizer: "PreTrainedTokenizerFast", max_chars: int) -> "PreTrainedTokenizerFast":
-    """Sets the longest word. `BertTokenizer` forgets any limit but 100 when it is loaded again (tried, transformers
-    5.23), so other limits go into the general class, which keeps its `tokenizer.json` to the letter."""
-    from tokenizers import models
-    from transformers import PreTrainedTokenizerFast
-
-    backend = tokenizer.backend_tokenizer
-    model = json.loads(backend.to_str())["model"]
-    if model["max_input_chars_per_word"] == max_chars:
-        return tokenizer
-    backend.model = models.WordPiece(model["vocab"], unk_token=model["unk_token"], max_input_chars_per_word=max_chars)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_max_length=tokenizer.model_max_length,
-        model_input_names=tokenizer.model_input_names,
-        **{name: str(token) for name, token in tokenizer.special_tokens_map.items()},
-    )
+    return tokenizer
 
 
 def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
@@ -351,14 +325,8 @@ def extend_longest_input(name: str, tokenizer: Any, length: int) -> None:
     """Lets the tokenizer that a training run saves truncate at `length` tokens, where the model `name` read fewer."""
     trained = tokenizer.model_max_length
     if length > trained:
-        logger.warning(
-            "%s: its tokenizer truncates at %d tokens, so positions from there to %d may be untrained, which costs "
-            "accuracy; --max_seq_length %d stays within",
-            name,
-            trained,
-            length,
-            trained,
-        )
+        text = "%s was trained on inputs of %d tokens: longer ones cost accuracy; --max_seq_length %d stays within"
+        logger.warning(text, name, trained, trained)
         tokenizer.model_max_length = length
 
 

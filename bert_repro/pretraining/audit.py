@@ -29,8 +29,6 @@ from bert_repro.utils.files import SAMPLE_INDEX, write_json, write_text
 logger = logging.getLogger("bert_repro")
 
 _BATCH = 8192
-_BINS = 8
-_BAR = 40
 _EXAMPLES_SHOWN = 4
 
 
@@ -79,7 +77,6 @@ def _draw(
         tokenizer, config, max_predictions_per_seq=config.max_predictions_per_seq, packing=True, seed=config.seed
     )
     counts: Counter[str] = Counter()
-    lengths = np.zeros(config.max_seq_length + 1, dtype=np.int64)
     shown: list[dict[str, str]] = []
     left, position = min(config.num_sequences, len(stream.indexes.get(0))), Position()
     while left:
@@ -97,7 +94,6 @@ def _draw(
         counts["predictions"] += int(predicted.sum())
         counts["masked"] += int((read[predicted] == tokenizer.mask_token_id).sum())
         counts["same"] += int((read[predicted] == labels[predicted]).sum())
-        lengths += np.bincount(examples.lengths, minlength=len(lengths))
         for number, (start, end) in enumerate(pairwise(row_starts(examples.lengths))):
             if len(shown) == _EXAMPLES_SHOWN:
                 break
@@ -105,7 +101,7 @@ def _draw(
                 "label": "NotNext" if examples.next_sentence_labels[number] else "IsNext",
                 "text": _marked(read[start:end], labels[start:end], tokenizer),
             })  # fmt: skip
-    return _example_statistics(counts, lengths), shown
+    return _example_statistics(counts, config.max_seq_length), shown
 
 
 def _marked(read: Any, labels: Any, tokenizer: Any) -> str:
@@ -129,20 +125,19 @@ def _corpus_statistics(corpus: PreparedCorpus, max_seq_length: int) -> dict[str,
     }
 
 
-def _example_statistics(counts: Counter[str], lengths: Any) -> dict[str, Any]:
+def _example_statistics(counts: Counter[str], max_seq_length: int) -> dict[str, Any]:
     sequences, predictions = counts["sequences"], max(1, counts["predictions"])
     return {
         "sequences drawn": sequences,
         "tokens of a sequence": round(counts["tokens"] / sequences, 2),
         "predictions of a sequence": round(counts["predictions"] / sequences, 2),
-        "padding without packing": 1 - counts["tokens"] / (sequences * (len(lengths) - 1)),
+        "padding without packing": 1 - counts["tokens"] / (sequences * max_seq_length),
         "tokens [UNK]": counts["unknown"] / counts["tokens"],
         "pairs NotNext": counts["not_next"] / sequences,
         "pairs NotNext without a choice": counts["forced"] / sequences,
         "predictions read as [MASK]": counts["masked"] / predictions,
         "predictions read as they are": counts["same"] / predictions,
         "predictions read as a random token": 1 - (counts["masked"] + counts["same"]) / predictions,
-        "length_histogram": lengths.tolist(),
     }
 
 
@@ -152,17 +147,10 @@ def text_report(report: dict[str, Any]) -> str:
     Args:
         report: what audit.json holds.
     """
-    statistics = dict(report["statistics"])
-    histogram = statistics.pop("length_histogram")
     lines = []
-    for name, value in statistics.items():
+    for name, value in report["statistics"].items():
         is_share = isinstance(value, float) and not name.endswith("of a sequence")
         lines.append(f"{name:<42} {f'{value:.2%}' if is_share else f'{value:,}':>14}")
-    lines += ["", "tokens of a sequence"]
-    edges = np.linspace(0, len(histogram) - 1, _BINS + 1).astype(int)
-    for low, high in pairwise(edges):
-        share = sum(histogram[low + 1 : high + 1]) / sum(histogram)
-        lines.append(f"{f'{low + 1} to {high}':<14} {share:>7.2%} {'#' * round(_BAR * share)}".rstrip())
     lines += ["", "the first examples, every prediction as {what is read -> what is to be predicted}:"]
     lines += [f"\n{example['label']}: {example['text']}" for example in report["examples"]]
     return "\n".join(lines) + "\n"

@@ -1,7 +1,6 @@
 """Pre-trains a BERT with its MLM and NSP heads on a prepared corpus and publishes it (paper 3.1, A.2)."""
 
 import logging
-import math
 import shutil
 import sys
 from collections.abc import Sequence
@@ -12,47 +11,38 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from accelerate import Accelerator
 
 from bert_repro.configs import Phase, PretrainingConfig, require
 from bert_repro.configs.presets import tokens_including_padding
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
-from bert_repro.hub.push import RevisionUploads, corpus_folder
-from bert_repro.models.configuration_bert_repro import BertReproConfig
+from bert_repro.hub.push import corpus_folder
 from bert_repro.models.loading import (
     load_config,
     load_tokenizer,
     longest_input,
-    require_vocabulary,
-    tokenizer_fingerprint,
 )
-from bert_repro.models.modeling_bert_repro import BertReproForCausalLM, BertReproForPreTraining
+from bert_repro.models.modeling_bert_repro import BertReproForPreTraining
 from bert_repro.pretraining.dataset import PretrainingSource
 from bert_repro.pretraining.evaluation import (
     HealthChecks,
-    HeldOutEvaluation,
     MlmBreakdown,
     count_right,
     heldout_evaluations,
 )
-from bert_repro.pretraining.extension import extend_positions, extend_words
+from bert_repro.pretraining.model import build_model, extend_and_measure, new_model_config
 from bert_repro.results import RunResults
 from bert_repro.training import adapters, checkpoint, run
 from bert_repro.training.batches import batch_sizes
 from bert_repro.training.performance import estimated_times, pretraining_flops, resolve_precision
 from bert_repro.training.trainer import Trainer
-from bert_repro.utils.arrays import torch_seed
 from bert_repro.utils.files import SAMPLE_INDEX
 from bert_repro.utils.process import broadcast, world_size
-from bert_repro.utils.readers import first_line
 
 logger = logging.getLogger("bert_repro")
 
 PAPER_BATCH, PAPER_LENGTH = 256, 512
 _UNTIL_MEASURED = 1_000  # steps of a run that is given time alone, until its speed is known
-_SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "hidden_act")
-_SEQUENCES_TO_CHOOSE_BY, _DOCUMENTS_TO_CHOOSE_BY = 256, 2_000
 
 
 def run_pretraining(config: PretrainingConfig) -> RunResults:
@@ -110,7 +100,7 @@ def _pretrain(
     extension = {}
     if extends:
         sides = (training, heldout)
-        extension = _extend_positions(config, accelerator, model, corpus, sides, tokenizer, trained, longest)
+        extension = extend_and_measure(config, accelerator, model, corpus, sides, tokenizer, trained, longest)
     source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
     on_xla = accelerator.device.type == "xla"
     evaluations = heldout_evaluations(config, phases, corpus, heldout, tokenizer, static_shapes=on_xla)
@@ -133,7 +123,6 @@ def _pretrain(
         evaluate=evaluate,
         on_row=health.check_row,
         compile_options=compile_options(config),
-        uploads=_uploads(config, begun, model, data),
         replan=TimeBudget(source, 3600 * config.max_train_hours) if config.max_train_hours else None,
     )
     trainer.train()
@@ -161,39 +150,6 @@ def _pretrain(
             "train": {**adapter, **extension, **train, "phases": [vars(phase) for phase in phases]},
         },
     )
-
-
-def _extend_positions(
-    config: PretrainingConfig,
-    accelerator: Accelerator,
-    model: Any,
-    corpus: PreparedCorpus,
-    sides: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
-    tokenizer: Any,
-    trained: int,
-    length: int,
-) -> dict[str, Any]:
-    """Extends the position embeddings; what is chosen is chosen on training text, and measured on held-out text."""
-    if checkpoint.resumes(config):
-        extend_positions(model, config.extend_positions, trained, length, None)
-        return {}
-    training, heldout = sides
-    few = replace(config, max_eval_sequences=_SEQUENCES_TO_CHOOSE_BY)
-    model.to(accelerator.device)
-    name = "lm_accuracy" if config.left_to_right else "mlm_accuracy"
-
-    def accuracy(documents: npt.NDArray[np.int64], at: int) -> float:
-        return HeldOutEvaluation(few, Phase(at, 1, 1), corpus, documents, tokenizer).measure(model, accelerator)[name]
-
-    before = {at: accuracy(heldout, at) for at in (trained, length) if at <= model.config.max_position_embeddings}
-    chosen_by = HeldOutEvaluation(few, Phase(length, 1, 1), corpus, training[:_DOCUMENTS_TO_CHOOSE_BY], tokenizer)
-    done = extend_positions(
-        model, config.extend_positions, trained, length, lambda: chosen_by.measure(model, accelerator)[name]
-    )
-    after = {at: accuracy(heldout, at) for at in (trained, length)}
-    shares = ", ".join(f"{before.get(at, math.nan):.3f} -> {value:.3f} at {at} tokens" for at, value in after.items())
-    logger.info("positions from %d on were not trained: %s; held-out accuracy %s", trained, done, shares)
-    return {"extended_positions": {"from": trained, "to": length, "done": done, "before": before, "after": after}}
 
 
 class TimeBudget:
@@ -293,72 +249,6 @@ def compile_options(config: PretrainingConfig) -> dict[str, Any] | None:
     return {"dynamic": not config.static_shapes} if config.torch_compile else None
 
 
-def _uploads(config: PretrainingConfig, begun: run.Run, model: Any, data: dict[str, Any]) -> RevisionUploads | None:
-    """Returns what uploads checkpoints as they are written, where the run does that; on the main process."""
-    accelerator = begun.accelerator
-    if not config.push_to_hub or config.hub_strategy != "every_save" or not accelerator.is_main_process:
-        return None
-    assert config.hub_model_id is not None, "checked when the run began"
-    known = {"task": "pre-training", "data": data, **run.run_facts(config, accelerator, model)}
-    return RevisionUploads(config.hub_model_id, private=config.hub_private_repo, results=known)
-
-
-def build_model(config: PretrainingConfig, tokenizer: Any) -> Any:
-    """Returns a new model of the configured size, or the checkpoint to continue from, with its pre-training heads.
-
-    Without NSP the pooler and the NSP head take no part in the loss and are frozen; a left-to-right model has neither.
-
-    Raises:
-        UserError: the checkpoint's vocabulary is not that of the corpus, or another shape was asked for.
-    """
-    model_class = BertReproForCausalLM if config.left_to_right else BertReproForPreTraining
-    if name := config.model_name_or_path:
-        model = run.load_model(model_class, config, may_add_weights=True, **_dropouts(config))
-        for setting in _SHAPE:
-            asked, has = getattr(config, setting), getattr(model.config, setting)
-            require(
-                asked in (has, getattr(PretrainingConfig, setting)),
-                f"--{setting} is {asked}, but {name} has {has}; leave it out, or train from scratch",
-            )
-        if new_words := extend_words(model, config, tokenizer):
-            logger.info("%d new words begin as the mean of their pieces", new_words)
-        else:
-            _check_vocabulary(name, model, tokenizer)
-    else:
-        torch.manual_seed(torch_seed(config.seed, run.INITIALIZATION))
-        try:
-            model = model_class(new_model_config(config, len(tokenizer), tokenizer.pad_token_id))
-        except (ImportError, ValueError) as error:  # the other settings are checked before
-            name = config.attn_implementation
-            raise UserError(f"--attn_implementation {name}: {first_line(error)}") from error
-        model = run.prepare_model(model, config)
-    if not config.next_sentence_prediction and not config.left_to_right:
-        model.bert.pooler.requires_grad_(False)
-        model.cls.seq_relationship.requires_grad_(False)
-    return model
-
-
-def new_model_config(config: PretrainingConfig, vocab_size: int, pad_token_id: int = 0) -> BertReproConfig:
-    """Returns the configuration of a model trained from scratch."""
-    return BertReproConfig(
-        vocab_size=vocab_size,
-        intermediate_size=4 * config.hidden_size,
-        max_position_embeddings=config.max_position_embeddings,
-        initializer_range=config.initializer_range,
-        pad_token_id=pad_token_id,
-        is_decoder=config.left_to_right,
-        attn_implementation=config.attn_implementation,
-        **{name: getattr(config, name) for name in _SHAPE},
-        **_dropouts(config),
-    )
-
-
-def _dropouts(config: PretrainingConfig) -> dict[str, float]:
-    """Returns the dropout probabilities that were asked for."""
-    names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-    return {name: getattr(config, name) for name in names if getattr(config, name) is not None}
-
-
 def cost_estimate(
     config: PretrainingConfig, model_config: Any, phases: Sequence[Phase], training_tokens: int, devices: int
 ) -> str:
@@ -414,14 +304,3 @@ def _data_description(corpus: PreparedCorpus, training: int, heldout: int) -> di
         "training_documents": training,
         "heldout_documents": heldout,
     }
-
-
-def _check_vocabulary(name: str, model: Any, tokenizer: Any) -> None:
-    require_vocabulary(name, model, tokenizer)
-    if (Path(name) / "tokenizer.json").exists():
-        own = tokenizer_fingerprint(load_tokenizer(name))
-        if own != tokenizer_fingerprint(tokenizer):
-            raise UserError(
-                f"--model_name_or_path {name}: its tokenizer is not the one the corpus was prepared with; prepare the "
-                f"corpus again with --tokenizer {name}"
-            )

@@ -30,7 +30,8 @@ from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.finetuning.data import load_splits
 from bert_repro.finetuning.run import run_finetuning
 from bert_repro.models.loading import load_config, load_tokenizer
-from bert_repro.pretraining.run import new_model_config, resolve_phases, run_pretraining
+from bert_repro.pretraining.model import new_model_config
+from bert_repro.pretraining.run import resolve_phases, run_pretraining
 from bert_repro.reproduction.paper_results import EXAMPLES_FILE
 from bert_repro.reproduction.size_presets import (
     MEAN_TOKENS,
@@ -281,8 +282,7 @@ def _can_resume(folder: Path) -> bool:
 def _model(run: PlannedRun) -> dict[str, Any]:
     """Returns what results say about a finished model that a run starts from."""
     given = run.pretraining
-    known = {"name": given.name, "content": given.data, "place": given.place}
-    return {} if given.model is None else {"model": known}
+    return {} if given.model is None else {"model": {"name": given.name, "content": given.data, "place": given.place}}
 
 
 class RunStore:
@@ -341,13 +341,17 @@ class RunStore:
             write_results(folder, results)
 
     def update_entries(self, run: PlannedRun) -> None:
-        """Adds table entries to results that were kept for fewer tables, or with the models in another order."""
+        """Adds table entries to results that were kept for fewer tables, or with the models in another order.
+
+        Those of a model that had another name are replaced.
+        """
         results = read_results(self.records / run.id)
-        study = results["study"]
-        known = study["table_entries"]
+        study, model = results["study"], _model(run)
+        renamed = study.get("model", {}).get("name") != model.get("model", {}).get("name")
+        known = [] if renamed else study["table_entries"]
         now = {"table_entries": known + [vars(entry) for entry in run.entries if vars(entry) not in known]}
-        if study != study | now | _model(run):
-            results["study"] = study | now | _model(run)
+        if study != study | now | model:
+            results["study"] = study | now | model
             write_results(self.records / run.id, results)
 
     def drop_weights(self, run: PlannedRun) -> None:

@@ -114,7 +114,7 @@ SIZE_PRESETS: dict[str, SizePreset] = {
     "paper": SizePreset(
         "the paper's own sizes and settings; 1,000,000 steps for every row",
         base="base",
-        sizes={name: MODEL_SIZES[name].values for name in _TABLE_6},
+        sizes={name: MODEL_SIZES[name] for name in _TABLE_6},
         pretraining={
             # The full batch of the larger models is too much for one device; the update is the same.
             "phases": tuple(replace(phase, per_device_batch=16_384 // phase.max_seq_length) for phase in PAPER_PHASES),
@@ -133,7 +133,7 @@ SIZE_PRESETS: dict[str, SizePreset] = {
     "one-gpu": SizePreset(
         "about a day on one modern GPU: BERT-base for 4% of the paper's steps, full training sets, three seeds",
         base="base",
-        sizes={name: MODEL_SIZES[name].values for name in _TABLE_6[:4]},
+        sizes={name: MODEL_SIZES[name] for name in _TABLE_6[:4]},
         pretraining={
             "phases": (Phase(128, 36_000, 256, 20), Phase(512, 4_000, 256, 77, 64)),
             "learning_rate": 5e-4,

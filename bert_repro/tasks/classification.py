@@ -563,7 +563,7 @@ def _labelled_texts(
 
     columns: dict[str, Any] = {}
     for name in task.text_columns:
-        columns[name] = texts(rows, name, where)
+        columns[name] = texts(rows, name, where, missing="")
         if empty := sum(not text.strip() for text in columns[name]):
             logger.warning("%s: column %r is empty in %d of %d rows", where, name, empty, len(rows))
     if split != "test":

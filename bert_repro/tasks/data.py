@@ -12,7 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -121,6 +121,8 @@ def read_file(
     lines = numbered_lines(path) if lines is None else lines
     if kind in ("jsonl", "json"):
         return _read_json(path, list(lines), may_be_one=kind == "json")
+    if tagged and kind == "csv":
+        raise UserError(f"{path}: tagged words are no CSV; write a word and its tag on each line of a .txt")
     if tagged:
         return read_tagged_text(path, lines)
     if kind == "csv":
@@ -346,17 +348,17 @@ def require_columns(dataset: "datasets.Dataset", names: Sequence[str], where: st
             raise UserError(f"{where}: no column {name!r}; found {found}{fix and f'; {fix}'}")
 
 
-def texts(dataset: "datasets.Dataset", name: str, where: str) -> list[str]:
-    """Returns a column of texts.
+def texts(dataset: "datasets.Dataset", name: str, where: str, missing: str | None = None) -> list[str]:
+    """Returns a column of texts, `missing` where a row has none.
 
     Raises:
-        UserError: the column is not there, or a row has no text in it.
+        UserError: the column is not there, or a row has something else in it, or nothing and `missing` is None.
     """
-    found = values(dataset, name, where)
+    found = [missing if value is None else value for value in values(dataset, name, where)]
     for row, value in enumerate(found, 1):
         if not isinstance(value, str):
             raise UserError(f"{where}, row {row}: column {name!r} is {shown(value)}; it must be a text")
-    return found
+    return cast(list[str], found)
 
 
 def values(dataset: "datasets.Dataset", name: str, where: str) -> list[Any]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -317,6 +318,14 @@ class TaggingTask(Task):
             return True
         has_entities = any(self.label_names[tag] != "O" for tag in chain.from_iterable(dataset["tags"]))
         return has_entities and self.score(predictions, dataset)["entity_f1"] == 0
+
+    def baselines(self, train: "datasets.Dataset", dataset: "datasets.Dataset") -> dict[str, dict[str, float]]:
+        """See `Task.baselines`; the most frequent tag of each word, for a new word that of all words."""
+        counts = Counter(zip(chain.from_iterable(train["words"]), chain.from_iterable(train["tags"]), strict=True))
+        of_word = {word: tag for (word, tag), _ in reversed(counts.most_common())}
+        usual = Counter(chain.from_iterable(train["tags"])).most_common(1)[0][0]
+        tags = [[self.label_names[of_word.get(word, usual)] for word in words] for words in dataset["words"]]
+        return {"most frequent tag of a word": self.score({"prediction": tags}, dataset)}
 
     def example_scores(self, split: str, dataset: "datasets.Dataset", run_folder: Path) -> ExampleScores:
         """See `Task.example_scores`; the entities of every sentence."""

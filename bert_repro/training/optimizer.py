@@ -171,7 +171,9 @@ def largest_update(config: OptimizerConfig, total_steps: int) -> float:
 
 
 def note_large_updates(config: OptimizerConfig, total_steps: int) -> None:
-    """Writes a note where the missing bias correction makes the first updates of a run large enough to spoil it."""
+    """Writes a note where the first updates of a run are large enough to spoil it."""
+    if config.learning_rate > 0.1:
+        logger.warning("--learning_rate %g: BERT is trained at rates from 1e-5 to 1e-2", config.learning_rate)
     if config.bias_correction:
         return
     largest = largest_update(config, total_steps)

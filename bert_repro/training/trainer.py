@@ -33,7 +33,6 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested, UserError
-from bert_repro.hub.push import RevisionUploads
 from bert_repro.training import checkpoint
 from bert_repro.training.batches import BatchSource, MicroBatch, Step, load_steps
 from bert_repro.training.checkpoint import (
@@ -215,7 +214,6 @@ class Trainer:
         compile_options: of `torch.compile`, for training steps; None does not compile.
         by_layer: whether each encoder layer is compiled for itself.
         best: takes every evaluation, keeps the best weights and may stop the run.
-        uploads: takes the checkpoints of `save_steps` to the Hub; on the main process only.
         replan: called with steps taken and seconds of training where a row of the log is due; may change the steps of
             the source, for a run that is to end in time.
     """
@@ -233,7 +231,6 @@ class Trainer:
         on_row: Callable[[dict[str, float]], None] | None = None,
         compile_options: dict[str, Any] | None = None,
         by_layer: bool = False,
-        uploads: RevisionUploads | None = None,
         best: BestModel | None = None,
         replan: Callable[[int, float], None] | None = None,
     ) -> None:
@@ -243,7 +240,7 @@ class Trainer:
                 "not follow the seed of the step, so a resumed run would differ; add --torch_compile false"
             )
         self.accelerator, self.source, self.config, self.tokenizer = accelerator, source, config, tokenizer
-        self.evaluate, self.uploads, self.best, self.replan = evaluate, uploads, best, replan
+        self.evaluate, self.best, self.replan = evaluate, best, replan
         self.output_dir = Path(config.output_dir)
         self.parallel = ParallelModel(
             accelerator, model, compile_options=compile_options, by_layer=by_layer, count_right=count_right
@@ -278,7 +275,7 @@ class Trainer:
             with self.log, collect_signals() as received:
                 self._run(received)
                 if self._saved != self.state.step:
-                    self.save(upload=False, keep=self.config.save_total_limit + 1)
+                    self.save(keep=self.config.save_total_limit + 1)
             if received:
                 raise StopRequested(received[0])
         finally:
@@ -292,8 +289,6 @@ class Trainer:
     def _run(self, received: list[int]) -> None:
         if self.best and self.best.should_stop:
             return  # an interrupted run had stopped early before
-        if getattr(self.config, "hub_strategy", "end") == "every_save" and self.state.step == 0:
-            self.save()  # step-0: what the later revisions are compared with
         for taken, (step, micro_batches) in enumerate(self._loaded_steps()):
             if not self.model.training:
                 self.parallel.wrapped.train()
@@ -309,7 +304,7 @@ class Trainer:
                 if self.best:
                     self.best.consider(scores, self.state.step, self.model, write=self.accelerator.is_main_process)
             if stop or self._due(self.config.save_steps):
-                self.save(upload=not stop)
+                self.save()
             if stop:
                 logger.info("stopped after step %d", self.state.step)
                 raise StopRequested(received[0] if received else signal.SIGTERM)
@@ -346,7 +341,7 @@ class Trainer:
             except ProcessKilledError as error:
                 self._read()
                 if accelerator.num_processes == 1 and self._saved != self.state.step:
-                    self.save(upload=False)
+                    self.save()
                 raise ProcessKilledError(
                     f"stopped after step {self.state.step}: {error}; resume with --resume_from_checkpoint latest, "
                     "where need be with a lower --dataloader_num_workers"
@@ -355,11 +350,10 @@ class Trainer:
                 return
             yield loaded
 
-    def save(self, *, upload: bool = True, keep: int | None = None) -> None:
+    def save(self, keep: int | None = None) -> None:
         """Writes a checkpoint of the present state on the main process; all processes call it together.
 
         Args:
-            upload: take it to the Hub, where the run does that.
             keep: checkpoints to keep; default: `save_total_limit`.
 
         Raises:
@@ -376,7 +370,7 @@ class Trainer:
                 log=self.log.state(),
                 best=self.best.state() if self.best else None,
             )
-            folder = checkpoint.save(
+            checkpoint.save(
                 self.output_dir,
                 savable(self.model),
                 dict(checkpoint.named_state(self.model, self.optimizer.optimizer)),
@@ -388,8 +382,6 @@ class Trainer:
             )
             if self.best:
                 self.best.forget_others()
-            if self.uploads and upload:
-                self.uploads.upload(folder)
         self._saved = self.state.step
         if self.accelerator.num_processes > 1:  # on XLA even waiting for nobody compiles a graph
             self.accelerator.wait_for_everyone()

@@ -295,26 +295,16 @@ def _temporary(path: Path) -> Path:
 
     The process comes before the file's name, whose suffix some libraries read.
     """
+    import psutil
+
     host = re.sub(r"\W", "", socket.gethostname())[:20]
     for left in path.parent.glob(f"{_PREFIX}*-{glob.escape(path.name)}"):
         owner = left.name.removeprefix(_PREFIX).removesuffix(f"-{path.name}")
         machine, _, process = owner.rpartition(".")
-        if owner == f"{host}.{os.getpid()}" or (machine == host and process.isdigit() and not is_running(int(process))):
+        ended = process.isdigit() and (int(process) == os.getpid() or not psutil.pid_exists(int(process)))
+        if machine == host and ended:
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
     return path.with_name(f"{_PREFIX}{host}.{os.getpid()}-{path.name}")
-
-
-def is_running(process: int) -> bool:
-    """Returns whether a process of this machine is running."""
-    if os.name != "posix":  # elsewhere asking would end it
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 try:

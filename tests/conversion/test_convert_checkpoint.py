@@ -157,7 +157,7 @@ def test_the_form_of_gelu_is_said(original, run, tmp_path):
 def test_cased_or_uncased_is_said_where_the_signs_disagree(original, run, tmp_path):
     (original / "vocab.txt").write_text((original / "vocab.txt").read_text().replace("mat\n", "Mat\n"))
     code, line = run(original, "--gelu erf")
-    assert code == 2 and "the name uncased: uncased; 1 upper-case entries of vocab.txt: cased" in line
+    assert code == 2 and "1 upper-case entries of vocab.txt: cased; the name uncased: uncased" in line
     nameless = original.rename(tmp_path / "checkpoint")
     code, said = run(nameless, "--gelu erf")
     assert code == 0 and "case: cased (1 upper-case entries of vocab.txt)" in said
@@ -166,7 +166,7 @@ def test_cased_or_uncased_is_said_where_the_signs_disagree(original, run, tmp_pa
     entries = (nameless / "vocab.txt").read_text().split("\n")[:-1]
     foreign = [chr(0x4E00 + n) if n > 4 else entry for n, entry in enumerate(entries)]
     (nameless / "vocab.txt").write_text("\n".join(foreign) + "\n")
-    assert "cased or uncased? nothing in its files says" in run(nameless, "--gelu erf", out="new")[1]
+    assert "case: uncased (no upper-case entries of vocab.txt)" in run(nameless, "--gelu erf", out="new")[1]
 
 
 DAMAGE = {

@@ -134,7 +134,7 @@ def test_hub_dataset_is_read_as_a_stream_of_one_revision(stream):
     assert calls == [(("wikimedia/wikipedia", "20231101.en"), options)]
 
 
-@pytest.mark.parametrize(("rows", "place"), [(0, r"\): 503 again$"), (2, "503 again; it failed after row 2; start")])
+@pytest.mark.parametrize(("rows", "place"), [(0, r"\): 503$"), (2, "503; it failed after row 2; start")])
 def test_a_stream_that_breaks_off_is_a_user_error(stream, rows, place):
     def load_dataset(*args, **options):
         yield from ROWS[:rows]

@@ -47,7 +47,7 @@ def test_examples_are_shown_decoded_and_described(audit, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["audit.json", "audit.txt", "status.json"]
     statistics, text = report["statistics"], (folder / "audit.txt").read_text()
     assert statistics["documents"] == DOCUMENTS + 1 and statistics["documents with a text that occurs before"] == 1
-    assert sum(statistics["length_histogram"]) == statistics["sequences drawn"] > 3000
+    assert statistics["sequences drawn"] > 3000
     assert len(report["examples"]) == 4 and "{[MASK] -> " in text and "IsNext: [CLS] " in text
 
 

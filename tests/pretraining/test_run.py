@@ -19,7 +19,8 @@ from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
 from bert_repro.models.loading import load_config, load_tokenizer
 from bert_repro.pretraining.dataset import PretrainingSource
-from bert_repro.pretraining.run import build_model, cost_estimate, resolve_phases
+from bert_repro.pretraining.model import build_model
+from bert_repro.pretraining.run import cost_estimate, resolve_phases
 from bert_repro.training import training_log
 
 SHAPE = "--num_hidden_layers 2 --hidden_size 32 --num_attention_heads 2"
@@ -178,8 +179,8 @@ def test_finetuning_learns_scores_and_predicts(finetuned: Path) -> None:
     assert (finetuned / "predictions.validation.tsv").read_text().count("\n") == 22
     model = AutoModelForSequenceClassification.from_pretrained(finetuned)
     assert model.config.id2label == {0: "negative", 1: "positive"}
-    assert AutoTokenizer.from_pretrained(finetuned).model_max_length == 128  # pre-trained with 64
-    assert "at most 128 tokens at once (its tokenizer" in (finetuned / "README.md").read_text()
+    assert AutoTokenizer.from_pretrained(finetuned).model_max_length == 64  # as pre-trained
+    assert "at most 64 tokens at once (its tokenizer" in (finetuned / "README.md").read_text()
 
 
 def test_continuing_from_a_checkpoint(world: Any, pretrained: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections import Counter
@@ -153,6 +154,12 @@ def test_finished_models_are_scored_without_pre_training_and_the_first_is_the_ba
     found = records(tmp_path / "study" / "records")
     places = {record["study"]["model"]["name"]: record["study"]["model"]["place"] for record in found.values()}
     assert places == {"untrained": 0, "pretrained": 1}
+    shutil.copytree(two, tmp_path / "renamed")
+    assert study("--model_name_or_path", tmp_path / "renamed", *flags) == 0
+    assert len(begun(log)) == 12
+    found = records(tmp_path / "study" / "records")
+    rows = {entry["row"] for record in found.values() for entry in record["study"]["table_entries"]}
+    assert rows == {"renamed", "pretrained"}
 
 
 def test_tasks_that_differ_in_precision_run_in_one_process(world, untrained, tmp_path):

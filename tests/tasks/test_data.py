@@ -73,6 +73,11 @@ def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, name: str, content:
     assert str(path) in str(raised.value) and message in str(raised.value)
 
 
+def test_a_table_is_no_tagged_text(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"x.csv: tagged words are no CSV; write a word and its tag on each line"):
+        read_file(write(tmp_path / "x.csv", "words,tags\n"), tagged=True)
+
+
 def classify(data: dict[str, datasets.Dataset], **settings: Any) -> None:
     configured_task(GlueConfig(model_name_or_path="m", do_train=True, train_file="train.csv", **settings), data)
 
@@ -83,7 +88,7 @@ def classify(data: dict[str, datasets.Dataset], **settings: Any) -> None:
         ({"text": ["a"], "mark": ["x"]}, {}, "no column 'label'; found text, mark; name the column of labels with"),
         ({"body": ["a"], "label": ["x"]}, {}, "no column of text (text, text_a and text_b,"),
         ({"body": ["a"], "label": ["x"]}, {"text_columns": ("txt",)}, "no column 'txt'; found body, label; name"),
-        ({"text": ["a", None], "label": ["x", "y"]}, {}, "row 2: column 'text' is None; it must be a text"),
+        ({"text": [["a"], ["b"]], "label": ["x", "y"]}, {}, "row 1: column 'text' is ['a']; it must be a text"),
         ({"text": ["a", "b"], "label": ["x", " "]}, {}, "row 2: column 'label' is empty; give the row a label"),
         ({"text": ["a", "b"], "label": ["x", "x "]}, {}, "column 'label' is 'x' in every row; two labels are needed"),
         ({"text": ["a"] * 30, "label": list(range(30))}, {}, "30 different labels in 30 rows; name the column"),
@@ -96,6 +101,11 @@ def test_columns_and_labels_that_are_wrong(rows: Any, settings: Any, message: st
     with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
         classify({"train": as_dataset(rows, "train")}, **settings)
     assert message in str(raised.value)
+
+
+def test_a_text_that_is_missing_is_empty_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    classify({"train": as_dataset({"text": ["a", None, ""], "label": ["x", "y", "y"]}, "train")})
+    assert "train.csv: column 'text' is empty in 2 of 3 rows" in caplog.text
 
 
 def test_a_label_of_dev_that_training_does_not_know() -> None:

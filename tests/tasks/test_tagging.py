@@ -187,6 +187,13 @@ def test_entity_f1_is_that_of_conlleval():
     assert round(100 * score, 2) == expected["f1_percent"]
 
 
+def test_the_baseline_gives_each_word_its_most_frequent_tag():
+    train = dataset([["Ann", "met", "Ann", "in", "Rome"], ["Ann"]], tags=[[1, 0, 0, 0, 5], [1]])
+    dev = dataset([["Ann", "in", "Oslo"], ["Rome"]], tags=[[1, 0, 5], [0]])
+    scores = task("sentence").baselines(train, dev)
+    assert scores == {"most frequent tag of a word": {"entity_f1": 0.5}}  # Ann right, Oslo missed, Rome too much
+
+
 def test_the_hubs_rows_get_their_documents_only_where_every_word_agrees(official, tmp_path, monkeypatch):
     ours = CONLL2003.read_official("train", official / "eng.train")
     hub = ours.select_columns(["words", "tags"]).rename_columns({"words": "tokens", "tags": "ner_tags"})

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import safetensors
 
@@ -18,7 +19,6 @@ from bert_repro.utils.files import (
     atomic_folder,
     atomic_path,
     disk_error,
-    is_running,
     lock,
     write_json,
 )
@@ -108,7 +108,7 @@ def test_a_folder_belongs_to_one_process_until_it_ends_however_it_ends(tmp_path)
     assert held == "True" and not lock(tmp_path)
     other.kill()
     other.wait()
-    assert lock(tmp_path) and is_running(int(loader))  # which may live on for some seconds
+    assert lock(tmp_path) and psutil.pid_exists(int(loader))  # which may live on for some seconds
     assert lock(tmp_path)
     os.kill(int(loader), signal.SIGKILL)
 

@@ -17,7 +17,7 @@ from transformers import AutoModelForPreTraining, AutoTokenizer, BertTokenizer
 from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.errors import UserError
 from bert_repro.models.loading import load_tokenizer
-from bert_repro.pretraining.extension import rotated
+from bert_repro.pretraining.model import rotated
 from bert_repro.pretraining.run import TimeBudget, resolve_phases
 from bert_repro.training.trainer import Trainer
 from bert_repro.training.training_log import TrainingLog
