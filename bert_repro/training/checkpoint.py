@@ -121,7 +121,8 @@ def save(
             adapters.save(model, folder) if adapters.is_adapted(model) else model.save_pretrained(folder)
             save_tokenizer(tokenizer, folder)
             write_pooling(model, folder, tokenizer, pooling)
-            safetensors.torch.save_file(optimizer_state, folder / _OPTIMIZER)
+            # What lies in XLA's memory cannot be written.
+            safetensors.torch.save_file({name: value.cpu() for name, value in optimizer_state.items()}, folder / _OPTIMIZER)
             write_json(folder / _STATE, vars(state))
             write_manifest(folder, environment)
     except UserError as error:
