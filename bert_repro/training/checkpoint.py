@@ -101,7 +101,7 @@ def save(
     Args:
         output_dir: folder of the run.
         model: the complete, plain model; saved by its own `save_pretrained`.
-        optimizer_state: named by `named_state`.
+        optimizer_state: named by `named_state`; on the CPU, as what lies in XLA's memory cannot be written.
         state: the rest of the run's state.
         tokenizer: saved with the model, so that the checkpoint is usable as it is.
         environment: versions, threads, processes; a change is reported when the run resumes.
@@ -121,8 +121,7 @@ def save(
             adapters.save(model, folder) if adapters.is_adapted(model) else model.save_pretrained(folder)
             save_tokenizer(tokenizer, folder)
             write_pooling(model, folder, tokenizer, pooling)
-            # What lies in XLA's memory cannot be written.
-            safetensors.torch.save_file({name: value.cpu() for name, value in optimizer_state.items()}, folder / _OPTIMIZER)
+            safetensors.torch.save_file(optimizer_state, folder / _OPTIMIZER)
             write_json(folder / _STATE, vars(state))
             write_manifest(folder, environment)
     except UserError as error:

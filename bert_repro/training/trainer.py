@@ -373,7 +373,7 @@ class Trainer:
             checkpoint.save(
                 self.output_dir,
                 savable(self.model),
-                dict(checkpoint.named_state(self.model, self.optimizer.optimizer)),
+                {name: value.cpu() for name, value in checkpoint.named_state(self.model, self.optimizer.optimizer)},
                 state,
                 tokenizer=self.tokenizer,
                 environment=environment(self.accelerator),
