@@ -241,7 +241,7 @@ class FinetuningRun:
             scores = ", ".join(f"{baseline} {values[metric]:.4f}" for baseline, values in found.items())
             logger.info("baselines on the same rows: %s: %s", metric, scores)
             if ahead := [baseline for baseline, values in found.items() if values[metric] >= reached]:
-                logger.warning("%s is not behind this model: more rows or another rate may help", " and ".join(ahead))
+                logger.warning("the model is not ahead of %s: more rows or another rate may help", " and ".join(ahead))
         return found
 
     def predict_all(self) -> dict[str, Any]:
