@@ -30,6 +30,7 @@ define begin
 	@test -n "$(PYTHON)" \
 	  || { echo "Python 3.11 or later is needed; name one with: make PYTHON=/path/to/python" >&2; exit 2; }
 	@test ! -e $(@D)/.installing || rm -rf $(@D)
+	@echo "installing into $(@D): gigabytes of packages, minutes; an interruption starts it again" >&2
 	@rm -f $@
 	@mkdir -p $(@D) && touch $(@D)/.installing
 endef
@@ -56,7 +57,7 @@ endif
 quickstart: $(READY) ## The whole product in miniature: corpus, vocabulary, pre-training, fine-tuning, publishing
 	$(BIN)/python recipes/quickstart.py
 
-test: $(READY) ## The default tests: offline, CPU, at most 5 minutes on 2 cores
+test: $(READY) ## The default tests: offline, CPU, at most 4 minutes on 2 cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(READY) ## The tests marked slow

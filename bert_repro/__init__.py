@@ -26,7 +26,7 @@ from typing import Any as _Any
 from . import registration as _registration
 
 if _TYPE_CHECKING:
-    from .api import finetune, predict, prepare_corpus, pretrain, train_tokenizer
+    from .api import RunResult, finetune, predict, prepare_corpus, pretrain, train_tokenizer
     from .configs import (
         CorpusConfig,
         ExampleConfig,
@@ -65,13 +65,13 @@ __all__ = [
     "BertReproForNextSentencePrediction", "BertReproForPreTraining", "BertReproForQuestionAnswering",
     "BertReproForSequenceClassification", "BertReproForTokenClassification", "BertReproModel", "CorpusConfig",
     "DataCollatorForBertPreTraining", "ExampleConfig", "ExtractiveQuestionAnsweringPipeline", "GlueConfig", "NerConfig",
-    "NextSentencePipeline", "Phase", "PretrainingConfig", "RunResults", "SquadConfig",
+    "NextSentencePipeline", "Phase", "PretrainingConfig", "RunResult", "RunResults", "SquadConfig",
     "SwagConfig", "TokenizerConfig", "__version__", "export_checkpoint", "finetune", "load_metric", "predict",
     "prepare_corpus", "pretrain", "read_results", "train_tokenizer", "train_wordpiece",
 ]  # fmt: skip
 
 _HOMES = {
-    "api": ("finetune", "predict", "prepare_corpus", "pretrain", "train_tokenizer"),
+    "api": ("RunResult", "finetune", "predict", "prepare_corpus", "pretrain", "train_tokenizer"),
     "corpus.tokenizer": ("train_wordpiece",),
     "hub.export": ("export_checkpoint",),
     "inference.pipelines": ("ExtractiveQuestionAnsweringPipeline", "NextSentencePipeline"),

@@ -32,6 +32,7 @@ from bert_repro.configs.base import did_you_mean, require, type_hints
 from bert_repro.configs.presets import preset_values
 from bert_repro.errors import UserError
 from bert_repro.recipes import RECIPES
+from bert_repro.results import read_results
 from bert_repro.utils.readers import shown
 
 if TYPE_CHECKING:
@@ -74,13 +75,18 @@ def _names_arguments(function: Callable[P, T]) -> Callable[P, T]:
 class RunResult(dict[str, Any]):
     """What results.json of a run holds, as a dict, with the model that the run left.
 
+        import bert_repro
+
+        results = bert_repro.RunResult("runs/moods")  # of a run that ended some time ago
+        print(results.metrics["accuracy"])
+
     Args:
-        results: the results.
         folder: the run's output folder.
+        results: the results; default: those of results.json there.
     """
 
-    def __init__(self, results: Any, folder: str | Path) -> None:
-        super().__init__(results)
+    def __init__(self, folder: str | Path, results: Any = None) -> None:
+        super().__init__(read_results(Path(folder)) if results is None else results)
         self.folder = Path(folder)
 
     @property
@@ -101,11 +107,12 @@ class RunResult(dict[str, Any]):
         """Returns what the model says about texts; see `bert_repro.predict`."""
         return predict(self.folder, data, **settings)
 
-    def push_to_hub(self, repo_id: str, *, dry_run: bool = False) -> None:
-        """Uploads the folder to a repository of the Hub; a dry run lists files and sizes, and stops."""
+    def push_to_hub(self, repo_id: str | None = None, *, dry_run: bool = False) -> None:
+        """Uploads the folder to a repository of the Hub (default: of its name); a dry run lists files and sizes."""
         from bert_repro.configs import PushConfig
 
-        RECIPES["push_to_hub"].run(PushConfig(folder=str(self.folder), hub_model_id=repo_id, dry_run=dry_run))
+        name = repo_id or self.folder.name
+        RECIPES["push_to_hub"].run(PushConfig(folder=str(self.folder), hub_model_id=name, dry_run=dry_run))
 
     def _rows(self) -> list[tuple[str, str]]:
         scores = [(name, f"{value:.4f}") for name, value in self.metrics.items()]
@@ -328,11 +335,11 @@ def predict(model: str | Path, data: "Texts", **settings: Any) -> list[dict[str,
     from bert_repro.inference.predict import predictions_of
     from bert_repro.tasks.data import as_dataset
 
-    rows: Any = data
-    if isinstance(data, list | tuple) and data and all(isinstance(text, str) for text in data):
-        rows = {"text": list(data)}
-    elif isinstance(data, list | tuple) and data and all(isinstance(pair, tuple) and len(pair) == 2 for pair in data):
-        rows = dict(zip(("text_a", "text_b"), map(list, zip(*data, strict=True)), strict=True))
+    rows: Any = data.to_list() if hasattr(data, "to_list") and not hasattr(data, "column_names") else data
+    if isinstance(rows, list | tuple) and rows and isinstance(rows[0], str):
+        rows = {"text": list(rows)}
+    elif isinstance(rows, list | tuple) and rows and all(isinstance(pair, tuple) and len(pair) == 2 for pair in rows):
+        rows = dict(zip(("text_a", "text_b"), map(list, zip(*rows, strict=True)), strict=True))
     config = _configured(PredictConfig, None, {"model_name_or_path": str(model), **settings})
     require_paths(config)
     if isinstance(data, str | Path):
@@ -355,12 +362,13 @@ def _configured(config_class: type[C], preset: str | None, settings: dict[str, A
     if unknown := next((name for name in settings if name not in known), None):
         fix = did_you_mean(unknown, known) or f"{config_class.__name__} has all settings"
         raise UserError(f"{unknown} is no setting here; {fix}")
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     return config_class(**(preset_values(preset, config_class, settings) if preset else {}) | settings)
 
 
 def _run(recipe: str, config: Any, **data: Any) -> RunResult:
     with _progress_on_stdout():
-        return RunResult(RECIPES[recipe].run(config, **data), config.output_dir)
+        return RunResult(config.output_dir, RECIPES[recipe].run(config, **data))
 
 
 @contextmanager

@@ -30,7 +30,7 @@ _FIRST: Mapping[str, tuple[str, ...]] = {
     ),
     "Training": (
         "learning_rate", "num_train_epochs", "max_steps", "train_batch_size", "max_seq_length", "mixed_precision",
-        "seed", "dry_run",
+        "seed", "num_hidden_layers", "hidden_size", "num_attention_heads", "dry_run",
     ),
     "Output and resuming": ("output_dir", "overwrite_output_dir", "save_steps", "resume_from_checkpoint"),
 }  # fmt: skip
@@ -157,7 +157,7 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
             if name in _FROM_FILES:
                 first = next(item.name for item in dataclasses.fields(_FROM_FILES[name]))
                 self.error(f"--{name} is set in a file (--config): {name}: [{{{first}: ..., ...}}, ...]")
-            self.error(f"unknown flag {flag}; {did_you_mean(name, self._names, '--') or 'see --help'}")
+            self.error(f"unknown flag {flag}; {did_you_mean(name, self._names, '--') or 'see --help_all'}")
         return dict(vars(given))
 
     def error(self, message: str) -> NoReturn:

@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import transformers
 
@@ -55,9 +56,28 @@ def test_what_finetune_returns_has_the_model_and_its_scores(untrained: Path, tmp
     assert found["settings"]["train_file"] == "train data in memory"
     assert found["data"]["files"] == {"train": "train data in memory", "validation": "validation data in memory"}
     assert found.model.config.id2label == {0: "bad", 1: "good"}
-    assert [row["text"] for row in found.predict(["Rain.", ""])] == ["Rain.", ""]
+    assert [row["text"] for row in found.predict(["Rain.", None])] == ["Rain.", ""]
+    assert bert_repro.RunResult(found.folder).metrics == found.metrics
     assert "accuracy, bag of words" in repr(found) and found._repr_html_().startswith("<table><tr><th>task</th>")
     assert not list(tmp_path.glob("out-data*")), "no files are made of the data"
+
+
+def test_labels_that_are_numbers_come_back_as_such(
+    untrained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = pd.DataFrame({"text": ["What a bright morning.", "The road was cold."] * 8, "label": [1, 0] * 8})
+    with caplog.at_level(logging.INFO, "bert_repro"):
+        found = bert_repro.finetune(
+            model=untrained, train=frame, validation=frame, max_steps=2, train_batch_size=4, output_dir=tmp_path / "out"
+        )
+    assert "16 rows, 16 inputs: 2 steps of 4 inputs" in caplog.text
+    predicted = pd.DataFrame(found.predict(frame))
+    assert (predicted.label == frame.label).all() and (predicted.prediction == frame.label).mean() == found["metrics"][
+        "accuracy"
+    ]
+    assert [row["prediction"] for row in found.predict(frame["text"])] == predicted.prediction.tolist()
+    found.push_to_hub(dry_run=True)
+    assert "files to out (main)" in capsys.readouterr().out
 
 
 def test_columns_say_the_task_and_data_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,8 @@ def test_flags_win_over_yaml_over_presets_over_defaults_as_transformers_users_wr
     ("arguments", "message"),
     [
         (["--learnin_rate", "1"], "unknown flag --learnin_rate; did you mean --learning_rate?"),
-        (["--corpus", "x"], "unknown flag --corpus; see --help"),
+        (["--epochs", "1"], "unknown flag --epochs; did you mean --num_train_epochs?"),
+        (["--corpus", "x"], "unknown flag --corpus; see --help_all"),
         (["--learning_rate", "fast"], "--learning_rate/--learning-rate: invalid float value: 'fast'"),
         (["--packing", "maybe"], "--packing: Truthy value expected: got maybe"),
         (["--task_name", "mrcp"], "--task_name is 'mrcp'; did you mean mrpc?"),

@@ -100,8 +100,9 @@ def _without_influence() -> frozenset[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Returns "did you mean ...?" with the known name closest to a mistyped one; empty where none is close."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    """Returns "did you mean ...?" with the known name closest to a mistyped one or that holds it; empty without one."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1) or [other for other in names if len(name) > 3 and name in other]
     return f"did you mean {prefix}{close[0]}?" if close else ""
 
 

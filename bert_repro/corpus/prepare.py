@@ -390,9 +390,11 @@ def _log_counts(manifest: dict[str, Any], output_dir: Path) -> None:
         counts["words"],
         ", ".join(f"{rule} {lines}" for rule, lines in dropped.items()),
     )
+    if counts["documents"] < 2:
+        logger.warning("One document only: pre-training holds some out. In .txt a blank line ends a document.")
     if counts["sentences"] < FEW_SENTENCES * counts["documents"]:
         logger.warning(
-            "Documents have %.1f sentences on average, few for next sentence prediction. In .txt a blank line ends a"
-            " document: remove blank lines between paragraphs.",
+            "Documents have %.1f sentences on average, few for next sentence prediction: give longer texts (in .txt a "
+            "blank line ends a document), or keep all lines with --text_passages_only false.",
             counts["sentences"] / counts["documents"],
         )

@@ -54,6 +54,9 @@ logger = logging.getLogger("bert_repro")
 STEPS_WORTH_COMPILING = 2_500
 """Estimated, not measured: 20 seconds of compiling, and 8 ms less of launching kernels in each step of base."""
 
+_FEW_STEPS = 50
+_FEW = "these were few steps: raise --num_train_epochs or lower --train_batch_size"
+_DEGENERATE = "try another --seed, a lower --learning_rate or a longer warm-up"
 FEATURES_AT_ONCE = 8192  # computed between two exchanges of the processes, and held in memory
 
 
@@ -97,8 +100,10 @@ def finetune(config: FinetuningConfig, task: Task, *, last: bool = True, cache: 
 
 def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> RunResults:
     config: FinetuningConfig = begun.config
+    shape = load_config(config.model_name_or_path)
+    _require_fit(config, shape)
     tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
-    longest = longest_input(tokenizer, load_config(config.model_name_or_path).max_position_embeddings)
+    longest = longest_input(tokenizer, shape.max_position_embeddings)
     if config.max_seq_length == type(config).max_seq_length > longest:
         logger.info("inputs of at most %d tokens, as %s was trained on", longest, config.model_name_or_path)
         config = dataclasses.replace(config, max_seq_length=longest)
@@ -124,6 +129,14 @@ def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> R
         results["splits"] |= finetuning.predict_all()
     results |= {"deviations": finetuning.deviations(), "data": splits.description(finetuning.task)}
     return begun.finish(finetuning.model, tokenizer, results, save_model=config.do_train, last=last)
+
+
+def _require_fit(config: FinetuningConfig, shape: Any) -> None:
+    layers, positions, length = shape.num_hidden_layers, shape.max_position_embeddings, config.max_seq_length
+    if config.freeze_layers is not None and config.freeze_layers > layers:
+        raise UserError(f"--freeze_layers is {config.freeze_layers}; the model has {layers} layers")
+    if length > positions and length != type(config).max_seq_length:
+        raise UserError(f"--max_seq_length is {length}; the model has {positions} positions; give at most those")
 
 
 class FinetuningRun:
@@ -155,7 +168,9 @@ class FinetuningRun:
         self.model = load_model(model_class, config, may_add_weights=config.do_train, **changes)
         self.model.to(accelerator.device)
         self.task = task.restored(self.model.config)
-        self._check_fit()
+        require_vocabulary(config.model_name_or_path, self.model, tokenizer)
+        if config.do_train:
+            extend_longest_input(config.model_name_or_path, tokenizer, config.max_seq_length)
         if config.freeze_layers is not None:
             freeze(self.model, config.freeze_layers)
         self.feature_cache: FeatureCache | None = None
@@ -168,6 +183,7 @@ class FinetuningRun:
         device, pad = accelerator.device, tokenizer.pad_token_id
         self.model_inputs = ModelInputs(config, self.task, pad, device, self.feature_cache)
         self._members = [self._checked_member(name) for name in config.ensemble_with]
+        self.steps = 0  # of training
 
     def train(self) -> dict[str, Any]:
         """Fine-tunes the model; returns the `train` part of the results."""
@@ -190,18 +206,21 @@ class FinetuningRun:
             compile_options={"dynamic": True} if self._compiles(source.total_steps) else None,
             by_layer=True,
         )
+        rows, inputs = len(split.examples), len(features)
+        logger.info("%d rows, %d inputs: %d steps of %d inputs", rows, inputs, source.total_steps, sizes.batch)
         trainer.train()
+        self.steps = trainer.state.step
         folder, writes = Path(config.output_dir), self.accelerator.is_main_process
         self.model, adapter = adapters.merge_and_save(trainer.model, self.tokenizer, folder, write=writes)
         return {
             **adapter,
             **(self.feature_cache.record() if self.feature_cache else {}),
-            "examples": len(split.examples),
+            "examples": rows,
             "published_rows": SPLIT_ROWS.get((task.name, "train")),
-            "rows": len(features),
-            "dropped": len(split.features) - len(features),
+            "rows": inputs,
+            "dropped": len(split.features) - inputs,
             "truncated": task.count_truncated(features),
-            "steps": trainer.state.step,
+            "steps": self.steps,
             "batch": sizes.batch,
             "sequences_per_example": task.sequences_per_example,
             "compiled_graphs": trainer.compiled_graphs,
@@ -273,10 +292,8 @@ class FinetuningRun:
         scores = self._score(name, split, predictions)
         scores["degenerate"] = self.task.is_degenerate(predictions, split.examples)
         if scores["degenerate"]:
-            advice = "try another --seed, a lower --learning_rate or a longer warm-up"
-            logger.warning(
-                "%s %s: degenerate run, the same answer for every row or none right; %s", self.task.name, name, advice
-            )
+            text = "%s %s: degenerate run, the same answer for every row or none right; %s"
+            logger.warning(text, self.task.name, name, _FEW if 0 < self.steps < _FEW_STEPS else _DEGENERATE)
         return scores | self._write(name, split, predictions)
 
     def _predict(self, name: str, split: Split) -> dict[str, Any]:
@@ -304,21 +321,6 @@ class FinetuningRun:
             files = self.task.write_predictions(self.config.output_dir, name, split.examples, predictions)
         truncated = self.task.count_truncated(split.features)
         return {"rows": len(split.examples), "truncated": truncated, "files": [path.name for path in files]}
-
-    def _check_fit(self) -> None:
-        config, model = self.config, self.model
-        if config.freeze_layers is not None and config.freeze_layers > model.config.num_hidden_layers:
-            raise UserError(
-                f"--freeze_layers is {config.freeze_layers}; the model has {model.config.num_hidden_layers} layers"
-            )
-        positions = model.config.max_position_embeddings
-        if config.max_seq_length > positions:
-            raise UserError(
-                f"--max_seq_length is {config.max_seq_length}; the model has {positions} positions; give at most those"
-            )
-        require_vocabulary(config.model_name_or_path, model, self.tokenizer)
-        if config.do_train:
-            extend_longest_input(config.model_name_or_path, self.tokenizer, config.max_seq_length)
 
     def outputs(self, features: "datasets.Dataset") -> Iterator[FloatArray]:
         """Yields the head's output for every feature of a split, computed once over all processes, in order.

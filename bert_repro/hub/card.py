@@ -49,30 +49,21 @@ class HubTask:
     widget: tuple[str, ...] = ()
 
 
-_MASKED = {"text": "Paris is the [MASK] of France."}
+_MASKED, _REVIEW = {"text": "Paris is the [MASK] of France."}, {"text": "A film that never lets you go."}
+_NAMES_OF = {"text": "Marie Curie worked in Paris."}
+_PAIR = {"text": "She opened the window.", "text_pair": "Fresh air came in."}
 _CHOICE = {"prompt": "She opened the window", "choices": ["and fresh air came in.", "and swallowed the key."]}
 _QUESTION = {"text": "Where did Marie Curie work?", "context": "Marie Curie worked in Paris."}
 HUB_TASKS: Mapping[str, HubTask] = {
     "ForPreTraining": HubTask("AutoModelForPreTraining", "fill-mask", _MASKED, ("text",)),
     "ForMaskedLM": HubTask("AutoModelForMaskedLM", "fill-mask", _MASKED, ("text",)),
     "ForCausalLM": HubTask("AutoModelForCausalLM", "text-generation"),
-    "ForNextSentencePrediction": HubTask(
-        "AutoModelForNextSentencePrediction",
-        None,
-        {"text": "She opened the window.", "text_pair": "Fresh air came in."},
-    ),
+    "ForNextSentencePrediction": HubTask("AutoModelForNextSentencePrediction", None, _PAIR),
     "ForSequenceClassification": HubTask(
-        "AutoModelForSequenceClassification",
-        "text-classification",
-        {"text": "A film that never lets you go."},
-        ("text",),
+        "AutoModelForSequenceClassification", "text-classification", _REVIEW, ("text",)
     ),
-    "ForTokenClassification": HubTask(
-        "AutoModelForTokenClassification", "token-classification", {"text": "Marie Curie worked in Paris."}, ("text",)
-    ),
-    "ForQuestionAnswering": HubTask(
-        "AutoModelForQuestionAnswering", "question-answering", _QUESTION, ("text", "context")
-    ),
+    "ForTokenClassification": HubTask("AutoModelForTokenClassification", "token-classification", _NAMES_OF, ("text",)),
+    "ForQuestionAnswering": HubTask("AutoModelForQuestionAnswering", "question-answering", _QUESTION, tuple(_QUESTION)),
     "ForMultipleChoice": HubTask("AutoModelForMultipleChoice", "multiple-choice", _CHOICE),
     "Model": HubTask("AutoModel", "feature-extraction"),
 }
@@ -100,6 +91,7 @@ _IN_WORDS = frozenset({
     "overwrite_output_dir", "do_train", "do_eval", "do_predict", "task_name",
 })  # fmt: skip
 """Settings that a card says elsewhere, or that mean nothing to its reader."""
+_ALWAYS = ("learning_rate", "num_train_epochs")
 _NAMES = {
     "examples": "training rows", "rows": "training inputs", "steps": "optimizer steps", "batch": "examples per step",
     "tokens": "tokens read", "best_step": "step of the published weights", "seconds": "seconds of training",
@@ -328,7 +320,7 @@ def _notes(results: Mapping[str, Any]) -> Iterator[str]:
     if settings.get(THRESHOLD) is None and "train" in results and THRESHOLD in results.get("metrics", {}):
         yield "The threshold for no answer was chosen on the split that is scored here, which flatters it a little."
     if results.get("degenerate"):
-        yield "**This run is degenerate**: the model gives the same answer for every row."
+        yield "**This run is degenerate**: the model gives the same answer for every row, or none that is right."
 
 
 def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -356,13 +348,13 @@ def default_settings(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed_settings(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of the run that differ from their defaults; a setting that is unknown today is left out."""
+    """Returns the settings of the run that differ from their defaults, and those that everybody asks for."""
     defaults = default_settings(results)
     return {
         name: value
         for name, value in results.get("settings", {}).items()
         if name in defaults.keys() - _IN_WORDS
-        and (tuple(value) if isinstance(value, list) else value) != defaults[name]
+        and (name in _ALWAYS or (tuple(value) if isinstance(value, list) else value) != defaults[name])
     }
 
 

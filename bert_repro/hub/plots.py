@@ -50,6 +50,8 @@ def plot_training(path: Path, rows: Sequence[LogRow], results: Mapping[str, Any]
         for end in accumulate(phase["steps"] for phase in results.get("train", {}).get("phases", [])[:-1]):
             axis.axvline(end, color="black", linestyle=":", linewidth=1, label="next phase")
         axis.set_ylabel(label)
+        if "loss" in label:
+            axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
         axis.legend(fontsize=8)
     _draw_learning_rate(axes[-1], rows)
     warmup = _end_of_warmup(rows)
@@ -130,8 +132,6 @@ def _draw_curve(axis: "Axes", rows: Sequence[LogRow], name: str, label: str, *, 
         windows = [values[max(0, place - reach) : place + reach + 1] for place in range(len(values))]
         smoothed = [sum(window) / len(window) for window in windows]
         axis.plot(steps, smoothed, linewidth=1.6, color="tab:blue", label=f"{label}, smoothed")
-    if name.endswith("loss"):
-        axis.set_ylim(bottom=0)
 
 
 def _draw_learning_rate(axis: "Axes", rows: Sequence[LogRow]) -> None:

@@ -236,8 +236,7 @@ def show_contents(contents: Mapping[str, bytes | Path], place: str) -> None:
         for name, content in sorted(contents.items())
     }
     lines = [f"{size:>15,}  {name}" for name, size in sizes.items()]
-    lines.append(f"{sum(sizes.values()):>15,}  bytes in {len(sizes)} files to {place}")
-    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.write("\n".join([*lines, f"{sum(sizes.values()):>15,}  bytes in {len(sizes)} files to {place}\n"]))
 
 
 def checkpoint_card(checkpoint: Path, results: Mapping[str, Any], repo_id: str) -> str:

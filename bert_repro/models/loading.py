@@ -184,7 +184,7 @@ def config_file(name: str) -> Path:
     try:
         return Path(str(cached_file(name, CONFIG)))
     except Exception as error:  # of the Hub's library: no such id, no network ...
-        raise UserError(first_line(error)) from error
+        raise UserError(f"no such folder here; on the Hub: {first_line(error)}") from error
 
 
 # --- Tokenizers -----------------------------------------------------------------------------------------------------
@@ -325,8 +325,7 @@ def extend_longest_input(name: str, tokenizer: Any, length: int) -> None:
     """Lets the tokenizer that a training run saves truncate at `length` tokens, where the model `name` read fewer."""
     trained = tokenizer.model_max_length
     if length > trained:
-        text = "%s was trained on inputs of %d tokens: longer ones cost accuracy; --max_seq_length %d stays within"
-        logger.warning(text, name, trained, trained)
+        logger.warning("%s was trained on inputs of %d tokens: longer ones cost accuracy", name, trained)
         tokenizer.model_max_length = length
 
 

@@ -243,13 +243,8 @@ def heldout_evaluations(
     ]
     rows = evaluations[-1].rows
     if rows < min(_FEW_ROWS, config.max_eval_sequences):
-        logger.warning(
-            "warning: only %d held-out sequences: their metrics are uncertain, NSP accuracy by about %.0f points; "
-            "raise --heldout_fraction (%g) or prepare more text",
-            rows,
-            100 / rows**0.5,
-            config.heldout_fraction,
-        )
+        text = "warning: only %d held-out sequences: NSP accuracy is uncertain by %.0f points; raise --heldout_fraction"
+        logger.warning(text, rows, 100 / rows**0.5)
     return evaluations
 
 

@@ -159,6 +159,9 @@ class SwagTask(ClassificationTask):
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
         return {}
 
+    def spelled(self, value: Any) -> str:
+        return str(value)
+
     def json_label(self, value: Any) -> int:
         return int(value)
 

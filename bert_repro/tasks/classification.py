@@ -5,8 +5,10 @@ data and travel with the published model (`id2label`); without training they com
 predicts labels or numbers.
 """
 
+import json
 import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -69,6 +71,7 @@ METRICS_OF = {
 
 
 BASELINE_ROWS = 20_000
+_PLAIN_LABEL = re.compile(r"-?(0|[1-9]\d*)|true|false")
 
 
 def softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -257,11 +260,14 @@ class ClassificationTask(Task):
 
     def spelled(self, value: Any) -> str:
         """Spells a label by its name, or a number so that it is read back exactly."""
-        return f"{value:.9g}" if self.number_range is not None else str(self.json_label(value))
+        return f"{value:.9g}" if self.number_range is not None else self.label_names[value]
 
     def json_label(self, value: Any) -> Any:
-        """Returns a label, or a number, as records hold it."""
-        return float(f"{value:.9g}") if self.number_range is not None else self.label_names[value]
+        """Returns a number, or a label, as records hold it: labels that are all whole numbers or booleans are such."""
+        if self.number_range is not None:
+            return float(f"{value:.9g}")
+        name = self.label_names[value]
+        return json.loads(name) if all(map(_PLAIN_LABEL.fullmatch, self.label_names)) else name
 
     def json_answer(self, example: Mapping[str, Any], value: Any) -> dict[str, Any]:
         """Returns the answer to an example as records hold it."""
