@@ -66,6 +66,8 @@ def test_the_tutorial_runs(page, write_data, extra, world, tmp_path, monkeypatch
     (tmp_path / "other_text").mkdir()
     half = world.text.read_text("utf-8").split("\n\n")[::2]
     (tmp_path / "other_text" / "text.txt").write_text("\n\n".join(half), encoding="utf-8")
+    for name in ("english", "german"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in half))
     if write_data:
         write_data(tmp_path)
     blocks = re.findall(r"```(bash|python|yaml)\n(.*?)```", (TUTORIALS / f"{page}.md").read_text("utf-8"), re.DOTALL)
