@@ -158,10 +158,11 @@ def main(arguments: list[str] | None = None) -> Path:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--docs", type=Path, default=ROOT / "docs")
     options = parser.parse_args(arguments)
-    rows = [row for length, way in product(LENGTHS, list(STYLES)[:4]) for row in masked_accuracy(options, length, way)]
-    rows += vectors_kept(options)
-    path = options.docs / "reference_curves" / "longer_inputs.json"
-    path.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n", encoding="utf-8")
+    path, rows = options.docs / "reference_curves" / "longer_inputs.json", list(vectors_kept(options))
+    for length, way in product(LENGTHS, list(STYLES)[:4]):
+        rows += masked_accuracy(options, length, way)
+        # After every case, so that an interrupted run leaves what it has.
+        path.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n", encoding="utf-8")
     plot(rows, options.docs / "tutorials" / "longer_inputs.png")
     return path
 
