@@ -336,8 +336,8 @@ def predict(model: str | Path, data: "Texts", **settings: Any) -> list[dict[str,
     from bert_repro.tasks.data import as_dataset
 
     rows: Any = data.to_list() if hasattr(data, "to_list") and not hasattr(data, "column_names") else data
-    if isinstance(rows, list | tuple) and rows and isinstance(rows[0], str):
-        rows = {"text": list(rows)}
+    if isinstance(rows, list | tuple) and rows and isinstance(rows[0], str | list):
+        rows = {"text" if isinstance(rows[0], str) else "words": list(rows)}
     elif isinstance(rows, list | tuple) and rows and all(isinstance(pair, tuple) and len(pair) == 2 for pair in rows):
         rows = dict(zip(("text_a", "text_b"), map(list, zip(*rows, strict=True)), strict=True))
     config = _configured(PredictConfig, None, {"model_name_or_path": str(model), **settings})

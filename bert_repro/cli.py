@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bert_repro import registration
-from bert_repro.configs import Config, FinetuningConfig
+from bert_repro.configs import Config, FinetuningConfig, NerConfig
 from bert_repro.configs.base import did_you_mean
 from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested, UserError, outcome
 from bert_repro.recipes import RECIPES
@@ -115,6 +115,7 @@ def closing_lines(recipe: str, config: Any) -> list[str]:
     file = getattr(config, "test_file", None) or getattr(config, "validation_file", None)
     if file:
         step = f"predict --model_name_or_path {folder} --input_file {shlex.quote(file)} --output_file answers.csv"
+        step += " --input_format conll" * (isinstance(config, NerConfig) and file.endswith(".txt"))
     else:
         step = f"push_to_hub --folder {folder} --hub_model_id ORG/{Path(config.output_dir).name} --dry_run"
     return [f"model, card and scores: {folder} (README.md, results.json)", f"next: bert-repro {step}"]
@@ -137,7 +138,7 @@ def _report(error: BaseException) -> int:
         case UserError() | NonFiniteError() | ProcessKilledError() | StopRequested():
             if is_main_process():
                 sys.stderr.write(f"{'' if isinstance(error, StopRequested) else 'error: '}{reason}\n")
-        case SystemExit() | KeyboardInterrupt():
+        case SystemExit() | KeyboardInterrupt() | BrokenPipeError():
             pass
         case _:
             traceback.print_exception(error)

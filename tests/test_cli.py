@@ -246,7 +246,11 @@ def test_files_alone_say_what_to_do_and_the_end_of_a_run_says_what_comes_next(mo
         for tokenizer in (str(tmp_path), "org/bert")
     )
     assert "--preset cpu-trial" in made[-1] and "--model_name_or_path org/bert" in continued[-1]
-    for line in (following, made[-1], continued[-1]):
+    (tmp_path / "dev.txt").write_text("")
+    tagger = NerConfig(model_name_or_path="m", train_file="t.txt", validation_file="dev.txt", output_dir="out")
+    tags = cli.closing_lines("run_ner", tagger)[-1]
+    assert tags.endswith("--input_file dev.txt --output_file answers.csv --input_format conll")
+    for line in (following, made[-1], continued[-1], tags):
         recipe, *arguments = shlex.split(line.removeprefix("next: bert-repro "))
         cli.parse(RECIPES[recipe].config, arguments)
 

@@ -29,16 +29,16 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 823,
+    "": 822,
     "configs": 1365,
     "models": 1409,
-    "corpus": 1146,
-    "pretraining": 1614,
+    "corpus": 1141,
+    "pretraining": 1612,
     "training": 1804,
-    "tasks": 2743,
-    "finetuning": 915,
+    "tasks": 2742,
+    "finetuning": 918,
     "inference": 820,
-    "hub": 787,
+    "hub": 790,
     "conversion": 515,
     "reproduction": 1521,
     "utils": 541,

@@ -380,16 +380,10 @@ def _features(dtype: np.dtype[Any]) -> Any:
 
 def _log_counts(manifest: dict[str, Any], output_dir: Path) -> None:
     counts, dropped = manifest["counts"], manifest["dropped_lines"]
-    logger.info(
-        "Corpus %s: %d of %d documents, %d sentences, %d tokens, %d words; lines dropped: %s.",
-        output_dir,
-        counts["documents"],
-        counts["documents_read"],
-        counts["sentences"],
-        counts["tokens"],
-        counts["words"],
-        ", ".join(f"{rule} {lines}" for rule, lines in dropped.items()),
-    )
+    numbers = ", ".join(f"{counts[name]} {name}" for name in ("sentences", "tokens", "words"))
+    rules = ", ".join(f"{rule} {lines}" for rule, lines in dropped.items())
+    text = "Corpus %s: %d of %d documents, %s; lines dropped: %s."
+    logger.info(text, output_dir, counts["documents"], counts["documents_read"], numbers, rules)
     if counts["documents"] < 2:
         logger.warning("One document only: pre-training holds some out. In .txt a blank line ends a document.")
     if counts["sentences"] < FEW_SENTENCES * counts["documents"]:

@@ -30,6 +30,7 @@ logger = logging.getLogger("bert_repro")
 
 LIMIT_ALPHABET = 1000
 _REPEATS_PER_TEXT = 1000
+_SHORT = "too short for running text (--text_passages_only false keeps all lines)"
 
 
 def train_tokenizer(config: TokenizerConfig, texts: Sequence[str] | None = None) -> "PreTrainedTokenizerFast":
@@ -142,7 +143,7 @@ def train_wordpiece(
 
     words = _count_words(texts, lowercase, strip_accents, handle_chinese_chars)
     if not words:
-        raise UserError("no words to train a vocabulary on: the texts are empty")
+        raise UserError(f"no words to train a vocabulary on: the texts are empty or {_SHORT}")
     alphabet, inner = _alphabet(words, limit_alphabet)
     fixed = [*SPECIAL_TOKENS, *alphabet, *inner]
     if vocab_size < len(fixed):
@@ -171,7 +172,7 @@ def train_wordpiece(
     backend.train_from_iterator(repeated, trainer)
     vocab = backend.get_vocab()
     if len(vocab) < vocab_size:
-        logger.warning("The texts gave %d vocabulary entries, not the %d asked for.", len(vocab), vocab_size)
+        logger.warning("The texts gave %d entries, not %d; they are few, or %s", len(vocab), vocab_size, _SHORT)
     return build_tokenizer(vocab, lowercase, strip_accents=strip_accents, handle_chinese_chars=handle_chinese_chars)
 
 

@@ -57,6 +57,7 @@ STEPS_WORTH_COMPILING = 2_500
 _FEW_STEPS = 50
 _FEW = "these were few steps: raise --num_train_epochs or lower --train_batch_size"
 _DEGENERATE = "try another --seed, a lower --learning_rate or a longer warm-up"
+_BEHIND = "more rows may help, or for a small checkpoint --learning_rate 3e-4 --bias_correction true"
 FEATURES_AT_ONCE = 8192  # computed between two exchanges of the processes, and held in memory
 
 
@@ -260,8 +261,11 @@ class FinetuningRun:
             scores = ", ".join(f"{baseline} {values[metric]:.4f}" for baseline, values in found.items())
             logger.info("baselines on the same rows: %s: %s", metric, scores)
             if ahead := [baseline for baseline, values in found.items() if values[metric] >= reached]:
-                logger.warning("the model is not ahead of %s: more rows or another rate may help", " and ".join(ahead))
+                logger.warning("the model is not ahead of %s; %s", " and ".join(ahead), self._advice(_BEHIND))
         return found
+
+    def _advice(self, otherwise: str) -> str:
+        return _FEW if 0 < self.steps < _FEW_STEPS and self.config.learning_rate <= 0.1 else otherwise
 
     def predict_all(self) -> dict[str, Any]:
         """Writes predictions for every prediction split; a missing one is reported as missing."""
@@ -293,7 +297,7 @@ class FinetuningRun:
         scores["degenerate"] = self.task.is_degenerate(predictions, split.examples)
         if scores["degenerate"]:
             text = "%s %s: degenerate run, the same answer for every row or none right; %s"
-            logger.warning(text, self.task.name, name, _FEW if 0 < self.steps < _FEW_STEPS else _DEGENERATE)
+            logger.warning(text, self.task.name, name, self._advice(_DEGENERATE))
         return scores | self._write(name, split, predictions)
 
     def _predict(self, name: str, split: Split) -> dict[str, Any]:

@@ -327,6 +327,8 @@ def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the rows of the table about training."""
     train, hardware = results.get("train", {}), results.get("hardware", {})
     facts = {name: train[name] for name in _NAMES if name in train}
+    if counts := results.get("data", {}).get("counts"):
+        facts["corpus"] = f"{counts.get('documents', 0):,} documents, {counts.get('words', 0):,} words"
     if phases := train.get("phases"):
         facts["phases"] = [
             f"{phase.get('steps', 0):,} steps of {phase.get('batch')} sequences of {phase.get('max_seq_length')} tokens"

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from bert_repro.utils.files import atomic_path
@@ -45,13 +46,12 @@ def plot_training(path: Path, rows: Sequence[LogRow], results: Mapping[str, Any]
     ]
     figure.suptitle(_training_title(path.parent, rows, results), fontsize=11)
     for axis, (label, curves) in zip(axes, panels, strict=False):
+        ends = list(accumulate(phase["steps"] for phase in results.get("train", {}).get("phases", [])[:-1]))
         for name, curve, held_out in curves:
-            _draw_curve(axis, rows, name, curve, held_out=held_out)
-        for end in accumulate(phase["steps"] for phase in results.get("train", {}).get("phases", [])[:-1]):
+            _draw_curve(axis, rows, name, curve, ends, held_out=held_out)
+        for end in ends:
             axis.axvline(end, color="black", linestyle=":", linewidth=1, label="next phase")
         axis.set_ylabel(label)
-        if "loss" in label:
-            axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
         axis.legend(fontsize=8)
     _draw_learning_rate(axes[-1], rows)
     warmup = _end_of_warmup(rows)
@@ -92,7 +92,7 @@ def _last_score(rows: Sequence[LogRow], results: Mapping[str, Any]) -> list[LogR
     """Returns the scores of the published weights as the last row of the dev curve, where one was drawn."""
     train, metrics = results.get("train", {}), results.get("metrics", {})
     measured = {row["step"] for row in rows if any(f"eval_{name}" in row for name in metrics)}
-    if not measured or "best_step" in train or train.get("steps", 0) in measured:
+    if not (measured or "mlm_loss" in metrics) or "best_step" in train or train.get("steps", 0) in measured:
         return []
     return [{"step": train["steps"], **{f"eval_{name}": value for name, value in metrics.items()}}]
 
@@ -114,7 +114,9 @@ def _training_title(folder: Path, rows: Sequence[LogRow], results: Mapping[str, 
     return textwrap.fill(title, 90)
 
 
-def _draw_curve(axis: "Axes", rows: Sequence[LogRow], name: str, label: str, *, held_out: bool) -> None:
+def _draw_curve(
+    axis: "Axes", rows: Sequence[LogRow], name: str, label: str, ends: Sequence[int], *, held_out: bool
+) -> None:
     points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
     if not points:
         return
@@ -127,10 +129,10 @@ def _draw_curve(axis: "Axes", rows: Sequence[LogRow], name: str, label: str, *, 
         axis.plot(steps, values, marker=".", linewidth=1.2, color="tab:blue", label=label)
     else:
         axis.plot(steps, values, linewidth=0.8, alpha=0.35, color="tab:blue")
-        # The mean of each value and its neighbors, a twentieth of the curve to either side.
-        reach = max(1, len(values) // 40)
-        windows = [values[max(0, place - reach) : place + reach + 1] for place in range(len(values))]
-        smoothed = [sum(window) / len(window) for window in windows]
+        # The mean of each value and its neighbors in its phase, a fortieth of the curve to either side.
+        reach, phases = max(1, len(values) // 40), [sum(step > end for end in ends) for step in steps]
+        near = [range(max(0, place - reach), min(place + reach + 1, len(values))) for place in range(len(values))]
+        smoothed = [fmean(values[i] for i in near[k] if phases[i] == phase) for k, phase in enumerate(phases)]
         axis.plot(steps, smoothed, linewidth=1.6, color="tab:blue", label=f"{label}, smoothed")
 
 

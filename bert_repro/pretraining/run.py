@@ -299,8 +299,6 @@ def _data_description(corpus: PreparedCorpus, training: int, heldout: int) -> di
         "counts": manifest["counts"],
         "vocab_size": manifest["vocab_size"],
         "tokenizer_fingerprint": manifest["tokenizer_fingerprint"],
-        "sentence_splitter": f"{manifest['settings']['sentence_splitter']} "
-        f"{manifest['settings']['sentence_splitter_version']}",
         "training_documents": training,
         "heldout_documents": heldout,
     }

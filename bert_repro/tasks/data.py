@@ -375,6 +375,7 @@ def values(dataset: "datasets.Dataset", name: str, where: str) -> list[Any]:
             return value if isinstance(value, str) else None
         if class_names is not None:
             return class_names[value] if value >= 0 else None
+        value = int(value) if isinstance(value, float) and value.is_integer() else value
         return json.dumps(value) if isinstance(value, bool | int | float) else value
 
     return [as_text(value) for value in dataset[name]]

@@ -301,9 +301,7 @@ class TaggingTask(Task):
         return compute(self.metrics, *self._numbers(predictions, dataset))
 
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
-        """See `Task.score_details`; of tags that mark no entities."""
-        if self.primary_metric == "entity_f1":
-            return {}
+        """See `Task.score_details`; of the tags of words."""
         return confusions(*self._numbers(predictions, dataset), self.label_names)
 
     def _numbers(self, predictions: Predictions, dataset: "datasets.Dataset") -> tuple[list[int], list[int]]:

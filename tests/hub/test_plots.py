@@ -45,15 +45,18 @@ def test_fine_tuning_shows_loss_dev_score_and_warm_up(tmp_path, drawn):
 
 
 def test_pre_training_has_a_panel_for_each_loss(tmp_path, drawn):
-    row = {"loss": 3.0, "mlm_loss": 2.0, "nsp_loss": 0.7, "learning_rate": 1e-4, "eval_mlm_loss": 2.5}
-    rows = [{"step": step, **row} for step in range(1, 90)]
-    phases = {"phases": [{"steps": 40}, {"steps": 49}]}
-    plots.plot_training(tmp_path / "training.png", rows, {"task": "pre-training", "train": phases})
+    row = {"loss": 3.0, "nsp_loss": 0.7, "learning_rate": 1e-4}
+    rows = [{"step": step, "mlm_loss": 2.0 if step <= 40 else 4.0, **row} for step in range(1, 90)]
+    train = {"phases": [{"steps": 40}, {"steps": 49}], "steps": 89}
+    results = {"task": "pre-training", "train": train, "metrics": {"mlm_loss": 2.5}}
+    plots.plot_training(tmp_path / "training.png", rows, results)
     mlm, nsp, rate = drawn[0].axes
     labels = [axes.get_ylabel() for axes in (mlm, nsp, rate)]
     assert labels == ["MLM loss (nats)", "NSP loss (nats)", "learning rate"]
     assert [line.get_label() for line in mlm.lines[1:]] == ["training, smoothed", "held out", "next phase"]
     assert list(mlm.lines[-1].get_xdata()) == [40, 40]
+    assert set(mlm.lines[1].get_ydata()) == {2.0, 4.0}, "no phase is smoothed into the next"
+    assert list(mlm.lines[2].get_xdata()) == [89] and list(mlm.lines[2].get_ydata()) == [2.5]
 
 
 def test_scores_show_confusions(tmp_path, drawn):

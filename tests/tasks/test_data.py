@@ -12,7 +12,7 @@ import pytest
 from bert_repro.configs import GlueConfig, NerConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks import configured_task
-from bert_repro.tasks.data import as_dataset, held_out_rows, read_file
+from bert_repro.tasks.data import as_dataset, held_out_rows, read_file, values
 from bert_repro.tasks.squad_windows import questions_of
 
 ROWS = [{"text": 'Good, "really".', "label": "yes"}, {"text": "bad\tthing", "label": "no"}]
@@ -71,6 +71,11 @@ def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, name: str, content:
     with pytest.raises(UserError, match=r"^[^\n]*$") as raised:
         read_file(path)
     assert str(path) in str(raised.value) and message in str(raised.value)
+
+
+def test_numbers_that_pandas_made_fractions_are_whole_again() -> None:
+    rows = as_dataset({"label": [1.0, 0.0, 2.5, None]}, "train")
+    assert values(rows, "label", "train") == ["1", "0", "2.5", None]
 
 
 def test_a_table_is_no_tagged_text(tmp_path: Path) -> None:
