@@ -51,6 +51,7 @@ def case_of(script: str, folder: Path, *arguments: str) -> dict:
     return case
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_pretraining_step(tmp_path):
     flags = "--models 2/32 --lengths 32 --tokens 128 --steps 1 --no-attribution"

@@ -218,7 +218,11 @@ class HeadTests:
             if "loss" not in name:
                 self.tiny.assert_close(values, expected[name], name)
 
+    @pytest.mark.slow
     def test_compiles_into_one_graph(self):
+        self.check_one_graph()
+
+    def check_one_graph(self):
         model = self.model().eval()
         inputs = self.inputs()
         torch._dynamo.reset()  # all heads share transformers' wrapper, which would be compiled again for each
@@ -289,6 +293,9 @@ class TestForPreTraining(TokenPredictorTests):
     def test_upstream_trainer_accumulates_equal_gradients(self, tmp_path):
         self.check_upstream_trainer(tmp_path)
 
+    def test_compiles_into_one_graph(self):
+        self.check_one_graph()
+
 
 class TestForMaskedLM(TokenPredictorTests):
     auto_class = "AutoModelForMaskedLM"
@@ -319,6 +326,9 @@ class TestForSequenceClassification(HeadTests):
     def test_upstream_trainer_accumulates_equal_gradients(self, tmp_path):
         self.check_upstream_trainer(tmp_path)
 
+    def test_compiles_into_one_graph(self):
+        self.check_one_graph()
+
 
 class TestSequenceRegression(HeadTests):
     auto_class = "AutoModelForSequenceClassification"
@@ -345,6 +355,9 @@ class TestForMultipleChoice(HeadTests):
 
     def labels(self, batch):
         return {"labels": torch.tensor([2, 0])}
+
+    def test_compiles_into_one_graph(self):
+        self.check_one_graph()
 
 
 class TestForTokenClassification(HeadTests):
