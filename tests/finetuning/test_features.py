@@ -17,8 +17,8 @@ from bert_repro.configs import NerConfig
 from bert_repro.finetuning.features import FeatureCache
 
 # One row of each kind; the others differ from these in the layers that they take.
-QUICK_ROWS = ("concat_last_four", "embeddings", "weighted_all")
-OTHER_ROWS = ("second_to_last", "last", "weighted_last_four")
+QUICK_ROWS = ("concat_last_four", "weighted_all")
+OTHER_ROWS = ("embeddings", "second_to_last", "last", "weighted_last_four")
 SHAPE = {"num_hidden_layers": 4, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 PLAIN = {"initializer_range": 0.1, "hidden_dropout_prob": 0.0}
 TRAIN = "--do_train --do_eval --train_batch_size 8 --learning_rate 1e-2 --bias_correction true --bilstm_size 32"

@@ -238,6 +238,7 @@ print(AutoModelForSequenceClassification.from_pretrained("org/secret").config.id
 """
 
 
+@pytest.mark.slow
 def test_a_process_of_upstream_transformers_pulls_it(hub, folder, tmp_path):
     push_folder(folder, REPO)
     push_folder(folder, "org/secret", private=True)
