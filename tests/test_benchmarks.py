@@ -101,6 +101,7 @@ def test_small_models_stand_beside_bag_of_words(tmp_path, world, capsys):
         script.main(["--runs_dir", str(tmp_path)])
 
 
+@pytest.mark.slow
 def test_longer_inputs_are_measured_every_way(tmp_path, world, monkeypatch):
     script = importlib.import_module("longer_inputs")
     model = save_model(world, tmp_path / "start", "ForPreTraining", max_position_embeddings=64)
@@ -165,6 +166,7 @@ def test_training_in_parts_ends_with_weights_and_scores(world, tmp_path, monkeyp
     assert all(torch.equal(weights[name], published[name].bfloat16()) for name in published)
 
 
+@pytest.mark.slow
 def test_a_part_of_training_that_is_over_its_time_is_stopped(tmp_path, monkeypatch):
     script = importlib.import_module("gpu_train")
     monkeypatch.setattr(script, "SECONDS_TO_STOP", 5)

@@ -10,7 +10,6 @@ ASK += "print(AutoModel._model_mapping[type(AutoConfig.for_model('bert_repro'))]
 ORDERS = (
     "import bert_repro",
     "import transformers; import bert_repro",
-    "import bert_repro.models.modeling_bert_repro",
 )
 
 

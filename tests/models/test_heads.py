@@ -356,9 +356,6 @@ class TestForMultipleChoice(HeadTests):
     def labels(self, batch):
         return {"labels": torch.tensor([2, 0])}
 
-    def test_compiles_into_one_graph(self):
-        self.check_one_graph()
-
 
 class TestForTokenClassification(HeadTests):
     auto_class = "AutoModelForTokenClassification"
