@@ -138,7 +138,7 @@ def _report(error: BaseException) -> int:
         case UserError() | NonFiniteError() | ProcessKilledError() | StopRequested():
             if is_main_process():
                 sys.stderr.write(f"{'' if isinstance(error, StopRequested) else 'error: '}{reason}\n")
-        case SystemExit() | KeyboardInterrupt() | BrokenPipeError():
+        case SystemExit() | KeyboardInterrupt():
             pass
         case _:
             traceback.print_exception(error)

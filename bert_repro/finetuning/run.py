@@ -26,7 +26,6 @@ from bert_repro.finetuning.data import (
 from bert_repro.finetuning.features import FeatureCache, model_changes
 from bert_repro.models import modeling_bert_repro
 from bert_repro.models.loading import (
-    extend_longest_input,
     load_config,
     load_tokenizer,
     longest_input,
@@ -102,13 +101,13 @@ def finetune(config: FinetuningConfig, task: Task, *, last: bool = True, cache: 
 def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> RunResults:
     config: FinetuningConfig = begun.config
     shape = load_config(config.model_name_or_path)
-    _require_fit(config, shape)
     tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
     longest = longest_input(tokenizer, shape.max_position_embeddings)
     if config.max_seq_length == type(config).max_seq_length > longest:
         logger.info("inputs of at most %d tokens, as %s was trained on", longest, config.model_name_or_path)
         config = dataclasses.replace(config, max_seq_length=longest)
         begun = dataclasses.replace(begun, config=config)
+    require_fit(config, shape)
     task = task.prepared(config, tokenizer)
     splits = SplitReader(config, task, tokenizer, begun.accelerator, cache)
     splits.read_all()
@@ -132,11 +131,12 @@ def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> R
     return begun.finish(finetuning.model, tokenizer, results, save_model=config.do_train, last=last)
 
 
-def _require_fit(config: FinetuningConfig, shape: Any) -> None:
+def require_fit(config: FinetuningConfig, shape: Any) -> None:
+    """Raises `UserError` for a length or a number of layers that a model, given by its configuration, does not have."""
     layers, positions, length = shape.num_hidden_layers, shape.max_position_embeddings, config.max_seq_length
     if config.freeze_layers is not None and config.freeze_layers > layers:
         raise UserError(f"--freeze_layers is {config.freeze_layers}; the model has {layers} layers")
-    if length > positions and length != type(config).max_seq_length:
+    if length > positions:
         raise UserError(f"--max_seq_length is {length}; the model has {positions} positions; give at most those")
 
 
@@ -170,8 +170,9 @@ class FinetuningRun:
         self.model.to(accelerator.device)
         self.task = task.restored(self.model.config)
         require_vocabulary(config.model_name_or_path, self.model, tokenizer)
-        if config.do_train:
-            extend_longest_input(config.model_name_or_path, tokenizer, config.max_seq_length)
+        if config.do_train and config.max_seq_length > (trained := tokenizer.model_max_length):
+            logger.warning("%s read %d tokens at most: longer inputs cost accuracy", config.model_name_or_path, trained)
+            tokenizer.model_max_length = config.max_seq_length
         if config.freeze_layers is not None:
             freeze(self.model, config.freeze_layers)
         self.feature_cache: FeatureCache | None = None

@@ -7,6 +7,7 @@ The model says which task it is for. Texts are read, tokenized and decoded by th
 import csv
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from accelerate import Accelerator
 from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig, PredictConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
 from bert_repro.finetuning.data import SplitReader
-from bert_repro.finetuning.run import FinetuningRun
+from bert_repro.finetuning.run import FinetuningRun, require_fit
 from bert_repro.models.loading import load_config, load_tokenizer, quiet_transformers
 from bert_repro.results import read_results
 from bert_repro.tasks import configured_task
@@ -61,8 +62,11 @@ def predict(config: PredictConfig) -> None:
     written_as = config.output_format or Path(config.output_file or "").suffix[1:]
     write = _write_json_lines if written_as == "jsonl" else _write_csv
     if config.output_file is None:
-        write(records, sys.stdout)
-        sys.stdout.flush()
+        try:
+            write(records, sys.stdout)
+            sys.stdout.flush()
+        except BrokenPipeError:  # who reads has seen enough, as in `| head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     path = Path(config.output_file)
     with disk_errors(path), atomic_path(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
@@ -92,6 +96,7 @@ def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None
     if family is NerConfig and not set(WORD_COLUMNS) & set(rows.column_names):
         rows = _divided_into_words(rows, config, tokenizer, where)
     run_config = _run_config(config, family, rows, where, trained)
+    require_fit(run_config, load_config(config.model_name_or_path))
     task = configured_task(run_config, {"test": rows}).prepared(run_config, tokenizer)
     splits = SplitReader(run_config, task, tokenizer, Accelerator(mixed_precision=config.mixed_precision), {})
     (split,) = splits.prediction().values()

@@ -321,14 +321,6 @@ def longest_input(tokenizer: "PreTrainedTokenizerBase", positions: int) -> int:
     return int(min(tokenizer.model_max_length, positions))
 
 
-def extend_longest_input(name: str, tokenizer: Any, length: int) -> None:
-    """Lets the tokenizer that a training run saves truncate at `length` tokens, where the model `name` read fewer."""
-    trained = tokenizer.model_max_length
-    if length > trained:
-        logger.warning("%s was trained on inputs of %d tokens: longer ones cost accuracy", name, trained)
-        tokenizer.model_max_length = length
-
-
 def tokenizer_fingerprint(tokenizer: "PreTrainedTokenizerFast") -> str:
     """Returns the SHA-256 (hex) of all that decides tokens and ids: normalization, splitting, model, special tokens.
 

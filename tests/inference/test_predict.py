@@ -96,3 +96,10 @@ def test_bad_input_is_one_line(models, tmp_path, refused, model, name, content, 
         path.write_text(content)
     error = refused("predict", "--model_name_or_path", models / model, "--input_file", path)
     assert message in error and "test_file" not in error
+
+
+def test_a_length_that_the_model_does_not_have_is_refused(models, tmp_path, refused):
+    (tmp_path / "x.txt").write_text("the river\n")
+    flags = ("--input_file", tmp_path / "x.txt", "--max_seq_length", 4096)
+    error = refused("predict", "--model_name_or_path", models / "classifier", *flags)
+    assert "--max_seq_length is 4096; the model has 512 positions" in error
