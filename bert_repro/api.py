@@ -360,7 +360,8 @@ def _family(columns: Sequence[str]) -> type[FinetuningConfig]:
 def _configured(config_class: type[C], preset: str | None, settings: dict[str, Any]) -> C:
     known = type_hints(config_class)
     if unknown := next((name for name in settings if name not in known), None):
-        fix = did_you_mean(unknown, known) or f"{config_class.__name__} has all settings"
+        arguments = [_ARGUMENTS.get(name, name) for name in known]
+        fix = did_you_mean(unknown, arguments) or f"{config_class.__name__} has all settings"
         raise UserError(f"{unknown} is no setting here; {fix}")
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
     return config_class(**(preset_values(preset, config_class, settings) if preset else {}) | settings)

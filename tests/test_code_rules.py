@@ -29,21 +29,21 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 822,
+    "": 823,
     "configs": 1365,
     "models": 1404,
     "corpus": 1141,
     "pretraining": 1612,
     "training": 1804,
     "tasks": 2742,
-    "finetuning": 918,
-    "inference": 825,
+    "finetuning": 913,
+    "inference": 826,
     "hub": 790,
     "conversion": 515,
     "reproduction": 1521,
     "utils": 541,
 }
-MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 16_000, 97, 600, 80
+MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_997, 97, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.
 LAYERS = {
     name: layer

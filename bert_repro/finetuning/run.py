@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object, send_to_device
 
 from bert_repro.configs import FinetuningConfig, NerConfig
+from bert_repro.configs.base import require
 from bert_repro.errors import UserError
 from bert_repro.finetuning.data import (
     FinetuningSource,
@@ -134,10 +135,9 @@ def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> R
 def require_fit(config: FinetuningConfig, shape: Any) -> None:
     """Raises `UserError` for a length or a number of layers that a model, given by its configuration, does not have."""
     layers, positions, length = shape.num_hidden_layers, shape.max_position_embeddings, config.max_seq_length
-    if config.freeze_layers is not None and config.freeze_layers > layers:
-        raise UserError(f"--freeze_layers is {config.freeze_layers}; the model has {layers} layers")
-    if length > positions:
-        raise UserError(f"--max_seq_length is {length}; the model has {positions} positions; give at most those")
+    frozen = config.freeze_layers or 0
+    require(frozen <= layers, f"--freeze_layers is {frozen}; the model has {layers} layers")
+    require(length <= positions, f"--max_seq_length is {length}; the model has {positions} positions; give fewer")
 
 
 class FinetuningRun:
@@ -382,17 +382,12 @@ class FinetuningRun:
         config = self.config
         tokenizer = load_tokenizer(config.tokenizer_name or name)
         if tokenizer_fingerprint(tokenizer) != tokenizer_fingerprint(self.tokenizer):
-            raise UserError(
-                f"--ensemble_with {name}: its tokenizer is not that of {config.model_name_or_path}; combine models of "
-                "one vocabulary"
-            )
+            raise UserError(f"--ensemble_with {name}: has another tokenizer than {config.model_name_or_path}")
         model_class = getattr(modeling_bert_repro, self.task.head)
         loaded = load_model(model_class, dataclasses.replace(config, model_name_or_path=name), may_add_weights=False)
         positions = loaded.config.max_position_embeddings
         if config.max_seq_length > positions:
-            raise UserError(
-                f"--ensemble_with {name}: has {positions} positions, and --max_seq_length is {config.max_seq_length}"
-            )
+            raise UserError(f"--ensemble_with {name}: has {positions} positions; --max_seq_length is larger")
         return loaded
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from accelerate import Accelerator
 
 from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig, PredictConfig, SquadConfig, SwagConfig
+from bert_repro.configs.base import require
 from bert_repro.errors import UserError
 from bert_repro.finetuning.data import SplitReader
 from bert_repro.finetuning.run import FinetuningRun, require_fit
@@ -173,16 +174,16 @@ def _read_input(config: PredictConfig, family: type[FinetuningConfig], where: st
     if kind != "text":
         return read_file(path, tagged=kind == "conll", lines=lines, kind=kind)
     found = [line for _, line in lines]
-    if not any(line.strip() for line in found):
-        raise UserError(f"{where}: no text; write one on each line")
-    if family is SwagConfig:
-        raise UserError(f"{where}: a choice needs a table with sent1, sent2, ending0 ...; give a .csv or .jsonl")
-    if family is SquadConfig and config.context_file is None:
-        raise UserError(
-            f"{where}: a question needs a passage; name its file with --context_file, or give a .csv or .jsonl with "
-            "question and context"
-        )
+    require(any(line.strip() for line in found), f"{where}: no text; write one on each line")
+    tabular = f"{where}: a choice needs a table with sent1, sent2, ending0 ...; give a .csv or .jsonl"
+    require(family is not SwagConfig, tabular)
+    if family is NerConfig:
+        tags = {*load_config(config.model_name_or_path).id2label.values()}
+        tagged = sum(len(words) > 1 and words[-1] in tags for words in map(str.split, found))
+        require(2 * tagged < len(found), f"{where}: lines end in tags; give --input_format conll")
     if family is SquadConfig:
+        lonely = f"{where}: a question needs a passage; name its file with --context_file, or give a .csv or .jsonl"
+        require(config.context_file is not None, lonely)
         context = "\n".join(line for _, line in numbered_lines(Path(config.context_file or "")))
         return as_dataset({"question": found, "context": [context] * len(found)}, where)
     return as_dataset({"text": found}, where)

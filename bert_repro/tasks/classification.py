@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.configs import GlueConfig
+from bert_repro.configs.base import require
 from bert_repro.errors import UserError
 from bert_repro.tasks.base import (
     Columns,
@@ -587,10 +588,8 @@ def _training_labels(config: GlueConfig, rows: "datasets.Dataset", where: str) -
     if config.multi_label:
         return [split_labels(text, config.label_separator) for text in found]
     for row, label in enumerate(found, 1):
-        if not str(label or "").strip():
-            raise UserError(
-                f"{where}, row {row}: column {config.label_column!r} is empty; give the row a label, or leave it out"
-            )
+        fault = f"{where}, row {row}: column {config.label_column!r} is empty; give the row a label, or leave it out"
+        require(bool(str(label or "").strip()), fault)
     return [[str(label).strip()] for label in found]
 
 
@@ -604,6 +603,9 @@ def _label_names(labels: Sequence[Sequence[str]], where: str, column: str) -> tu
             f"{where}: column {column!r} has {len(names)} different labels in {len(labels)} rows; name the column of "
             "labels with --label_column, or predict numbers with --regression"
         )
+    spellings = Counter(map(str.casefold, names))
+    if twins := [name for name in names if spellings[name.casefold()] > 1]:
+        logger.warning("%s: %s are different labels, although only their case differs", where, " and ".join(twins))
     return tuple(names)
 
 
@@ -648,8 +650,6 @@ def _kind_and_labels_of_the_model(config: GlueConfig) -> tuple[str, tuple[str, .
     labels = tuple(model.id2label[index] for index in sorted(model.id2label))
     several = model.problem_type == "multi_label_classification"
     numbers = model.problem_type == "regression" or len(labels) == 1
-    if config.multi_label and not several:
-        raise UserError(f"--multi_label: {name} gives one label to a row; leave --multi_label out")
-    if config.regression and not numbers:
-        raise UserError(f"--regression: {name} predicts a label, one of {listed(labels)}; leave --regression out")
+    require(several or not config.multi_label, f"--multi_label: {name} gives one label to a row; leave it out")
+    require(numbers or not config.regression, f"--regression: {name} predicts one of {listed(labels)}; leave it out")
     return ("labels", labels) if several else ("number", (config.label_column,)) if numbers else ("label", labels)

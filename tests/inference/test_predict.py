@@ -87,6 +87,7 @@ def test_every_family_answers_in_its_own_form(models, tmp_path):
         ("answers", "x.txt", "what\n", "a question needs a passage; name its file with --context_file"),
         ("choices", "x.txt", "what\n", "a choice needs a table"),
         ("classifier", "gone.csv", None, "--input_file"),
+        ("tagger", "x.txt", "rain B-X\nfalls O\n\nstone O\n", "x.txt: lines end in tags; give --input_format conll"),
         ("tagger", "x.jsonl", '{"words": ["a"]}\n{"words": [\n', "x.jsonl, line 2: is not valid JSON"),
     ],
 )

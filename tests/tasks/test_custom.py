@@ -117,3 +117,10 @@ def test_baselines_of_several_labels_have_the_best_thresholds_too(tmp_path: Path
     splits = task.load(None, ["train", "validation"])
     found = task.baselines(splits["train"], splits["validation"])["bag of words"]
     assert found == {"micro_f1": 1.0, "macro_f1": 1.0, "exact_match": 1.0}
+
+
+def test_labels_that_differ_only_in_case_are_said(tmp_path: Path, caplog) -> None:
+    (path := tmp_path / "moods.csv").write_text("text,label\nsun,Good\nrain,bad\nsnow,good\n")
+    with caplog.at_level("WARNING", "bert_repro"):
+        configured_task(GlueConfig(model_name_or_path="-", do_train=True, train_file=str(path)))
+    assert "Good and good are different labels, although only their case differs" in caplog.text
