@@ -36,14 +36,14 @@ BUDGETS = {
     "pretraining": 1612,
     "training": 1804,
     "tasks": 2742,
-    "finetuning": 913,
+    "finetuning": 915,
     "inference": 826,
     "hub": 790,
     "conversion": 515,
     "reproduction": 1521,
     "utils": 541,
 }
-MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_997, 97, 600, 80
+MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_999, 97, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.
 LAYERS = {
     name: layer

@@ -57,7 +57,8 @@ STEPS_WORTH_COMPILING = 2_500
 _FEW_STEPS = 50
 _FEW = "these were few steps: raise --num_train_epochs or lower --train_batch_size"
 _DEGENERATE = "try another --seed, a lower --learning_rate or a longer warm-up"
-_BEHIND = "more rows may help, or for a small checkpoint --learning_rate 3e-4 --bias_correction true"
+_BEHIND = "more rows may help"
+_SMALL = ", or for a small checkpoint --learning_rate 3e-4 --bias_correction true"
 FEATURES_AT_ONCE = 8192  # computed between two exchanges of the processes, and held in memory
 
 
@@ -261,8 +262,9 @@ class FinetuningRun:
         if found:
             scores = ", ".join(f"{baseline} {values[metric]:.4f}" for baseline, values in found.items())
             logger.info("baselines on the same rows: %s: %s", metric, scores)
+            advice = _BEHIND if self.config.bias_correction else _BEHIND + _SMALL
             if ahead := [baseline for baseline, values in found.items() if values[metric] >= reached]:
-                logger.warning("the model is not ahead of %s; %s", " and ".join(ahead), self._advice(_BEHIND))
+                logger.warning("the model is not ahead of %s; %s", " and ".join(ahead), self._advice(advice))
         return found
 
     def _advice(self, otherwise: str) -> str:
