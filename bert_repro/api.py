@@ -166,8 +166,8 @@ def prepare_corpus(data: "Corpus | CorpusConfig", *, tokenizer: Any = None, **se
         settings: of `CorpusConfig`, by name.
 
     Returns:
-        The manifest of the corpus: settings, sources, counts (documents, sentences, tokens, words, lines dropped by
-        each rule), versions.
+        The manifest of the corpus, for `pretrain(corpus=...)`: folder, settings, sources, counts (documents, sentences,
+        tokens, words, lines dropped by each rule), versions.
 
     Raises:
         UserError: bad input, no text, or an output folder with something else in it.
@@ -177,7 +177,7 @@ def prepare_corpus(data: "Corpus | CorpusConfig", *, tokenizer: Any = None, **se
     config, texts = _text_settings(CorpusConfig, data, settings)
     with _progress_on_stdout():
         manifest: dict[str, Any] = RECIPES["prepare_corpus"].run(config, texts=texts)
-    return manifest
+    return {"folder": config.output_dir, **manifest}
 
 
 def _text_settings(
@@ -186,6 +186,7 @@ def _text_settings(
     """Returns the configuration, and the documents where they are in memory."""
     if isinstance(data, Config):
         return data, None  # type: ignore[return-value]
+    data = _listed(data)
     names = [data] if isinstance(data, str | Path) else data
     if isinstance(names, list | tuple) and names and all(isinstance(name, str | Path) for name in names):
         if isinstance(data, str | Path) or all(isinstance(name, Path) or os.path.exists(name) for name in names):
@@ -219,8 +220,8 @@ def pretrain(config: PretrainingConfig | None = None, *, preset: str | None = No
         print(results.metrics["mlm_accuracy"], results["model"]["parameters"])
 
     Args:
-        config: all settings as one object, in place of the two others; `corpus` names a folder that
-            `bert_repro.prepare_corpus` made.
+        config: all settings as one object, in place of the two others; `corpus` is the folder that
+            `bert_repro.prepare_corpus` made, or what it returned.
         preset: name of a preset, for example `paper-base` or `cpu-trial`.
         settings: settings by name; they win over the preset.
 
@@ -232,6 +233,8 @@ def pretrain(config: PretrainingConfig | None = None, *, preset: str | None = No
         NonFiniteError: the loss is not finite; lower the learning rate.
     """
     if config is None:
+        if isinstance(corpus := settings.get("corpus"), dict):
+            settings["corpus"] = corpus["folder"]
         config = _configured(PretrainingConfig, preset, settings)
     elif preset or settings:
         raise TypeError("give config=, or preset= and settings, not both")
@@ -335,7 +338,7 @@ def predict(model: str | Path, data: "Texts", **settings: Any) -> list[dict[str,
     from bert_repro.inference.predict import predictions_of
     from bert_repro.tasks.data import as_dataset
 
-    rows: Any = data.to_list() if hasattr(data, "to_list") and not hasattr(data, "column_names") else data
+    rows = _listed(data)
     if isinstance(rows, list | tuple) and rows and isinstance(rows[0], str | list):
         rows = {"text" if isinstance(rows[0], str) else "words": list(rows)}
     elif isinstance(rows, list | tuple) and rows and all(isinstance(pair, tuple) and len(pair) == 2 for pair in rows):
@@ -346,6 +349,11 @@ def predict(model: str | Path, data: "Texts", **settings: Any) -> list[dict[str,
         require(os.path.exists(data), f"data {shown(str(data))}: no such file; give texts as a list")
         return predictions_of(_configured(PredictConfig, None, {**vars(config), "input_file": str(data)}))
     return predictions_of(config, as_dataset(rows, "data="))
+
+
+def _listed(data: Any) -> Any:
+    """Returns a list for a pandas series, and anything else as it is."""
+    return data.to_list() if hasattr(data, "to_list") and not hasattr(data, "column_names") else data
 
 
 def _family(columns: Sequence[str]) -> type[FinetuningConfig]:

@@ -25,12 +25,12 @@ from bert_repro.utils.readers import parse_yaml, shown
 _FIRST: Mapping[str, tuple[str, ...]] = {
     "Model and data": (
         "model_name_or_path", "train_file", "validation_file", "validation_fraction", "test_file", "text_columns",
-        "label_column", "task_name", "data_dir", "do_train", "do_eval", "do_predict", "corpus", "input_files",
-        "vocab_size", "extend", "new_tokens",
+        "label_column", "regression", "task_name", "data_dir", "do_train", "do_eval",
+        "corpus", "input_files", "vocab_size", "extend", "new_tokens",
     ),
     "Training": (
-        "learning_rate", "num_train_epochs", "max_steps", "train_batch_size", "max_seq_length", "mixed_precision",
-        "seed", "num_hidden_layers", "hidden_size", "num_attention_heads", "dry_run",
+        "learning_rate", "bias_correction", "num_train_epochs", "max_steps", "train_batch_size", "max_seq_length",
+        "mixed_precision", "seed", "num_hidden_layers", "hidden_size", "num_attention_heads", "dry_run",
     ),
     "Output and resuming": ("output_dir", "overwrite_output_dir", "save_steps", "resume_from_checkpoint"),
 }  # fmt: skip
@@ -162,7 +162,7 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
 
     def error(self, message: str) -> NoReturn:
         """Raises a `UserError`, which ends the process with code 2 and one line."""
-        raise UserError(message.removeprefix("argument "))
+        raise UserError(re.sub(r"^argument (--\w+)(/--[\w-]+)?", r"\1", message))
 
     def format_help(self, *, everything: bool = False) -> str:
         """Returns the help text, with all settings or with those that people need first."""

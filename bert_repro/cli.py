@@ -5,6 +5,7 @@ same code.
 """
 
 import importlib.metadata
+import json
 import logging
 import shlex
 import sys
@@ -93,8 +94,10 @@ def closing_lines(recipe: str, config: Any) -> list[str]:
     if recipe == "prepare_corpus":
         tokenizer = Path(config.tokenizer)
         of_checkpoint = not tokenizer.exists() or (tokenizer / "config.json").exists()
-        continued = f"--model_name_or_path {shlex.quote(config.tokenizer)} --max_steps 10000 --learning_rate 3e-5"
-        start = continued if of_checkpoint else "--preset cpu-trial"
+        tokens = json.loads((Path(config.output_dir) / "manifest.json").read_text("utf-8"))["counts"]["tokens"]
+        steps = max(100, min(10_000, 10 * tokens // (32 * 128)))  # ten passes over a small corpus
+        continued = f"--model_name_or_path {shlex.quote(config.tokenizer)} --train_batch_size 32 --max_steps {steps}"
+        start = f"{continued} --learning_rate 3e-5" if of_checkpoint else "--preset cpu-trial"
         return [
             f"corpus: {folder} (manifest.json says what was kept and dropped)",
             f"next: bert-repro run_pretraining {start} --corpus {folder} --output_dir runs/bert",
@@ -118,7 +121,8 @@ def closing_lines(recipe: str, config: Any) -> list[str]:
         step += " --input_format conll" * (isinstance(config, NerConfig) and file.endswith(".txt"))
     else:
         step = f"push_to_hub --folder {folder} --hub_model_id ORG/{Path(config.output_dir).name} --dry_run"
-    return [f"model, card and scores: {folder} (README.md, results.json)", f"next: bert-repro {step}"]
+    scores = "scores" if config.do_eval else "no scores, as there is no --validation_file or --do_eval"
+    return [f"model, card and {scores}: {folder} (README.md, results.json)", f"next: bert-repro {step}"]
 
 
 def _list_of_recipes() -> str:

@@ -118,6 +118,16 @@ def test_bad_data_and_settings_are_one_line(tmp_path: Path) -> None:
         bert_repro.predict(tmp_path, "A warm evening.")
 
 
+def test_a_series_becomes_a_corpus_that_pretrain_takes_as_it_is(world, tmp_path: Path) -> None:
+    texts = pd.Series(world.text.read_text("utf-8").split("\n\n")[:20])
+    corpus = bert_repro.prepare_corpus(texts, tokenizer=world.tokenizer, output_dir=tmp_path / "corpus")
+    tiny = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 1, "train_batch_size": 4}
+    found = bert_repro.pretrain(corpus=corpus, max_steps=1, max_seq_length=32, output_dir=tmp_path / "bert", **tiny)
+    assert found["train"]["steps"] == 1
+    with pytest.raises(UserError, match=r"without a task; fine-tune it first$"):
+        found.predict(["A text."])
+
+
 def test_a_configuration_excludes_everything_else() -> None:
     with pytest.raises(TypeError, match="not both"):
         bert_repro.finetune(GlueConfig(model_name_or_path="m", do_eval=True), seed=1)

@@ -50,7 +50,7 @@ def test_flags_win_over_yaml_over_presets_over_defaults_as_transformers_users_wr
         (["--learnin_rate", "1"], "unknown flag --learnin_rate; did you mean --learning_rate?"),
         (["--epochs", "1"], "unknown flag --epochs; did you mean --num_train_epochs?"),
         (["--corpus", "x"], "unknown flag --corpus; see --help_all"),
-        (["--learning_rate", "fast"], "--learning_rate/--learning-rate: invalid float value: 'fast'"),
+        (["--learning_rate", "fast"], "--learning_rate: invalid float value: 'fast'"),
         (["--packing", "maybe"], "--packing: Truthy value expected: got maybe"),
         (["--task_name", "mrcp"], "--task_name is 'mrcp'; did you mean mrpc?"),
         (["--mixed_precision", "8"], "--mixed_precision is '8'; it must be one of: no, bf16, fp16, auto"),
@@ -241,11 +241,16 @@ def test_files_alone_say_what_to_do_and_the_end_of_a_run_says_what_comes_next(mo
     *_, made, following = capsys.readouterr().err.splitlines()
     assert made == "model, card and scores: out (README.md, results.json)"
     assert following.startswith("next: bert-repro predict --model_name_or_path out --input_file 'b c.csv' ")
+    Path("c").mkdir()
+    Path("c/manifest.json").write_text('{"counts": {"tokens": 2000000}}')
     made, continued = (
         cli.closing_lines("prepare_corpus", configs.CorpusConfig(input_files="t", tokenizer=tokenizer, output_dir="c"))
         for tokenizer in (str(tmp_path), "org/bert")
     )
-    assert "--preset cpu-trial" in made[-1] and "--model_name_or_path org/bert" in continued[-1]
+    assert (
+        "--preset cpu-trial" in made[-1]
+        and "--model_name_or_path org/bert --train_batch_size 32 --max_steps 4882" in continued[-1]
+    )
     (tmp_path / "dev.txt").write_text("")
     tagger = NerConfig(model_name_or_path="m", train_file="t.txt", validation_file="dev.txt", output_dir="out")
     tags = cli.closing_lines("run_ner", tagger)[-1]
@@ -271,7 +276,7 @@ def test_without_a_network_a_model_of_the_hub_is_refused_at_once(monkeypatch):
     def getaddrinfo(*_):
         raise OSError("Name or service not known")
 
-    monkeypatch.setenv("HF_HUB_OFFLINE", "")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("urllib.request.getproxies", dict)
     monkeypatch.setattr("socket.getaddrinfo", getaddrinfo)

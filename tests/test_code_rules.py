@@ -29,17 +29,17 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 823,
+    "": 832,
     "configs": 1365,
     "models": 1404,
-    "corpus": 1141,
+    "corpus": 1140,
     "pretraining": 1612,
     "training": 1804,
-    "tasks": 2742,
+    "tasks": 2744,
     "finetuning": 915,
-    "inference": 826,
-    "hub": 790,
-    "conversion": 515,
+    "inference": 822,
+    "hub": 795,
+    "conversion": 504,
     "reproduction": 1521,
     "utils": 541,
 }

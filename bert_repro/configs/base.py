@@ -106,7 +106,7 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     return f"did you mean {prefix}{close[0]}?" if close else ""
 
 
-def require(condition: bool, message: str) -> None:
+def require(condition: object, message: str) -> None:
     """Raises `UserError` with `message` unless the condition holds."""
     if not condition:
         raise UserError(message)
@@ -185,7 +185,7 @@ def _require_model_or_corpus(setting: str, name: str) -> None:
         fix = fix or "name the output folder of a finished run, or an id of the Hub such as org/name"
         raise UserError(f"--{setting} {name}: no such folder; {fix}")
     host = urllib.parse.urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
-    if os.environ.get("HF_HUB_OFFLINE") or urllib.request.getproxies():
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") or urllib.request.getproxies():
         return
     try:
         socket.getaddrinfo(host, None)

@@ -46,7 +46,7 @@ class GlueConfig(CustomDataConfig):
         (), "Custom data: one or two columns of text; default: text, or text_a and text_b."
     )
     label_column: str = setting("label", "Custom data: column of labels.")
-    regression: bool = setting(False, "Custom data: labels are numbers to predict; a finished model knows.")
+    regression: bool = setting(False, "Custom data: labels are numbers to predict.")
     multi_label: bool = setting(
         False,
         "Custom data: a row may have several labels, or none: a list in JSON lines, elsewhere a text such as `a|b`.",
@@ -64,9 +64,9 @@ class GlueConfig(CustomDataConfig):
         kind = "--regression" if self.regression else "--multi_label" if self.multi_label else None
         for name in ("multi_label", "class_weights", "label_smoothing"):
             if getattr(self, name):
-                require(bool(self.data_files), f"--{name} is for custom data; give --train_file, or leave it out")
+                require(self.data_files, f"--{name} is for custom data; give --train_file, or leave it out")
                 require(kind in (None, f"--{name}"), f"--{name} and {kind} exclude each other; leave one out")
-        require(bool(self.label_separator), "--label_separator is empty; give a separator such as |")
+        require(self.label_separator, "--label_separator is empty; give a separator such as |")
         require(len(self.text_columns) <= 2, f"--text_columns names {len(self.text_columns)}; one or two are needed")
 
     def _check_files(self) -> None:

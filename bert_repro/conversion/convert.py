@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bert_repro.configs import ConversionConfig
+from bert_repro.configs.base import require
 from bert_repro.conversion.original_names import (
     ACTIVATIONS,
     GELU,
@@ -124,10 +125,8 @@ def _find_weights(path: Path) -> Path:
     if path.is_dir():
         found = sorted(file.with_suffix("") for file in path.glob("*.index"))
         found += [file for file in (path / _TORCH_WEIGHTS,) if file.is_file()]
-        if len(found) > 1:
-            raise UserError(f"holds several checkpoints: {listed(file.name for file in found)}; name one of them")
-        if not found:
-            raise UserError(f"holds no checkpoint: neither a .index of TensorFlow's nor {_TORCH_WEIGHTS}")
+        require(len(found) <= 1, f"holds several checkpoints: {listed(file.name for file in found)}; name one of them")
+        require(found, f"holds no checkpoint: neither a .index of TensorFlow's nor {_TORCH_WEIGHTS}")
         return found[0]
     if path.is_file() and path.suffix == ".bin":
         return path
@@ -197,8 +196,7 @@ def _torch_tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
 
 
 def _as_float(name: str, array: Array) -> Array:
-    if array.dtype.kind != "f":
-        raise UserError(f"{shown(name)} holds {array.dtype} numbers, where weights are floating-point")
+    require(array.dtype.kind == "f", f"{shown(name)} holds {array.dtype} numbers, where weights are floating-point")
     values = np.asarray(array, np.float32)
     if not np.isfinite(values).all():
         raise UserError(f"{shown(name)} holds values that are not finite; get the checkpoint again")
@@ -213,8 +211,7 @@ def _match_tensors(original: Original) -> None:
     """
     wanted = model_pairs(HEAD_NAMES[original.head], original.config)
     missing = sorted(set(wanted) - set(original.tensors))
-    if missing:
-        raise UserError(f"lacks {listed(missing)}, which --head {original.head} needs; name a checkpoint that has it")
+    require(not missing, f"lacks {listed(missing)}, which --head {original.head} needs; name a checkpoint that has it")
     surplus = sorted(set(original.tensors) - set(wanted))
     unknown = [name for name in surplus if not _CAN_BE_LEFT_OUT.fullmatch(name)]
     if unknown:
@@ -226,8 +223,7 @@ def _match_tensors(original: Original) -> None:
         del original.tensors[name]
     for name, (pair, shape) in wanted.items():
         found, needed = original.tensors[name].shape, shape[::-1] if pair.transposed else shape
-        if found != needed:
-            raise UserError(f"{name} has the shape {list(found)}, where the settings ask for {list(needed)}")
+        require(found == needed, f"{name} has the shape {list(found)}, where the settings ask for {list(needed)}")
 
 
 # ------------------------------------------------------------------------------------------ what the files do not say
@@ -245,8 +241,7 @@ def _head_named_by(config: BertReproConfig | None) -> str | None:
 def _torch_settings(known: BertReproConfig, config: ConversionConfig) -> dict[str, Any]:
     if config.gelu is not None:
         raise UserError("--gelu is for bert_config.json, which does not say which; config.json does; leave it out")
-    if known.is_decoder:
-        raise UserError(f"{_TORCH_CONFIG}: is_decoder is true; a BERT sees both sides")
+    require(not known.is_decoder, f"{_TORCH_CONFIG}: is_decoder is true; a BERT sees both sides")
     return {name: getattr(known, name) for name in (*SETTINGS, *_ALSO_KEPT)}
 
 
@@ -259,8 +254,7 @@ def _decide_activation(named: str | None, gelu: str | None, is_torch: bool) -> s
                 "code since February 2019; say which with --gelu erf (the first releases) or --gelu tanh"
             )
         return GELU[gelu or "erf"]
-    if gelu is not None:
-        raise UserError(f"--gelu {gelu}: {_ORIGINAL_CONFIG} says hidden_act {shown(named)}; leave it out")
+    require(gelu is None, f"--gelu {gelu}: {_ORIGINAL_CONFIG} says hidden_act {shown(named)}; leave it out")
     if named not in ACTIVATIONS:
         raise UserError(f"{_ORIGINAL_CONFIG}: hidden_act {shown(named)} is not known to the original implementation")
     return ACTIVATIONS[named]
@@ -272,8 +266,7 @@ def _labels_of(tensors: Mapping[str, Array], known: BertReproConfig | None, name
     Raises:
         UserError: there is no output layer, or another number of names.
     """
-    if "output_weights" not in tensors:
-        raise UserError("lacks output_weights and output_bias, which a classifier or tagger has")
+    require("output_weights" in tensors, "lacks output_weights and output_bias, which a classifier or tagger has")
     count = len(tensors["output_weights"])
     if names and len(set(names)) != count:
         raise UserError(
@@ -287,13 +280,11 @@ def _labels_of(tensors: Mapping[str, Array], known: BertReproConfig | None, name
 
 def _tokenizer(folder: Path, config: ConversionConfig, original: Original) -> "PreTrainedTokenizerBase":
     vocab_file = folder / _VOCABULARY
-    if not vocab_file.is_file():
-        raise UserError(f"there is no {_VOCABULARY} next to the weights; put the model's vocabulary there")
+    require(vocab_file.is_file(), f"there is no {_VOCABULARY} next to the weights; put the model's vocabulary there")
     entries = load_tokenizer(vocab_file).get_vocab()
     lowercase, why = _decide_case(folder, config, entries)
     size = original.config.vocab_size
-    if len(entries) > size:
-        raise UserError(f"{_VOCABULARY} has {len(entries):,} entries, and the model {size:,}")
+    require(len(entries) <= size, f"{_VOCABULARY} has {len(entries):,} entries, and the model {size:,}")
     original.decisions["case"] = f"{'uncased' if lowercase else 'cased'} ({why})"
     if len(entries) < size:
         original.decisions["vocabulary"] = f"{size - len(entries):,} of the embeddings have no entry in {_VOCABULARY}"

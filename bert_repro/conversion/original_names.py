@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bert_repro.configs.base import require
 from bert_repro.errors import UserError
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, BertReproConfig
 from bert_repro.utils.readers import listed, shown
@@ -125,8 +126,7 @@ def require_bert(names: Iterable[str]) -> None:
     found = set(names)
     if "_CHECKPOINTABLE_OBJECT_GRAPH" in found:
         raise UserError("was written by TensorFlow 2's object-based saving; name one written by tf.train.Saver")
-    if WORDS not in found:
-        raise UserError(f"holds no {WORDS}; name a checkpoint of the original BERT")
+    require(WORDS in found, f"holds no {WORDS}; name a checkpoint of the original BERT")
 
 
 def head_of(names: Iterable[str]) -> str:
@@ -145,8 +145,7 @@ def head_of(names: Iterable[str]) -> str:
     heads = [head for head, present in parts.items() if present]
     if heads == ["masked_lm", "next_sentence"]:
         return "pretraining"
-    if len(heads) > 1:
-        raise UserError(f"holds the heads {listed(heads)}; say which with --head")
+    require(len(heads) <= 1, f"holds the heads {listed(heads)}; say which with --head")
     return heads[0] if heads else "encoder"
 
 
@@ -199,8 +198,7 @@ def read_settings(content: Any, file: str) -> tuple[dict[str, Any], str | None]:
         UserError: it is no object, or lacks a setting.
     """
     missing = [name for name in (*SETTINGS, "hidden_act") if name not in content and name not in _OPTIONAL]
-    if missing:
-        raise UserError(f"{file} lacks {listed(missing)}")
+    require(not missing, f"{file} lacks {listed(missing)}")
     if content.get("directionality", "bidi") != "bidi":
         raise UserError(f"{file} says directionality {shown(content['directionality'])}; only bidi is BERT's")
     return {name: content[name] for name in SETTINGS if name in content}, content["hidden_act"]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_repro.configs import TextConfig, TextSource, looks_like_a_folder
+from bert_repro.configs.base import require
 from bert_repro.errors import UserError
 from bert_repro.utils.arrays import draw, fraction
 from bert_repro.utils.files import file_digest, json_digest
@@ -286,13 +287,11 @@ def _resolve(name: str) -> list[Source]:
         return [_file_source(path)]
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(SUFFIXES))
-        if not found:
-            raise UserError(f"folder {name} holds no corpus file; expected one of {', '.join(SUFFIXES)}")
+        require(found, f"folder {name} holds no corpus file; expected one of {', '.join(SUFFIXES)}")
         return [_file_source(file) for file in found]
     if glob.has_magic(name):
         files = sorted(Path(match) for match in glob.glob(name, recursive=True) if Path(match).is_file())
-        if not files:
-            raise UserError(f"no file matches the pattern {name!r}")
+        require(files, f"no file matches the pattern {name!r}")
         return [_file_source(file) for file in files]
     if name.endswith(SUFFIXES) or looks_like_a_folder(name) or not HUB_ID.fullmatch(name):
         raise UserError(f"input file {name} does not exist; check the path")

@@ -319,6 +319,9 @@ def _notes(results: Mapping[str, Any]) -> Iterator[str]:
         yield f"Trained on {train['examples']:,} of the {train['published_rows']:,} published rows."
     if settings.get(THRESHOLD) is None and "train" in results and THRESHOLD in results.get("metrics", {}):
         yield "The threshold for no answer was chosen on the split that is scored here, which flatters it a little."
+    metric, baselines = results.get("primary_metric"), results.get("baselines", {})
+    if ahead := [name for name in baselines if baselines[name][metric] >= results["metrics"][metric]]:
+        yield f"The model is not ahead of {' and '.join(ahead)}."
     if results.get("degenerate"):
         yield "**This run is degenerate**: the model gives the same answer for every row, or none that is right."
 
@@ -352,10 +355,11 @@ def default_settings(results: Mapping[str, Any]) -> dict[str, Any]:
 def _changed_settings(results: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of the run that differ from their defaults, and those that everybody asks for."""
     defaults = default_settings(results)
+    unused = {"num_train_epochs"} if results.get("settings", {}).get("max_steps") else set()
     return {
         name: value
         for name, value in results.get("settings", {}).items()
-        if name in defaults.keys() - _IN_WORDS
+        if name in defaults.keys() - _IN_WORDS - unused
         and (name in _ALWAYS or (tuple(value) if isinstance(value, list) else value) != defaults[name])
     }
 
@@ -385,7 +389,7 @@ def _fenced(text: Any) -> str:
 
 def _literal(text: str) -> str:
     """Returns a text as a Python string that cannot end the code block around it."""
-    return json.dumps(text, ensure_ascii=False).replace("`", r"\x60")
+    return json.dumps(text, ensure_ascii=False).replace("```", r"\x60\x60\x60")
 
 
 def _score(value: Any) -> str:

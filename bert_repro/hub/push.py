@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro.configs import CorpusPushConfig, PushConfig, looks_like_a_folder
+from bert_repro.configs.base import require
 from bert_repro.corpus.prepared_corpus import MANIFEST, PreparedCorpus, manifest_digest
 from bert_repro.errors import UserError
 from bert_repro.hub.card import make_card, renamed
@@ -76,15 +77,13 @@ def push_to_hub(config: PushConfig) -> list[str]:
     from huggingface_hub.utils import validate_repo_id
 
     folder = Path(config.folder).resolve()  # a checkpoint is known by its name, which "." hides
-    if not folder.is_dir():
-        raise UserError(f"--folder {folder}: no such folder; name the output folder of a finished run")
+    require(folder.is_dir(), f"--folder {folder}: no such folder; name the output folder of a finished run")
     with _hub_errors(config.hub_model_id):
         validate_repo_id(config.hub_model_id)
     folders = [folder]
     if config.checkpoints:
         steps = [path for path in (folder / CHECKPOINTS).glob(f"{STEP}*") if step_of(path) is not None]
-        if not steps:
-            raise UserError(f"{folder / CHECKPOINTS} holds no checkpoint; leave --checkpoints out")
+        require(steps, f"{folder / CHECKPOINTS} holds no checkpoint; leave --checkpoints out")
         folders = [*sorted(steps, key=lambda path: step_of(path) or 0), folder]
     for path in folders:
         published_files(path)  # before any of them is sent

@@ -121,8 +121,7 @@ def _family(config: PredictConfig) -> type[FinetuningConfig]:
         if name.endswith(ending):
             return family
     raise UserError(
-        f"--model_name_or_path {config.model_name_or_path}: is {name or 'a model'} without a task; fine-tune it first, "
-        "for example with: bert-repro run_glue --train_file FILE"
+        f"--model_name_or_path {config.model_name_or_path}: is {name or 'a model'} without a task; fine-tune it first"
     )
 
 

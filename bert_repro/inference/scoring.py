@@ -30,6 +30,7 @@ import torch
 from tqdm.auto import tqdm
 
 from bert_repro.configs import SentenceScoringConfig
+from bert_repro.configs.base import require
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.inference.features import read_texts
 from bert_repro.models.cpu_kernels import use_cpu_kernels
@@ -139,8 +140,7 @@ def _encode(
     encoded = tokenized(tokenizer, sentences)
     found = []
     for number, ids in enumerate(encoded["input_ids"]):
-        if not ids:
-            raise UserError(f"{names[number]}: is empty; give a text with at least one token")
+        require(ids, f"{names[number]}: is empty; give a text with at least one token")
         if len(ids) + 2 > most_tokens:
             raise UserError(
                 f"{names[number]}: has {len(ids)} tokens; the model reads {most_tokens - 2} besides [CLS] and [SEP], "
@@ -255,8 +255,7 @@ def _score_texts(config: SentenceScoringConfig, path: Path, score: Score) -> dic
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
                 count, tokens, total = count + 1, tokens + len(one.tokens), total + one.total
             progress.update(len(chunk))
-        if not count:
-            raise UserError(f"--input_file {path}: no texts; name a file with at least one")
+        require(count > 0, f"--input_file {path}: no texts; name a file with at least one")
     mean = total / tokens
     logger.info("%s: %d sentences, %d tokens, %.4f nats a token", target, count, tokens, -mean)
     return {"sentences": count, "tokens": tokens, "log_probability": mean, "perplexity": math.exp(min(700.0, -mean))}
@@ -293,8 +292,7 @@ def find_pair_files(names: Sequence[str]) -> list[Path]:
         files = (
             sorted(file for file in path.iterdir() if file.name.endswith(PAIR_SUFFIXES)) if path.is_dir() else [path]
         )
-        if not files:
-            raise UserError(f"--minimal_pairs {name}: holds no file that ends in {', '.join(PAIR_SUFFIXES)}")
+        require(files, f"--minimal_pairs {name}: holds no file that ends in {', '.join(PAIR_SUFFIXES)}")
         found += files
     return found
 
@@ -314,8 +312,7 @@ def read_pairs(path: Path) -> list[MinimalPair]:
         levels = {level: row.get(name) for level, name in _LEVELS.items()}
         levels["paradigm"] = levels["paradigm"] or path.name.split(".")[0]
         pairs.append(MinimalPair(row["sentence_good"], row["sentence_bad"], place, levels))
-    if not pairs:
-        raise UserError(f"{path}: no rows; name a file with at least one")
+    require(pairs, f"{path}: no rows; name a file with at least one")
     return pairs
 
 

@@ -55,7 +55,7 @@ def run_pretraining(config: PretrainingConfig) -> RunResults:
         UserError: the corpus, the checkpoint and the settings do not fit together.
         NonFiniteError, StopRequested: see `bert_repro.training.trainer.Trainer.train`.
     """
-    require(bool(config.corpus), "--corpus is missing; name a prepared corpus")
+    require(config.corpus, "--corpus is missing; name a prepared corpus")
     config = resolve_precision(config)
     folder = corpus_folder(config.corpus)
     corpus = PreparedCorpus.load(folder)

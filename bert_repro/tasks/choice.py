@@ -197,7 +197,9 @@ def custom_choices(config: SwagConfig, rows: Splits, names: Mapping[str, str]) -
     data = {
         split: task.from_rows(dataset, names[split], may_lack_labels=split == "test") for split, dataset in rows.items()
     }
-    return dataclasses.replace(task, data=hold_out(data, config, names.get("train", ""), strata="label"))
+    return dataclasses.replace(
+        task, data=hold_out(data, config, names.get("train", ""), together=columns, strata="label")
+    )
 
 
 SWAG = SwagTask(name="swag", title="SWAG", paper_batch=16, metrics=("accuracy",), primary_metric="accuracy")

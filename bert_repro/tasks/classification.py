@@ -247,11 +247,12 @@ class ClassificationTask(Task):
             record = {"index": example["idx"], **{name: example[name] for name in self.text_columns}}
             if labelled:
                 record["label"] = self.json_label(example["label"])
-            record |= self.json_answer(example, answer)
+            blank = not any(str(example[name]).strip() for name in self.text_columns)  # has no answer, but a row
+            record |= {"prediction": None} if blank else self.json_answer(example, answer)
             if probabilities is not None:
-                record["probability"] = self.answer_probability(answer, probabilities[row])
+                record["probability"] = None if blank else self.answer_probability(answer, probabilities[row])
                 shares = zip(self.answer_names, probabilities[row], strict=True)
-                record["probabilities"] = {name: round(float(share), 6) for name, share in shares}
+                record["probabilities"] = {name: None if blank else round(float(share), 6) for name, share in shares}
             yield record
 
     def answers(self, predictions: Predictions) -> Sequence[Any]:
@@ -550,7 +551,7 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
         task = ClassificationTask(**common, class_weights=weights, label_smoothing=config.label_smoothing)
     data = {split: _labelled_texts(task, config, split, rows[split], names[split]) for split in rows}
     strata = "" if kind == "number" else "label"
-    return replace(task, data=hold_out(data, config, names.get("train", ""), strata=strata))
+    return replace(task, data=hold_out(data, config, names.get("train", ""), together=text_columns, strata=strata))
 
 
 def found_text_columns(present: Sequence[str], where: str) -> tuple[str, ...]:
@@ -589,7 +590,7 @@ def _training_labels(config: GlueConfig, rows: "datasets.Dataset", where: str) -
         return [split_labels(text, config.label_separator) for text in found]
     for row, label in enumerate(found, 1):
         fault = f"{where}, row {row}: column {config.label_column!r} is empty; give the row a label, or leave it out"
-        require(bool(str(label or "").strip()), fault)
+        require(str(label or "").strip(), fault)
     return [[str(label).strip()] for label in found]
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, cast
 import numpy as np
 import numpy.typing as npt
 
+from bert_repro.configs.base import require
 from bert_repro.errors import UserError
 from bert_repro.utils.arrays import draw
 from bert_repro.utils.readers import first_line, json_rows, listed, numbered_lines, shown
@@ -70,8 +71,7 @@ def as_dataset(data: Data, name: str) -> "datasets.Dataset":
         dataset = _from_columns(dict(data), name)
     else:
         dataset = _from_rows(list(data), name)
-    if not len(dataset):
-        raise UserError(f"{name}: no rows; give at least one")
+    require(len(dataset) > 0, f"{name}: no rows; give at least one")
     return dataset
 
 
@@ -81,8 +81,7 @@ def _from_rows(rows: Sequence[Any], name: str) -> "datasets.Dataset":
             raise UserError(
                 f"{name}, row {number}: is {shown(row)}, not a dict; give rows such as {{'text': ..., 'label': ...}}"
             )
-    if not rows:
-        raise UserError(f"{name}: no rows; give at least one")
+    require(len(rows) > 0, f"{name}: no rows; give at least one")
     names = dict.fromkeys(column for row in rows for column in row)
     return _from_columns({column: [row.get(column) for row in rows] for column in names}, name)
 
@@ -116,8 +115,7 @@ def read_file(
         UserError: the file is missing, empty, of another format, not UTF-8, or has a bad row.
     """
     kind = kind or path.suffix[1:]
-    if lines is None and not path.is_file():
-        raise UserError(f"{path}: no such file")
+    require(lines is not None or path.is_file(), f"{path}: no such file")
     lines = numbered_lines(path) if lines is None else lines
     if kind in ("jsonl", "json"):
         return _read_json(path, list(lines), may_be_one=kind == "json")
@@ -153,8 +151,7 @@ def read_glue(
     if header is None:
         header = next(lines, (0, ""))[1].split("\t")
     for name in required:
-        if name not in header:
-            raise UserError(f"{path}: no column {name!r}; found {listed(header)}; take the official file")
+        require(name in header, f"{path}: no column {name!r}; found {listed(header)}; take the official file")
     rows, kept = _tsv_rows(lines), (*required, *optional)
     return _table(path, rows, _RAGGED_TSV, header=header, kept=kept, drop_incomplete_rows=drop_incomplete_rows)
 
@@ -223,8 +220,7 @@ def _table(
             column.append(fields[place])
     if dropped:
         logger.warning("%s: dropped %d rows with missing fields, kept %d", path, dropped, count)
-    if not count:
-        raise UserError(f"{path}: no rows; name a file with at least one")
+    require(count > 0, f"{path}: no rows; name a file with at least one")
     return datasets.Dataset.from_dict(columns)
 
 
@@ -308,8 +304,7 @@ def read_tagged_text(path: Path, lines: Lines | None = None) -> "datasets.Datase
     columns: dict[str, list[Any]] = {"words": words}
     columns |= {"tags": tags} if width > 1 else {}
     columns |= {"document": documents} if document >= 0 else {}
-    if not words:
-        raise UserError(f"{path}: no rows; name a file with at least one")
+    require(words, f"{path}: no rows; name a file with at least one")
     return datasets.Dataset.from_dict(columns)
 
 
@@ -332,8 +327,7 @@ def from_hub(
             "give the official files with --data_dir"
         ) from error
     found = {split: published[split] for split in splits if split in published}
-    if not found:
-        raise UserError(f"{title} has no split {' or '.join(splits)}; give the official files with --data_dir")
+    require(found, f"{title} has no split {' or '.join(splits)}; give the official files with --data_dir")
     return found
 
 
@@ -417,7 +411,12 @@ def number(text: Any) -> float:
 
 
 def hold_out(
-    data: "dict[str, datasets.Dataset]", config: "CustomDataConfig", where: str, *, strata: str = "", together: str = ""
+    data: "dict[str, datasets.Dataset]",
+    config: "CustomDataConfig",
+    where: str,
+    *,
+    together: Sequence[str],
+    strata: str = "",
 ) -> "dict[str, datasets.Dataset]":
     """Moves `validation_fraction` of the training rows into the split `validation`, where that is given.
 
@@ -425,8 +424,8 @@ def hold_out(
         data: the splits.
         config: the fraction and the seed.
         where: the training data, for messages.
+        together: columns; rows that are equal there are held out all or none, by the stratum of the first.
         strata: column; of the rows of each of its values the fraction is held out.
-        together: column; rows with one value are held out all or none.
 
     Raises:
         UserError: one of the splits would be empty.
@@ -434,15 +433,14 @@ def hold_out(
     if config.validation_fraction is None:
         return data
     train = data["train"]
-    groups = list(map(str, train[together] if together else range(len(train))))
-    places = {group: place for place, group in enumerate(dict.fromkeys(groups))}
-    values = list(map(str, train[strata])) if strata else [None] * len(places)
-    held = held_out_rows(values, config.validation_fraction, config.seed)[[places[group] for group in groups]]
-    if held.all() or not held.any():
-        raise UserError(
-            f"--validation_fraction {config.validation_fraction}: leaves no row for one of the splits of {where}; give "
-            "another share or a file of its own"
-        )
+    groups = list(map(str, zip(*(train[name][:] for name in together), strict=True)))
+    values: dict[str, str] = {}
+    for group, value in zip(groups, train[strata][:] if strata else groups, strict=True):
+        values.setdefault(group, str(value) if strata else "")
+    places = {group: place for place, group in enumerate(values)}
+    held = held_out_rows([*values.values()], config.validation_fraction, config.seed)[[places[one] for one in groups]]
+    fault = f"--validation_fraction {config.validation_fraction}: leaves no row for one of the splits of {where}"
+    require(held.any() and not held.all(), fault)
     return data | {"train": train.select(np.flatnonzero(~held)), "validation": train.select(np.flatnonzero(held))}
 
 

@@ -425,7 +425,8 @@ def custom_tagging(config: NerConfig, rows: Splits, names: Mapping[str, str]) ->
         id2label = load_config(config.model_name_or_path).id2label
         tags = tuple(id2label[index] for index in sorted(id2label))
     metric = "entity_f1" if are_entity_tags(tags) else "accuracy"
-    logger.info("%d tags, scored by %s: %s", len(tags), metric, ", ".join(tags))
+    if config.do_train:
+        logger.info("%d tags, scored by %s: %s", len(tags), metric, ", ".join(tags))
     title = Path(next(iter(names.values()))).stem
     task = TaggingTask(
         name="custom", title=title, metrics=(metric,), primary_metric=metric, label_names=tags, data_names=names
@@ -433,7 +434,7 @@ def custom_tagging(config: NerConfig, rows: Splits, names: Mapping[str, str]) ->
     data = {
         split: task.from_rows(dataset, names[split], may_lack_tags=split == "test") for split, dataset in rows.items()
     }
-    return replace(task, data=hold_out(data, config, names.get("train", "")))
+    return replace(task, data=hold_out(data, config, names.get("train", ""), together=["words"]))
 
 
 # --- CoNLL-2003 -------------------------------------------------------------------------------------------------------

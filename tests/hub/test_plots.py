@@ -75,7 +75,7 @@ def test_a_card_shows_the_pictures():
         "![Confusion matrix](scores.png)",
         "](training.png)",
         "Data: not published: `moods.csv` (train).",
-        r'classify("A \x60warm\x60 \"day\".")',
+        r'classify("A `warm` \"day\".")',
         '- text: A `warm` "day".',
     ):
         assert part in card, part

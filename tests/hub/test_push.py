@@ -142,6 +142,13 @@ def test_a_refusal_is_one_line_and_exit_code_2(hub, folder, capsys, fault, messa
     assert re.search(message, error_line(said)) and WRITER not in said
 
 
+def test_a_link_is_not_followed(hub, folder, tmp_path, capsys):
+    (folder / "README.md").rename(tmp_path / "elsewhere.md")
+    (folder / "README.md").symlink_to(tmp_path / "elsewhere.md")
+    assert recipe("push_to_hub", "--folder", folder, "--hub_model_id", REPO) == 2
+    assert "README.md: is a link" in error_line(capsys.readouterr().err) and REPO not in hub.repos
+
+
 def test_who_is_not_logged_in_or_may_not_write_there_is_reported(hub, folder, monkeypatch):
     with pytest.raises(UserError, match=r"rights to create a model under the namespace 'others'"):
         push_folder(folder, "others/toy")

@@ -41,8 +41,9 @@ def test_lines_of_the_standard_input_become_rows_of_csv(models, monkeypatch, cap
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["text"] for row in rows] == ["the river falls", "", 'a, "quoted" stone']
     assert list(rows[0]) == ["index", "text", "prediction", "probability", "probability_cold", "probability_warm"]
-    for row in rows:
-        assert float(row["probability"]) == float(row[f"probability_{row['prediction']}"]) >= 0.5
+    answered, blank, _ = rows
+    assert float(answered["probability"]) == float(answered[f"probability_{answered['prediction']}"]) >= 0.5
+    assert [blank[name] for name in ("prediction", "probability", "probability_cold")] == ["", "", ""]
 
 
 def test_a_table_keeps_its_ids_and_right_answers(models, tmp_path, refused):

@@ -183,9 +183,9 @@ def test_rows_are_held_out_in_proportion_and_by_the_seed() -> None:
 @pytest.mark.parametrize(
     ("kind", "rows"),
     [
-        (GlueConfig, [{"text": f"t{n}", "label": "ab"[n % 2]} for n in range(20)]),
-        (NerConfig, [{"words": [f"w{n}"], "tags": ["XY"[n % 2]]} for n in range(20)]),
-        (SwagConfig, [{**CHOICE, "sent1": f"t{n}", "label": n % 2} for n in range(20)]),
+        (GlueConfig, [{"text": f"t{n // 2}", "label": "ab"[n % 2]} for n in range(20)]),
+        (NerConfig, [{"words": [f"w{n // 2}"], "tags": ["XY"[n % 2]]} for n in range(20)]),
+        (SwagConfig, [{**CHOICE, "sent1": f"t{n // 2}", "label": n % 2} for n in range(20)]),
         (SquadConfig, [{"question": str(n), "context": f"c{n // 2} x", "answer": "x"} for n in range(20)]),
     ],
 )  # fmt: skip
