@@ -38,14 +38,6 @@ def test_what_this_bert_cannot_do_is_refused(model, packed):
             model(**arguments)
 
 
-def test_sequences_do_not_see_each_other(model, packed):
-    before = model(**packed).last_hidden_state
-    packed["input_ids"][0, 12] = 60  # in the second sequence
-    after = model(**packed).last_hidden_state
-    assert torch.equal(after[0, :11], before[0, :11]) and torch.equal(after[0, 18:], before[0, 18:])
-    assert not torch.equal(after[0, 11:18], before[0, 11:18])
-
-
 def test_upstream_flattening_collator_makes_packed_input(tiny, model):
     collator = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=False)
     sequences = [[5, 6, 7, 8], [9, 10]]

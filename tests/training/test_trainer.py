@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from tiny_models import NO_DROPOUT, word_model, word_tokenizer
 from toy import ToyConfig, ToyModel, losses, make_trainer
 
 from bert_repro.configs import RunConfig
-from bert_repro.errors import NonFiniteError, StopRequested, UserError
+from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.training import checkpoint, training_log
 from bert_repro.training.batches import BatchSizes, batch_sizes
 from bert_repro.training.trainer import ParallelModel, Trainer
@@ -93,12 +92,6 @@ def test_resume_after_every_step_is_bit_identical(tmp_path: Path, accumulation: 
     assert len(set(log)) == steps
 
 
-def test_loader_processes_change_nothing(tmp_path: Path) -> None:
-    here = trained(ToyConfig(output_dir=str(tmp_path / "0"), max_steps=6))
-    there = trained(ToyConfig(output_dir=str(tmp_path / "2"), max_steps=6, dataloader_num_workers=2))
-    assert_identical(here, there)
-
-
 def test_a_step_that_is_not_finite_is_refused_before_the_update(tmp_path: Path) -> None:
     trainer = make_trainer(ToyConfig(output_dir=str(tmp_path), nan_at=30, save_steps=1))
     with pytest.raises(NonFiniteError, match="stopped at step 3"):
@@ -144,26 +137,6 @@ def test_reading_late_changes_no_number_and_logs_every_step(tmp_path: Path) -> N
         for file in ("model.safetensors", "trainer_state/optimizer.safetensors"):
             left, right = ((trainer.output_dir / f"checkpoints/step-{step}" / file).read_bytes() for trainer in runs)
             assert left == right  # of a snapshot: the steps after it were taken while it was written
-
-
-def test_signal_saves_and_the_resumed_run_is_identical(tmp_path: Path) -> None:
-    complete = trained(ToyConfig(output_dir=str(tmp_path / "complete"), max_steps=10))
-    stopped = make_trainer(ToyConfig(output_dir=str(tmp_path / "cut"), max_steps=10))
-    load = stopped.source.load
-
-    def load_and_signal(ids: Any, group: int) -> Any:
-        if ids[0] == 32:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return load(ids, group)
-
-    stopped.source.load = load_and_signal  # type: ignore[method-assign]
-    with pytest.raises(StopRequested) as raised:
-        stopped.train()
-    assert raised.value.exit_code == 143
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    resumed = trained(dataclasses.replace(stopped.config, resume_from_checkpoint="latest"))
-    assert_identical(complete, resumed)
-    assert losses(resumed.config) == losses(complete.config)
 
 
 def test_log_holds_the_sum_of_the_losses_and_accuracies_apart(tmp_path: Path) -> None:
