@@ -192,6 +192,17 @@ def test_layers_are_compiled_for_training_only() -> None:
     assert parallel.compiled_graphs() == 1
 
 
+def test_many_models_in_one_process_are_each_compiled_once() -> None:
+    inputs, graphs = {"rows": torch.ones(3, 6), "picked": torch.ones(3, dtype=torch.bool)}, []
+    for number in range(12):  # PyTorch gives up on a piece of code after eight versions
+        options = {"backend": "eager", "dynamic": False}
+        parallel = ParallelModel(Accelerator(cpu=True), ToyModel(number / 100), compile_options=options)
+        for _ in range(2):
+            parallel.wrapped(("token_loss",), inputs)
+        graphs.append(parallel.compiled_graphs())
+    assert set(graphs) == {2}  # the rows are picked between them
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", [False, True])
 def test_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path, beside: bool) -> None:
