@@ -40,8 +40,6 @@ def test_fine_tuned_heads_keep_their_labels(name, tmp_path):
     folder = export_checkpoint(model, TOKENIZER, tmp_path / name)
     upstream = transformers.AutoConfig.from_pretrained(folder)
     assert upstream.id2label == model.config.id2label
-    texts = ["paris is", "a film ."]
-    assert transformers.AutoTokenizer.from_pretrained(folder)(texts)["input_ids"] == TOKENIZER(texts)["input_ids"]
     if task.label_names:
         assert tuple(upstream.id2label.values()) == task.label_names
         assert upstream.label2id == {label: index for index, label in enumerate(task.label_names)}

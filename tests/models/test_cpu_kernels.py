@@ -65,11 +65,10 @@ def test_dropout_passes_gradients_where_it_keeps():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_packed_attention_has_the_gradients_of_its_forward_pass(causal, dropout):
+def test_packed_attention_has_the_gradients_of_its_forward_pass(causal):
     def attend(query, key, value):
         torch.manual_seed(4)
-        return PackedAttention.apply(query, key, value, LENGTHS, 0.5, dropout, causal)
+        return PackedAttention.apply(query, key, value, LENGTHS, 0.5, 0.4, causal)
 
     assert torch.autograd.gradcheck(attend, draws())
 

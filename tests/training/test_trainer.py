@@ -2,10 +2,6 @@
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 from accelerate import Accelerator
-from running import ON_CPU, TORCHRUN, launch, recipe
+from running import TORCHRUN, launch, recipe
 from tiny_models import NO_DROPOUT, word_model, word_tokenizer
 from toy import ToyConfig, ToyModel, losses, make_trainer
 
@@ -26,7 +22,6 @@ from bert_repro.training.trainer import ParallelModel, Trainer
 from bert_repro.utils.files import TRAIN_LOG
 
 TOY = Path(__file__).parents[1] / "helpers" / "toy.py"
-ENVIRONMENT = os.environ | ON_CPU
 
 
 def trained(config: ToyConfig) -> Trainer:
@@ -201,35 +196,3 @@ def test_many_models_in_one_process_are_each_compiled_once() -> None:
             parallel.wrapped(("token_loss",), inputs)
         graphs.append(parallel.compiled_graphs())
     assert set(graphs) == {2}  # the rows are picked between them
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("beside", [False, True])
-def test_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path, beside: bool) -> None:
-    """SIGKILL, saves included: every restart finds a complete checkpoint, at most one save interval old."""
-    kills = 50
-    settings = {"max_steps": 4 * kills + 8, "save_steps": 1, "pause": 0.05}
-    complete = trained(ToyConfig(output_dir=str(tmp_path / "complete"), **{**settings, "pause": 0.0}))  # type: ignore[arg-type]
-    cut = {**settings, "output_dir": str(tmp_path / "cut"), "beside": beside}
-    reached = 0
-    for kill in range(kills):
-        command = [sys.executable, str(TOY), json.dumps(cut)]
-        process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
-        _wait_for_step(tmp_path / "cut", reached + 2, process)
-        time.sleep(0.013 * (kill % 7))
-        process.kill()
-        process.wait()
-        found = int(checkpoint.find(tmp_path / "cut", "latest").name.removeprefix("step-"))
-        logged = [row["step"] for row in training_log.read(tmp_path / "cut" / TRAIN_LOG)]
-        assert found >= max(logged) - (2 if beside else 1)
-        reached, cut["resume_from_checkpoint"] = found, "latest"
-    subprocess.run([sys.executable, str(TOY), json.dumps(cut)], env=ENVIRONMENT, check=True, stderr=subprocess.DEVNULL)
-    final = safetensors.torch.load_file(tmp_path / "cut" / "model.safetensors")
-    assert all(torch.equal(value, final[name]) for name, value in weights(complete).items())
-
-
-def _wait_for_step(folder: Path, step: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while not any(folder.glob(f"checkpoints/step-{step}")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.005)
