@@ -87,6 +87,12 @@ def test_resume_after_every_step_is_bit_identical(tmp_path: Path, accumulation: 
     assert len(set(log)) == steps
 
 
+def test_loader_processes_change_nothing(tmp_path: Path) -> None:
+    here = trained(ToyConfig(output_dir=str(tmp_path / "0"), max_steps=6))
+    there = trained(ToyConfig(output_dir=str(tmp_path / "2"), max_steps=6, dataloader_num_workers=2))
+    assert_identical(here, there)
+
+
 def test_a_step_that_is_not_finite_is_refused_before_the_update(tmp_path: Path) -> None:
     trainer = make_trainer(ToyConfig(output_dir=str(tmp_path), nan_at=30, save_steps=1))
     with pytest.raises(NonFiniteError, match="stopped at step 3"):
