@@ -82,7 +82,7 @@ def write_text(path: Path, documents: int, seed: int = 0) -> Path:
 
 
 def write_glue(folder: Path) -> Path:
-    """SST-2 whose label is whether the sentence says "bright", MRPC whose pairs are equal or not."""
+    """SST-2 whose label is whether the sentence says "bright"."""
     generator = random.Random(1)
     (folder / "SST-2").mkdir(parents=True)
     for split, rows in (("train", 64), ("dev", 21)):

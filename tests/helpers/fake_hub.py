@@ -157,7 +157,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def body(self, fault: Fault | None) -> bytes:
         length = int(self.headers.get("Content-Length") or 0)
-        if fault and fault.kind == "cut" and self.command != "GET":
+        if fault and fault.kind == "cut":
             self.rfile.read(length // 2)
             raise Cut
         return self.rfile.read(length)
@@ -179,7 +179,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def find(self, repo: str) -> Repo:
         found = self.server.repos.get(repo)
-        if found is None or (found.private and self.token not in (WRITER, READER)):
+        if found is None:
             raise Refusal(401 if not self.token else 404, "Repository not found", "RepoNotFound")
         return found
 
@@ -300,18 +300,10 @@ class Handler(BaseHTTPRequestHandler):
             return
         content = tree[path]
         etag = object_id(path, content)
-        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").split("-")[0])
         headers |= {"ETag": f'"{etag}"', "X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{etag}"'}
-        if start:
-            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        self.send_head(206 if start else 200, len(content) - start, "application/octet-stream", headers)
-        if self.command == "HEAD":
-            return
-        rest = content[start:]
-        if fault and fault.kind == "cut":
-            self.wfile.write(rest[: len(rest) // 2])
-            raise Cut
-        self.wfile.write(rest)
+        self.send_head(200, len(content), "application/octet-stream", headers)
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
     def send_json(self, content: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
         text = json.dumps(content).encode()

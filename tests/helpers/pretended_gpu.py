@@ -137,16 +137,22 @@ def data_parallel() -> Iterator[Callable[[Any], Any]]:
 
 
 def traced(
-    head: str, dtype: str, capability: tuple[int, int], *, recompute: bool, by_layer: bool, ddp: bool = False
+    head: str,
+    dtype: str,
+    capability: tuple[int, int],
+    *,
+    recompute: bool,
+    by_layer: bool,
+    ddp: bool = False,
+    gradients: bool = True,
 ) -> dict[str, int]:
-    """Traces three steps on batches of other shapes; returns numbers of graphs and of attention kernels in them."""
+    """Traces steps on batches of several shapes; returns numbers of graphs and of attention kernels in them."""
     import torch
-    from fake_cuda import to_fake_gpu
     from functorch.compile import make_boxed_func
-    from test_gpu_graph import BATCHES, CONFIG, HEADS
+    from packed_batches import BATCHES, CONFIG, HEADS
     from torch import nn
     from torch._dynamo.backends.common import aot_autograd
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -158,9 +164,9 @@ def traced(
 
     def keep(graph: Any, _: Any) -> Any:
         graphs.append(graph)
-        return make_boxed_func(graph.forward)
+        return make_boxed_func(graph.forward) if gradients else graph.forward
 
-    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep)
+    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep) if gradients else keep
     torch.compiler.reset()
     terms, batch = HEADS[head]
     with ExitStack() as stack:
@@ -173,7 +179,8 @@ def traced(
         for module in model.modules():
             for name, parameter in list(module.named_parameters(recurse=False)):
                 if parameter not in made:
-                    made[parameter] = nn.Parameter(torch.empty(parameter.shape, device="cuda:0"))
+                    empty = torch.empty(parameter.shape, device="cuda:0")
+                    made[parameter] = nn.Parameter(empty, requires_grad=gradients)
                 setattr(module, name, made[parameter])
         if recompute:
             model.activation_checkpointing_enable()
@@ -187,10 +194,15 @@ def traced(
         for lengths in (*BATCHES, (24,)):
             if head == "MultipleChoice" and len(lengths) % 2:
                 continue
-            inputs = {name: to_fake_gpu(value, mode) for name, value in batch(lengths).items()}
+            inputs = batch(lengths)
+            for name, value in inputs.items():
+                if isinstance(value, torch.Tensor):
+                    empty = torch.empty(value.shape, dtype=value.dtype, device="meta")
+                    inputs[name] = FakeTensor(mode, empty, torch.device("cuda:0"))
             with torch.autocast("cuda", getattr(torch, dtype), enabled=dtype != "float32"):
                 means, _ = step(terms, inputs)
-            sum(means.values()).backward()
+            if gradients:
+                sum(means.values()).backward()
     called = [str(node.target) for graph in graphs for node in graph.graph.nodes if node.op == "call_function"]
     return {"graphs": len(graphs), "flash": sum("flash_attention" in name for name in called)}
 
@@ -199,7 +211,6 @@ def main() -> None:
     """Prints one JSON line for each case."""
     load_guard()
     library = repair_description()  # kept until the end, as it is undone with its last reference
-    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "training")]
     heads = ["SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice"]
     cases: list[tuple[Any, ...]] = [
         ("PreTraining", dtype, capability, recompute, by_layer, False)

@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +48,6 @@ class ToyConfig(OptimizerConfig, RunConfig):
     logging_steps: int = _setting(1)
     float64: bool = _setting(False)
     nan_at: int = _setting(-1)
-    pause: float = _setting(0.0)
     beside: bool = _setting(False)
     die_at: int = _setting(-1)
 
@@ -103,7 +101,6 @@ class ToySource:
             yield Step(even_passes(ids, self.micro, self.processes), self._count(ids), 0, {"step": number + 1})
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
-        time.sleep(self.config.pause)
         rows = torch.from_numpy(fraction(draw(5, ids[:, None], np.arange(WIDTH))))
         died = Path(f"{self.config.output_dir}.died")
         if self.config.die_at in ids and not died.exists():

@@ -4,7 +4,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from bert_repro.hub import plots
-from bert_repro.hub.card import make_card
 
 DETAILS = {"labels": ["cold", "$warm$"], "confusion_matrix": [[2, 0], [2, 6]]}
 RESULTS = {
@@ -14,10 +13,8 @@ RESULTS = {
     "metrics": {"accuracy": 0.8, "macro_f1": 0.76},
     "splits": {"validation": {"metrics": {"accuracy": 0.8}, "rows_scored": 10, "details": DETAILS}},
     "train": {"steps": 6},
-    "data": {"dataset": None, "title": "moods", "files": {"train": "moods.csv"}, "text_columns": ["text"],
-             "example": {"text": "A `warm` \"day\"."}},
-    "model": {"class": "BertReproForSequenceClassification", "labels": ["cold", "$warm$"]},
-}  # fmt: skip
+    "data": {"dataset": None, "title": "moods"},
+}
 ROWS = [
     *({"step": n, "loss": 1 / n, "learning_rate": min(n - 1, 2) / 2 * (7 - n), "tokens": n} for n in range(1, 7)),
     {"step": 3, "eval_accuracy": 0.6, "eval_macro_f1": 0.5},
@@ -66,17 +63,3 @@ def test_scores_show_confusions(tmp_path, drawn):
     assert [label.get_text() for label in confusions.get_yticklabels()] == ["cold", r"\$warm\$"]
     assert not plots.plot_scores(tmp_path / "scores.png", {"splits": {"test": {"metrics": {"pearson": 1.0}}}})
     assert not (tmp_path / "scores.png").exists(), "that of another run"
-
-
-def test_a_card_shows_the_pictures():
-    card = make_card(RESULTS, "org/moods", pictures={"scores.png", "training.png"})
-    for part in (
-        "A BERT (Devlin et al., 2019) that classifies texts, fine-tuned on custom data (moods), made with bert_repro.",
-        "![Confusion matrix](scores.png)",
-        "](training.png)",
-        "Data: not published: `moods.csv` (train).",
-        r'classify("A `warm` \"day\".")',
-        '- text: A `warm` "day".',
-    ):
-        assert part in card, part
-    assert ".png" not in make_card(RESULTS, "org/moods")

@@ -4,8 +4,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,6 @@ import bert_repro
 from bert_repro.errors import UserError
 from bert_repro.hub.export import export_checkpoint
 from bert_repro.hub.push import published_files, push_folder
-from bert_repro.utils.files import write_manifest
 
 TOKENIZER = word_tokenizer("paris is the capital of france . a film that never lets you go")
 LABELS = {0: "dull", 1: "lively"}
@@ -127,19 +124,11 @@ def test_an_upload_that_broke_goes_on_where_it_stopped(hub, folder):
     assert len(hub.repos[REPO].commits) == 2
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        (Fault("POST .*/batch", "quota", message="Private storage\nlimit reached"), "Private storage limit reached"),
-        (Fault("POST .*/commit/", "refuse", 1, 403, "Storage quota exceeded"), "Storage quota exceeded"),
-    ],
-    ids=["quota of large files", "quota"],
-)
-def test_a_refusal_is_one_line_and_exit_code_2(hub, folder, capsys, fault, message):
-    hub.faults = [fault]
+def test_a_refusal_is_one_line_and_exit_code_2(hub, folder, capsys):
+    hub.faults = [Fault("POST .*/batch", "quota", message="Private storage\nlimit reached")]
     assert recipe("push_to_hub", "--folder", folder, "--hub_model_id", REPO) == 2
     said = capsys.readouterr().err
-    assert re.search(message, error_line(said)) and WRITER not in said
+    assert "Private storage limit reached" in error_line(said) and WRITER not in said
 
 
 def test_a_link_is_not_followed(hub, folder, tmp_path, capsys):
@@ -190,68 +179,8 @@ def test_a_run_that_was_stopped_is_not_published_with_the_weights_of_the_one_bef
     assert "results.json" in hub.repos[REPO].tree("main")[1]
 
 
-def test_checkpoints_become_revisions(hub, folder, monkeypatch):
-    shutil.rmtree(folder / "checkpoints")
-    model = bert_repro.BertReproForSequenceClassification.from_pretrained(folder)
-    for step in (20, 100):  # as training leaves them, with weights that tell the step
-        checkpoint = folder / "checkpoints" / f"step-{step}"
-        model.classifier.bias.data.fill_(step)
-        model.save_pretrained(checkpoint)
-        (checkpoint / "trainer_state").mkdir()
-        (checkpoint / "trainer_state" / "optimizer.safetensors").write_bytes(b"optimizer state")
-        write_manifest(checkpoint, {"device": "cpu", "processes": 1, "cpu_threads": 1, "versions": {}})
-    assert recipe("push_to_hub", "--folder", folder, "--hub_model_id", REPO, "--checkpoints") == 0
-    assert set(hub.repos[REPO].branches) == {"main", "step-20", "step-100"}
-    assert hub.repos[REPO].messages[1:] == ["Upload step-20", "Upload step-100", "Upload toy"]
-    for step in (20, 100):
-        model = transformers.AutoModelForSequenceClassification.from_pretrained(REPO, revision=f"step-{step}")
-        assert model.classifier.bias.tolist() == [step, step]
-        _, tree = hub.repos[REPO].tree(f"step-{step}")
-        assert not [name for name in tree if "optimizer" in name or name == "results.json"]
-        card = tree["README.md"].decode()
-        assert f'revision="step-{step}"' in card and "0.5000" not in card
-    count = len(hub.repos[REPO].commits)
-    for name in (folder / "checkpoints" / "step-20", "."):
-        monkeypatch.chdir(folder / "checkpoints" / "step-20")
-        assert recipe("push_to_hub", "--folder", name, "--hub_model_id", REPO) == 0
-        assert len(hub.repos[REPO].commits) == count
-
-
 def test_no_token_is_sent_elsewhere_or_stored(hub, folder):
     push_folder(folder, REPO)
     assert all(WRITER.encode() not in content for content in hub.repos[REPO].tree("main")[1].values())
     storing = [header for header in hub.headers_seen if header]
     assert storing and set(storing) == {f"Bearer {WRITER}"}
-
-
-UPSTREAM = """
-import sys
-sys.modules["bert_repro"] = None
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
-name = "org/toy"
-classify = pipeline("text-classification", model=name)
-assert type(classify.model).__name__ == "BertForSequenceClassification", type(classify.model)
-found = classify("a film that never lets you go .")[0]
-model = AutoModelForSequenceClassification.from_pretrained(name, trust_remote_code=True)
-assert type(model).__name__ == "BertReproForSequenceClassification"
-inputs = AutoTokenizer.from_pretrained(name)("a film that never lets you go .", return_tensors="pt")
-assert found["label"] in ("dull", "lively")
-assert abs(model(**inputs).logits.softmax(-1).max().item() - found["score"]) < 1e-5
-try:
-    AutoModelForSequenceClassification.from_pretrained("org/secret", token=False)
-except OSError as error:
-    assert "not a valid model identifier" in str(error), error
-print(AutoModelForSequenceClassification.from_pretrained("org/secret").config.id2label[1])
-"""
-
-
-@pytest.mark.slow
-def test_a_process_of_upstream_transformers_pulls_it(hub, folder, tmp_path):
-    push_folder(folder, REPO)
-    push_folder(folder, "org/secret", private=True)
-    hub.faults = [Fault("GET .*/resolve/.*/model-00001", "cut")]
-    command = [sys.executable, "-c", UPSTREAM]
-    done = subprocess.run(command, env=hub.environment(tmp_path), cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.splitlines()[-1] == "lively"
-    assert json.loads(hub.repos[REPO].tree("main")[1]["config.json"])["id2label"]["1"] == "lively"

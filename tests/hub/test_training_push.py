@@ -2,9 +2,11 @@
 
 import json
 
+import torch
 import transformers
 from fake_hub import Fault
 from running import recipe
+from safetensors.torch import load
 
 TINY = "--num_hidden_layers 1 --hidden_size 16 --num_attention_heads 2 --max_seq_length 64 --train_batch_size 4 "
 TINY += "--max_eval_sequences 8 --max_steps 4 --save_steps 2"
@@ -14,22 +16,30 @@ def pretraining(world, folder, *more: str) -> list[object]:
     return ["run_pretraining", TINY, "--corpus", world.corpus, "--output_dir", folder, *more]
 
 
-def test_a_run_pushes_its_model_and_then_its_checkpoints(hub, world, tmp_path):
+def test_a_run_pushes_its_model_and_then_its_checkpoints_as_revisions(hub, world, tmp_path, monkeypatch):
     more = "--push_to_hub --hub_model_id org/tiny --hub_private_repo"
     assert recipe(*pretraining(world, tmp_path / "run", more)) == 0
     assert recipe("push_to_hub", "--folder", tmp_path / "run", "--hub_model_id org/tiny --checkpoints") == 0
     repo = hub.repos["org/tiny"]
     assert repo.private and set(repo.branches) == {"main", "step-2", "step-4"}
+    assert repo.messages[2:] == ["Upload step-2", "Upload step-4"], "the model itself has not changed"
     _, main = repo.tree("main")
     assert json.loads(main["results.json"])["train"]["steps"] == 4
     assert "flops" in json.loads(main["results.json"])["train"]
     for step in (2, 4):
-        card = repo.tree(f"step-{step}")[1]["README.md"].decode()
+        _, tree = repo.tree(f"step-{step}")
+        assert not [name for name in tree if "optimizer" in name or name == "results.json"]
+        card = tree["README.md"].decode()
         assert f'revision="step-{step}"' in card and f"| optimizer steps | {step} |" in card and "Not run." in card
     weights = [repo.tree(f"step-{step}")[1]["model.safetensors"] for step in (2, 4)]
     assert weights[0] != weights[1] == main["model.safetensors"]
     earlier = transformers.AutoModelForPreTraining.from_pretrained("org/tiny", revision="step-2")
-    assert earlier.num_parameters() > 0
+    assert torch.equal(earlier.bert.pooler.dense.bias, load(weights[0])["bert.pooler.dense.bias"])
+    checkpoint, count = tmp_path / "run" / "checkpoints" / "step-2", len(repo.commits)
+    monkeypatch.chdir(checkpoint)
+    for folder in (checkpoint, "."):
+        assert recipe("push_to_hub", "--folder", folder, "--hub_model_id org/tiny") == 0
+        assert len(repo.commits) == count
 
 
 def test_an_upload_that_fails_leaves_a_complete_folder(hub, world, tmp_path, refused):

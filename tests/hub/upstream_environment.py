@@ -45,7 +45,14 @@ PIPELINES = {
     "AutoModelForSequenceClassification": ("text-classification", "a film that never lets you go ."),
     "AutoModelForTokenClassification": ("token-classification", "marie curie worked in paris ."),
 }
-REFUSED = "left_to_right_sequences"  # a model that upstream transformers has no class for
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {  # models that upstream transformers has no class for
+    "left_to_right_sequences": ("AutoModelForSequenceClassification", {"is_decoder": True}),
+    "last_token": ("AutoModelForMultipleChoice", {"pool_token": "last"}),
+    "bilstm_on_sequences": ("AutoModelForSequenceClassification", {"is_decoder": True, "bilstm_size": 8}),
+    "bilstm_on_questions": ("AutoModelForQuestionAnswering", {"bilstm_size": 8}),
+    "chosen_layers": ("AutoModelForTokenClassification", {"token_features": "weighted_all", "bilstm_size": 8}),
+}
+PUBLISHED = ("config.json", "configuration_bert_repro.py", "modeling_bert_repro.py")
 OLDEST_FOR_REMOTE_CODE = (5, 4)
 TOLERANCE = 1e-5
 
@@ -57,7 +64,8 @@ def variants() -> dict[str, tuple[str, dict[str, Any]]]:
     found = {name: (name, {"id2label": LABELLED[name]} if name in LABELLED else {}) for name in AUTO_CLASSES}
     found["AutoModelForCausalLM"] = ("AutoModelForCausalLM", {"is_decoder": True})
     found["left_to_right_encoder"] = ("AutoModel", {"is_decoder": True})
-    return found | {REFUSED: ("AutoModelForSequenceClassification", {"is_decoder": True})}
+    found["left_to_right_tokens"] = ("AutoModelForTokenClassification", {"is_decoder": True})
+    return found | REFUSED
 
 
 def write(root: Path) -> None:
@@ -93,9 +101,9 @@ def read(root: Path, hub_id: str | None) -> bool:
     if importlib.util.find_spec("bert_repro"):
         raise SystemExit("bert_repro can be imported here; this must run where it cannot")
     checks: dict[str, Callable[[], str]] = {
-        "Auto classes": lambda: loads(root, trust_remote_code=False),
+        "Auto classes": lambda: loads(root),
         "remote code": lambda: remote_code(root),
-        "no counterpart": lambda: refuses(root / REFUSED),
+        "no counterpart": lambda: refuses(root),
         **{f"tokenizer, {kind}": lambda load=load: tokenizes(root, load) for kind, load in tokenizers().items()},
         "pipelines": lambda: pipelines(root),
     }
@@ -120,18 +128,16 @@ def version() -> tuple[int, ...]:
 
 
 def folders(root: Path) -> list[tuple[Path, dict[str, Any]]]:
-    found = sorted(path for path in root.iterdir() if (path / "expected.json").exists() and path.name != REFUSED)
+    found = sorted(path for path in root.iterdir() if (path / "expected.json").exists() and path.name not in REFUSED)
     return [(path, json.loads((path / "expected.json").read_text())) for path in found]
 
 
-def loads(root: Path, *, trust_remote_code: bool) -> str:
+def loads(root: Path) -> str:
     """Loads every folder by its Auto class and compares all outputs."""
     worst = 0.0
-    home = "transformers_modules." if trust_remote_code else "transformers.models.bert."
     for folder, expected in folders(root):
-        auto = getattr(transformers, expected["auto_class"])
-        model = auto.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        assert type(model).__module__.startswith(home), f"{folder.name}: {type(model)}"
+        model = getattr(transformers, expected["auto_class"]).from_pretrained(folder)
+        assert type(model).__module__.startswith("transformers.models.bert."), f"{folder.name}: {type(model)}"
         worst = max(worst, difference(model, folder))
         labels = transformers.AutoConfig.from_pretrained(folder).id2label
         assert all(labels[int(index)] == label for index, label in expected["labels"].items()), labels
@@ -151,11 +157,24 @@ def difference(model: torch.nn.Module, folder: Path) -> float:
 
 def remote_code(root: Path) -> str:
     """The code in the folders runs, or says on one line what it needs and what to do."""
-    if version() >= OLDEST_FOR_REMOTE_CODE:
-        return loads(root, trust_remote_code=True)
+    worst = 0.0
     for folder, expected in folders(root):
-        assert_refused(getattr(transformers, expected["auto_class"]), folder)
-    return "refused, says why"
+        if version() >= OLDEST_FOR_REMOTE_CODE:
+            worst = max(worst, remote_difference(expected["auto_class"], folder))
+        else:
+            assert_refused(getattr(transformers, expected["auto_class"]), folder)
+    return f"difference {worst:.0e}" if version() >= OLDEST_FOR_REMOTE_CODE else "refused, says why"
+
+
+def remote_difference(auto_class: str, folder: Path) -> float:
+    """What `difference` gives for the code in a folder, which saves the folder again as it was."""
+    model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True)
+    assert type(model).__module__.startswith("transformers_modules."), f"{folder.name}: {type(model)}"
+    with tempfile.TemporaryDirectory() as again:
+        model.save_pretrained(again)
+        for name in PUBLISHED:
+            assert Path(again, name).read_text() == (folder / name).read_text(), f"{folder.name}: {name}"
+    return difference(model, folder)
 
 
 def assert_refused(auto: Any, place: Path | str) -> None:
@@ -169,18 +188,19 @@ def assert_refused(auto: Any, place: Path | str) -> None:
         raise AssertionError("the copied code ran where it cannot")
 
 
-def refuses(folder: Path) -> str:
+def refuses(root: Path) -> str:
     """A model that upstream transformers does not have is refused by its name, never loaded as something else."""
-    try:
-        transformers.AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=False)
-    except ValueError as error:
-        assert "bert_repro" in str(error) or "trust_remote_code" in str(error), error
-    else:
-        raise AssertionError(f"{folder.name} was loaded")
-    if version() < OLDEST_FOR_REMOTE_CODE:
-        return "refused"
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
-    return f"refused; remote code {difference(model, folder):.0e}"
+    worst = 0.0
+    for name, (auto_class, _) in REFUSED.items():
+        try:
+            getattr(transformers, auto_class).from_pretrained(root / name, trust_remote_code=False)
+        except ValueError as error:
+            assert "bert_repro" in str(error) or "trust_remote_code" in str(error), error
+        else:
+            raise AssertionError(f"{name} was loaded")
+        if version() >= OLDEST_FOR_REMOTE_CODE:
+            worst = max(worst, remote_difference(auto_class, root / name))
+    return f"refused; remote code {worst:.0e}" if version() >= OLDEST_FOR_REMOTE_CODE else "refused"
 
 
 def tokenizers() -> dict[str, Callable[[Path], Any]]:

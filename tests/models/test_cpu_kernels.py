@@ -65,11 +65,10 @@ def test_dropout_passes_gradients_where_it_keeps():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_packed_attention_has_the_gradients_of_its_forward_pass(causal, dropout):
+def test_packed_attention_has_the_gradients_of_its_forward_pass(causal):
     def attend(query, key, value):
         torch.manual_seed(4)
-        return PackedAttention.apply(query, key, value, LENGTHS, 0.5, dropout, causal)
+        return PackedAttention.apply(query, key, value, LENGTHS, 0.5, 0.4, causal)
 
     assert torch.autograd.gradcheck(attend, draws())
 
@@ -149,16 +148,3 @@ def test_recomputed_layers_drop_the_same(tiny, inputs):
             model.gradient_checkpointing_enable()
         gradients.append(word_gradient(model, inputs))
     assert torch.equal(*gradients)
-
-
-def test_kernels_are_switched_on_for_one_model_and_change_only_the_draws(tiny, inputs):
-    plain, quick = (BertReproForPreTraining(tiny.config(attention_probs_dropout_prob=0.0)).train() for _ in range(2))
-    quick.load_state_dict(plain.state_dict())
-    use_cpu_kernels(quick)
-    assert quick.state_dict().keys() == plain.state_dict().keys()
-    assert {type(module) for module in plain.modules()} & {CpuDropout} == set()
-    for model in (plain, quick):
-        for module in model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
-    torch.testing.assert_close(word_gradient(plain, inputs), word_gradient(quick, inputs), rtol=1e-5, atol=1e-6)

@@ -19,6 +19,10 @@ def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
+def stacked(values: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
+    return values if torch.is_tensor(values) else torch.stack(values)
+
+
 class HeadTests:
     """The tests. Subclasses set `auto_class`, and `labels` unless the class has no loss."""
 
@@ -76,11 +80,10 @@ class HeadTests:
     @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
     def test_outputs_and_gradients_equal_upstream(self, implementation, folder):
         ours, upstream = self.pair(implementation, folder)
-        inputs = self.inputs()
+        inputs = {**self.inputs(), "output_hidden_states": True, "output_attentions": implementation == "eager"}
         our_outputs, upstream_outputs = ours(**inputs), upstream(**inputs)
-        for name, expected in upstream_outputs.items():
-            if torch.is_tensor(expected):
-                self.tiny.assert_close(our_outputs[name], expected, name)
+        for name in upstream_outputs.keys() - {"past_key_values", "cross_attentions"}:
+            self.tiny.assert_close(stacked(our_outputs[name]), stacked(upstream_outputs[name]), name)
         self.backward(our_outputs)
         self.backward(upstream_outputs)
         expected_gradients = gradients(upstream)
@@ -96,27 +99,13 @@ class HeadTests:
         assert type(auto_class.from_config(self.tiny.config(**self.fields))) is self.model_class
         assert self.model_class.accepts_loss_kwargs is False, "losses are not left to the upstream Trainer"
 
-    def test_loads_an_upstream_folder_without_a_warning_and_trains_as_there(self, tmp_path, warnings_logged):
+    def test_loads_an_upstream_folder_without_a_warning(self, tmp_path, warnings_logged):
         upstream = self.upstream_class(self.tiny.upstream_config(**self.fields))
         upstream.save_pretrained(tmp_path)
         ours = self.model_class.from_pretrained(tmp_path)
         assert warnings_logged() == []
         for name, values in upstream.state_dict().items():
             assert torch.equal(ours.state_dict()[name], values), name
-        if labels := self.labels(self.batch()):
-            there, here = (self.losses(model.train(), {**self.batch(), **labels}) for model in (upstream, ours))
-            assert here == pytest.approx(there, rel=1e-4) and here[-1] < here[0]
-
-    def losses(self, model, inputs) -> list[float]:
-        """Of four steps on one batch, without dropout."""
-        optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-3), []
-        for _ in range(4):
-            loss = model(**inputs).loss
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-        return losses
 
     # Half precision
 
@@ -130,21 +119,6 @@ class HeadTests:
         assert all(values.isfinite().all() for values in outputs.values())
         if "loss" in outputs:
             assert outputs.loss.dtype == torch.float32
-
-    # What comes out
-
-    @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-    def test_hidden_states_and_attentions(self, implementation):
-        model = self.model(implementation).eval()
-        batch = self.batch()
-        rows, length = batch["input_ids"].flatten(0, -2).shape
-        outputs = model(**batch, output_hidden_states=True, output_attentions=True)
-        assert [tuple(states.shape) for states in outputs.hidden_states] == [(rows, length, 32)] * 3
-        assert [tuple(weights.shape) for weights in outputs.attentions] == [(rows, 4, length, length)] * 2
-        padding = (1 - batch["attention_mask"]).flatten(0, -2)[:, None, None]
-        for weights in outputs.attentions:
-            self.tiny.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)), "sum of attention")
-            assert (weights * padding).max() == 0
 
     # What goes in
 
@@ -220,9 +194,6 @@ class HeadTests:
 
     @pytest.mark.slow
     def test_compiles_into_one_graph(self):
-        self.check_one_graph()
-
-    def check_one_graph(self):
         model = self.model().eval()
         inputs = self.inputs()
         torch._dynamo.reset()  # all heads share transformers' wrapper, which would be compiled again for each
@@ -232,9 +203,6 @@ class HeadTests:
 
     @pytest.mark.slow
     def test_upstream_trainer_accumulates_equal_gradients(self, tmp_path):
-        self.check_upstream_trainer(tmp_path)
-
-    def check_upstream_trainer(self, tmp_path):
         assert self.trained_norm(tmp_path, batch_size=8) == pytest.approx(self.trained_norm(tmp_path, 2), rel=1e-5)
 
     def trained_norm(self, output_dir, batch_size: int) -> float:
@@ -255,13 +223,6 @@ class TokenPredictorTests(HeadTests):
     def labels(self, batch):
         return {"labels": self.tiny.masked_labels(batch)}
 
-    def test_decoder_is_its_own_when_not_tied(self, tmp_path):
-        model = self.model(tie_word_embeddings=False)
-        assert model.get_output_embeddings().weight is not model.get_input_embeddings().weight
-        model.save_pretrained(tmp_path)
-        loaded = self.model_class.from_pretrained(tmp_path)
-        assert torch.equal(loaded.get_output_embeddings().weight, model.get_output_embeddings().weight)
-
 
 class TestModel(HeadTests):
     auto_class = "AutoModel"
@@ -274,8 +235,13 @@ class TestModel(HeadTests):
         expected = upstream.encoder.layer[0].output.dense.weight
         assert torch.equal(tagger.bert.encoder.layer[0].output.dense.weight, expected)
 
-    def check_upstream_trainer(self, tmp_path):
-        """The encoder has no loss to train."""
+    def test_sdpa_gives_attentions_too(self):
+        model, batch = self.model("sdpa").eval(), self.batch()
+        found = model(**batch, output_attentions=True).attentions
+        model.set_attn_implementation("eager")
+        self.tiny.assert_close(stacked(found), stacked(model(**batch, output_attentions=True).attentions))
+
+    test_upstream_trainer_accumulates_equal_gradients = None  # the encoder has no loss to train
 
     def backward(self, outputs):
         states = outputs.last_hidden_state
@@ -289,12 +255,6 @@ class TestForPreTraining(TokenPredictorTests):
 
     def labels(self, batch):
         return {**super().labels(batch), "next_sentence_label": torch.tensor([0, 1, 1])}
-
-    def test_upstream_trainer_accumulates_equal_gradients(self, tmp_path):
-        self.check_upstream_trainer(tmp_path)
-
-    def test_compiles_into_one_graph(self):
-        self.check_one_graph()
 
 
 class TestForMaskedLM(TokenPredictorTests):
@@ -322,12 +282,6 @@ class TestForSequenceClassification(HeadTests):
 
     def labels(self, batch):
         return {"labels": torch.tensor([2, 0, 1])}
-
-    def test_upstream_trainer_accumulates_equal_gradients(self, tmp_path):
-        self.check_upstream_trainer(tmp_path)
-
-    def test_compiles_into_one_graph(self):
-        self.check_one_graph()
 
 
 class TestSequenceRegression(HeadTests):

@@ -38,24 +38,6 @@ def test_what_this_bert_cannot_do_is_refused(model, packed):
             model(**arguments)
 
 
-def test_sequences_do_not_see_each_other(model, packed):
-    before = model(**packed).last_hidden_state
-    packed["input_ids"][0, 12] = 60  # in the second sequence
-    after = model(**packed).last_hidden_state
-    assert torch.equal(after[0, :11], before[0, :11]) and torch.equal(after[0, 18:], before[0, 18:])
-    assert not torch.equal(after[0, 11:18], before[0, 11:18])
-
-
-def test_upstream_flattening_collator_makes_packed_input(tiny, model):
-    collator = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=False)
-    sequences = [[5, 6, 7, 8], [9, 10]]
-    features = collator([{"input_ids": ids} for ids in sequences], return_tensors="pt")
-    features.pop("labels", None)
-    states = model(**features).last_hidden_state
-    for start, ids in ((0, sequences[0]), (4, sequences[1])):
-        tiny.assert_close(states[0, start : start + len(ids)], model(torch.tensor([ids])).last_hidden_state[0])
-
-
 def test_empty_sequences_that_fill_the_offsets_change_nothing(tiny, packed):
     """Graphs of fixed shape pad the offsets with T and the sequence labels with -100."""
     model = BertReproForPreTraining(tiny.config())

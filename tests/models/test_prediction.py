@@ -87,19 +87,3 @@ def test_a_batch_without_predicted_tokens_has_loss_zero(model, batch, given_posi
     assert outputs.mlm_loss == 0
     outputs.loss.backward()
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
-
-
-def test_predicted_positions_compile_into_one_graph(tiny, model, batch):
-    """Whatever is masked: one graph for all batches of a shape, forward and backward."""
-    torch._dynamo.reset()
-    graphs = []
-    model.train()
-    compiled = torch.compile(model, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph)
-    for seed in range(3):
-        inputs = tiny.batch(seed=seed)
-        labels = tiny.masked_labels(inputs, every=3 + seed)
-        inputs.update(labels=labels, prediction_positions=positions_of(labels, 8))
-        outputs = compiled(**inputs, next_sentence_label=torch.tensor([0, 1, 1]))
-        outputs.loss.backward()
-        tiny.assert_close(outputs.loss, model(**inputs, next_sentence_label=torch.tensor([0, 1, 1])).loss)
-    assert len(graphs) == 1

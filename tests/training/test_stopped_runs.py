@@ -173,7 +173,7 @@ def test_every_stage_is_a_function_that_is_there(stage: str) -> None:
 def test_a_stopped_run_resumes_as_if_nothing_had_been(
     runs: Run, uninterrupted: Any, tmp_path: Path, name: str, stage: str, kind: str
 ) -> None:
-    steps = "--max_steps 3 --save_steps 2"
+    steps = "--max_steps 3 --save_steps 3"  # before the last step only the stop itself writes a checkpoint
     complete, folder = uninterrupted(name, steps), tmp_path / "run"
     flags = [*runs[name], steps, "--output_dir", folder]
     number = getattr(signal, f"SIG{kind}")

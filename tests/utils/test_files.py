@@ -1,6 +1,5 @@
 """Files appear complete or not at all, and nothing unfinished stays."""
 
-import errno
 import json
 import os
 import signal
@@ -10,15 +9,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-import safetensors
 
-from bert_repro.errors import UserError
 from bert_repro.utils import process
 from bert_repro.utils.files import (
     atomic_file,
     atomic_folder,
-    atomic_path,
-    disk_error,
     lock,
     write_json,
 )
@@ -72,15 +67,6 @@ def test_a_device_is_written_directly_and_json_is_strict(tmp_path):
     with pytest.raises(ValueError, match="JSON compliant"):
         write_json(tmp_path / "x.json", {"loss": float("nan")})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_errors_of_the_disk_are_reported_whichever_library_noticed_them(tmp_path):
-    message = r"x: cannot be written \(No space left on device\)"
-    with pytest.raises(UserError, match=message), atomic_path(tmp_path / "x"):
-        raise OSError(errno.ENOSPC, "No space left on device")
-    foreign = safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-    assert "No space left on device" in (disk_error(foreign) or "")
-    assert disk_error(ValueError("something else")) is None
 
 
 HOLD = """
