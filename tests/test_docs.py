@@ -1,6 +1,5 @@
 """README.md and docs/ keep their promises: commands parse, internal links lead somewhere, every page is in the menu."""
 
-import json
 import re
 import runpy
 import shlex
@@ -55,21 +54,6 @@ def test_every_internal_link_leads_to_a_file() -> None:
         for target in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
             if not re.match(r"[a-z]+:|#", target):
                 assert (page.parent / target.split("#")[0]).exists(), f"{page}: {target}"
-
-
-def test_the_scores_of_longer_inputs_are_those_of_the_measurement() -> None:
-    rows = json.loads((DOCS / "reference_curves" / "longer_inputs.json").read_text("utf-8"))
-    section = (
-        (DOCS / "tutorials" / "own_domain.md").read_text("utf-8").split("\n## Longer inputs\n")[1].split("\n## ")[0]
-    )
-    table = [line.strip("|") for line in section.splitlines() if line.startswith("|")]
-    head, _, *lines = [[cell.strip() for cell in line.split("|")] for line in table]
-    measured = {(row["length"], row["steps"], row["way"]): row["accuracy"] for row in rows if "accuracy" in row}
-    for length, steps, *cells in lines:
-        expected = [measured.get((int(length.replace(",", "")), int(steps), way)) for way in head[2:]]
-        assert cells == ["" if value is None else f"{value:.3f}" for value in expected], length
-    stored = {f"{value:.3f}" for row in rows for value in row.values() if isinstance(value, float)}
-    assert len(lines) > 3 and set(re.findall(r"\d\.\d{3}", section)) <= stored
 
 
 def test_every_named_file_exists() -> None:
