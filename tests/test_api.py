@@ -72,9 +72,8 @@ def test_labels_that_are_numbers_come_back_as_such(
         )
     assert "16 rows, 16 inputs: 2 steps of 4 inputs" in caplog.text
     predicted = pd.DataFrame(found.predict(frame))
-    assert (predicted.label == frame.label).all() and (predicted.prediction == frame.label).mean() == found["metrics"][
-        "accuracy"
-    ]
+    assert (predicted.label == frame.label).all()
+    assert (predicted.prediction == frame.label).mean() == found["metrics"]["accuracy"]
     assert [row["prediction"] for row in found.predict(frame["text"])] == predicted.prediction.tolist()
     found.push_to_hub(dry_run=True)
     assert "files to out (main)" in capsys.readouterr().out
@@ -116,8 +115,3 @@ def test_bad_data_and_settings_are_one_line(tmp_path: Path) -> None:
             bert_repro.finetune(**{"model": str(tmp_path), "output_dir": str(tmp_path / "out"), **arguments})
     with pytest.raises(UserError, match="no such file; give texts as a list"):
         bert_repro.predict(tmp_path, "A warm evening.")
-
-
-def test_a_configuration_excludes_everything_else() -> None:
-    with pytest.raises(TypeError, match="not both"):
-        bert_repro.finetune(GlueConfig(model_name_or_path="m", do_eval=True), seed=1)
