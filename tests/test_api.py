@@ -72,9 +72,8 @@ def test_labels_that_are_numbers_come_back_as_such(
         )
     assert "16 rows, 16 inputs: 2 steps of 4 inputs" in caplog.text
     predicted = pd.DataFrame(found.predict(frame))
-    assert (predicted.label == frame.label).all() and (predicted.prediction == frame.label).mean() == found["metrics"][
-        "accuracy"
-    ]
+    assert (predicted.label == frame.label).all()
+    assert (predicted.prediction == frame.label).mean() == found["metrics"]["accuracy"]
     assert [row["prediction"] for row in found.predict(frame["text"])] == predicted.prediction.tolist()
     found.push_to_hub(dry_run=True)
     assert "files to out (main)" in capsys.readouterr().out
@@ -126,8 +125,3 @@ def test_a_series_becomes_a_corpus_that_pretrain_takes_as_it_is(world, tmp_path:
     assert found["train"]["steps"] == 1
     with pytest.raises(UserError, match=r"without a task; fine-tune it first$"):
         found.predict(["A text."])
-
-
-def test_a_configuration_excludes_everything_else() -> None:
-    with pytest.raises(TypeError, match="not both"):
-        bert_repro.finetune(GlueConfig(model_name_or_path="m", do_eval=True), seed=1)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bert_repro.configs import CorpusConfig, FinetuningConfig, GlueConfig, PretrainingConfig, SquadConfig, SwagConfig
+from bert_repro.configs import FinetuningConfig, GlueConfig, PretrainingConfig, SquadConfig, SwagConfig
 from bert_repro.configs.presets import (
     MASKING_MIXES,
     MODEL_SIZES,
@@ -71,20 +71,10 @@ def test_preset_values_are_a_copy_and_an_unknown_name_lists_what_fits():
     assert preset_values("cpu-trial", PretrainingConfig, {"max_steps": 9_800})["warmup_steps"] == 300
     preset_values("paper-base", PretrainingConfig)["learning_rate"] = 0.0
     assert preset_values("paper-base", PretrainingConfig)["learning_rate"] == 1e-4
-    for name, config_class, message in (
-        ("paper-bsae", PretrainingConfig, "'paper-bsae' is unknown; choose one of: [^\n]*paper-base[^\n]*"),
-        ("paper-base", CorpusConfig, "[^\n]*there is none"),
-    ):
-        with pytest.raises(UserError, match=rf"^--preset {message}[^\n]*$") as error:
-            preset_values(name, config_class)
-        assert "squad" not in str(error.value)
-
-
-@pytest.mark.parametrize("number", TABLES)
-def test_every_row_has_one_value_per_column(number):
-    table = TABLES[number]
-    assert all(len(values) == len(table.columns) for values in table.rows.values())
-    assert len({column.name for column in table.columns}) == len(table.columns)
+    message = r"^--preset 'paper-bsae' is unknown; choose one of: [^\n]*paper-base[^\n]*$"
+    with pytest.raises(UserError, match=message) as error:
+        preset_values("paper-bsae", PretrainingConfig)
+    assert "squad" not in str(error.value)
 
 
 @pytest.mark.parametrize("row", TABLES[1].rows)

@@ -122,12 +122,6 @@ def test_one_sentence_per_line_is_left_alone():
     assert passages("\n".join(wrapped), unwrap=False) == wrapped
 
 
-def test_a_document_of_a_few_words_is_dropped():
-    found = find_passages("Mercury may refer to a planet, a metal, or a god of the Romans.")
-    assert found.kept == [] and found.dropped == {"short_document": 1}
-    assert passages("") == []
-
-
 def test_changed_rules_change_their_version():
     # Another digest means that the rules keep, drop or repair other lines than before: raise RULES_VERSION and write
     # the new digest down, or parts made by both would be mixed.

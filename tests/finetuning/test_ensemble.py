@@ -9,8 +9,8 @@ import pytest
 import torch
 from families import families
 from running import recipe, results
-from tiny_models import save_model
-from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+from tiny_models import save_model, word_tokenizer
+from transformers import AutoModelForQuestionAnswering
 
 from bert_repro.configs import SquadConfig
 from bert_repro.finetuning import run
@@ -41,10 +41,9 @@ def members(first: Path, *others: Path) -> list[object]:
     return ["--model_name_or_path", first, "--ensemble_with", *others]
 
 
-@pytest.mark.parametrize("at_once", [3, run.FEATURES_AT_ONCE])
-def test_answers_are_those_of_logits_averaged_by_hand(answering, questions, tmp_path, monkeypatch, at_once):
+def test_answers_are_those_of_logits_averaged_by_hand(answering, questions, tmp_path, monkeypatch):
     """At three windows at once, questions of several windows begin in one chunk and end in the next."""
-    monkeypatch.setattr(run, "FEATURES_AT_ONCE", at_once)
+    monkeypatch.setattr(run, "FEATURES_AT_ONCE", 3)
     loaded, load = [], run.load_model
     monkeypatch.setattr(run, "load_model", lambda *given, **more: (loaded.append(given), load(*given, **more))[1])
     command = "--task_name squad --do_eval --max_seq_length 32 --max_query_length 16 --doc_stride 8 --data_dir"
@@ -78,13 +77,8 @@ def test_answers_are_those_of_logits_averaged_by_hand(answering, questions, tmp_
 
 
 def test_what_cannot_be_an_ensemble(world, answering, questions, tmp_path, refused):
-    from bert_repro.configs import TokenizerConfig
-    from bert_repro.corpus.tokenizer import train_tokenizer
-
     other = save_member(world, tmp_path / "other", "ForQuestionAnswering", 5)
-    settings = TokenizerConfig(input_files=(str(world.text),), output_dir=str(tmp_path / "cased"), vocab_size=140)
-    train_tokenizer(settings)
-    AutoTokenizer.from_pretrained(tmp_path / "cased").save_pretrained(other)
+    word_tokenizer("the river").save_pretrained(other)
     short = save_member(world, tmp_path / "short", "ForQuestionAnswering", 6, max_position_embeddings=32)
     headless = save_member(world, tmp_path / "headless", "ForMaskedLM", 7)
     common = ["--task_name squad --max_seq_length 80 --data_dir", questions, "--output_dir", tmp_path / "run"]

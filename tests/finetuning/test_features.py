@@ -1,6 +1,5 @@
 """The feature-based approach through its recipe, and what the cache of a frozen encoder's states promises."""
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from families import families
 from running import recipe, results
 from tiny_models import save_model
 
@@ -16,12 +16,12 @@ from bert_repro import BertReproConfig, BertReproModel
 from bert_repro.configs import NerConfig
 from bert_repro.finetuning.features import FeatureCache
 
-# One row of each kind; the others differ from these in the layers that they take.
-QUICK_ROWS = ("concat_last_four", "weighted_all")
-OTHER_ROWS = ("embeddings", "second_to_last", "last", "weighted_last_four")
+# One row of each kind; the others differ from these in the layers that they take, which test_bilstm.py sees.
+ROWS = ("concat_last_four", "weighted_all")
 SHAPE = {"num_hidden_layers": 4, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 PLAIN = {"initializer_range": 0.1, "hidden_dropout_prob": 0.0}
-TRAIN = "--do_train --do_eval --train_batch_size 8 --learning_rate 1e-2 --bias_correction true --bilstm_size 32"
+TRAIN = "--do_train --do_eval --do_predict --train_batch_size 8 --learning_rate 1e-2 "
+TRAIN += "--bias_correction true --bilstm_size 32"
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +30,12 @@ def start(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
-    """Files in which some words are places, wherever they are."""
-    folder, generator = tmp_path_factory.mktemp("data"), random.Random(0)
-    known = "the a runs slowly green river stone tree house".split()
-    for name, count in (("eng.train", 120), ("eng.testa", 30)):
-        lines = ["-DOCSTART- -X- O O"]
-        for _ in range(count):
-            words = generator.choices(known, k=generator.randint(1, 9))
-            lines += ["", *(f"{word} X X {'I-LOC' if word in ('river', 'house') else 'O'}" for word in words)]
-        (folder / name).write_text("\n".join(lines) + "\n")
-    return ("--max_seq_length 16 --data_dir", folder)
+def flags(world: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
+    """Files of one's own in which some words are places, wherever they are."""
+    folder = tmp_path_factory.mktemp("data")
+    families(world, folder)
+    train, dev = (folder / "ner" / name for name in ("eng.train", "eng.testa"))
+    return ("--max_seq_length 16 --train_file", train, "--validation_file", dev, "--test_file", dev)
 
 
 @pytest.fixture
@@ -57,20 +52,18 @@ def encoder_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-@pytest.mark.parametrize(
-    "rows", [QUICK_ROWS, pytest.param(OTHER_ROWS, marks=pytest.mark.slow)], ids=["quick", "others"]
-)
 def test_each_row_learns_from_one_reading_of_the_encoder_and_is_scored_alike_again(
-    rows: tuple[str, ...], start: Path, flags: tuple[object, ...], tmp_path: Path, encoder_calls: list[int]
+    start: Path, flags: tuple[object, ...], tmp_path: Path, encoder_calls: list[int]
 ) -> None:
     common = ["run_ner", *flags, "--feature_cache_dir", tmp_path / "cache", "--output_dir"]
     train = [TRAIN, "--max_steps 60 --warmup_ratio 0 --model_name_or_path", start]
-    for row in rows:
+    for row in ROWS:
         encoder_calls.clear()
         assert recipe(*common, tmp_path / row, *train, f"--feature_based {row}") == 0
-        found, reads = results(tmp_path / row), row == rows[0]
+        found, reads = results(tmp_path / row), row == ROWS[0]
         assert found["metrics"]["entity_f1"] > 0.7  # 0 is what a model that learned nothing gets
-        assert len(encoder_calls) == (2 if reads else 0)  # the training set and the dev set, each in one batch
+        assert found["splits"]["test"]["metrics"] == found["metrics"]  # a test set with tags is scored as well
+        assert len(encoder_calls) == (3 if reads else 0)  # the training set in two batches, the dev set in one
         assert (found["train"]["encoder_seconds"] > 0, found["train"]["features_from_cache"]) == (reads, not reads)
         assert "flops" not in found["train"], "BERT's are not what was trained"
         predictions = (tmp_path / row / "predictions.validation.txt").read_text()

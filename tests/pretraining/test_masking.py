@@ -1,26 +1,15 @@
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from scipy import stats
+from tiny_models import word_tokenizer
 
 from bert_repro.configs import ExampleConfig
 from bert_repro.pretraining.masking import Masker, num_predictions
 from bert_repro.utils.arrays import draw, sample_without_replacement
 
-PAD, UNK, CLS, SEP, MASK, UNUSED = range(6)
-VOCABULARY = {
-    **{"[PAD]": PAD, "[UNK]": UNK, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": MASK, "[unused0]": UNUSED},
-    **{("##" if number % 3 == 0 else "") + f"piece{number}": number for number in range(6, 200)},
-}
-TOKENIZER = SimpleNamespace(
-    get_vocab=lambda: VOCABULARY,
-    all_special_ids=[PAD, UNK, CLS, SEP, MASK],
-    pad_token_id=PAD,
-    cls_token_id=CLS,
-    sep_token_id=SEP,
-    mask_token_id=MASK,
-)
+PAD, UNK, CLS, SEP = range(4)
+PIECES = [("##" if number % 3 == 0 else "") + f"piece{number}" for number in range(6, 200)]
+TOKENIZER = word_tokenizer(" ".join(["[unused0]", *PIECES]))
 
 
 def pairs(number: int, longest: int = 128, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

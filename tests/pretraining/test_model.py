@@ -1,12 +1,10 @@
 """What a continued checkpoint is given: longer inputs, new words; and runs with little memory or little time."""
 
-import itertools
 import json
 import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from running import SHORT, TINY, TORCHRUN, launch, recipe, results
@@ -18,11 +16,12 @@ from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.errors import UserError
 from bert_repro.models.loading import load_tokenizer
 from bert_repro.pretraining.model import rotated
-from bert_repro.pretraining.run import TimeBudget, resolve_phases
+from bert_repro.pretraining.run import resolve_phases
 from bert_repro.training.trainer import Trainer
 from bert_repro.training.training_log import TrainingLog
 
 HELPERS = Path(__file__).parents[1] / "helpers"
+SHAPE = "--num_hidden_layers 2 --hidden_size 32 --num_attention_heads 2 --logging_steps 1"
 OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB"
 
 
@@ -139,43 +138,24 @@ def test_several_processes_agree_on_a_micro_batch_before_the_first_step(tmp_path
     launch(TORCHRUN, script, tmp_path / "run", HELPERS=str(HELPERS))
 
 
-def test_a_time_budget_plans_the_steps_that_fit_and_fewer_when_it_gets_late() -> None:
-    class Source:
-        phases: tuple[Phase, ...] = (Phase(32, 100, 8), Phase(128, 100, 8))
-        total_steps = 200
-
-        def set_steps(self, steps: list[int]) -> None:
-            lengths = [phase.max_seq_length for phase in self.phases]
-            self.phases = tuple(Phase(length, own, 8) for length, own in zip(lengths, steps, strict=True))
-            self.total_steps = sum(steps)
-
-        def tokens_until(self, step: int) -> int:
-            steps = np.diff(np.minimum(np.cumsum([0, *(phase.steps for phase in self.phases)]), step))
-            return sum(int(own) * 8 * phase.max_seq_length for own, phase in zip(steps, self.phases, strict=True))
-
-    source: Any = Source()
-    plan = TimeBudget(source, seconds=100.0)
-    plan(10, 1.0)
-    plan(20, 2.0)  # 10 steps of 256 tokens a second
-    assert source.tokens_until(source.total_steps) == pytest.approx(98 * 2560 + 20 * 256, rel=0.01)
-    assert source.phases[0].steps == pytest.approx(source.phases[1].steps, abs=1)
-    before = source.total_steps
-    plan(40, 4.0)
-    assert source.total_steps == before
-    plan(60, 12.0)
-    assert source.total_steps < before
-
-
-def test_a_run_ends_in_its_time_at_a_learning_rate_of_zero(
+def test_a_run_that_becomes_slower_ends_in_its_time_at_a_learning_rate_of_zero(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = itertools.count(1)
-    log_step = TrainingLog.step
-    monkeypatch.setattr(TrainingLog, "step", lambda self, *row: setattr(self, "n", next(steps)) or log_step(self, *row))
-    monkeypatch.setattr(TrainingLog, "seconds", lambda self: 0.1 * getattr(self, "n", 0))  # a tenth for each step
-    arguments = [TINY, "--corpus", world.corpus, "--max_train_hours 0.002 --warmup_steps 2"]
-    assert recipe("run_pretraining", *arguments, "--output_dir", tmp_path / "run") == 0
-    assert results(tmp_path / "run")["train"]["steps"] == pytest.approx(72, abs=2)
+    steps, log_step = 0, TrainingLog.step
+
+    def count(self: TrainingLog, *row: Any) -> None:
+        nonlocal steps
+        steps += 1
+        log_step(self, *row)
+
+    monkeypatch.setattr(TrainingLog, "step", count)
+    # A tenth of a second for each step, and two tenths from the fifth on.
+    monkeypatch.setattr(TrainingLog, "seconds", lambda self: 0.1 * max(steps, 2 * steps - 5))
+    (tmp_path / "phases.yaml").write_text("phases:\n" + "- {max_seq_length: 64, steps: 9, batch: 16}\n" * 2)
+    arguments = ["--config", tmp_path / "phases.yaml", "--corpus", world.corpus, "--max_train_hours 0.002", SHAPE]
+    assert recipe("run_pretraining", *arguments, "--warmup_steps 2 --output_dir", tmp_path / "run") == 0
+    first, second = (phase["steps"] for phase in results(tmp_path / "run")["train"]["phases"])
+    assert first + second == pytest.approx(39, abs=2) and first == pytest.approx(second, abs=3)
     rows = [json.loads(line) for line in (tmp_path / "run" / "train_log.jsonl").open()]
     rates = [row["learning_rate"] for row in rows if "learning_rate" in row]
     assert rates[-1] < 0.1 * max(rates)

@@ -13,11 +13,6 @@ from bert_repro.pretraining.segment_pairs import EpochIndexes, PairGenerator, Pa
 from bert_repro.utils.files import waiting_lock
 
 
-@pytest.fixture(scope="module")
-def corpus() -> MemoryCorpus:
-    return corpus_of(80)
-
-
 @pytest.fixture
 def indexes(corpus, tmp_path):
     """Makes indexes of documents 2 to 79; what is given changes."""

@@ -114,17 +114,14 @@ def test_hans_counts_neutral_and_contradiction_as_no_entailment() -> None:
 def test_a_model_of_mnli_is_scored_and_choices_are_trained(world: Any, tmp_path: Path) -> None:
     from bert_repro.tasks.later_tasks import NLI
 
-    names = dict(enumerate(NLI))
-    model = save_model(
-        world, tmp_path / "mnli", "ForSequenceClassification", id2label=names, label2id={n: i for i, n in names.items()}
-    )
+    labels = {"id2label": dict(enumerate(NLI)), "label2id": {name: number for number, name in enumerate(NLI)}}
+    model = save_model(world, tmp_path / "mnli", "ForSequenceClassification", **labels)
     for name in ("hans", "copa"):
         for split in ("train", "val"):
             write(tmp_path / ROWS[name][0].replace("val", split), ROWS[name][1] * 4)
     common = ["--data_dir", tmp_path, "--do_eval --max_seq_length 32"]
-    assert (
-        recipe("run_glue", "--task_name hans --model_name_or_path", model, *common, "--output_dir", tmp_path / "h") == 0
-    )
+    arguments = ["--task_name hans --model_name_or_path", model]
+    assert recipe("run_glue", *arguments, *common, "--output_dir", tmp_path / "h") == 0
     assert results(tmp_path / "h")["rows_scored"] == 4
     start = save_model(world, tmp_path / "start")
     arguments = ["--task_name copa --do_train --max_steps 2 --train_batch_size 2 --model_name_or_path", start]

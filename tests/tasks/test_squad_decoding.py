@@ -165,35 +165,14 @@ def test_answers_equal_the_walk_through_all_spans(tokenizer, exact, nullable, le
             assert answer.text == (answer.best[0]["text"] or answer.best[-1]["text"] or answer.text)
 
 
-def scores_at(length, **places):
-    values = np.zeros((length, 2))
-    for name, (position, score) in places.items():
-        values[position, int(name.startswith("end"))] = score
-    return values
-
-
-def decoder_of(**changes):
-    settings = {"exact": False, "n_best_size": 20, "max_answer_length": 30, "nullable": False}
-    return Decoder(**{**settings, "text_of": text_by_offsets, **changes})
-
-
-def test_exact_finds_what_the_best_starts_and_ends_miss(tokenizer):
-    plain = passage_of(tokenizer, "ab cd ef gh")  # eight pieces
-    # The two best starts and ends lie in the question, where no answer is.
-    values = scores_at(13, start=(1, 9), start2=(2, 9), end=(1, 9), end2=(2, 9), start3=(6, 5), end3=(9, 5))
-    original = decode(decoder_of(n_best_size=2), plain, [(0, 8)], [values], 4)
-    exact = decode(decoder_of(n_best_size=2, exact=True), plain, [(0, 8)], [values], 4)
-    assert original.text == "empty" and [entry["text"] for entry in original.best] == ["empty"]
-    assert exact.text == "cd ef"
-
-
 @pytest.mark.parametrize("length", [0, 3])
 def test_without_a_span_there_is_no_answer_and_no_crash(tokenizer, length):
     passage = passage_of(tokenizer, "abc"[:length])
-    values = scores_at(length + 5)
+    values = np.zeros((length + 5, 2))
     values[1:4] = 5
-    answer = decode(decoder_of(nullable=True, n_best_size=3), passage, [(0, length)], [values], 4)
+    settings = {"exact": False, "n_best_size": 3, "max_answer_length": 30, "text_of": text_by_offsets}
+    answer = decode(Decoder(**settings, nullable=True), passage, [(0, length)], [values], 4)
     assert (answer.text, answer.null_odds) == ("", CERTAIN_NULL)
     assert answer.best == [{"text": "", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
     assert json.loads(json.dumps(answer.best, allow_nan=False)) == answer.best
-    assert decode(decoder_of(n_best_size=3), passage, [(0, length)], [values], 4).text == "empty"
+    assert decode(Decoder(**settings, nullable=False), passage, [(0, length)], [values], 4).text == "empty"

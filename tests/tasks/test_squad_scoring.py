@@ -35,14 +35,6 @@ def test_golden_files(version):
     assert scoring.score_squad(config) == expected
 
 
-def test_no_answer_is_right_in_v2_only():
-    assert scoring.answer_scores("", [""], empty_is_answer=True) == (1, 1)
-    assert scoring.answer_scores("", [""]) == (1, 0)
-    assert scoring.answer_scores("cat", [""], empty_is_answer=True) == (0, 0)
-    with pytest.raises(ValueError, match="at least one reference"):
-        scoring.answer_scores("cat", [])
-
-
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 

@@ -2,10 +2,8 @@ import pytest
 from tiny_models import word_tokenizer
 
 from bert_repro.tasks.squad_windows import (
-    NO_ANSWER,
     answer_span,
     fullest_windows,
-    target,
     tokenize_passages,
     window_spans,
 )
@@ -37,14 +35,6 @@ def test_a_passage_knows_its_pieces_characters_and_words(tokenizer):
     assert list(tokenize_passages(tokenizer, [])) == []
     for passage in tokenize_passages(tokenizer, ["", " \n", "\u200b"]):
         assert len(passage.ids) == len(passage.word_of) == 0
-
-
-def test_every_piece_is_in_a_window():
-    for length in range(1, 60):
-        for room, stride in ((7, 3), (7, 7), (7, 9), (1, 1)):
-            spans = window_spans(length, room, stride)
-            assert set().union(*(range(start, start + size) for start, size in spans)) == set(range(length))
-            assert all(size <= room for _, size in spans)
 
 
 def released_choice(spans, piece):
@@ -86,10 +76,3 @@ def test_answers_are_narrowed_to_their_pieces_where_they_are(tokenizer, context,
     passage = passage_of(tokenizer, context)
     span = answer_span(passage, answer, start, tokenizer(answer, add_special_tokens=False)["input_ids"])
     assert (span and list(passage.pieces[span[0] : span[1] + 1])) == pieces
-
-
-def test_targets_are_positions_of_the_input_or_cls():
-    assert target((5, 7), (4, 10), offset=12) == (13, 15)
-    assert target((4, 13), (4, 10), offset=12) == (12, 21)
-    for outside in ((3, 5), (12, 14), None):
-        assert target(outside, (4, 10), offset=12) == NO_ANSWER
