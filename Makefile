@@ -5,7 +5,8 @@ SHELL := /bin/bash
 
 VENV   := .venv
 BIN    := $(VENV)/bin
-READY  := $(VENV)/.installed
+BASE   := $(VENV)/.installed
+READY  := $(VENV)/.installed-dev
 XLA    := .venv-xla
 PYTHON ?= $(shell for name in python3.11 python3 python; do \
             $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
@@ -30,7 +31,7 @@ define begin
 	@test -n "$(PYTHON)" \
 	  || { echo "Python 3.11 or later is needed; name one with: make PYTHON=/path/to/python" >&2; exit 2; }
 	@test ! -e $(@D)/.installing || rm -rf $(@D)
-	@echo "installing into $(@D): gigabytes of packages, minutes; an interruption starts it again" >&2
+	@echo "installing into $(@D), which takes minutes; after an interruption the next call starts again" >&2
 	@rm -f $@
 	@mkdir -p $(@D) && touch $(@D)/.installing
 endef
@@ -41,20 +42,32 @@ endef
 # torch is installed first and through pip even where uv does the rest: pip knows the machine's own wheels and indexes
 # (pip config), where a CPU build may lie; uv reads none of that and would bring gigabytes of CUDA packages. Python compiles
 # a module when it is first imported; compiling all of them here, most for nothing, is what --no-compile leaves out.
-$(READY): constraints.txt pyproject.toml
-	$(begin)
+PIP := $(BIN)/python -m pip install --quiet --no-compile -c constraints.txt
 ifneq ($(UV),)
-	uv venv --quiet --seed --allow-existing --python $(PYTHON) $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile torch -c constraints.txt
-	uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
+CREATE  := uv venv --quiet --seed --allow-existing --python $(PYTHON) $(VENV)
+INSTALL := uv pip install --quiet --python $(BIN)/python -c constraints.txt
 else
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile torch -c constraints.txt
-	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
+CREATE  := $(PYTHON) -m venv $(VENV)
+INSTALL := $(PIP)
 endif
+
+$(BASE): constraints.txt pyproject.toml
+	$(begin)
+	@$(CREATE)
+	@echo "1 of 2: PyTorch" >&2
+	@$(PIP) torch
+	@echo "2 of 2: transformers, datasets and the rest" >&2
+	@$(INSTALL) -e .
 	$(end)
 
-quickstart: $(READY) ## The whole product in miniature: corpus, vocabulary, pre-training, fine-tuning, publishing
+$(READY): $(BASE)
+	@echo "installing the tools of development into $(@D)" >&2
+	@touch $(@D)/.installing && rm $(BASE)
+	@$(INSTALL) -e '.[dev]'
+	@touch $(BASE)
+	$(end)
+
+quickstart: $(BASE) ## The whole product in miniature: corpus, vocabulary, pre-training, fine-tuning, publishing
 	$(BIN)/python recipes/quickstart.py
 
 test: $(READY) ## The default tests: offline, CPU, at most 4 minutes on 2 cores

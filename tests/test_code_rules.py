@@ -33,7 +33,7 @@ BUDGETS = {
     "configs": 1365,
     "models": 1404,
     "corpus": 1140,
-    "pretraining": 1612,
+    "pretraining": 1610,
     "training": 1804,
     "tasks": 2744,
     "finetuning": 915,
@@ -43,7 +43,7 @@ BUDGETS = {
     "reproduction": 1521,
     "utils": 541,
 }
-MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_999, 97, 600, 80
+MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_997, 97, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.
 LAYERS = {
     name: layer

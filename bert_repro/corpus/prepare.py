@@ -198,7 +198,7 @@ def _write_parts(
     """
     done = {number for number, _ in _finished_parts(folder)}
     if done:
-        logger.info("Continuing %s: %d parts are finished.", folder, len(done))
+        logger.info("Continuing %s: finished parts: %d.", folder, len(done))
     wanted = ((part, block) for part, block in documents.read_blocks(config, sources, duplicates) if part not in done)
     json = tokenizer.backend_tokenizer.to_str()
     tokenizing = TokenizeSettings(json, config.text_passages_only, config.sentence_splitter)

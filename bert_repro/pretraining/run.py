@@ -164,7 +164,7 @@ class TimeBudget:
 
     def __init__(self, source: PretrainingSource, seconds: float) -> None:
         self.source, self.seconds = source, seconds
-        self.shares = [phase.steps for phase in source.phases]
+        self.shares = np.array([phase.steps for phase in source.phases])
         self._start: tuple[int, float] | None = None
         self._planned = False
 
@@ -182,14 +182,15 @@ class TimeBudget:
         source, (first, began) = self.source, self._start
         done = source.tokens_until(step)
         speed = (done - source.tokens_until(first)) / (seconds - began)
-        fits, planned = done + (self.seconds - seconds) * speed, source.tokens_until(source.total_steps)
-        if self._planned and fits > 0.98 * planned:
+        left = max(0.0, self.seconds - seconds) * speed
+        if self._planned and done + left > 0.98 * source.tokens_until(source.total_steps):
             return
         steps = np.cumsum([0, *(phase.steps for phase in source.phases)])
         taken = np.diff(np.minimum(steps, step))  # of each phase
-        sizes = [phase.batch * phase.max_seq_length for phase in source.phases]
-        scale = fits / sum(share * size for share, size in zip(self.shares, sizes, strict=True))
-        wanted = [max(int(own), round(share * scale)) for own, share in zip(taken, self.shares, strict=True)]
+        sizes = np.array([phase.batch * phase.max_seq_length for phase in source.phases])
+        rest = np.maximum(self.shares * ((done + left) / (self.shares * sizes).sum()) - taken, 0)
+        rest *= left / max(1.0, (rest * sizes).sum())  # a phase that took more than its share leaves less to the others
+        wanted = (taken + np.round(rest)).astype(int).tolist()
         source.set_steps([*wanted[:-1], max(1, wanted[-1])])
         self._planned = True
         logger.info("%s steps fit into the time (%s tokens a second)", f"{source.total_steps:,}", f"{speed:,.0f}")
@@ -209,12 +210,9 @@ def resolve_phases(config: PretrainingConfig, processes: int) -> tuple[Phase, ..
         phases = []
         for phase, own_steps in zip(config.phases, np.diff(ends).tolist(), strict=True):
             require(own_steps > 0, f"--max_steps {config.max_steps}: phases of {len(config.phases)} need more steps")
-            phase = replace(phase, steps=own_steps)
-            own = replace(
-                config, per_device_train_batch_size=phase.per_device_batch or config.per_device_train_batch_size
-            )
-            sizes = batch_sizes(own, processes, 0, fixed=phase.batch)
-            phases.append(replace(phase, per_device_batch=sizes.micro))
+            micro = phase.per_device_batch or config.per_device_train_batch_size
+            sizes = batch_sizes(replace(config, per_device_train_batch_size=micro), processes, 0, fixed=phase.batch)
+            phases.append(replace(phase, steps=own_steps, per_device_batch=sizes.micro))
         return tuple(phases)
     if config.max_steps is None and config.max_train_hours is None:
         raise UserError("--max_steps is missing; give it, --max_train_hours, or phases through --preset or --config")

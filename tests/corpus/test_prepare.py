@@ -132,7 +132,7 @@ def test_processes_and_interruptions_change_nothing(make_config, small_parts, tm
     part.write_bytes(part.read_bytes()[:-1])  # cut short, it is made again
     with caplog.at_level(logging.INFO, "bert_repro"):
         prepare_corpus(broken)
-    assert "1 parts are finished" in caplog.text
+    assert "finished parts: 1" in caplog.text
     assert written == [0, 1, 2, *range(1, len(written) - 2)]
     assert contents(complete.output_dir) == contents(broken.output_dir)
     assert not Path(broken.output_dir + ".preparing").exists()

@@ -138,8 +138,12 @@ def test_several_processes_agree_on_a_micro_batch_before_the_first_step(tmp_path
     launch(TORCHRUN, script, tmp_path / "run", HELPERS=str(HELPERS))
 
 
+# A tenth of a second for each step, and from a step on, early or when the second phase has begun, more.
+@pytest.mark.parametrize(
+    ("slower", "steps_that_fit"), [(lambda step: 2 * step - 5, 39), (lambda step: 3 * step - 80, 51)]
+)
 def test_a_run_that_becomes_slower_ends_in_its_time_at_a_learning_rate_of_zero(
-    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slower: Any, steps_that_fit: int
 ) -> None:
     steps, log_step = 0, TrainingLog.step
 
@@ -149,13 +153,12 @@ def test_a_run_that_becomes_slower_ends_in_its_time_at_a_learning_rate_of_zero(
         log_step(self, *row)
 
     monkeypatch.setattr(TrainingLog, "step", count)
-    # A tenth of a second for each step, and two tenths from the fifth on.
-    monkeypatch.setattr(TrainingLog, "seconds", lambda self: 0.1 * max(steps, 2 * steps - 5))
+    monkeypatch.setattr(TrainingLog, "seconds", lambda self: 0.1 * max(steps, slower(steps)))
     (tmp_path / "phases.yaml").write_text("phases:\n" + "- {max_seq_length: 64, steps: 9, batch: 16}\n" * 2)
     arguments = ["--config", tmp_path / "phases.yaml", "--corpus", world.corpus, "--max_train_hours 0.002", SHAPE]
     assert recipe("run_pretraining", *arguments, "--warmup_steps 2 --output_dir", tmp_path / "run") == 0
     first, second = (phase["steps"] for phase in results(tmp_path / "run")["train"]["phases"])
-    assert first + second == pytest.approx(39, abs=2) and first == pytest.approx(second, abs=3)
+    assert first + second == pytest.approx(steps_that_fit, abs=2) and (first > 24 or abs(first - second) <= 3)
     rows = [json.loads(line) for line in (tmp_path / "run" / "train_log.jsonl").open()]
     rates = [row["learning_rate"] for row in rows if "learning_rate" in row]
     assert rates[-1] < 0.1 * max(rates)
