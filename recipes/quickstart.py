@@ -168,7 +168,8 @@ def main() -> None:
         print(f"{name:64}{value:7.1%}{needed:7.1%}  {'yes' if value >= needed else 'NO'}")
     print(f"largest difference from upstream transformers: {max(differences):.1e}")
     (root / "quickstart.json").write_text(json.dumps({"seed": seed, "checks": checks, "differences": differences}))
-    print(f"\nThe models and their cards: {root}/pretrained, {classifier}. Next:")
+    print(f"\nThe models and their cards: {root}/pretrained, {classifier}.")
+    print("Next, after `source .venv/bin/activate` where make set up the environment:")
     print(f'  echo "Returns the eigenvalues of a matrix." | bert-repro predict --model_name_or_path {classifier}')
     sys.exit(not all(value >= needed for _, value, needed in checks) or max(differences) > 1e-5)
 
