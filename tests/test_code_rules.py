@@ -31,19 +31,19 @@ MODELING = "models/modeling_bert_repro.py"
 BUDGETS = {
     "": 832,
     "configs": 1365,
-    "models": 1404,
-    "corpus": 1140,
+    "models": 1402,
+    "corpus": 1139,
     "pretraining": 1610,
     "training": 1804,
-    "tasks": 2744,
-    "finetuning": 915,
-    "inference": 822,
-    "hub": 795,
-    "conversion": 504,
+    "tasks": 2757,
+    "finetuning": 914,
+    "inference": 818,
+    "hub": 794,
+    "conversion": 503,
     "reproduction": 1521,
     "utils": 541,
 }
-MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_997, 97, 600, 80
+MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 16_000, 97, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.
 LAYERS = {
     name: layer

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_repro.configs import ConversionConfig
-from bert_repro.configs.base import require
+from bert_repro.configs import ConversionConfig, require
 from bert_repro.conversion.original_names import (
     ACTIVATIONS,
     GELU,

@@ -18,8 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_repro.configs import TextConfig, TextSource, looks_like_a_folder
-from bert_repro.configs.base import require
+from bert_repro.configs import TextConfig, TextSource, looks_like_a_folder, require
 from bert_repro.errors import UserError
 from bert_repro.utils.arrays import draw, fraction
 from bert_repro.utils.files import file_digest, json_digest

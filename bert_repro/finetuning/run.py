@@ -12,8 +12,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object, send_to_device
 
-from bert_repro.configs import FinetuningConfig, NerConfig
-from bert_repro.configs.base import require
+from bert_repro.configs import FinetuningConfig, NerConfig, require
 from bert_repro.errors import UserError
 from bert_repro.finetuning.data import (
     FinetuningSource,

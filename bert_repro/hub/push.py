@@ -17,8 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from bert_repro.configs import CorpusPushConfig, PushConfig, looks_like_a_folder
-from bert_repro.configs.base import require
+from bert_repro.configs import CorpusPushConfig, PushConfig, looks_like_a_folder, require
 from bert_repro.corpus.prepared_corpus import MANIFEST, PreparedCorpus, manifest_digest
 from bert_repro.errors import UserError
 from bert_repro.hub.card import make_card, renamed

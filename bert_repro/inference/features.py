@@ -18,7 +18,7 @@ import torch
 from pyarrow import parquet
 from tqdm.auto import tqdm
 
-from bert_repro.configs import ExtractionConfig
+from bert_repro.configs import ExtractionConfig, require
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.models.loading import load_pretrained, load_tokenizer, require_vocabulary
 from bert_repro.models.modeling_bert_repro import BertReproModel
@@ -59,8 +59,7 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
         NonFiniteError: the model's output is not finite.
     """
     path, name = Path(config.output_file), config.model_name_or_path
-    if world_size() > 1:
-        raise UserError("extract_features runs in one process; split the input to use several devices")
+    require(world_size() == 1, "extract_features runs in one process; split the input to use several devices")
     # The encoder of any BERT checkpoint, without its heads and its pooler.
     model, info = load_pretrained(
         BertReproModel, name, add_pooling_layer=False, attn_implementation=config.attn_implementation
@@ -96,8 +95,7 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
             progress.update(len(texts))
         if waiting:
             writer.write_batch(_record_batch(waiting, schema))
-        if not counts["texts"]:
-            raise UserError(f"--input_file {config.input_file}: no texts; name a file with at least one")
+        require(counts["texts"], f"--input_file {config.input_file}: no texts; name a file with at least one")
     logger.info("%s: %s", config.output_file, ", ".join(f"{count} {name}" for name, count in counts.items()))
     return counts | {"layers": list(layers), "dimension": dimension}
 

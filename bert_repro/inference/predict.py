@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from accelerate import Accelerator
 
-from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig, PredictConfig, SquadConfig, SwagConfig
-from bert_repro.configs.base import require
+from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig, PredictConfig, SquadConfig, SwagConfig, require
 from bert_repro.errors import UserError
 from bert_repro.finetuning.data import SplitReader
 from bert_repro.finetuning.run import FinetuningRun, require_fit

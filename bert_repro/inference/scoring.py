@@ -29,8 +29,7 @@ import numpy.typing as npt
 import torch
 from tqdm.auto import tqdm
 
-from bert_repro.configs import SentenceScoringConfig
-from bert_repro.configs.base import require
+from bert_repro.configs import SentenceScoringConfig, require
 from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.inference.features import read_texts
 from bert_repro.models.cpu_kernels import use_cpu_kernels

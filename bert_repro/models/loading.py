@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bert_repro.configs.base import require
 from bert_repro.errors import UserError
 from bert_repro.models.configuration_bert_repro import BertReproConfig
 from bert_repro.utils.files import (
@@ -74,10 +75,8 @@ def read_model_config(folder: Path) -> BertReproConfig:
         UserError: it is missing or damaged, of another model type, or a value is not possible.
     """
     path = folder / CONFIG
-    if not path.exists() and any(folder.glob("*.ckpt*.index")):
-        raise UserError(f"is a checkpoint of TensorFlow's; {_CONVERT}")
-    if not path.exists():
-        raise UserError(f"holds no {CONFIG}; name a folder with a finished model, or an id of the Hub")
+    require(path.exists() or not any(folder.glob("*.ckpt*.index")), f"is a checkpoint of TensorFlow's; {_CONVERT}")
+    require(path.exists(), f"holds no {CONFIG}; name a folder with a finished model, or an id of the Hub")
     content = read_json_object(path, damaged=_GET_AGAIN)
     model_type = content.get("model_type", "bert")  # the first checkpoints name none
     if model_type not in ("bert", "bert_repro"):
@@ -208,8 +207,7 @@ def load_tokenizer(path_or_id: str | Path, *, lowercase: bool | None = None) -> 
         if lowercase is None:
             lowercase = not any(token != token.lower() for token in vocab if not token.startswith("["))
         return build_tokenizer(vocab, lowercase)
-    if path.is_dir() and not saved:
-        raise UserError(f"folder {path_or_id} holds no tokenizer; expected tokenizer.json or vocab.txt")
+    require(saved or not path.is_dir(), f"folder {path_or_id} holds no tokenizer; expected tokenizer.json or vocab.txt")
     tokenizer = _load_saved(str(path_or_id))
     normalizer = json.loads(tokenizer.backend_tokenizer.to_str()).get("normalizer") or {}
     if lowercase is not None and normalizer.get("lowercase") not in (None, lowercase):

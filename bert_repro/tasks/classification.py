@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.configs import GlueConfig
-from bert_repro.configs.base import require
+from bert_repro.configs import GlueConfig, require
 from bert_repro.errors import UserError
 from bert_repro.tasks.base import (
     Columns,
@@ -551,7 +550,14 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
         task = ClassificationTask(**common, class_weights=weights, label_smoothing=config.label_smoothing)
     data = {split: _labelled_texts(task, config, split, rows[split], names[split]) for split in rows}
     strata = "" if kind == "number" else "label"
-    return replace(task, data=hold_out(data, config, names.get("train", ""), together=text_columns, strata=strata))
+    data = hold_out(data, config, names.get("train", ""), together=text_columns, strata=strata)
+    if {"train", "validation"} <= data.keys():
+        texts_of = {split: list(zip(*(data[split][name][:] for name in text_columns), strict=True)) for split in data}
+        known = sum(map(set(texts_of["train"]).__contains__, texts_of["validation"]))
+        if known:
+            total = len(texts_of["validation"])
+            logger.warning("%d of %d dev rows have the texts of training rows, which flatters the score", known, total)
+    return replace(task, data=data)
 
 
 def found_text_columns(present: Sequence[str], where: str) -> tuple[str, ...]:

@@ -301,8 +301,16 @@ class TaggingTask(Task):
         return compute(self.metrics, *self._numbers(predictions, dataset))
 
     def score_details(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, Any]:
-        """See `Task.score_details`; of the tags of words."""
-        return confusions(*self._numbers(predictions, dataset), self.label_names)
+        """See `Task.score_details`; of the tags of words, and precision, recall and F1 of every type of entity."""
+        details = confusions(*self._numbers(predictions, dataset), self.label_names)
+        if self.primary_metric == "entity_f1":
+            from seqeval.metrics import classification_report
+
+            expected = [[self.label_names[tag] for tag in tags] for tags in dataset["tags"]]
+            found = classification_report(expected, predictions["prediction"], output_dict=True, zero_division=0)
+            kept = {name: row for name, row in found.items() if not name.startswith(("macro", "weighted"))}
+            details["entities"] = {name: {key: float(row[key]) for key in row} for name, row in kept.items()}
+        return details
 
     def _numbers(self, predictions: Predictions, dataset: "datasets.Dataset") -> tuple[list[int], list[int]]:
         """Returns predicted and true tags of all words as places in `label_names`."""

@@ -185,6 +185,12 @@ def test_entity_f1_is_that_of_conlleval():
     exact = 2 * expected["correct"] / (expected["entities"] + expected["predicted"])
     assert score == pytest.approx(exact, abs=1e-12)
     assert round(100 * score, 2) == expected["f1_percent"]
+    names = sorted({tag for tags in references + predictions for tag in tags})
+    tagging_task = dataclasses.replace(task("sentence"), label_names=tuple(names))
+    rows = datasets.Dataset.from_dict({"tags": [[names.index(tag) for tag in tags] for tags in references]})
+    found = tagging_task.score_details({"prediction": predictions}, rows)["entities"]["micro avg"]
+    assert found["f1-score"] == pytest.approx(score) and found["support"] == expected["entities"]
+    assert found["precision"] == pytest.approx(expected["correct"] / expected["predicted"])
 
 
 def test_the_baseline_gives_each_word_its_most_frequent_tag():
