@@ -1,5 +1,9 @@
-"""What steps compute with, and how their totals add up."""
+"""What steps compute with, how their totals add up, and that freed memory is kept."""
 
+import platform
+import resource
+
+import numpy as np
 import pytest
 import torch
 
@@ -30,3 +34,16 @@ def test_totals_are_those_of_the_last_row_and_the_mfu_is_the_mean_over_the_secon
     totals = training_totals([*log, {"step": 3, "f1": 1}])
     assert totals.pop("mfu") == pytest.approx((4 * 0.2 + 1 * 0.8) / 5)
     assert totals == {"tokens": 1500, "seconds": 9.0, "flops": 1230}
+
+
+def faults_of_a_new_block() -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(128 << 20, dtype=np.uint8).sum()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_freed_memory_is_kept_for_the_next_block():
+    kept = performance.keep_freed_memory()
+    assert kept or platform.libc_ver()[0] != "glibc"
+    faults_of_a_new_block()
+    assert not kept or faults_of_a_new_block() < 1000  # 32,768 pages of 4 KiB
