@@ -24,9 +24,8 @@ the paper or the original implementation: [DEVIATIONS.md](DEVIATIONS.md)."""
 def configuration_reference() -> str:
     """Returns the settings of every class that declares some, each once, and the presets."""
     parts = [INTRODUCTION]
-    for name in configs.__all__:
-        config_class = getattr(configs, name)
-        if isinstance(config_class, type) and issubclass(config_class, configs.Config) and own_settings(config_class):
+    for config_class in config_classes():
+        if own_settings(config_class):
             bases = [base.__name__ for base in config_class.__mro__[1:] if own_settings(base)]
             also = (
                 f" Has the settings of {', '.join(f'[{base}](#{base.lower()})' for base in bases)} too."
@@ -34,9 +33,20 @@ def configuration_reference() -> str:
                 else ""
             )
             rows = [row(config_class, setting) for setting in own_settings(config_class)]
-            parts += [f"## {name}", summary(config_class) + also, table("Setting", "Default", "What it does", rows)]
+            settings = table("Setting", "Default", "What it does", rows)
+            parts += [f"## {config_class.__name__}", summary(config_class) + also, settings]
     presets = [(f"`{name}`", preset.source, preset.description) for name, preset in PRESETS.items()]
     return "\n\n".join([*parts, "## Presets", table("Name", "Source", "What it is", presets)]) + "\n"
+
+
+def config_classes() -> list[type[configs.Config]]:
+    """Returns the configurations in the order in which a person needs them."""
+    found = []
+    for room in "corpus training pretraining finetuning tasks inference hub conversion reproduction".split():
+        module = getattr(configs, room)
+        own = [item for item in vars(module).values() if getattr(item, "__module__", None) == module.__name__]
+        found += [item for item in own if isinstance(item, type) and issubclass(item, configs.Config)]
+    return found
 
 
 def own_settings(config_class: Any) -> list[str]:
