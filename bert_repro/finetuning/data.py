@@ -19,7 +19,6 @@ from accelerate import Accelerator
 
 from bert_repro.configs import FinetuningConfig
 from bert_repro.errors import UserError
-from bert_repro.finetuning.features import FeatureCache
 from bert_repro.models.loading import tokenizer_fingerprint
 from bert_repro.tasks.base import Task
 from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step, even_passes
@@ -29,6 +28,8 @@ from bert_repro.utils.files import disk_errors
 if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
+
+    from bert_repro.finetuning.features import FeatureCache
 
 logger = logging.getLogger("bert_repro")
 
@@ -192,7 +193,7 @@ class ModelInputs:
     task: Task
     pad_token_id: int
     device: torch.device
-    feature_cache: FeatureCache | None = None
+    feature_cache: "FeatureCache | None" = None
 
     def __call__(self, features: "datasets.Dataset", ids: Ids, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """Returns inputs of the head.
