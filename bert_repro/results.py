@@ -119,9 +119,7 @@ class SweepConfigurationResults(TypedDict, total=False):
     runs: int
     degenerate: Annotated[int, "runs with one answer for every row; mean and deviation count them"]
     not_finite: int
-    best_seed: int | None
     splits: Annotated[dict[str, dict[str, dict[str, float | None]]], "split -> metric -> mean, deviation, best"]
-    without_degenerate: Annotated[dict[str, Any], "runs and splits without the degenerate runs"]
 
 
 class SweepResults(TypedDict, total=False):
