@@ -131,28 +131,17 @@ def read_file(
 
 
 def read_glue(
-    path: Path,
-    required: Sequence[str],
-    *,
-    optional: Sequence[str] = (),
-    header: Sequence[str] | None = None,
-    drop_incomplete_rows: bool = False,
+    path: Path, kept: Sequence[str], *, header: Sequence[str] | None = None, drop_incomplete_rows: bool = False
 ) -> "datasets.Dataset":
     """Reads columns of an official file of GLUE: quotes have no meaning, a row is a line.
 
     Args:
         path: the file; empty lines at its end are ignored.
-        required: columns that must be there.
-        optional: columns to keep where they are there.
+        kept: columns to keep, where they are there.
         header: names of all columns, for a file whose first line is a row already.
         drop_incomplete_rows: drop rows with too few fields, and log how many, instead of refusing the file.
     """
-    lines = numbered_lines(path)
-    if header is None:
-        header = next(lines, (0, ""))[1].split("\t")
-    for name in required:
-        require(name in header, f"{path}: no column {name!r}; found {listed(header)}; take the official file")
-    rows, kept = _tsv_rows(lines), (*required, *optional)
+    rows = _tsv_rows(numbered_lines(path))
     return _table(path, rows, _RAGGED_TSV, header=header, kept=kept, drop_incomplete_rows=drop_incomplete_rows)
 
 
@@ -413,7 +402,6 @@ def number(text: Any) -> float:
 def hold_out(
     data: "dict[str, datasets.Dataset]",
     config: "CustomDataConfig",
-    where: str,
     *,
     together: Sequence[str],
     strata: str = "",
@@ -423,7 +411,6 @@ def hold_out(
     Args:
         data: the splits.
         config: the fraction and the seed.
-        where: the training data, for messages.
         together: columns; rows that are equal there are held out all or none, by the stratum of the first.
         strata: column; of the rows of each of its values the fraction is held out.
 
@@ -439,7 +426,7 @@ def hold_out(
         values.setdefault(group, str(value) if strata else "")
     places = {group: place for place, group in enumerate(values)}
     held = held_out_rows([*values.values()], config.validation_fraction, config.seed)[[places[one] for one in groups]]
-    fault = f"--validation_fraction {config.validation_fraction}: leaves no row for one of the splits of {where}"
+    fault = f"--validation_fraction {config.validation_fraction}: leaves no row for one of the splits"
     require(held.any() and not held.all(), fault)
     return data | {"train": train.select(np.flatnonzero(~held)), "validation": train.select(np.flatnonzero(held))}
 

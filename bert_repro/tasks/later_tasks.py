@@ -14,7 +14,7 @@ import numpy as np
 from bert_repro.tasks.base import Columns, Predictions, encoded_texts
 from bert_repro.tasks.choice import SwagTask
 from bert_repro.tasks.classification import ClassificationTask
-from bert_repro.tasks.data import XNLI_LANGUAGES, parsed, read_file, require_columns, texts
+from bert_repro.tasks.data import XNLI_LANGUAGES, read_file
 
 if TYPE_CHECKING:
     import datasets
@@ -62,20 +62,12 @@ class RowsTask(ClassificationTask):
         return data_dir / self.title / self.files.get(split, f"{split} is not published as a file")
 
     def read_official(self, split: str, path: Path) -> "datasets.Dataset":
-        import datasets
-
         rows, where = read_file(path, kind="tsv" if path.suffix == ".txt" else None), str(path)
         if self.only:
             rows = rows.filter(lambda value: str(value) == self.only[1], input_columns=self.only[0])
-        names = self.file_columns or self.text_columns
-        require_columns(rows, names, where)
-        columns: dict[str, Any] = {
-            column: texts(rows, name, where) for column, name in zip(self.text_columns, names, strict=True)
-        }
-        if self.file_label_column in rows.column_names:
-            labels = rows[self.file_label_column][:]
-            columns["label"] = parsed(labels, self.file_label_column, where, self.parse_label)
-        return datasets.Dataset.from_dict({**columns, "idx": range(len(rows))})
+        return self.from_rows(
+            rows, where, columns=self.file_columns, label=self.file_label_column, may_lack_labels=split == "test"
+        )
 
     def from_published(self, dataset: "datasets.Dataset") -> "datasets.Dataset":
         kept = super().from_published(dataset)
@@ -149,7 +141,7 @@ BOOLQ = RowsTask(
     title="BoolQ",
     text_columns=("question", "passage"),
     label_names=("no", "yes"),
-    file_labels=("False", "True"),
+    file_labels=("false", "true"),
     data_license="CC BY-SA 3.0",
 )
 CB = RowsTask(
@@ -164,7 +156,7 @@ WIC = WordInContextTask(
     title="WiC",
     text_columns=("word", "sentence1", "sentence2"),
     label_names=("other", "same"),
-    file_labels=("False", "True"),
+    file_labels=("false", "true"),
     data_license="CC BY-NC 4.0",
 )
 COPA = CopaTask(name="copa", title="COPA", metrics=("accuracy",), primary_metric="accuracy")

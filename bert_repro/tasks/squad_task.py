@@ -371,5 +371,5 @@ def configured_squad(config: SquadConfig, rows: Splits, names: Mapping[str, str]
         task = SQUAD_V2 if without else SQUAD
     if task is None:
         return None
-    data = hold_out(questions, config, names.get("train", ""), together=["context"])
+    data = hold_out(questions, config, together=["context"])
     return replace(task, data=data, data_names=names)

@@ -442,7 +442,7 @@ def custom_tagging(config: NerConfig, rows: Splits, names: Mapping[str, str]) ->
     data = {
         split: task.from_rows(dataset, names[split], may_lack_tags=split == "test") for split, dataset in rows.items()
     }
-    return replace(task, data=hold_out(data, config, names.get("train", ""), together=["words"]))
+    return replace(task, data=hold_out(data, config, together=["words"]))
 
 
 # --- CoNLL-2003 -------------------------------------------------------------------------------------------------------

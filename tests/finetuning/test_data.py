@@ -63,6 +63,6 @@ def test_everything_that_decides_the_features_decides_their_fingerprint(tokenize
         shape = {"max_seq_length": 16, "max_query_length": 8, "doc_stride": stride}
         asked = SquadConfig(model_name_or_path="-", task_name="squad", do_train=True, **shape)
         found.append((get_task("squad").prepared(asked, tokenizer), question))
-    for segment in ("A", "B"):
-        found.append((dataclasses.replace(get_task("swag"), start_segment=segment), choices))
+    for names in (ENDINGS, ENDINGS[:2]):
+        found.append((dataclasses.replace(get_task("swag"), text_columns=("sent1", "sent2", *names)), choices))
     assert len({encode(task, rows, tokenizer, 16)._fingerprint for task, rows in found}) == 6

@@ -76,7 +76,8 @@ def test_ax_is_scored_where_labels_are_there(official):
          r"row 1: column 'score': label '5\.1' is out of range; it must be a number from 0 to 5"),
         (STSB, "STS-B/train.tsv", [("sentence1", "sentence2", "score"), ("a", "b", "nan")], "'nan' is not a number"),
         (COLA, "CoLA/train.tsv", [("gj04", "1", "", "a"), ("gj04", "1", "a")], "line 2: 3 columns, expected 4"),
-        (RTE, "RTE/train.tsv", [("index", "sentence1", "label")], "no column 'sentence2'; found index, sentence1, lab"),
+        (RTE, "RTE/train.tsv", [("index", "sentence1", "label"), ("0", "a", "b")],
+         "no column 'sentence2'; found sentence1, label"),
         (RTE, "RTE/train.tsv", [("index", "sentence1", "sentence2", "label")], "no rows; name a file with at"),
     ],
 )  # fmt: skip
