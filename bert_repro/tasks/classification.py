@@ -542,9 +542,6 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
     """
     first = next(iter(rows))
     text_columns = config.text_columns or found_text_columns(rows[first].column_names, names[first])
-    for name in text_columns:
-        if name in (config.label_column, "label", "idx"):
-            raise UserError(f"--text_columns: {name!r} cannot name a text here; name another column, or rename it")
     for split in rows:
         require_columns(rows[split], text_columns, names[split], "name the column of text with --text_columns")
     labels: list[list[str]] = []

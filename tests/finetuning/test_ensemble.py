@@ -16,7 +16,7 @@ from bert_repro.configs import SquadConfig
 from bert_repro.finetuning import run
 from bert_repro.finetuning.data import encode
 from bert_repro.models.loading import load_tokenizer
-from bert_repro.tasks import get_task
+from bert_repro.tasks import TASKS
 
 
 def save_member(world: Any, folder: Path, head: str, seed: int, **config: Any) -> Path:
@@ -54,7 +54,7 @@ def test_answers_are_those_of_logits_averaged_by_hand(answering, questions, tmp_
     tokenizer = load_tokenizer(str(answering[0]))
     lengths = {"max_seq_length": 32, "max_query_length": 16, "doc_stride": 8}
     settings = SquadConfig(model_name_or_path="x", do_eval=True, task_name="squad", **lengths)
-    task = get_task("squad").prepared(settings, tokenizer)
+    task = TASKS["squad"].prepared(settings, tokenizer)
     dataset = task.load(questions, ["validation"])["validation"]
     features = encode(task, dataset, tokenizer, 32)
     assert len(features) > len(dataset)

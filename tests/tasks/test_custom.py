@@ -12,7 +12,7 @@ from sklearn.metrics import f1_score
 from transformers import AutoConfig
 
 from bert_repro.configs import GlueConfig
-from bert_repro.tasks import configured_task, get_task
+from bert_repro.tasks import TASKS, configured_task
 from bert_repro.tasks.classification import best_f1_threshold
 
 WORDS = {"river": "water", "stone": "hard", "tree": "green"}
@@ -84,10 +84,10 @@ def test_baselines_are_the_most_frequent_label_and_words() -> None:
     words = ("good", "bad", "poor")
     rows = [{"text": f"a {word} day {number}", "label": int(word == "good")} for word in words for number in range(20)]
     train, dev = (datasets.Dataset.from_list(rows[start:]) for start in (0, 10))
-    found = get_task("sst2").baselines(train.rename_column("text", "sentence"), dev.rename_column("text", "sentence"))
+    found = TASKS["sst2"].baselines(train.rename_column("text", "sentence"), dev.rename_column("text", "sentence"))
     assert found["bag of words"]["accuracy"] == 1.0
     assert found["most frequent label"]["accuracy"] == pytest.approx(40 / 50)
-    assert get_task("swag").baselines(train, dev) == {}
+    assert TASKS["swag"].baselines(train, dev) == {}
 
 
 def test_baselines_of_numbers_weigh_words_and_the_overlap_of_a_pair() -> None:
@@ -99,7 +99,7 @@ def test_baselines_of_numbers_weigh_words_and_the_overlap_of_a_pair() -> None:
         left, right = words[:6], [*words[:common], *words[6 : 12 - common]]
         rows.append({"sentence1": " ".join(left), "sentence2": " ".join(right), "label": float(common)})
     train, dev = datasets.Dataset.from_list(rows[:400]), datasets.Dataset.from_list(rows[400:])
-    found = get_task("stsb").baselines(train, dev)
+    found = TASKS["stsb"].baselines(train, dev)
     assert found.keys() == {"bag of words"} and found["bag of words"].keys() == {"pearson", "spearmanr"}
     assert found["bag of words"]["spearmanr"] > 0.9
 

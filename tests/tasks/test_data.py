@@ -99,7 +99,6 @@ def classify(data: dict[str, datasets.Dataset], **settings: Any) -> None:
         ({"text": ["a"] * 30, "label": list(range(30))}, {}, "30 different labels in 30 rows; name the column"),
         ({"text": ["a", "b"], "label": ["1", "inf"]}, {"regression": True}, "row 2: column 'label': 'inf' is not a"),
         ({"text": ["a", "b"], "label": ["1", ""]}, {"regression": True}, "row 2: column 'label': '' is not a number"),
-        ({"text": ["a"], "label": ["x"]}, {"text_columns": ("label",)}, "'label' cannot name a text here"),
     ],
 )  # fmt: skip
 def test_columns_and_labels_that_are_wrong(rows: Any, settings: Any, message: str) -> None:
