@@ -318,7 +318,7 @@ class TaggingTask(Task):
         if len(tags) > 1 and len(set(tags)) == 1:
             return True
         has_entities = any(self.label_names[tag] != "O" for tag in chain.from_iterable(dataset["tags"]))
-        return has_entities and self.score(predictions, dataset)["entity_f1"] == 0
+        return has_entities and self.score(predictions, dataset).get("entity_f1") == 0
 
     def baselines(self, train: "datasets.Dataset", dataset: "datasets.Dataset") -> dict[str, dict[str, float]]:
         """See `Task.baselines`; the most frequent tag of each word, for a new word that of all words."""

@@ -160,6 +160,8 @@ def test_tags_of_files_and_of_rows_and_what_is_wrong_with_them(tmp_path: Path) -
     assert task.label_names == ("DET", "NOUN") and task.metrics == ("accuracy",)
     dev = task.load(None, ["train"])["train"]
     assert task.score({"prediction": [["DET", "DET"]]}, dev) == {"accuracy": 0.5}
+    assert task.is_degenerate({"prediction": [["DET", "DET"]]}, dev)
+    assert not task.is_degenerate({"prediction": [["DET", "NOUN"]]}, dev)
     assert task.score_details({"prediction": [["DET", "DET"]]}, dev)["confusion_matrix"] == [[1, 0], [1, 0]]
     for wrong, message in (
         ({"words": [["a"]], "tags": [["X"]]}, "validation, row 1: tag 'X' is not known; it must be one of: DET, NOUN"),
