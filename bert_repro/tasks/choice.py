@@ -19,10 +19,7 @@ from bert_repro.tasks.base import (
     Predictions,
     Splits,
     Task,
-    join,
-    special_ids,
-    token_ids,
-    truncated_lengths,
+    encoded_texts,
 )
 from bert_repro.tasks.classification import ClassificationTask
 from bert_repro.tasks.data import hold_out, read_file
@@ -99,23 +96,13 @@ class SwagTask(ClassificationTask):
         Each pair is cut as every pair is: the longer segment loses its last token until both fit. `length` counts the
         tokens of all of them.
         """
-        cls, sep = special_ids(tokenizer)
-        room = max_seq_length - 3
-        first_ids = token_ids(tokenizer, examples["sent1"])
-        second_ids = [
-            token_ids(
-                tokenizer, [f"{start} {ending}" for start, ending in zip(examples["sent2"], endings, strict=True)]
-            )
-            for endings in (examples[name] for name in self.endings)
-        ]
-        features: Columns = {"input_ids": [], "token_type_ids": [], "length": [], "truncated": []}
-        for first, *seconds in zip(first_ids, *second_ids, strict=True):
-            kept = [truncated_lengths(len(first), len(second), room) for second in seconds]
-            pairs = [join(cls, sep, first[:a], second[:b]) for second, (a, b) in zip(seconds, kept, strict=True)]
-            features["input_ids"].append([ids for ids, _ in pairs])
-            features["token_type_ids"].append([segments for _, segments in pairs])
-            features["length"].append(sum(len(ids) for ids, _ in pairs))
-            features["truncated"].append(any(len(first) + len(second) > room for second in seconds))
+        encoded = []
+        for name in self.endings:
+            second = [f"{start} {ending}" for start, ending in zip(examples["sent2"], examples[name], strict=True)]
+            encoded.append(encoded_texts(tokenizer, [examples["sent1"], second], max_seq_length))
+        features: Columns = {name: list(zip(*(one[name] for one in encoded), strict=True)) for name in encoded[0]}
+        features["length"] = [sum(lengths) for lengths in features["length"]]
+        features["truncated"] = [any(cut) for cut in features["truncated"]]
         if "label" in examples:
             features["labels"] = examples["label"]
         return features

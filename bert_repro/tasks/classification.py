@@ -9,7 +9,6 @@ import json
 import logging
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -550,10 +549,8 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
     elif config.regression:
         kind, label_names = "number", (config.label_column,)
     else:
-        kind, labels = (
-            "labels" if config.multi_label else "label",
-            _training_labels(config, rows["train"], names["train"]),
-        )
+        kind = "labels" if config.multi_label else "label"
+        labels = _training_labels(config, rows["train"], names["train"])
         label_names = _label_names(labels, names["train"], config.label_column)
     task_class = MultiLabelTask if kind == "labels" else ClassificationTask
     task = task_class(
@@ -570,15 +567,12 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
     )
     data = {}
     for split, where in names.items():
-        may_lack = split == "test"
-        data[split] = task.from_rows(
-            rows[split], where, label=config.label_column, may_lack_labels=may_lack, missing=""
-        )
+        given: dict[str, Any] = {"label": config.label_column, "may_lack_labels": split == "test", "missing": ""}
+        data[split] = task.from_rows(rows[split], where, **given)
         for name in text_columns:
             if empty := sum(not text.strip() for text in data[split][name]):
                 logger.warning("%s: column %r is empty in %d of %d rows", where, name, empty, len(rows[split]))
-    strata = "" if kind == "number" else "label"
-    data = hold_out(data, config, together=text_columns, strata=strata)
+    data = hold_out(data, config, together=text_columns, strata="" if kind == "number" else "label")
     if {"train", "validation"} <= data.keys():
         texts_of = {split: list(zip(*(data[split][name][:] for name in text_columns), strict=True)) for split in data}
         known = sum(map(set(texts_of["train"]).__contains__, texts_of["validation"]))
@@ -630,12 +624,12 @@ def _numbers_first(label: str) -> tuple[int, float, str]:
 
 
 def _balanced_weights(names: Sequence[str], labels: Sequence[Sequence[str]]) -> tuple[float, ...]:
-    """Returns rows / (labels x rows of the label) for each label, as scikit-learn's `balanced`."""
-    counts = Counter(chain.from_iterable(labels))
-    weights = tuple(len(labels) / (len(names) * counts[name]) for name in names)
-    shown_weights = (f"{name} {weight:.3g}" for name, weight in zip(names, weights, strict=True))
-    logger.info("balanced class weights: %s", ", ".join(shown_weights))
-    return weights
+    from sklearn.utils.class_weight import compute_class_weight
+
+    rows = list(chain.from_iterable(labels))
+    weights = compute_class_weight("balanced", classes=np.array(names), y=rows).tolist()
+    logger.info("balanced class weights: %s", dict(zip(names, weights, strict=True)))
+    return tuple(weights)
 
 
 def _kind_and_labels_of_the_model(config: GlueConfig) -> tuple[str, tuple[str, ...]]:

@@ -75,7 +75,6 @@ class Decoder:
         """
         size = window[1]
         if self.exact:
-            # Only the passage is searched; the original n-best list comes from as many pairs.
             starts = ends = np.arange(size) + passage_at
         else:
             starts, ends = (np.argsort(-scores[:, side], kind="stable")[: self.n_best_size] for side in (0, 1))
@@ -86,10 +85,6 @@ class Decoder:
         if self.max_answer_length:
             allowed &= last - first < self.max_answer_length
         rows, columns = np.nonzero(allowed)
-        if self.exact and len(rows) > self.n_best_size**2:
-            total = scores[starts[rows], 0] + scores[ends[columns], 1]
-            kept = np.sort(np.argpartition(-total, self.n_best_size**2)[: self.n_best_size**2])
-            rows, columns = rows[kept], columns[kept]
         start, end = starts[rows], ends[columns]
         shift = window[0] - passage_at
         return Candidates(start + shift, end + shift, scores[start, 0], scores[end, 1])
