@@ -92,7 +92,7 @@ class Decoder:
     def answer(
         self, passage: Passage, windows: Sequence[tuple[int, int]], scores: Sequence[Float64Array], passage_at: int
     ) -> "Answer":
-        """Returns what the model says to one question.
+        """Returns the best answers of a question over all its windows.
 
         Args:
             passage: the passage.
@@ -105,20 +105,8 @@ class Decoder:
         for number, (window, values) in enumerate(zip(windows, scores, strict=True)):
             may_start = fullest[window[0] : sum(window)] == number
             candidates.append(self.candidates(values, passage_at, window, may_start))
-        return self.decode(passage, candidates, [(float(values[0, 0]), float(values[0, 1])) for values in scores])
-
-    def decode(
-        self, passage: Passage, windows: Sequence["Candidates"], nulls: Sequence[tuple[float, float]]
-    ) -> "Answer":
-        """Returns the best answers of a question over all its windows.
-
-        Args:
-            passage: the passage.
-            windows: the candidates of each window.
-            nulls: start and end score of [CLS] in each window.
-        """
-        null = min(nulls, key=sum)
-        spans = Candidates(*map(np.concatenate, zip(*windows, strict=True)))
+        spans = Candidates(*map(np.concatenate, zip(*candidates, strict=True)))
+        null = min(((float(values[0, 0]), float(values[0, 1])) for values in scores), key=sum)
         best: list[dict[str, Any]] = []
         seen: set[str] = set()
         total = spans.start_scores + spans.end_scores
