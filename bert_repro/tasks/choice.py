@@ -70,9 +70,6 @@ class SwagTask(ClassificationTask):
     def read_official(self, split: str, path: Path) -> "datasets.Dataset":
         return self.from_rows(read_file(path), str(path), may_lack_labels=split == "test")
 
-    def from_published(self, dataset: "datasets.Dataset") -> "datasets.Dataset":
-        return super().from_published(dataset).add_column("idx", list(range(len(dataset))))
-
     def from_rows(self, rows: "datasets.Dataset", where: str, **given: Any) -> "datasets.Dataset":
         """See `ClassificationTask.from_rows`; no ending may be empty."""
         split = super().from_rows(rows, where, **given)

@@ -289,6 +289,11 @@ class ClassificationTask(Task):
             known |= {"class_weights": list(self.class_weights) or None, "label_smoothing": self.label_smoothing}
         return super().model_settings() | known
 
+    def from_published(self, dataset: "datasets.Dataset") -> "datasets.Dataset":
+        rows = super().from_published(dataset)
+        rows = rows.select_columns([name for name in (*self.text_columns, "label", "idx") if name in rows.column_names])
+        return rows if "idx" in rows.column_names else rows.add_column("idx", list(range(len(rows))))
+
     def from_rows(
         self,
         rows: "datasets.Dataset",
@@ -351,7 +356,7 @@ class GlueFile:
 
     Args:
         name: of the file, in the task's folder.
-        texts: its columns for the task's `text_columns`.
+        texts: its columns for the task's `text_columns`; empty: they are called the same.
         label: its column of labels, required where `labelled`, else read if it is there.
         labelled: whether the file must have labels.
         index: its column of row numbers; None: rows are counted from 0, as in the Hub's dataset.
@@ -359,7 +364,7 @@ class GlueFile:
     """
 
     name: str
-    texts: tuple[str, ...]
+    texts: tuple[str, ...] = ()
     label: str = "label"
     labelled: bool = True
     index: str | None = None
@@ -377,13 +382,14 @@ def official_files(*texts: str, label: str = "label", index: str = "index") -> d
 
 @dataclass(frozen=True, kw_only=True)
 class GlueTask(ClassificationTask):
-    """A task of GLUE.
+    """A task whose official files are tables: GLUE's, and the later ones.
 
     Args:
-        files: the official file of each split.
+        files: the official file of each split: a .tsv or .txt as GLUE has them, or .jsonl.
         other_folders: what the folder of the files is also called, apart from the task's title.
         drop_incomplete_rows: drop rows with missing fields instead of refusing the file.
-        example_texts: an input for the card.
+        only: column and value of the rows that belong to the task; empty: all rows do.
+        example_texts: an input for the card; empty: none.
     """
 
     primary_metric: str = "accuracy"
@@ -391,6 +397,7 @@ class GlueTask(ClassificationTask):
     files: Mapping[str, GlueFile]
     other_folders: tuple[str, ...] = ()
     drop_incomplete_rows: bool = False
+    only: tuple[str, str] = ("", "")
     example_texts: tuple[str, ...] = ("A man is playing a guitar.", "Someone makes music.")
     data_license: str | None = "that of its source; most of GLUE is for research use, or states none"
     official_folder = "the folder that holds the official CoLA/, SST-2/, MRPC/ ..."
@@ -400,12 +407,18 @@ class GlueTask(ClassificationTask):
 
     def official_file(self, data_dir: Path, split: str) -> Path:
         folders = [data_dir / name for name in (self.title, *self.other_folders)]
-        return next((folder for folder in folders if folder.is_dir()), folders[0]) / self.files[split].name
+        file = self.files.get(split, GlueFile(f"{split} is not published as a file"))
+        return next((folder for folder in folders if folder.is_dir()), folders[0]) / file.name
 
     def read_official(self, split: str, path: Path) -> "datasets.Dataset":
-        file = self.files[split]
-        kept = (*file.texts, file.label, *([file.index] if file.index else []))
-        rows = read_glue(path, kept, header=file.header, drop_incomplete_rows=self.drop_incomplete_rows)
+        file, (column, value) = self.files[split], self.only
+        if path.suffix == ".jsonl":
+            rows = read_file(path)
+        else:
+            kept = (*(file.texts or self.text_columns), file.label, file.index or "", column)
+            rows = read_glue(path, kept, header=file.header, drop_incomplete_rows=self.drop_incomplete_rows)
+        if column:
+            rows = rows.filter(lambda found: found == value, input_columns=column)
         return self.from_rows(
             rows,
             str(path),
@@ -415,9 +428,9 @@ class GlueTask(ClassificationTask):
             may_lack_labels=not file.labelled,
         )
 
-    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any]:
-        """See `Task.example`; sentences of ours, since most of GLUE may not be passed on."""
-        return dict(zip(("text", "text_pair"), self.example_texts, strict=False))
+    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
+        """See `Task.example`; sentences of ours, since most of these texts may not be passed on."""
+        return dict(zip(("text", "text_pair"), self.example_texts, strict=False)) or None
 
 
 # --- Several labels ---------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from running import recipe, results
 from tiny_models import save_model, word_tokenizer
 
+from bert_repro.errors import UserError
 from bert_repro.tasks import TASKS
 
 PAIR = {"premise": "A dog runs.", "hypothesis": "An animal moves."}
@@ -83,6 +84,11 @@ def test_official_files_are_read(name: str, tmp_path: Path) -> None:
     task = TASKS[name]
     read = task.load(tmp_path, task.eval_splits)[task.eval_splits[0]]
     assert first.items() <= read[0].items() and read["label"][:] == labels
+
+
+def test_a_split_without_an_official_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="train is not published as a file: no such file; --data_dir is the folder"):
+        TASKS["xnli_de"].load(tmp_path, ["train"])
 
 
 def test_rows_of_the_hub_have_the_same_columns() -> None:
