@@ -189,7 +189,9 @@ class FinetuningRun:
         if config.do_eval:  # scores on dev choose weights, and end runs
             contents = [content_digest(split.features) for split in self.splits.evaluation().values()]
             source.data_fingerprint["content of the evaluation inputs"] = contents
-        best = self._best_model()
+        best, patience = None, config.early_stopping_patience
+        if patience is not None or config.load_best_model_at_end:
+            best = BestModel(Path(config.output_dir), task.primary_metric, patience=patience)
         trainer = Trainer(
             self.accelerator,
             self.model,
@@ -230,12 +232,6 @@ class FinetuningRun:
         # A BiLSTM's sequences and cached states of an encoder are no part of one graph.
         one_graph = self.config.packing and self.feature_cache is None and self.model.config.bilstm_size is None
         return self.accelerator.device.type == "cuda" and one_graph and steps >= STEPS_WORTH_COMPILING
-
-    def _best_model(self) -> BestModel | None:
-        config = self.config
-        if config.early_stopping_patience is None and not config.load_best_model_at_end:
-            return None
-        return BestModel(Path(config.output_dir), self.task.primary_metric, patience=config.early_stopping_patience)
 
     def split_results(self, names: Sequence[str], found: Mapping[str, Split], *, is_dev: bool) -> dict[str, Any]:
         """Predicts splits, scores those with labels and writes the predictions; a missing one is reported as missing.

@@ -109,7 +109,8 @@ def run_sweep(config: FinetuningConfig, task: Task) -> RunResults:
         sweep.predict(best)
     results: Any = None
     if accelerator.is_main_process:
-        _publish(config, best, sweep.found())
+        found = sweep_results(sweep.outcomes(), split=sweep.split(), metric=task.primary_metric)
+        _publish(config, best, found)
         results = read_results(Path(config.output_dir))
         score = results["metrics"][task.primary_metric]
         logger.info("best of %d runs: %s %.4f, %s", len(planned_runs), task.primary_metric, score, best.path)
@@ -156,7 +157,7 @@ class _Sweep:
         Raises:
             NonFiniteError: no run has a score.
         """
-        best = broadcast(best_run(self._outcomes(), self._split(), self.task.primary_metric))
+        best = broadcast(best_run(self.outcomes(), self.split(), self.task.primary_metric))
         if best is None:
             raise NonFiniteError(
                 f"{self.config.output_dir}: none of the {len(self.runs)} runs kept a finite loss; lower the learning "
@@ -177,16 +178,12 @@ class _Sweep:
         config = replace(best.config, model_name_or_path=str(best.path), overwrite_output_dir=True, **only)
         finetune(config, self.task, last=False, cache=self._cache)
 
-    def found(self) -> SweepResults:
-        """Returns the results so far, for results.json."""
-        return sweep_results(self._outcomes(), split=self._split(), metric=self.task.primary_metric)
-
     def _close(self, planned: SweepRun, code: int, reason: str) -> None:
         """Writes how a run ended; of the runs that are done, removes what is no longer needed."""
         if not self.accelerator.is_main_process:
             return
         process.record_outcome(str(planned.path), code, reason)
-        best = best_run(self._outcomes(), self._split(), self.task.primary_metric)
+        best = best_run(self.outcomes(), self.split(), self.task.primary_metric)
         for other in self.runs:
             if self._state(other) != "done":
                 continue
@@ -196,7 +193,7 @@ class _Sweep:
                     file.unlink(missing_ok=True)
                 shutil.rmtree(other.path / ADAPTER, ignore_errors=True)
 
-    def _outcomes(self) -> list[dict[str, Any]]:
+    def outcomes(self) -> list[dict[str, Any]]:
         """Returns the runs that ended by themselves, in order, as results.json holds them."""
         outcomes = []
         for planned in self.runs:
@@ -209,7 +206,7 @@ class _Sweep:
                 outcomes.append({**planned.varied, "not_finite": True})
         return outcomes
 
-    def _split(self) -> str:
+    def split(self) -> str:
         """Returns the dev split that chooses: the first that exists."""
         done = next((planned for planned in self.runs if self._state(planned) == "done"), None)
         return str(read_results(done.path)["split"]) if done else self.task.eval_splits[0]

@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, cast
 
@@ -63,10 +63,7 @@ def as_dataset(data: Data, name: str) -> "datasets.Dataset":
     if isinstance(data, datasets.Dataset):
         dataset = data
     elif hasattr(data, "to_dict") and hasattr(data, "columns"):
-        try:
-            dataset = datasets.Dataset.from_pandas(data, preserve_index=False)
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{name}: the frame is no table ({error}); give each column one type") from None
+        dataset = datasets.Dataset.from_pandas(data, preserve_index=False)
     elif isinstance(data, Mapping):
         dataset = _from_columns(dict(data), name)
     else:
@@ -118,7 +115,7 @@ def read_file(
     require(lines is not None or path.is_file(), f"{path}: no such file")
     lines = numbered_lines(path) if lines is None else lines
     if kind in ("jsonl", "json"):
-        return _read_json(path, list(lines), may_be_one=kind == "json")
+        return _read_json(path, list(lines))
     if tagged and kind == "csv":
         raise UserError(f"{path}: tagged words are no CSV; write a word and its tag on each line of a .txt")
     if tagged:
@@ -213,17 +210,16 @@ def _table(
     return datasets.Dataset.from_dict(columns)
 
 
-def _read_json(path: Path, lines: list[tuple[int, str]], *, may_be_one: bool) -> "datasets.Dataset":
-    """Reads one object per line; where it may be one text, also SQuAD's form or a list of objects."""
-    if may_be_one:
-        try:
-            content = json.loads("\n".join(line for _, line in lines))
-        except (ValueError, RecursionError):
-            content = None  # it has an object on each line, or the reader of lines says what is wrong
-        if isinstance(content, dict) and "data" in content:
-            return _squad_rows(path, content)
-        if isinstance(content, list):
-            return _from_rows(content, str(path))
+def _read_json(path: Path, lines: list[tuple[int, str]]) -> "datasets.Dataset":
+    """Reads one object per line, SQuAD's form, or a list of objects."""
+    try:
+        content = json.loads("\n".join(line for _, line in lines))
+    except (ValueError, RecursionError):
+        content = None  # it has an object on each line, or the reader of lines says what is wrong
+    if isinstance(content, dict) and "data" in content:
+        return _squad_rows(path, content)
+    if isinstance(content, list):
+        return _from_rows(content, str(path))
     return _from_rows([row for _, row in json_rows(lines, path)], str(path))
 
 
@@ -419,19 +415,19 @@ def hold_out(
     """
     if config.validation_fraction is None:
         return data
+    import pandas
+
     train = data["train"]
-    groups = list(map(str, zip(*(train[name][:] for name in together), strict=True)))
-    values: dict[str, str] = {}
-    for group, value in zip(groups, train[strata][:] if strata else groups, strict=True):
-        values.setdefault(group, str(value) if strata else "")
-    places = {group: place for place, group in enumerate(values)}
-    held = held_out_rows([*values.values()], config.validation_fraction, config.seed)[[places[one] for one in groups]]
+    groups, _ = pandas.factorize(np.array(list(map(str, zip(*(train[name][:] for name in together), strict=True)))))
+    firsts = train.select(np.unique(groups, return_index=True)[1])
+    values = list(map(str, firsts[strata])) if strata else [""] * len(firsts)
+    held = held_out_rows(values, config.validation_fraction, config.seed)[groups]
     fault = f"--validation_fraction {config.validation_fraction}: leaves no row for one of the splits"
     require(held.any() and not held.all(), fault)
     return data | {"train": train.select(np.flatnonzero(~held)), "validation": train.select(np.flatnonzero(held))}
 
 
-def held_out_rows(strata: Sequence[Hashable], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+def held_out_rows(strata: Sequence[str], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
     """Draws rows to hold out, of each stratum in proportion (to within one row).
 
     Args:
@@ -442,8 +438,9 @@ def held_out_rows(strata: Sequence[Hashable], fraction: float, seed: int) -> npt
     Returns:
         Whether each row is held out, (N,).
     """
-    numbers = {value: place for place, value in enumerate(dict.fromkeys(strata))}
-    groups = np.array([numbers[value] for value in strata], dtype=np.int64)
+    import pandas
+
+    groups, _ = pandas.factorize(np.array(strata))
     order = np.lexsort((draw(seed, HELD_OUT, np.arange(len(groups))), groups))
     steps = np.floor(np.arange(len(groups) + 1) * fraction + 0.5)
     held = np.zeros(len(groups), dtype=bool)

@@ -58,7 +58,7 @@ def test_every_form_of_rows_is_the_same_dataset(tmp_path: Path) -> None:
         ("x.csv", b"text,label\n\xff,yes\n", "line 2: byte 0xff at position 0 is not UTF-8"),
         ("x.tsv", "text\tlabel\na\tb\tyes\n", "line 2: 3 columns, expected 2; put one tab between columns"),
         ("x.jsonl", '{"text": "a", "label": "yes"}\n{"text": \n', "line 2: is not valid JSON"),
-        ("x.jsonl", "[1]\n", "line 1: is not a JSON object"),
+        ("x.jsonl", "[1]\n[2]\n", "line 1: is not a JSON object"),
         ("x.jsonl", '{"label": 1}\n{"label": "a"}\n', "the rows are no table"),
         ("x.jsonl", "", "no rows"),
         ("x.json", '{"data": [{"title": "x"}]}', "is not as SQuAD's files are"),
