@@ -363,9 +363,7 @@ class FinetuningRun:
             raise UserError(f"--ensemble_with {name}: has another tokenizer than {config.model_name_or_path}")
         model_class = getattr(modeling_bert_repro, self.task.head)
         loaded = load_model(model_class, dataclasses.replace(config, model_name_or_path=name), may_add_weights=False)
-        positions = loaded.config.max_position_embeddings
-        if config.max_seq_length > positions:
-            raise UserError(f"--ensemble_with {name}: has {positions} positions; --max_seq_length is larger")
+        require_fit(config, loaded.config)
         return loaded
 
 

@@ -232,10 +232,7 @@ def _squad_rows(path: Path, content: Mapping[str, Any]) -> "datasets.Dataset":
                 for question in paragraph["qas"]:
                     row = {"id": question["id"], "question": question["question"], "context": paragraph["context"]}
                     if "answers" in question:
-                        row["answers"] = {
-                            "text": [answer["text"] for answer in question["answers"]],
-                            "answer_start": [answer["answer_start"] for answer in question["answers"]],
-                        }
+                        row["answers"] = question["answers"]
                     rows.append(row)
     except (KeyError, TypeError) as error:
         raise UserError(
