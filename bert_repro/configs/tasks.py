@@ -51,8 +51,8 @@ class GlueConfig(CustomDataConfig):
         False,
         "Custom data: a row may have several labels, or none: a list in JSON lines, elsewhere a text such as `a|b`.",
     )
-    class_weights: Literal["balanced"] | None = setting(
-        None, "Custom data: rarer labels weigh more in the loss (balanced), as in scikit-learn."
+    class_weights: tuple[Literal["balanced"], ...] = setting(
+        (), "Custom data: rarer labels weigh more in the loss (balanced), as in scikit-learn."
     )
     label_smoothing: float = setting(0.0, "Custom data: share of the target that is spread evenly over all labels.")
 

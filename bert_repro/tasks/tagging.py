@@ -301,7 +301,7 @@ class TaggingTask(Task):
         if self.primary_metric == "entity_f1":
             from seqeval.metrics import classification_report
 
-            expected = [[self.label_names[tag] for tag in tags] for tags in dataset["tags"]]
+            expected = self.references(dataset)
             found = classification_report(expected, predictions["prediction"], output_dict=True, zero_division=0)
             kept = {name: row for name, row in found.items() if not name.startswith(("macro", "weighted"))}
             details["entities"] = {name: {key: float(row[key]) for key in row} for name, row in kept.items()}
