@@ -54,7 +54,10 @@ from bert_repro.utils.readers import read_json_object, redacted
 logger = logging.getLogger("bert_repro")
 
 _TEST = "test"  # folder of the best run's test predictions
-_ONLY_TRAINING = {"bilstm_size", "feature_based", *(item.name for item in fields(AdapterConfig))}
+_ONLY_TRAINING = {
+    "bilstm_size", "feature_based", "freeze_layers", "early_stopping_patience", "load_best_model_at_end",
+    *(item.name for item in fields(AdapterConfig)),
+}  # fmt: skip
 # What a resumed sweep may change, apart from what changes no result: what it varies, and how much of it is done.
 _MAY_CHANGE = {*SWEPT, *SWEPT.values(), "seed", "num_restarts", "max_steps", "output_dir", "do_predict"}
 
@@ -173,7 +176,7 @@ class _Sweep:
         if broadcast((path / RESULTS).exists()):
             return
         only: dict[str, Any] = {"do_train": False, "do_eval": False, "do_predict": True, "output_dir": str(path)}
-        # A finished model stores these in its configuration; a run that does not train refuses them.
+        # A run that does not train refuses these.
         only |= {item.name: item.default for item in fields(best.config) if item.name in _ONLY_TRAINING}
         config = replace(best.config, model_name_or_path=str(best.path), overwrite_output_dir=True, **only)
         finetune(config, self.task, last=False, cache=self._cache)

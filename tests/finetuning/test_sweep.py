@@ -106,6 +106,12 @@ def test_a_run_that_is_not_finite_is_counted_and_without_any_other_the_sweep_say
     assert "none of the 2 runs kept a finite loss" in capsys.readouterr().err
 
 
+def test_settings_of_training_alone_do_not_hinder_the_prediction_at_the_end(command, tmp_path):
+    only_training = "--num_restarts 2 --freeze_layers 1 --eval_steps 5 --early_stopping_patience 3"
+    assert recipe(*command(tmp_path, only_training, "--max_steps 10 --do_predict")) == 0
+    assert results(tmp_path)["splits"]["test"]["rows"] == 5
+
+
 def test_a_folder_of_another_sweep_or_run_is_left_alone(command, swept, refused, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in swept.rglob("*") if path.is_file()}
     assert "this sweep has --max_seq_length 128, not 64" in refused(*command(swept, GRID, "--max_seq_length 64"))
