@@ -415,7 +415,8 @@ def hold_out(
     import pandas
 
     train = data["train"]
-    groups, _ = pandas.factorize(np.array(list(map(str, zip(*(train[name][:] for name in together), strict=True)))))
+    rows = map(str, zip(*(train[name][:] for name in together), strict=True))
+    groups, _ = pandas.factorize(np.array(list(rows), dtype=object))  # an array of texts has the longest one's width
     firsts = train.select(np.unique(groups, return_index=True)[1])
     values = list(map(str, firsts[strata])) if strata else [""] * len(firsts)
     held = held_out_rows(values, config.validation_fraction, config.seed)[groups]
@@ -437,7 +438,7 @@ def held_out_rows(strata: Sequence[str], fraction: float, seed: int) -> npt.NDAr
     """
     import pandas
 
-    groups, _ = pandas.factorize(np.array(strata))
+    groups, _ = pandas.factorize(np.array(strata, dtype=object))
     order = np.lexsort((draw(seed, HELD_OUT, np.arange(len(groups))), groups))
     steps = np.floor(np.arange(len(groups) + 1) * fraction + 0.5)
     held = np.zeros(len(groups), dtype=bool)
