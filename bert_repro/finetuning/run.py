@@ -211,7 +211,7 @@ class FinetuningRun:
         return {
             **adapter,
             "examples": rows,
-            "published_rows": SPLIT_ROWS.get((task.name, "train")),
+            "published_rows": SPLIT_ROWS.get((task.name, str(task.train_split))),
             "rows": inputs,
             "dropped": len(split.features) - inputs,
             "truncated": task.count_truncated(features),
