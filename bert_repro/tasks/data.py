@@ -40,8 +40,6 @@ T = TypeVar("T")
 TAGGED_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".iob2")
 DOCUMENT_START = "-DOCSTART-"
 HELD_OUT = 31  # names this draw in `randomness.draw`
-_RAGGED_CSV = "quote texts that hold commas"
-_RAGGED_TSV = "put one tab between columns and neither tabs nor line breaks into a text"
 
 
 def as_dataset(data: Data, name: str) -> "datasets.Dataset":
@@ -121,9 +119,9 @@ def read_file(
     if tagged:
         return read_tagged_text(path, lines)
     if kind == "csv":
-        return _table(path, _csv_rows(path, lines), _RAGGED_CSV)
+        return _table(path, _csv_rows(path, lines))
     if kind == "tsv":
-        return _table(path, _tsv_rows(lines), _RAGGED_TSV)
+        return _table(path, _tsv_rows(lines))
     raise UserError(f"{path}: unknown format; name a file that ends in .csv, .tsv, .jsonl or .json")
 
 
@@ -139,7 +137,7 @@ def read_glue(
         drop_incomplete_rows: drop rows with too few fields, and log how many, instead of refusing the file.
     """
     rows = _tsv_rows(numbered_lines(path))
-    return _table(path, rows, _RAGGED_TSV, header=header, kept=kept, drop_incomplete_rows=drop_incomplete_rows)
+    return _table(path, rows, header=header, kept=kept, drop_incomplete_rows=drop_incomplete_rows)
 
 
 def _csv_rows(path: Path, lines: Lines) -> Iterator[tuple[int, list[str]]]:
@@ -167,7 +165,6 @@ def _tsv_rows(lines: Lines) -> Iterator[tuple[int, list[str]]]:
 def _table(
     path: Path,
     rows: Iterable[tuple[int, list[str]]],
-    fix: str,
     *,
     header: Sequence[str] | None = None,
     kept: Sequence[str] | None = None,
@@ -198,8 +195,8 @@ def _table(
         fields = fields or [""]
         if len(fields) != len(names):
             raise UserError(
-                f"{path}, line {number}: {len(fields)} columns, expected {len(names)}; {fix}, and give every row all "
-                "columns"
+                f"{path}, line {number}: {len(fields)} columns, expected {len(names)}; give every row all columns; a "
+                "separator inside a text needs quotes in a .csv and must not be in a .tsv"
             )
         count += 1
         for column, place in places:

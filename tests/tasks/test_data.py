@@ -49,14 +49,14 @@ def test_every_form_of_rows_is_the_same_dataset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.csv", "text,label\na,yes\nb\n", "line 3: 1 columns, expected 2; quote texts that hold commas"),
+        ("x.csv", "text,label\na,yes\nb\n", "line 3: 1 columns, expected 2; give every row all columns"),
         ("x.csv", "text,label\na,yes\n\nb,no\n", "line 3: is empty; remove it"),
         ("x.csv", 'text,label\na,yes\n"b,no\nc,no\n', "line 3: unexpected end of data; quote texts as CSV does"),
         ("x.csv", "text,text\na,yes\n", "column 'text' occurs twice"),
         ("x.csv", "text,label\n", "no rows"),
         ("x.csv", "", "no rows"),
         ("x.csv", b"text,label\n\xff,yes\n", "line 2: byte 0xff at position 0 is not UTF-8"),
-        ("x.tsv", "text\tlabel\na\tb\tyes\n", "line 2: 3 columns, expected 2; put one tab between columns"),
+        ("x.tsv", "text\tlabel\na\tb\tyes\n", "line 2: 3 columns, expected 2; give every row all columns"),
         ("x.jsonl", '{"text": "a", "label": "yes"}\n{"text": \n', "line 2: is not valid JSON"),
         ("x.jsonl", "[1]\n[2]\n", "line 1: is not a JSON object"),
         ("x.jsonl", '{"label": 1}\n{"label": "a"}\n', "the rows are no table"),
