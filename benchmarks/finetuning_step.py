@@ -30,7 +30,7 @@ import bert_repro
 from bert_repro.configs import FinetuningConfig, SquadConfig
 from bert_repro.finetuning.data import FinetuningSource, ModelInputs
 from bert_repro.models.cpu_kernels import use_cpu_kernels
-from bert_repro.tasks import get_task
+from bert_repro.tasks import TASKS
 from bert_repro.training.batches import BatchSizes
 from bert_repro.training.optimizer import parameter_groups
 from bert_repro.training.performance import keep_freed_memory, prepare_cpu, use_fast_float32
@@ -129,7 +129,7 @@ def new_models(spec: FinetuningSpec, *sides: str) -> list[Any]:
     """The models of `ours` and `upstream` with equal weights."""
     config = baselines.model_config(spec, num_labels=2)
     torch.manual_seed(0)
-    own = getattr(bert_repro, get_task(spec.task).head)(config)
+    own = getattr(bert_repro, TASKS[spec.task].head)(config)
     made = [own]
     if "upstream" in sides:
         settings = config.to_dict()
@@ -148,7 +148,7 @@ def source_of(spec: FinetuningSpec, folder: str) -> FinetuningSource:
         mixed_precision=spec.precision, warmup_ratio=0.0, dataloader_num_workers=spec.workers,
         logging_steps=spec.steps, eval_steps=spec.steps,
     )  # fmt: skip
-    task, sizes = get_task(spec.task), BatchSizes(spec.batch, spec.batch)
+    task, sizes = TASKS[spec.task], BatchSizes(spec.batch, spec.batch)
 
     model_inputs = ModelInputs(config, task, 0, torch.device(spec.device))
     return FinetuningSource(config, task, made_up_features(spec.task), sizes, 1, model_inputs)

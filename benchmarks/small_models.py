@@ -21,7 +21,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from bert_repro.results import read_results
-from bert_repro.tasks import get_task
+from bert_repro.tasks import TASKS as ALL_TASKS
 from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.tasks.metrics import load_metric
 from bert_repro.utils.files import write_json
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
         tasks = scores_of_runs(options.runs_dir)["training rows"]
         baselines |= {name: bag_of_words(name, options.glue_dir) for name in GLUE if name in tasks}
     if options.conll_dir:
-        splits = (task := get_task("conll2003")).load(options.conll_dir, ["train", "validation"])
+        splits = (task := ALL_TASKS["conll2003"]).load(options.conll_dir, ["train", "validation"])
         scores = task.baselines(splits["train"], splits["validation"])
         baselines["conll2003"] = {name: found["entity_f1"] for name, found in scores.items()}
     if options.glue_dir or options.conll_dir:
@@ -132,7 +132,7 @@ def bag_of_words(name: str, folder: Path) -> dict[str, float]:
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    task = get_task(name)
+    task = ALL_TASKS[name]
     splits = task.load(folder, ["train", task.eval_splits[0]])
     train, dev = splits["train"], splits[task.eval_splits[0]]
 

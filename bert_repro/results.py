@@ -64,8 +64,6 @@ class TrainResults(TypedDict, total=False):
     micro_batch_parts: Annotated[int, "parts of a micro-batch, where memory did not suffice for it"]
     best_step: Annotated[int, "step of the weights that were kept, where the best on dev were asked for"]
     adapter: AdapterResults
-    encoder_seconds: Annotated[float, "of computing the features of a frozen encoder"]
-    features_from_cache: bool
 
 
 _ClassName = TypedDict("_ClassName", {"class": Annotated[str, "of this package"]}, total=False)
@@ -121,9 +119,7 @@ class SweepConfigurationResults(TypedDict, total=False):
     runs: int
     degenerate: Annotated[int, "runs with one answer for every row; mean and deviation count them"]
     not_finite: int
-    best_seed: int | None
     splits: Annotated[dict[str, dict[str, dict[str, float | None]]], "split -> metric -> mean, deviation, best"]
-    without_degenerate: Annotated[dict[str, Any], "runs and splits without the degenerate runs"]
 
 
 class SweepResults(TypedDict, total=False):

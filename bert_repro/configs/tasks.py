@@ -51,10 +51,8 @@ class GlueConfig(CustomDataConfig):
         False,
         "Custom data: a row may have several labels, or none: a list in JSON lines, elsewhere a text such as `a|b`.",
     )
-    label_separator: str = setting("|", "Custom data with several labels: the separator between them.")
-    class_weights: tuple[str, ...] = setting(
-        (),
-        "Custom data: weights of the labels in the loss, `balanced` (rarer ones weigh more) or label=weight for each.",
+    class_weights: tuple[Literal["balanced"], ...] = setting(
+        (), "Custom data: rarer labels weigh more in the loss (balanced), as in scikit-learn."
     )
     label_smoothing: float = setting(0.0, "Custom data: share of the target that is spread evenly over all labels.")
 
@@ -66,7 +64,6 @@ class GlueConfig(CustomDataConfig):
             if getattr(self, name):
                 require(self.data_files, f"--{name} is for custom data; give --train_file, or leave it out")
                 require(kind in (None, f"--{name}"), f"--{name} and {kind} exclude each other; leave one out")
-        require(self.label_separator, "--label_separator is empty; give a separator such as |")
         require(len(self.text_columns) <= 2, f"--text_columns names {len(self.text_columns)}; one or two are needed")
 
     def _check_files(self) -> None:
@@ -100,10 +97,6 @@ class SwagConfig(CustomDataConfig):
     learning_rate: float = setting(2e-5, "Peak learning rate.")
     max_seq_length: int = setting(
         128, "Tokens per sequence, of which an example has one for each ending; longer ones are truncated."
-    )
-    start_segment: Literal["A", "B"] = setting(
-        "B",
-        "Segment that holds the start of the second sentence: B, before the ending, or A, after the first sentence.",
     )
 
 

@@ -19,7 +19,6 @@ from accelerate import Accelerator
 
 from bert_repro.configs import FinetuningConfig
 from bert_repro.errors import UserError
-from bert_repro.finetuning.features import FeatureCache
 from bert_repro.models.loading import tokenizer_fingerprint
 from bert_repro.tasks.base import Task
 from bert_repro.training.batches import BatchSizes, Ids, MicroBatch, Step, even_passes
@@ -29,6 +28,8 @@ from bert_repro.utils.files import disk_errors
 if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
+
+    from bert_repro.finetuning.features import FeatureCache
 
 logger = logging.getLogger("bert_repro")
 
@@ -192,7 +193,7 @@ class ModelInputs:
     task: Task
     pad_token_id: int
     device: torch.device
-    feature_cache: FeatureCache | None = None
+    feature_cache: "FeatureCache | None" = None
 
     def __call__(self, features: "datasets.Dataset", ids: Ids, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """Returns inputs of the head.
@@ -243,9 +244,6 @@ class FinetuningSource:
             "content of the training inputs": content_digest(features),
         }
         self.total_steps = config.max_steps or max(1, int(task.epoch_size(features) * epochs / sizes.batch))
-        if sizes.batch > len(features):
-            text = "a batch of %d is more than the %d inputs, so a step reads some again; lower --train_batch_size"
-            logger.warning(text, sizes.batch, len(features))
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
         """See `BatchSource.steps`; the position is the number of steps taken."""
@@ -256,12 +254,12 @@ class FinetuningSource:
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """See `BatchSource.load`; there is one group."""
         rows = rows_of(self.features, ids)
-        counts, tokens = self._count(ids), sum(row["length"] for row in rows)
-        return MicroBatch(self.model_inputs(self.features, ids, rows), counts, tokens)
+        tokens = sum(row["length"] for row in rows)
+        return MicroBatch(self.model_inputs(self.features, ids, rows), self.totals(ids, group), tokens)
 
     def totals(self, ids: Ids, group: int) -> dict[str, int]:
         """See `BatchSource.totals`; reads rows, so where there are loader processes, they do."""
-        return self._count(ids)
+        return {"loss": self.task.loss_items(rows_of(self.features, ids)).sum().item()}
 
     def _ids(self, places: Ids) -> Ids:
         """Returns feature rows at places of the endless order, in which every epoch is a permutation of its own."""
@@ -275,14 +273,10 @@ class FinetuningSource:
     def _order(self, epoch: int) -> Ids:
         """Returns the permutation of an epoch; computed once and kept while steps of that epoch are read."""
         if epoch not in self._orders:
-            order = np.argsort(draw(self.config.seed, ORDER, epoch, np.arange(len(self.features))), kind="stable")
-            self._orders = {number: kept for number, kept in self._orders.items() if number == epoch - 1} | {
-                epoch: order
-            }
+            self._orders.pop(epoch - 2, None)
+            draws = draw(self.config.seed, ORDER, epoch, np.arange(len(self.features)))
+            self._orders[epoch] = np.argsort(draws, kind="stable")
         return self._orders[epoch]
-
-    def _count(self, ids: Ids) -> dict[str, int]:
-        return {"loss": self.task.loss_items(rows_of(self.features, ids)).sum().item()}
 
 
 def rows_of(features: "datasets.Dataset", ids: Ids) -> list[dict[str, Any]]:

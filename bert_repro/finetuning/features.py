@@ -8,13 +8,11 @@ never finds stale states, and every row of Table 7 reads the same ones.
 
 All layers are stored, so that one pass of the encoder serves every row of the table; a row reads its own layers only.
 float32, so that training sees what the published model computes. CoNLL-2003 with BERT-base takes about 16 GB, with
-`--ner_context centred` far more. The file is renamed into place when it is complete. Of several runs that need the same
-states one computes them, and the others wait.
+`--ner_context centred` far more. The file is renamed into place when it is complete.
 """
 
 import hashlib
 import logging
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,10 +23,10 @@ from accelerate.utils import send_to_device
 
 from bert_repro.configs import NerConfig
 from bert_repro.configs.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZE
-from bert_repro.errors import UserError
+from bert_repro.finetuning.data import content_digest, rows_of
 from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
 from bert_repro.training.batches import collate_features
-from bert_repro.utils.files import atomic_path, create_array, waiting_lock
+from bert_repro.utils.files import atomic_path, create_array, json_digest
 
 if TYPE_CHECKING:
     import datasets
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 STATES = "states.npy"
-_FIELDS = ("input_ids", "token_type_ids")
 _REPLACED = ("input_ids", "token_type_ids", "position_ids")
 _COMPUTING = ("num_attention_heads", "hidden_act", "layer_norm_eps", "is_decoder", "_attn_implementation")
 """Settings that decide an encoder's states, its weights apart."""
@@ -85,7 +82,6 @@ class FeatureCache:
     def __init__(self, config: NerConfig, encoder: Any, device: torch.device) -> None:
         self.config, self.encoder, self.device = config, encoder, device
         self.folder = Path(config.feature_cache_dir)
-        self.seconds = 0.0  # spent by the encoder in this run
         self._encoder_digest = _digest_encoder(encoder)
         self._layers = BertReproTokenFeatures.LAYERS[encoder.config.token_features]
         self._loaded: dict[int, tuple[datasets.Dataset, States]] = {}
@@ -107,10 +103,6 @@ class FeatureCache:
         batch["encoder_states"] = torch.from_numpy(np.concatenate(parts, axis=1)).transpose(0, 1).unsqueeze(0)
         return batch
 
-    def record(self) -> dict[str, Any]:
-        """Returns what the results say: seconds of the encoder, and whether all states were found on disk."""
-        return {"encoder_seconds": round(self.seconds, 3), "features_from_cache": self.seconds == 0}
-
     def load(self, features: "datasets.Dataset") -> States:
         """Returns the states of a split, computed unless they are on disk.
 
@@ -119,40 +111,15 @@ class FeatureCache:
         """
         if id(features) not in self._loaded:
             starts = np.concatenate([[0], np.cumsum(features["length"][:])]).astype(np.int64)
-            folder = self.folder / self._digest(features)
-            if not (folder / STATES).is_file():
-                self._compute_once(features, starts, folder)
-            states = States(np.load(folder / STATES, mmap_mode="r"), starts)
+            key = [self._encoder_digest, self.config.mixed_precision, content_digest(features)]
+            path = self.folder / json_digest(key)[:24] / STATES
+            if not path.is_file():
+                with atomic_path(path) as stage:
+                    self._write(features, starts, stage)
+                logger.info("the frozen encoder computed %d tokens; later runs read them from disk", starts[-1])
+            states = States(np.load(path, mmap_mode="r"), starts)
             self._loaded[id(features)] = features, states  # the split is kept, so that its id stays its own
         return self._loaded[id(features)][1]
-
-    def _digest(self, features: "datasets.Dataset") -> str:
-        digest = hashlib.sha256(f"{self._encoder_digest} {self.config.mixed_precision}".encode())
-        for start in range(0, len(features), 1000):
-            columns = features[start : start + 1000]
-            for name in _FIELDS:
-                for row in columns[name]:
-                    digest.update(b"%d:" % len(row) + np.asarray(row, dtype=np.int32).tobytes())
-        return digest.hexdigest()[:24]
-
-    def _compute_once(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], folder: Path) -> None:
-        """Computes states into a temporary file and renames it; of several runs one does, the others wait for it."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with waiting_lock(folder):
-                if (folder / STATES).is_file():
-                    return
-                began = time.perf_counter()
-                with atomic_path(folder / STATES) as stage:
-                    self._write(features, starts, stage)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise UserError(f"--feature_cache_dir {self.folder} cannot be written ({reason})") from error
-        seconds = time.perf_counter() - began
-        self.seconds += seconds
-        logger.info(
-            "the frozen encoder computed %d tokens in %.1f s; later runs read them from disk", starts[-1], seconds
-        )
 
     def _write(self, features: "datasets.Dataset", starts: npt.NDArray[np.int64], stage: Path) -> None:
         shape = (self.encoder.config.num_hidden_layers + 1, int(starts[-1]), self.encoder.config.hidden_size)
@@ -167,9 +134,7 @@ class FeatureCache:
 
     @torch.no_grad()
     def _encode(self, features: "datasets.Dataset", first: int, last: int) -> npt.NDArray[np.float32]:
-        columns = features[first:last]
-        pairs = zip(*(columns[name] for name in _FIELDS), strict=True)
-        rows = [dict(zip(_FIELDS, pair, strict=True)) for pair in pairs]
+        rows = rows_of(features, np.arange(first, last))
         batch = send_to_device(collate_features(rows, pad_token_id=0, packing=True), self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.mixed_precision == "bf16"):
             states = self.encoder(**batch, output_hidden_states=True).hidden_states

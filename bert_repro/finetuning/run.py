@@ -52,12 +52,6 @@ logger = logging.getLogger("bert_repro")
 
 STEPS_WORTH_COMPILING = 2_500
 """Estimated, not measured: 20 seconds of compiling, and 8 ms less of launching kernels in each step of base."""
-
-_FEW_STEPS = 50
-_FEW = "these were few steps: raise --num_train_epochs or lower --train_batch_size"
-_DEGENERATE = "try another --seed, a lower --learning_rate or a longer warm-up"
-_BEHIND = "more rows may help"
-_SMALL = ", or for a small checkpoint --learning_rate 3e-4 --bias_correction true"
 FEATURES_AT_ONCE = 8192  # computed between two exchanges of the processes, and held in memory
 
 
@@ -119,7 +113,7 @@ def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> R
     if config.do_train:
         results["train"] = finetuning.train()
     if config.do_eval:
-        results["splits"] |= finetuning.evaluate_all()
+        results["splits"] |= finetuning.split_results(task.eval_splits, splits.evaluation(), is_dev=True)
         scored = {name: split for name, split in results["splits"].items() if "metrics" in split}
         name, split = next(iter(scored.items()))
         results |= {"split": name, "metrics": split["metrics"], "rows_scored": split["rows_scored"]}
@@ -127,7 +121,7 @@ def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> R
         if config.do_train and last and begun.accelerator.is_main_process:
             results["baselines"] = finetuning.baselines(name, split["metrics"][task.primary_metric])
     if config.do_predict:
-        results["splits"] |= finetuning.predict_all()
+        results["splits"] |= finetuning.split_results(task.predict_splits, splits.prediction(), is_dev=False)
     results |= {"deviations": finetuning.deviations(), "data": splits.description(finetuning.task)}
     return begun.finish(finetuning.model, tokenizer, results, save_model=config.do_train, last=last)
 
@@ -185,7 +179,6 @@ class FinetuningRun:
         device, pad = accelerator.device, tokenizer.pad_token_id
         self.model_inputs = ModelInputs(config, self.task, pad, device, self.feature_cache)
         self._members = [self._checked_member(name) for name in config.ensemble_with]
-        self.steps = 0  # of training
 
     def train(self) -> dict[str, Any]:
         """Fine-tunes the model; returns the `train` part of the results."""
@@ -196,7 +189,9 @@ class FinetuningRun:
         if config.do_eval:  # scores on dev choose weights, and end runs
             contents = [content_digest(split.features) for split in self.splits.evaluation().values()]
             source.data_fingerprint["content of the evaluation inputs"] = contents
-        best = self._best_model()
+        best, patience = None, config.early_stopping_patience
+        if patience is not None or config.load_best_model_at_end:
+            best = BestModel(Path(config.output_dir), task.primary_metric, patience=patience)
         trainer = Trainer(
             self.accelerator,
             self.model,
@@ -211,18 +206,16 @@ class FinetuningRun:
         rows, inputs = len(split.examples), len(features)
         logger.info("%d rows, %d inputs: %d steps of %d inputs", rows, inputs, source.total_steps, sizes.batch)
         trainer.train()
-        self.steps = trainer.state.step
         folder, writes = Path(config.output_dir), self.accelerator.is_main_process
         self.model, adapter = adapters.merge_and_save(trainer.model, self.tokenizer, folder, write=writes)
         return {
             **adapter,
-            **(self.feature_cache.record() if self.feature_cache else {}),
             "examples": rows,
-            "published_rows": SPLIT_ROWS.get((task.name, "train")),
+            "published_rows": SPLIT_ROWS.get((task.name, str(task.train_split))),
             "rows": inputs,
             "dropped": len(split.features) - inputs,
             "truncated": task.count_truncated(features),
-            "steps": self.steps,
+            "steps": trainer.state.step,
             "batch": sizes.batch,
             "sequences_per_example": task.sequences_per_example,
             "compiled_graphs": trainer.compiled_graphs,
@@ -240,19 +233,48 @@ class FinetuningRun:
         one_graph = self.config.packing and self.feature_cache is None and self.model.config.bilstm_size is None
         return self.accelerator.device.type == "cuda" and one_graph and steps >= STEPS_WORTH_COMPILING
 
-    def _best_model(self) -> BestModel | None:
-        config = self.config
-        if config.early_stopping_patience is None and not config.load_best_model_at_end:
-            return None
-        return BestModel(Path(config.output_dir), self.task.primary_metric, patience=config.early_stopping_patience)
+    def split_results(self, names: Sequence[str], found: Mapping[str, Split], *, is_dev: bool) -> dict[str, Any]:
+        """Predicts splits, scores those with labels and writes the predictions; a missing one is reported as missing.
 
-    def evaluate_all(self) -> dict[str, Any]:
-        """Scores every evaluation split; a missing one is reported as missing."""
-        found = self.splits.evaluation()
+        Args:
+            names: of the splits, for the results.
+            found: those that are there.
+            is_dev: the task's settings may be chosen on them, and a degenerate run is reported.
+        """
         return {
-            name: self._evaluate(name, found[name]) if name in found else {"missing": True}
-            for name in self.task.eval_splits
+            name: self._results_of(name, found[name], is_dev=is_dev) if name in found else {"missing": True}
+            for name in names
         }
+
+    def _results_of(self, name: str, split: Split, *, is_dev: bool) -> dict[str, Any]:
+        predictions, examples = self.predictions(split), split.examples
+        if is_dev and (self.config.do_train or self.config.ensemble_with):
+            self.task = self.task.tuned(predictions, examples)
+        if is_dev and self.config.do_train:
+            self.model.config.update(self.task.model_settings())
+        results: dict[str, Any] = {}
+        if self.task.is_labelled(examples):  # as some test sets are (CoNLL-2003)
+            metrics = self.task.score(predictions, examples)
+            shown = ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())
+            logger.info("%s %s: %s", self.task.name, name, shown)
+            published = SPLIT_ROWS.get((self.task.name, name))
+            results = {"metrics": metrics, "rows_scored": len(examples), "published_rows": published}
+            if details := self.task.score_details(predictions, examples):
+                results["details"] = details
+        if is_dev:
+            results["degenerate"] = self.task.is_degenerate(predictions, examples)
+            if results["degenerate"]:
+                logger.warning(
+                    "%s %s: degenerate run, the same answer for every row or none right; try more steps, another "
+                    "--seed, a lower --learning_rate or a longer warm-up",
+                    self.task.name,
+                    name,
+                )
+        files = []
+        if self.accelerator.is_main_process:
+            files = self.task.write_predictions(self.config.output_dir, name, examples, predictions)
+        truncated = self.task.count_truncated(split.features)
+        return results | {"rows": len(examples), "truncated": truncated, "files": [path.name for path in files]}
 
     def baselines(self, name: str, reached: float) -> dict[str, dict[str, float]]:
         """Scores the baselines on a split, and logs the metric that decides, of which the model has `reached`."""
@@ -261,21 +283,13 @@ class FinetuningRun:
         if found:
             scores = ", ".join(f"{baseline} {values[metric]:.4f}" for baseline, values in found.items())
             logger.info("baselines on the same rows: %s: %s", metric, scores)
-            advice = _BEHIND if self.config.bias_correction else _BEHIND + _SMALL
             if ahead := [baseline for baseline, values in found.items() if values[metric] >= reached]:
-                logger.warning("the model is not ahead of %s; %s", " and ".join(ahead), self._advice(advice))
+                logger.warning(
+                    "the model is not ahead of %s; more rows or steps may help, for a small checkpoint --learning_rate "
+                    "3e-4 --bias_correction true",
+                    " and ".join(ahead),
+                )
         return found
-
-    def _advice(self, otherwise: str) -> str:
-        return _FEW if 0 < self.steps < _FEW_STEPS and self.config.learning_rate <= 0.1 else otherwise
-
-    def predict_all(self) -> dict[str, Any]:
-        """Writes predictions for every prediction split; a missing one is reported as missing."""
-        found = self.splits.prediction()
-        return {
-            name: self._predict(name, found[name]) if name in found else {"missing": True}
-            for name in self.task.predict_splits
-        }
 
     def deviations(self) -> dict[str, str]:
         """Returns where the given data or model make the run depart from the paper; each is logged as a warning."""
@@ -289,44 +303,10 @@ class FinetuningRun:
         split = next(iter(self.splits.evaluation().values()))
         return self.task.score(self.predictions(split), split.examples)
 
-    def _evaluate(self, name: str, split: Split) -> dict[str, Any]:
-        predictions = self.predictions(split)
-        if self.config.do_train or self.config.ensemble_with:
-            self.task = self.task.tuned(predictions, split.examples)
-        if self.config.do_train:
-            self.model.config.update(self.task.model_settings())
-        scores = self._score(name, split, predictions)
-        scores["degenerate"] = self.task.is_degenerate(predictions, split.examples)
-        if scores["degenerate"]:
-            text = "%s %s: degenerate run, the same answer for every row or none right; %s"
-            logger.warning(text, self.task.name, name, self._advice(_DEGENERATE))
-        return scores | self._write(name, split, predictions)
-
-    def _predict(self, name: str, split: Split) -> dict[str, Any]:
-        predictions = self.predictions(split)
-        # Some test sets have labels (CoNLL-2003): they are scored, but nothing is tuned on them.
-        scores = self._score(name, split, predictions) if self.task.is_labelled(split.examples) else {}
-        return scores | self._write(name, split, predictions)
-
-    def _score(self, name: str, split: Split, predictions: Predictions) -> dict[str, Any]:
-        metrics = self.task.score(predictions, split.examples)
-        shown = ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())
-        logger.info("%s %s: %s", self.task.name, name, shown)
-        details = self.task.score_details(predictions, split.examples)
-        rows = {"rows_scored": len(split.examples), "published_rows": SPLIT_ROWS.get((self.task.name, name))}
-        return {"metrics": metrics, **rows, **({"details": details} if details else {})}
-
     def predictions(self, split: Split) -> Predictions:
         """Returns what the model predicts for a split."""
         outputs = self.outputs(split.features)
         return self.task.postprocess(split.examples, split.features, outputs)
-
-    def _write(self, name: str, split: Split, predictions: Predictions) -> dict[str, Any]:
-        files = []
-        if self.accelerator.is_main_process:
-            files = self.task.write_predictions(self.config.output_dir, name, split.examples, predictions)
-        truncated = self.task.count_truncated(split.features)
-        return {"rows": len(split.examples), "truncated": truncated, "files": [path.name for path in files]}
 
     def outputs(self, features: "datasets.Dataset") -> Iterator[FloatArray]:
         """Yields the head's output for every feature of a split, computed once over all processes, in order.
@@ -361,10 +341,7 @@ class FinetuningRun:
         model.eval()
         if self.accelerator.device.type == "xla":
             return _in_order(pair for batch in batches for pair in self._forward(model, features, batch))
-        processes = self.accelerator.num_processes
-        # Every process of a sharded model runs as many forward passes, so some process repeats a batch.
-        batches += batches[:1] * (-len(batches) % processes)
-        mine = batches[self.accelerator.process_index :: processes]
+        mine = batches[self.accelerator.process_index :: self.accelerator.num_processes]
         return _in_order(gather_object([pair for batch in mine for pair in self._forward(model, features, batch)]))
 
     @torch.no_grad()
@@ -386,9 +363,7 @@ class FinetuningRun:
             raise UserError(f"--ensemble_with {name}: has another tokenizer than {config.model_name_or_path}")
         model_class = getattr(modeling_bert_repro, self.task.head)
         loaded = load_model(model_class, dataclasses.replace(config, model_name_or_path=name), may_add_weights=False)
-        positions = loaded.config.max_position_embeddings
-        if config.max_seq_length > positions:
-            raise UserError(f"--ensemble_with {name}: has {positions} positions; --max_seq_length is larger")
+        require_fit(config, loaded.config)
         return loaded
 
 

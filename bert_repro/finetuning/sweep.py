@@ -3,14 +3,14 @@
 Every run of a sweep is an ordinary fine-tuning run in a folder of its own, named by what the sweep varies:
 
     OUTPUT/sweep/lr5e-05-batch32-epochs3/seed42/   results.json, predictions, log; for the best run also the model
-    OUTPUT/sweep/sweep.json, table.txt             results so far
+    OUTPUT/sweep/sweep.json                        the settings that all runs share
     OUTPUT/                                        the best model, published like that of a single run
 
 The same command resumes an interrupted sweep, and a wider grid keeps the runs that are done: a run is done when its
 results exist, and an interrupted run resumes from its newest checkpoint.
 
-Mean and deviation are over all runs of a configuration that have a score, degenerate ones included; what they would be
-without the degenerate ones is given apart. Deviations are those of a sample (n - 1).
+Mean and deviation are over all runs of a configuration that have a score, degenerate ones included. Deviations are
+those of a sample (n - 1).
 """
 
 import json
@@ -18,7 +18,7 @@ import logging
 import shutil
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any, cast
@@ -46,9 +46,7 @@ from bert_repro.utils.files import (
     STATUS,
     SWEEP,
     SWEEP_STATE,
-    SWEEP_TABLE,
     write_json,
-    write_text,
 )
 from bert_repro.utils.process import broadcast, is_main_process
 from bert_repro.utils.readers import read_json_object, redacted
@@ -56,72 +54,31 @@ from bert_repro.utils.readers import read_json_object, redacted
 logger = logging.getLogger("bert_repro")
 
 _TEST = "test"  # folder of the best run's test predictions
-_ONLY_TRAINING = {"bilstm_size", "feature_based", *(item.name for item in fields(AdapterConfig))}
+_ONLY_TRAINING = {
+    "bilstm_size", "feature_based", "freeze_layers", "early_stopping_patience", "load_best_model_at_end",
+    *(item.name for item in fields(AdapterConfig)),
+}  # fmt: skip
 # What a resumed sweep may change, apart from what changes no result: what it varies, and how much of it is done.
 _MAY_CHANGE = {*SWEPT, *SWEPT.values(), "seed", "num_restarts", "max_steps", "output_dir", "do_predict"}
 
 
 @dataclass(frozen=True)
-class Configuration:
-    """What the restarts of a configuration share.
+class SweepRun:
+    """A run of the sweep.
 
     Args:
-        learning_rate: peak learning rate.
-        batch: sequences per optimizer step over all devices.
-        epochs: passes over the training set; None where steps are given.
-        steps: optimizer steps; None where epochs are given.
+        varied: what it has for itself, as in results.json: learning rate, batch (sequences per optimizer step over all
+            devices), epochs or steps, seed, and its folder below the sweep's.
+        config: its settings.
     """
 
-    learning_rate: float
-    batch: int
-    epochs: float | None
-    steps: int | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of its folder."""
-        length = f"epochs{self.epochs:g}" if self.steps is None else f"steps{self.steps}"
-        return f"lr{self.learning_rate:g}-batch{self.batch}-{length}"
-
-
-@dataclass(frozen=True)
-class SweepRun:
-    """A run of the sweep: what it varies, its folder below the sweep's, and its settings."""
-
-    varied: Configuration
-    folder: str
+    varied: Mapping[str, Any]
     config: FinetuningConfig
 
     @property
     def path(self) -> Path:
         """Its output folder."""
         return Path(self.config.output_dir)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How one run ended.
-
-    Args:
-        varied: what the sweep varies.
-        seed: its seed.
-        folder: its folder below that of the sweep.
-        scores: split -> metrics; None: it was stopped because its loss was not finite.
-        degenerate: whether it gives one answer for every row of dev.
-    """
-
-    varied: Configuration
-    seed: int
-    folder: str
-    scores: Mapping[str, Mapping[str, float]] | None
-    degenerate: bool = False
-
-    def results(self) -> dict[str, Any]:
-        """Returns the run for results.json."""
-        ended: dict[str, Any] = {"splits": self.scores, "degenerate": self.degenerate}
-        if self.scores is None:
-            ended = {"not_finite": True}
-        return {**asdict(self.varied), "seed": self.seed, "folder": self.folder, **ended}
 
 
 def run_sweep(config: FinetuningConfig, task: Task) -> RunResults:
@@ -143,12 +100,11 @@ def run_sweep(config: FinetuningConfig, task: Task) -> RunResults:
     labelled = _test_set_is_labelled(config, task, accelerator)
     begun.clear()
     if accelerator.is_main_process and not (_folder(config) / SWEEP_STATE).exists():
-        _folder(config).mkdir(exist_ok=True)
-        _write(config, None)
+        write_json(_folder(config) / SWEEP_STATE, _settings(config))
     planned_runs = list(_planned_runs(config, task, accelerator.num_processes, each_predicts=labelled))
     sweep = _Sweep(config, task, accelerator, planned_runs)
     for number, planned in enumerate(planned_runs, start=1):
-        logger.info("run %d of %d: %s, seed %d", number, len(planned_runs), planned.varied.name, planned.config.seed)
+        logger.info("run %d of %d: %s", number, len(planned_runs), planned.varied["folder"])
         sweep.ensure_done(planned)
     best = sweep.best()
     sweep.ensure_done(best, with_model=True)
@@ -156,10 +112,11 @@ def run_sweep(config: FinetuningConfig, task: Task) -> RunResults:
         sweep.predict(best)
     results: Any = None
     if accelerator.is_main_process:
-        found = sweep.found()
+        found = sweep_results(sweep.outcomes(), split=sweep.split(), metric=task.primary_metric)
         _publish(config, best, found)
         results = read_results(Path(config.output_dir))
-        logger.info("%s", text_table(found))
+        score = results["metrics"][task.primary_metric]
+        logger.info("best of %d runs: %s %.4f, %s", len(planned_runs), task.primary_metric, score, best.path)
     agreed: RunResults = broadcast(results)
     accelerator.end_training()
     return agreed
@@ -191,7 +148,7 @@ class _Sweep:
             finetune(config, self.task, last=False, cache=self._cache)
             self._close(planned, 0, "done")
         except NonFiniteError as error:
-            logger.warning("%s, seed %d: %s", planned.varied.name, planned.config.seed, error)
+            logger.warning("%s: %s", planned.varied["folder"], error)
             self._close(planned, error.exit_code, str(error))
         except StopRequested as stop:
             self._close(planned, stop.exit_code, str(stop))
@@ -203,15 +160,15 @@ class _Sweep:
         Raises:
             NonFiniteError: no run has a score.
         """
-        best = broadcast(best_run(self._outcomes(), self._split(), self.task.primary_metric))
+        best = broadcast(best_run(self.outcomes(), self.split(), self.task.primary_metric))
         if best is None:
             raise NonFiniteError(
                 f"{self.config.output_dir}: none of the {len(self.runs)} runs kept a finite loss; lower the learning "
                 "rates or lengthen the warm-up, and start again with --overwrite_output_dir"
             )
-        if best.degenerate:
+        if best["degenerate"]:
             logger.warning("the best run gives one answer for every row, and no other run scores higher")
-        return next(planned for planned in self.runs if planned.folder == best.folder)
+        return next(planned for planned in self.runs if planned.varied["folder"] == best["folder"])
 
     def predict(self, best: SweepRun) -> None:
         """Predicts the test set with the best run's model, in a folder of that run."""
@@ -219,47 +176,40 @@ class _Sweep:
         if broadcast((path / RESULTS).exists()):
             return
         only: dict[str, Any] = {"do_train": False, "do_eval": False, "do_predict": True, "output_dir": str(path)}
-        # A finished model stores these in its configuration; a run that does not train refuses them.
+        # A run that does not train refuses these.
         only |= {item.name: item.default for item in fields(best.config) if item.name in _ONLY_TRAINING}
         config = replace(best.config, model_name_or_path=str(best.path), overwrite_output_dir=True, **only)
         finetune(config, self.task, last=False, cache=self._cache)
-
-    def found(self) -> SweepResults:
-        """Returns the results so far, for results.json."""
-        return sweep_results(self._outcomes(), split=self._split(), metric=self.task.primary_metric)
 
     def _close(self, planned: SweepRun, code: int, reason: str) -> None:
         """Writes how a run ended; of the runs that are done, removes what is no longer needed."""
         if not self.accelerator.is_main_process:
             return
         process.record_outcome(str(planned.path), code, reason)
-        outcomes = self._outcomes()
-        best = best_run(outcomes, self._split(), self.task.primary_metric)
+        best = best_run(self.outcomes(), self.split(), self.task.primary_metric)
         for other in self.runs:
             if self._state(other) != "done":
                 continue
             shutil.rmtree(other.path / CHECKPOINTS, ignore_errors=True)
-            if best is not None and other.folder != best.folder:
+            if best is not None and other.varied["folder"] != best["folder"]:
                 for file in (*other.path.glob("*.safetensors*"), other.path / CARD):
                     file.unlink(missing_ok=True)
                 shutil.rmtree(other.path / ADAPTER, ignore_errors=True)
-        if outcomes:
-            _write(self.config, self.found())
 
-    def _outcomes(self) -> list[Outcome]:
-        """Returns the runs that ended by themselves, in order."""
+    def outcomes(self) -> list[dict[str, Any]]:
+        """Returns the runs that ended by themselves, in order, as results.json holds them."""
         outcomes = []
         for planned in self.runs:
-            state, run_of = self._state(planned), (planned.varied, planned.config.seed, planned.folder)
+            state = self._state(planned)
             if state == "done":
                 results = read_results(planned.path)
                 scores = {name: split["metrics"] for name, split in results["splits"].items() if "metrics" in split}
-                outcomes.append(Outcome(*run_of, scores, results["degenerate"]))
+                outcomes.append({**planned.varied, "splits": scores, "degenerate": results["degenerate"]})
             elif state == "not finite":
-                outcomes.append(Outcome(*run_of, None))
+                outcomes.append({**planned.varied, "not_finite": True})
         return outcomes
 
-    def _split(self) -> str:
+    def split(self) -> str:
         """Returns the dev split that chooses: the first that exists."""
         done = next((planned for planned in self.runs if self._state(planned) == "done"), None)
         return str(read_results(done.path)["split"]) if done else self.task.eval_splits[0]
@@ -286,7 +236,7 @@ def _begin(config: FinetuningConfig) -> run.Run:
     if is_main_process() and not starts_over:
         folder = Path(config.output_dir)
         if (state := _folder(config) / SWEEP_STATE).exists():
-            before = read_json_object(state)["settings"]
+            before = read_json_object(state)
             for name, value in _settings(config).items():
                 if before.get(name, value) != value:
                     raise UserError(
@@ -328,12 +278,14 @@ def _planned_runs(config: FinetuningConfig, task: Task, processes: int, *, each_
         chosen = replace(config, learning_rate=learning_rate, train_batch_size=batch, num_train_epochs=epochs, **once)
         sequences = batch_sizes(chosen, processes, task.paper_batch).batch
         passes = None if config.max_steps else epochs or task.paper_epochs
-        varied = Configuration(learning_rate, sequences, passes, config.max_steps)
+        varied = {"learning_rate": learning_rate, "batch": sequences, "epochs": passes, "steps": config.max_steps}
+        name = f"lr{learning_rate:g}-batch{sequences}-" + (
+            f"epochs{passes:g}" if passes else f"steps{config.max_steps}"
+        )
         for seed in range(config.seed, config.seed + config.num_restarts):
-            folder = f"{varied.name}/seed{seed}"
-            name = f"{run_name(config)}-{varied.name}-seed{seed}"
-            run_config = replace(chosen, seed=seed, output_dir=str(_folder(config) / folder), run_name=name)
-            yield SweepRun(varied, folder, run_config)
+            folder, own_name = f"{name}/seed{seed}", f"{run_name(config)}-{name}-seed{seed}"
+            run_config = replace(chosen, seed=seed, output_dir=str(_folder(config) / folder), run_name=own_name)
+            yield SweepRun({**varied, "seed": seed, "folder": folder}, run_config)
 
 
 def _publish(config: FinetuningConfig, best: SweepRun, found: SweepResults) -> None:
@@ -357,13 +309,6 @@ def _settings(config: FinetuningConfig) -> dict[str, Any]:
     return settings
 
 
-def _write(config: FinetuningConfig, found: SweepResults | None) -> None:
-    """Writes the results so far."""
-    write_json(_folder(config) / SWEEP_STATE, {"settings": _settings(config), "found": found})
-    if found is not None:
-        write_text(_folder(config) / SWEEP_TABLE, text_table(found))
-
-
 def _folder(config: FinetuningConfig) -> Path:
     return Path(config.output_dir) / SWEEP
 
@@ -371,91 +316,62 @@ def _folder(config: FinetuningConfig) -> Path:
 # --- Results ----------------------------------------------------------------------------------------------------------
 
 
-def best_run(outcomes: Sequence[Outcome], split: str, metric: str) -> Outcome | None:
+def best_run(runs: Sequence[dict[str, Any]], split: str, metric: str) -> dict[str, Any] | None:
     """Returns the run with the highest score; among equals one that is not degenerate, else the first."""
-    scored = [(outcome, outcome.scores[split][metric]) for outcome in outcomes if outcome.scores is not None]
-    best = max(scored, key=lambda pair: (pair[1], not pair[0].degenerate), default=None)
-    return None if best is None else best[0]
+    scored = [run for run in runs if "splits" in run]
+    return max(scored, key=lambda run: (run["splits"][split][metric], not run["degenerate"]), default=None)
 
 
-def sweep_results(outcomes: Sequence[Outcome], *, split: str, metric: str) -> SweepResults:
+def sweep_results(runs: Sequence[dict[str, Any]], *, split: str, metric: str) -> SweepResults:
     """Summarizes a sweep for results.json.
 
     Args:
-        outcomes: its runs, configuration by configuration.
+        runs: as results.json holds them, configuration by configuration.
         split: the dev split that chooses.
         metric: the metric that chooses.
 
     Returns:
         How many runs there were, degenerate and stopped ones among them; the best run; every run; and for every
-        configuration mean, deviation and best of each metric on each split, `without_degenerate` where some are.
+        configuration mean, deviation and best of each metric on each split.
     """
-    best = best_run(outcomes, split, metric)
     configurations: list[Any] = []
-    for varied, group in groupby(outcomes, key=lambda outcome: outcome.varied):
-        runs = list(group)
-        scored = [run for run in runs if run.scores is not None]
-        kept = [run for run in scored if not run.degenerate]
-        best_restart = best_run(runs, split, metric)
-        summary = {
-            **asdict(varied),
-            "runs": len(runs),
-            "degenerate": len(scored) - len(kept),
-            "not_finite": len(runs) - len(scored),
-            "best_seed": None if best_restart is None else best_restart.seed,
-            "splits": _summaries(scored),
-        }
-        if len(kept) < len(scored):
-            summary["without_degenerate"] = {"runs": len(kept), "splits": _summaries(kept)}
-        configurations.append(summary)
+    for _, group in groupby(runs, key=lambda run: run["folder"].rpartition("/")[0]):
+        own = list(group)
+        scored = [run for run in own if "splits" in run]
+        configurations.append(
+            {
+                **{name: own[0][name] for name in ("learning_rate", "batch", "epochs", "steps")},
+                "runs": len(own),
+                "degenerate": sum(run["degenerate"] for run in scored),
+                "not_finite": len(own) - len(scored),
+                "splits": _summaries([run["splits"] for run in scored]),
+            }
+        )
     return cast(
         SweepResults,
         {
             "split": split,
             "metric": metric,
-            "runs_done": len(outcomes),
-            "degenerate": sum(outcome.degenerate for outcome in outcomes),
-            "not_finite": sum(outcome.scores is None for outcome in outcomes),
-            "best": None if best is None else best.results(),
+            "runs_done": len(runs),
+            "degenerate": sum(row["degenerate"] for row in configurations),
+            "not_finite": sum(row["not_finite"] for row in configurations),
+            "best": best_run(runs, split, metric),
             "configurations": configurations,
-            "runs": [outcome.results() for outcome in outcomes],
+            "runs": runs,
         },
     )
 
 
-def _summaries(runs: Sequence[Outcome]) -> dict[str, dict[str, dict[str, float | None]]]:
+def _summaries(scores: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, dict[str, float | None]]]:
     """Returns mean, deviation and best of each metric on each split that all runs have."""
-    scores = [run.scores for run in runs if run.scores is not None]
     found: dict[str, dict[str, dict[str, float | None]]] = {}
-    for split, metrics in scores[0].items() if scores else ():
+    for split in scores[0] if scores else ():
         if all(split in score for score in scores):
             found[split] = {}
-            for metric in metrics:
+            for metric in scores[0][split]:
                 values = [score[split][metric] for score in scores]
                 deviation = statistics.stdev(values) if len(values) > 1 else None
                 found[split][metric] = {
                     "mean": statistics.fmean(values), "standard_deviation": deviation, "best": max(values),
                 }  # fmt: skip
     return found
-
-
-def text_table(found: SweepResults) -> str:
-    """Writes the configurations of a sweep as a table of text: the metric that chooses on the split that chooses."""
-    split, metric, rows = found["split"], found["metric"], cast(list[dict[str, Any]], found["configurations"])
-    best = found["best"]
-    title = f"{metric} on {split}, {found['runs_done']} runs"
-    if best is not None:
-        title += f"; best {best['splits'][split][metric]:.4f}: {best['folder']}{' (degenerate)' * best['degenerate']}"
-    table: list[tuple[str, ...]] = [
-        ("learning rate", "batch", "epochs or steps", "runs", "mean", "std", "best", "degenerate", "not finite")
-    ]
-    for row in rows:
-        scores = row["splits"].get(split, {}).get(metric, {})
-        numbers = [scores.get(name) for name in ("mean", "standard_deviation", "best")]
-        shown = ["-" if number is None else f"{number:.4f}" for number in numbers]
-        length = f"{row['epochs']:g}" if row["steps"] is None else str(row["steps"])
-        counts = (str(row["degenerate"]), str(row["not_finite"]))
-        table.append((f"{row['learning_rate']:g}", str(row["batch"]), length, str(row["runs"]), *shown, *counts))
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join(f"{text:>{width}}" for text, width in zip(cells, widths, strict=True)) for cells in table]
-    return "\n".join([title, *lines]) + "\n"

@@ -43,7 +43,7 @@ FAMILIES: dict[str, type[FinetuningConfig]] = {
 }
 """Ending of a model's class -> the settings of its task."""
 _TASK_SETTINGS = (
-    "start_segment", "ner_context", "max_query_length", "doc_stride", "decoding", "n_best_size", "max_answer_length",
+    "ner_context", "max_query_length", "doc_stride", "decoding", "n_best_size", "max_answer_length",
     "answer_text", "null_score_diff_threshold",
 )  # fmt: skip
 """Settings of a training that decide how texts are read and answers found."""

@@ -37,7 +37,7 @@ from bert_repro.reproduction.paper_results import (
     Column,
     TableEntry,
 )
-from bert_repro.tasks import get_task
+from bert_repro.tasks import TASKS
 
 AVERAGED = "glue"  # the task of Table 1's last column
 MEAN = "mean of the tasks"  # of finished models, over all tables
@@ -262,7 +262,7 @@ class AllResults:
                 compared, *_ = self._compare(row.ours.get(column.name), models[0].ours.get(column.name))
                 if compared is not None:
                     at, statement = table.size_preset, f"{row.name} against {models[0].name}"
-                    name = column.name if table.key == "1" else f"{get_task(column.task).title} {column.name}"
+                    name = column.name if table.key == "1" else f"{TASKS[column.task].title} {column.name}"
                     differences.append(Ordering(table.key, at, statement, name, None, 1, compared))
                     tasks.setdefault((at, statement), {}).setdefault(column.task, compared)
         for (at, statement), compared_tasks in tasks.items():

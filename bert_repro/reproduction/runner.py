@@ -49,7 +49,7 @@ from bert_repro.reproduction.suite import (
     task_fingerprint,
 )
 from bert_repro.results import read_results, write_results
-from bert_repro.tasks import configured_task, get_task
+from bert_repro.tasks import TASKS, configured_task
 from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.training import checkpoint
 from bert_repro.training.performance import estimated_times, flops_per_token, pretraining_flops
@@ -160,7 +160,7 @@ def cost_estimate(runs: Sequence[PlannedRun], planned: int) -> str:
         if isinstance(config, PretrainingConfig):
             flops += pretraining_flops(model, config, resolve_phases(config, 1))
             continue
-        task = get_task(config.task_name)
+        task = TASKS[config.task_name]
         configurations = config.num_restarts * math.prod(len(getattr(config, name)) or 1 for name in SWEPT)
         epochs = statistics.fmean(config.sweep_num_train_epochs or [config.num_train_epochs or task.paper_epochs])
         rows = configurations * min(SPLIT_ROWS[task.name, "train"], config.max_train_samples or math.inf) * epochs

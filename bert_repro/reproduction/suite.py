@@ -30,7 +30,7 @@ from bert_repro.hub.push import corpus_folder
 from bert_repro.models.loading import config_file, load_config
 from bert_repro.reproduction.paper_results import FEATURE_ROWS, FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
 from bert_repro.reproduction.size_presets import FEATURES, RTE_AFTER_MNLI, TASK_RECIPES, SizePreset, json_settings
-from bert_repro.tasks import get_task
+from bert_repro.tasks import TASKS
 from bert_repro.utils.files import CHECKPOINTS, file_digest, json_digest
 
 DATA_DIRS = {"run_glue": "glue_dir", "run_squad": "squad_dir", "run_swag": "swag_dir", "run_ner": "conll_dir"}
@@ -318,7 +318,7 @@ def task_fingerprint(name: str, data_dir: str | None) -> str:
     Raises:
         UserError: the folder holds none of the task's files.
     """
-    task = get_task(_TASK_NAMES.get(name, name))
+    task = TASKS[_TASK_NAMES.get(name, name)]
     if data_dir is None:
         description = task.data_description()
         return f"Hub {description.get('dataset', '')} {description.get('config', task.name)}"

@@ -13,7 +13,6 @@ from bert_repro.tasks.glue_tasks import GLUE_TASKS
 from bert_repro.tasks.later_tasks import COPA, LATER_TASKS
 from bert_repro.tasks.squad_task import SQUAD_TASKS, configured_squad
 from bert_repro.tasks.tagging import CONLL2003, custom_tagging
-from bert_repro.utils.readers import shown
 
 if TYPE_CHECKING:
     import datasets
@@ -21,17 +20,6 @@ if TYPE_CHECKING:
 TASKS: Mapping[str, Task] = {
     task.name: task for task in (*GLUE_TASKS, *LATER_TASKS, *SQUAD_TASKS, SWAG, COPA, CONLL2003)
 }
-
-
-def get_task(name: str) -> Task:
-    """Returns the task of that name.
-
-    Raises:
-        UserError: there is none.
-    """
-    if name not in TASKS:
-        raise UserError(f"--task_name is {shown(name)}; it must be one of: {', '.join(TASKS)}")
-    return TASKS[name]
 
 
 def configured_task(config: FinetuningConfig, data: "Mapping[str, datasets.Dataset] | None" = None) -> Task:
@@ -42,7 +30,7 @@ def configured_task(config: FinetuningConfig, data: "Mapping[str, datasets.Datas
         data: the user's rows, by split.
 
     Raises:
-        UserError: there is no such task, or the data is not as the task needs it.
+        UserError: no task is named, or the data is not as the task needs it.
     """
     files = config.data_files if isinstance(config, CustomDataConfig) else {}
     rows = data or {split: read_file(path, tagged=isinstance(config, NerConfig)) for split, path in files.items()}
@@ -60,7 +48,7 @@ def configured_task(config: FinetuningConfig, data: "Mapping[str, datasets.Datas
             known = ", ".join(task.name for task in (SQUAD_TASKS if isinstance(config, SquadConfig) else GLUE_TASKS))
             raise UserError(f"--task_name is missing; it must be one of: {known}; or name your data with --train_file")
         case _:
-            return get_task(config.task_name)
+            return TASKS[config.task_name]
 
 
-__all__ = ["TASKS", "Task", "configured_task", "get_task"]
+__all__ = ["TASKS", "Task", "configured_task"]

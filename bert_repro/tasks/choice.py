@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_repro.configs import FinetuningConfig, SwagConfig
+from bert_repro.configs import SwagConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.base import (
     Batch,
@@ -19,13 +19,10 @@ from bert_repro.tasks.base import (
     Predictions,
     Splits,
     Task,
-    join,
-    special_ids,
-    token_ids,
-    truncated_lengths,
+    encoded_texts,
 )
 from bert_repro.tasks.classification import ClassificationTask
-from bert_repro.tasks.data import hold_out, parsed, read_file, texts, values
+from bert_repro.tasks.data import hold_out, read_file
 from bert_repro.utils.readers import listed, shown
 
 if TYPE_CHECKING:
@@ -44,21 +41,15 @@ class SwagTask(ClassificationTask):
     (the row's number from 0) and, if it is labelled, `label` (the right ending).
 
     Args:
-        start_segment: the segment that holds the start of the second sentence: `B`, before the ending, or `A`, after
-            the first sentence.
         text_columns: sentence, start and endings.
     """
 
     head: str = "BertReproForMultipleChoice"
-    start_segment: str = "B"
     hub: tuple[str, str | None, str | None] = ("allenai/swag", "regular", None)
     data_license: str | None = "unknown, as its card on the Hub says"
     text_columns: tuple[str, ...] = ("sent1", "sent2", *ENDINGS)
     predictions_suffix = ".csv"
     official_folder = "the folder that holds SWAG's official CSV files"
-
-    def prepared(self, config: FinetuningConfig, tokenizer: "PreTrainedTokenizerBase") -> "SwagTask":
-        return dataclasses.replace(self, start_segment=getattr(config, "start_segment", self.start_segment))
 
     @property
     def sequences_per_example(self) -> int:
@@ -79,24 +70,16 @@ class SwagTask(ClassificationTask):
     def read_official(self, split: str, path: Path) -> "datasets.Dataset":
         return self.from_rows(read_file(path), str(path), may_lack_labels=split == "test")
 
-    def from_published(self, dataset: "datasets.Dataset") -> "datasets.Dataset":
-        return super().from_published(dataset).add_column("idx", list(range(len(dataset))))
-
-    def from_rows(self, rows: "datasets.Dataset", where: str, *, may_lack_labels: bool) -> "datasets.Dataset":
-        """Returns the split that rows with SWAG's columns are."""
-        import datasets
-
-        columns: dict[str, Any] = {name: texts(rows, name, where) for name in self.text_columns}
+    def from_rows(self, rows: "datasets.Dataset", where: str, **given: Any) -> "datasets.Dataset":
+        """See `ClassificationTask.from_rows`; no ending may be empty."""
+        split = super().from_rows(rows, where, **given)
         for name in self.endings:
-            if "" in (found := [text.strip() for text in columns[name]]):
+            if "" in (found := [text.strip() for text in split[name]]):
                 raise UserError(
                     f"{where}, row {found.index('') + 1}: column {name!r} is empty; every row needs "
                     f"{len(self.endings)} endings"
                 )
-        labels = values(rows, "label", where) if not may_lack_labels or "label" in rows.column_names else []
-        if not may_lack_labels or any(str(label or "").strip() for label in labels):
-            columns["label"] = parsed(labels, "label", where, self.parse_label)
-        return datasets.Dataset.from_dict({**columns, "idx": range(len(rows))})
+        return split
 
     def parse_label(self, text: Any) -> int:
         labels = [str(place) for place in range(len(self.endings))]
@@ -104,35 +87,19 @@ class SwagTask(ClassificationTask):
             raise ValueError(f"label {shown(text)} is not known; it must be one of: {', '.join(labels)}")
         return labels.index(str(text).strip())
 
-    def encoding_settings(self) -> dict[str, Any]:
-        return super().encoding_settings() | {"start_segment": self.start_segment}
-
     def encode_batch(self, examples: Columns, tokenizer: "PreTrainedTokenizerBase", max_seq_length: int) -> Columns:
         """Makes one feature of as many sequences as endings per example: [CLS] sentence [SEP] start and ending [SEP].
 
         Each pair is cut as every pair is: the longer segment loses its last token until both fit. `length` counts the
         tokens of all of them.
         """
-        cls, sep = special_ids(tokenizer)
-        room = max_seq_length - 3
-        first_texts, second_texts = examples["sent1"], [examples[name] for name in self.endings]
-        if self.start_segment == "A":
-            first_texts = [f"{text} {start}" for text, start in zip(first_texts, examples["sent2"], strict=True)]
-        else:
-            second_texts = [
-                [f"{start} {ending}" for start, ending in zip(examples["sent2"], column, strict=True)]
-                for column in second_texts
-            ]
-        first_ids = token_ids(tokenizer, first_texts)
-        second_ids = [token_ids(tokenizer, column) for column in second_texts]
-        features: Columns = {"input_ids": [], "token_type_ids": [], "length": [], "truncated": []}
-        for first, *seconds in zip(first_ids, *second_ids, strict=True):
-            kept = [truncated_lengths(len(first), len(second), room) for second in seconds]
-            pairs = [join(cls, sep, first[:a], second[:b]) for second, (a, b) in zip(seconds, kept, strict=True)]
-            features["input_ids"].append([ids for ids, _ in pairs])
-            features["token_type_ids"].append([segments for _, segments in pairs])
-            features["length"].append(sum(len(ids) for ids, _ in pairs))
-            features["truncated"].append(any(len(first) + len(second) > room for second in seconds))
+        encoded = []
+        for name in self.endings:
+            second = [f"{start} {ending}" for start, ending in zip(examples["sent2"], examples[name], strict=True)]
+            encoded.append(encoded_texts(tokenizer, [examples["sent1"], second], max_seq_length))
+        features: Columns = {name: list(zip(*(one[name] for one in encoded), strict=True)) for name in encoded[0]}
+        features["length"] = [sum(lengths) for lengths in features["length"]]
+        features["truncated"] = [any(cut) for cut in features["truncated"]]
         if "label" in examples:
             features["labels"] = examples["label"]
         return features
@@ -197,9 +164,7 @@ def custom_choices(config: SwagConfig, rows: Splits, names: Mapping[str, str]) -
     data = {
         split: task.from_rows(dataset, names[split], may_lack_labels=split == "test") for split, dataset in rows.items()
     }
-    return dataclasses.replace(
-        task, data=hold_out(data, config, names.get("train", ""), together=columns, strata="label")
-    )
+    return dataclasses.replace(task, data=hold_out(data, config, together=columns, strata="label"))
 
 
 SWAG = SwagTask(name="swag", title="SWAG", paper_batch=16, metrics=("accuracy",), primary_metric="accuracy")

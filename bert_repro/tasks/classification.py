@@ -9,7 +9,6 @@ import json
 import logging
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -57,6 +56,7 @@ GLUE_DATASET = "nyu-mll/glue"
 DEGENERATE_SPREAD = 0.01
 """Numbers whose standard deviation is below this share of the labels' count as constant (our choice)."""
 DEFAULT_THRESHOLD = 0.5
+LABEL_SEPARATOR = "|"
 TEXT_COLUMNS = (
     ("text",), ("text_a", "text_b"), ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"),
     ("question", "sentence"), ("sentence",),
@@ -72,13 +72,6 @@ METRICS_OF = {
 
 BASELINE_ROWS = 20_000
 _PLAIN_LABEL = re.compile(r"-?(0|[1-9]\d*)|true|false")
-
-
-def softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Returns probabilities of logits, both (N, labels)."""
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares: npt.NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
-    return shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,11 +117,13 @@ class ClassificationTask(Task):
 
     def postprocess(self, dataset: "datasets.Dataset", features: "datasets.Dataset", outputs: Outputs) -> Predictions:
         """Returns the likeliest label of each example with the `probabilities` of all (N, labels), or its number."""
+        from scipy.special import softmax
+
         logits = np.stack(list(outputs)).astype(np.float64)
         self.require_finite(logits)
         if self.number_range:
             return {"prediction": logits.reshape(len(logits))}
-        return {"prediction": logits.argmax(axis=1), "probabilities": softmax(logits)}
+        return {"prediction": logits.argmax(axis=1), "probabilities": softmax(logits, axis=1)}
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:
         """See `Task.is_degenerate`. Numbers are never quite equal: theirs spread less than 1% of what the labels do.
@@ -294,6 +289,46 @@ class ClassificationTask(Task):
             known |= {"class_weights": list(self.class_weights) or None, "label_smoothing": self.label_smoothing}
         return super().model_settings() | known
 
+    def from_published(self, dataset: "datasets.Dataset") -> "datasets.Dataset":
+        rows = super().from_published(dataset)
+        rows = rows.select_columns([name for name in (*self.text_columns, "label", "idx") if name in rows.column_names])
+        return rows if "idx" in rows.column_names else rows.add_column("idx", list(range(len(rows))))
+
+    def from_rows(
+        self,
+        rows: "datasets.Dataset",
+        where: str,
+        *,
+        columns: Sequence[str] = (),
+        label: str = "label",
+        index: str | None = None,
+        may_lack_labels: bool = False,
+        missing: str | None = None,
+    ) -> "datasets.Dataset":
+        """Returns the split that rows with named columns are.
+
+        Args:
+            rows: the rows.
+            where: what messages call them.
+            columns: what they call `text_columns`; empty: the same.
+            label: their column of labels.
+            index: their column of row numbers; None: rows are counted from 0.
+            may_lack_labels: whether the column of labels may be absent or empty.
+            missing: takes the place of a text that is missing; None: every row must have one.
+
+        Raises:
+            UserError: a column is missing, or holds what is no text or no label.
+        """
+        import datasets
+
+        names = zip(self.text_columns, columns or self.text_columns, strict=True)
+        made: dict[str, Any] = {column: texts(rows, name, where, missing) for column, name in names}
+        labels = values(rows, label, where) if not may_lack_labels or label in rows.column_names else []
+        if not may_lack_labels or any(str(one or "").strip() for one in labels):
+            made["label"] = parsed(labels, label, where, self.parse_label)
+        made["idx"] = range(len(rows)) if index is None else parsed(values(rows, index, where), index, where, int)
+        return datasets.Dataset.from_dict(made)
+
     def parse_label(self, text: Any) -> Any:
         """Reads a label of the data: its place, or a number.
 
@@ -321,7 +356,7 @@ class GlueFile:
 
     Args:
         name: of the file, in the task's folder.
-        texts: its columns for the task's `text_columns`.
+        texts: its columns for the task's `text_columns`; empty: they are called the same.
         label: its column of labels, required where `labelled`, else read if it is there.
         labelled: whether the file must have labels.
         index: its column of row numbers; None: rows are counted from 0, as in the Hub's dataset.
@@ -329,7 +364,7 @@ class GlueFile:
     """
 
     name: str
-    texts: tuple[str, ...]
+    texts: tuple[str, ...] = ()
     label: str = "label"
     labelled: bool = True
     index: str | None = None
@@ -347,13 +382,14 @@ def official_files(*texts: str, label: str = "label", index: str = "index") -> d
 
 @dataclass(frozen=True, kw_only=True)
 class GlueTask(ClassificationTask):
-    """A task of GLUE.
+    """A task whose official files are tables: GLUE's, and the later ones.
 
     Args:
-        files: the official file of each split.
+        files: the official file of each split: a .tsv or .txt as GLUE has them, or .jsonl.
         other_folders: what the folder of the files is also called, apart from the task's title.
         drop_incomplete_rows: drop rows with missing fields instead of refusing the file.
-        example_texts: an input for the card.
+        only: column and value of the rows that belong to the task; empty: all rows do.
+        example_texts: an input for the card; empty: none.
     """
 
     primary_metric: str = "accuracy"
@@ -361,6 +397,7 @@ class GlueTask(ClassificationTask):
     files: Mapping[str, GlueFile]
     other_folders: tuple[str, ...] = ()
     drop_incomplete_rows: bool = False
+    only: tuple[str, str] = ("", "")
     example_texts: tuple[str, ...] = ("A man is playing a guitar.", "Someone makes music.")
     data_license: str | None = "that of its source; most of GLUE is for research use, or states none"
     official_folder = "the folder that holds the official CoLA/, SST-2/, MRPC/ ..."
@@ -370,30 +407,30 @@ class GlueTask(ClassificationTask):
 
     def official_file(self, data_dir: Path, split: str) -> Path:
         folders = [data_dir / name for name in (self.title, *self.other_folders)]
-        return next((folder for folder in folders if folder.is_dir()), folders[0]) / self.files[split].name
+        file = self.files.get(split, GlueFile(f"{split} is not published as a file"))
+        return next((folder for folder in folders if folder.is_dir()), folders[0]) / file.name
 
     def read_official(self, split: str, path: Path) -> "datasets.Dataset":
-        import datasets
-
-        file = self.files[split]
-        rows = read_glue(
-            path,
-            (*file.texts, *([file.label] if file.labelled else []), *([file.index] if file.index else [])),
-            optional=(file.label,),
-            header=file.header,
-            drop_incomplete_rows=self.drop_incomplete_rows,
+        file, (column, value) = self.files[split], self.only
+        if path.suffix == ".jsonl":
+            rows = read_file(path)
+        else:
+            kept = (*(file.texts or self.text_columns), file.label, file.index or "", column)
+            rows = read_glue(path, kept, header=file.header, drop_incomplete_rows=self.drop_incomplete_rows)
+        if column:
+            rows = rows.filter(lambda found: found == value, input_columns=column)
+        return self.from_rows(
+            rows,
+            str(path),
+            columns=file.texts,
+            label=file.label,
+            index=file.index,
+            may_lack_labels=not file.labelled,
         )
-        columns: dict[str, Any] = {
-            column: rows[name][:] for column, name in zip(self.text_columns, file.texts, strict=True)
-        }
-        if file.label in rows.column_names:
-            columns["label"] = parsed(rows[file.label][:], file.label, str(path), self.parse_label)
-        columns["idx"] = parsed(rows[file.index][:], file.index, str(path), int) if file.index else range(len(rows))
-        return datasets.Dataset.from_dict(columns)
 
-    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any]:
-        """See `Task.example`; sentences of ours, since most of GLUE may not be passed on."""
-        return dict(zip(("text", "text_pair"), self.example_texts, strict=False))
+    def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
+        """See `Task.example`; sentences of ours, since most of these texts may not be passed on."""
+        return dict(zip(("text", "text_pair"), self.example_texts, strict=False)) or None
 
 
 # --- Several labels ---------------------------------------------------------------------------------------------------
@@ -406,17 +443,15 @@ class MultiLabelTask(ClassificationTask):
     The column `label` of a split holds a list of zeros and ones in the order of `label_names`.
 
     Args:
-        label_separator: what separates the labels of a row where they are one text.
         thresholds: a label is predicted where its probability reaches its threshold; empty: not chosen yet, counts as
             0.5. `tuned` chooses them on dev, and they are stored with the model.
     """
 
-    label_separator: str = "|"
     thresholds: tuple[float, ...] = ()
 
     def parse_label(self, text: Any) -> list[int]:
         """Reads the labels of a row; an empty text is a row without labels."""
-        names = split_labels(text, self.label_separator)
+        names = split_labels(text)
         for name in names:
             if name not in self.label_names:
                 raise ValueError(f"label {shown(name)} is not known; it must be one of: {', '.join(self.label_names)}")
@@ -463,7 +498,7 @@ class MultiLabelTask(ClassificationTask):
         return bool((answers == answers[:1]).all() and not (expected == expected[:1]).all())
 
     def spelled(self, value: Any) -> str:
-        return self.label_separator.join(self.json_label(value))
+        return LABEL_SEPARATOR.join(self.json_label(value))
 
     def json_label(self, value: Any) -> list[str]:
         return [name for name, there in zip(self.label_names, value, strict=True) if there]
@@ -473,9 +508,9 @@ class MultiLabelTask(ClassificationTask):
         return round(float(np.where(np.asarray(value) == 1, probabilities, 1 - probabilities).prod()), 6)
 
 
-def split_labels(text: Any, separator: str) -> list[str]:
-    """Returns the labels of a row, given as a text or as a list; empty ones do not count."""
-    parts = text if isinstance(text, list) else str(text or "").split(separator)
+def split_labels(text: Any) -> list[str]:
+    """Returns the labels of a row, given as a list or as a text such as `a|b`; empty ones do not count."""
+    parts = text if isinstance(text, list) else str(text or "").split(LABEL_SEPARATOR)
     return [str(part).strip() for part in parts if str(part).strip()]
 
 
@@ -519,38 +554,38 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
     """
     first = next(iter(rows))
     text_columns = config.text_columns or found_text_columns(rows[first].column_names, names[first])
-    for name in text_columns:
-        if name in (config.label_column, "label", "idx"):
-            raise UserError(f"--text_columns: {name!r} cannot name a text here; name another column, or rename it")
     for split in rows:
         require_columns(rows[split], text_columns, names[split], "name the column of text with --text_columns")
-    if config.do_train:
-        kind = "number" if config.regression else "labels" if config.multi_label else "label"
-        labels = [] if kind == "number" else _training_labels(config, rows["train"], names["train"])
-        label_names = _label_names(labels, names["train"], config.label_column) if labels else (config.label_column,)
-    else:
+    labels: list[list[str]] = []
+    if not config.do_train:
         kind, label_names = _kind_and_labels_of_the_model(config)
-        labels = []
-    common: dict[str, Any] = {
-        "name": "custom",
-        "title": Path(names[first]).stem,
-        "metrics": METRICS_OF[kind],
-        "primary_metric": METRICS_OF[kind][0],
-        "label_names": label_names,
-        "text_columns": tuple(text_columns),
-        "data_names": names,
-    }
-    task: ClassificationTask
-    if kind == "labels":
-        task = MultiLabelTask(**common, label_separator=config.label_separator)
-    elif kind == "number":
-        task = ClassificationTask(**common, number_range=(-math.inf, math.inf))
+    elif config.regression:
+        kind, label_names = "number", (config.label_column,)
     else:
-        weights = _class_weights(config, label_names, [label for row in labels for label in row])
-        task = ClassificationTask(**common, class_weights=weights, label_smoothing=config.label_smoothing)
-    data = {split: _labelled_texts(task, config, split, rows[split], names[split]) for split in rows}
-    strata = "" if kind == "number" else "label"
-    data = hold_out(data, config, names.get("train", ""), together=text_columns, strata=strata)
+        kind = "labels" if config.multi_label else "label"
+        labels = _training_labels(config, rows["train"], names["train"])
+        label_names = _label_names(labels, names["train"], config.label_column)
+    task_class = MultiLabelTask if kind == "labels" else ClassificationTask
+    task = task_class(
+        name="custom",
+        title=Path(names[first]).stem,
+        metrics=METRICS_OF[kind],
+        primary_metric=METRICS_OF[kind][0],
+        label_names=label_names,
+        text_columns=tuple(text_columns),
+        data_names=names,
+        number_range=(-math.inf, math.inf) if kind == "number" else None,
+        class_weights=_balanced_weights(label_names, labels) if config.class_weights and labels else (),
+        label_smoothing=config.label_smoothing,
+    )
+    data = {}
+    for split, where in names.items():
+        given: dict[str, Any] = {"label": config.label_column, "may_lack_labels": split == "test", "missing": ""}
+        data[split] = task.from_rows(rows[split], where, **given)
+        for name in text_columns:
+            if empty := sum(not text.strip() for text in data[split][name]):
+                logger.warning("%s: column %r is empty in %d of %d rows", where, name, empty, len(rows[split]))
+    data = hold_out(data, config, together=text_columns, strata="" if kind == "number" else "label")
     if {"train", "validation"} <= data.keys():
         texts_of = {split: list(zip(*(data[split][name][:] for name in text_columns), strict=True)) for split in data}
         known = sum(map(set(texts_of["train"]).__contains__, texts_of["validation"]))
@@ -569,31 +604,12 @@ def found_text_columns(present: Sequence[str], where: str) -> tuple[str, ...]:
     raise UserError(f"{where}: no column of text ({known}); found {listed(present)}; name it with --text_columns")
 
 
-def _labelled_texts(
-    task: ClassificationTask, config: GlueConfig, split: str, rows: "datasets.Dataset", where: str
-) -> "datasets.Dataset":
-    """Returns a split of the task; only that to predict may lack labels."""
-    import datasets
-
-    columns: dict[str, Any] = {}
-    for name in task.text_columns:
-        columns[name] = texts(rows, name, where, missing="")
-        if empty := sum(not text.strip() for text in columns[name]):
-            logger.warning("%s: column %r is empty in %d of %d rows", where, name, empty, len(rows))
-    if split != "test":
-        require_columns(rows, [config.label_column], where, "name the column of labels with --label_column")
-    labels = values(rows, config.label_column, where) if config.label_column in rows.column_names else []
-    if split != "test" or any(str(label or "").strip() for label in labels):
-        columns["label"] = parsed(labels, config.label_column, where, task.parse_label)
-    return datasets.Dataset.from_dict({**columns, "idx": range(len(rows))})
-
-
 def _training_labels(config: GlueConfig, rows: "datasets.Dataset", where: str) -> list[list[str]]:
     """Returns the labels of every training row; one each unless rows may have several."""
     require_columns(rows, [config.label_column], where, "name the column of labels with --label_column")
     found = values(rows, config.label_column, where)
     if config.multi_label:
-        return [split_labels(text, config.label_separator) for text in found]
+        return [split_labels(text) for text in found]
     for row, label in enumerate(found, 1):
         fault = f"{where}, row {row}: column {config.label_column!r} is empty; give the row a label, or leave it out"
         require(str(label or "").strip(), fault)
@@ -610,9 +626,6 @@ def _label_names(labels: Sequence[Sequence[str]], where: str, column: str) -> tu
             f"{where}: column {column!r} has {len(names)} different labels in {len(labels)} rows; name the column of "
             "labels with --label_column, or predict numbers with --regression"
         )
-    spellings = Counter(map(str.casefold, names))
-    if twins := [name for name in names if spellings[name.casefold()] > 1]:
-        logger.warning("%s: %s are different labels, although only their case differs", where, " and ".join(twins))
     return tuple(names)
 
 
@@ -623,30 +636,13 @@ def _numbers_first(label: str) -> tuple[int, float, str]:
         return 1, 0.0, label
 
 
-def _class_weights(config: GlueConfig, names: Sequence[str], labels: Sequence[str]) -> tuple[float, ...]:
-    """Returns the weight of each label, as `--class_weights` says: `balanced`, or `label=weight` for each.
+def _balanced_weights(names: Sequence[str], labels: Sequence[Sequence[str]]) -> tuple[float, ...]:
+    from sklearn.utils.class_weight import compute_class_weight
 
-    `balanced` is rows / (labels x rows of the label), as in scikit-learn.
-    """
-    if not config.class_weights:
-        return ()
-    given: dict[str, float] = {}
-    if config.class_weights == ("balanced",):
-        counts = Counter(labels)
-        given = {name: len(labels) / (len(names) * counts[name]) for name in names}
-        logger.info("balanced class weights: %s", ", ".join(f"{name} {weight:.3g}" for name, weight in given.items()))
-    for item in () if given else config.class_weights:
-        name, _, weight = item.rpartition("=")
-        try:
-            given[name] = number(weight)
-        except ValueError:
-            given[name] = 0.0
-    if set(given) != set(names) or min(given.values()) <= 0:
-        raise UserError(
-            f"--class_weights {' '.join(config.class_weights)}: write `balanced`, or label=weight with a positive "
-            f"number for each of: {listed(names)}"
-        )
-    return tuple(given[name] for name in names)
+    rows = list(chain.from_iterable(labels))
+    weights = compute_class_weight("balanced", classes=np.array(names), y=rows).tolist()
+    logger.info("balanced class weights: %s", dict(zip(names, weights, strict=True)))
+    return tuple(weights)
 
 
 def _kind_and_labels_of_the_model(config: GlueConfig) -> tuple[str, tuple[str, ...]]:

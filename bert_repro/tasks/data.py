@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, cast
 
@@ -40,8 +40,6 @@ T = TypeVar("T")
 TAGGED_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".iob2")
 DOCUMENT_START = "-DOCSTART-"
 HELD_OUT = 31  # names this draw in `randomness.draw`
-_RAGGED_CSV = "quote texts that hold commas"
-_RAGGED_TSV = "put one tab between columns and neither tabs nor line breaks into a text"
 
 
 def as_dataset(data: Data, name: str) -> "datasets.Dataset":
@@ -63,10 +61,7 @@ def as_dataset(data: Data, name: str) -> "datasets.Dataset":
     if isinstance(data, datasets.Dataset):
         dataset = data
     elif hasattr(data, "to_dict") and hasattr(data, "columns"):
-        try:
-            dataset = datasets.Dataset.from_pandas(data, preserve_index=False)
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{name}: the frame is no table ({error}); give each column one type") from None
+        dataset = datasets.Dataset.from_pandas(data, preserve_index=False)
     elif isinstance(data, Mapping):
         dataset = _from_columns(dict(data), name)
     else:
@@ -118,42 +113,31 @@ def read_file(
     require(lines is not None or path.is_file(), f"{path}: no such file")
     lines = numbered_lines(path) if lines is None else lines
     if kind in ("jsonl", "json"):
-        return _read_json(path, list(lines), may_be_one=kind == "json")
+        return _read_json(path, list(lines))
     if tagged and kind == "csv":
         raise UserError(f"{path}: tagged words are no CSV; write a word and its tag on each line of a .txt")
     if tagged:
         return read_tagged_text(path, lines)
     if kind == "csv":
-        return _table(path, _csv_rows(path, lines), _RAGGED_CSV)
+        return _table(path, _csv_rows(path, lines))
     if kind == "tsv":
-        return _table(path, _tsv_rows(lines), _RAGGED_TSV)
+        return _table(path, _tsv_rows(lines))
     raise UserError(f"{path}: unknown format; name a file that ends in .csv, .tsv, .jsonl or .json")
 
 
 def read_glue(
-    path: Path,
-    required: Sequence[str],
-    *,
-    optional: Sequence[str] = (),
-    header: Sequence[str] | None = None,
-    drop_incomplete_rows: bool = False,
+    path: Path, kept: Sequence[str], *, header: Sequence[str] | None = None, drop_incomplete_rows: bool = False
 ) -> "datasets.Dataset":
     """Reads columns of an official file of GLUE: quotes have no meaning, a row is a line.
 
     Args:
         path: the file; empty lines at its end are ignored.
-        required: columns that must be there.
-        optional: columns to keep where they are there.
+        kept: columns to keep, where they are there.
         header: names of all columns, for a file whose first line is a row already.
         drop_incomplete_rows: drop rows with too few fields, and log how many, instead of refusing the file.
     """
-    lines = numbered_lines(path)
-    if header is None:
-        header = next(lines, (0, ""))[1].split("\t")
-    for name in required:
-        require(name in header, f"{path}: no column {name!r}; found {listed(header)}; take the official file")
-    rows, kept = _tsv_rows(lines), (*required, *optional)
-    return _table(path, rows, _RAGGED_TSV, header=header, kept=kept, drop_incomplete_rows=drop_incomplete_rows)
+    rows = _tsv_rows(numbered_lines(path))
+    return _table(path, rows, header=header, kept=kept, drop_incomplete_rows=drop_incomplete_rows)
 
 
 def _csv_rows(path: Path, lines: Lines) -> Iterator[tuple[int, list[str]]]:
@@ -181,7 +165,6 @@ def _tsv_rows(lines: Lines) -> Iterator[tuple[int, list[str]]]:
 def _table(
     path: Path,
     rows: Iterable[tuple[int, list[str]]],
-    fix: str,
     *,
     header: Sequence[str] | None = None,
     kept: Sequence[str] | None = None,
@@ -212,8 +195,8 @@ def _table(
         fields = fields or [""]
         if len(fields) != len(names):
             raise UserError(
-                f"{path}, line {number}: {len(fields)} columns, expected {len(names)}; {fix}, and give every row all "
-                "columns"
+                f"{path}, line {number}: {len(fields)} columns, expected {len(names)}; give every row all columns; a "
+                "separator inside a text needs quotes in a .csv and must not be in a .tsv"
             )
         count += 1
         for column, place in places:
@@ -224,17 +207,16 @@ def _table(
     return datasets.Dataset.from_dict(columns)
 
 
-def _read_json(path: Path, lines: list[tuple[int, str]], *, may_be_one: bool) -> "datasets.Dataset":
-    """Reads one object per line; where it may be one text, also SQuAD's form or a list of objects."""
-    if may_be_one:
-        try:
-            content = json.loads("\n".join(line for _, line in lines))
-        except (ValueError, RecursionError):
-            content = None  # it has an object on each line, or the reader of lines says what is wrong
-        if isinstance(content, dict) and "data" in content:
-            return _squad_rows(path, content)
-        if isinstance(content, list):
-            return _from_rows(content, str(path))
+def _read_json(path: Path, lines: list[tuple[int, str]]) -> "datasets.Dataset":
+    """Reads one object per line, SQuAD's form, or a list of objects."""
+    try:
+        content = json.loads("\n".join(line for _, line in lines))
+    except (ValueError, RecursionError):
+        content = None  # it has an object on each line, or the reader of lines says what is wrong
+    if isinstance(content, dict) and "data" in content:
+        return _squad_rows(path, content)
+    if isinstance(content, list):
+        return _from_rows(content, str(path))
     return _from_rows([row for _, row in json_rows(lines, path)], str(path))
 
 
@@ -247,10 +229,7 @@ def _squad_rows(path: Path, content: Mapping[str, Any]) -> "datasets.Dataset":
                 for question in paragraph["qas"]:
                     row = {"id": question["id"], "question": question["question"], "context": paragraph["context"]}
                     if "answers" in question:
-                        row["answers"] = {
-                            "text": [answer["text"] for answer in question["answers"]],
-                            "answer_start": [answer["answer_start"] for answer in question["answers"]],
-                        }
+                        row["answers"] = question["answers"]
                     rows.append(row)
     except (KeyError, TypeError) as error:
         raise UserError(
@@ -413,7 +392,6 @@ def number(text: Any) -> float:
 def hold_out(
     data: "dict[str, datasets.Dataset]",
     config: "CustomDataConfig",
-    where: str,
     *,
     together: Sequence[str],
     strata: str = "",
@@ -423,7 +401,6 @@ def hold_out(
     Args:
         data: the splits.
         config: the fraction and the seed.
-        where: the training data, for messages.
         together: columns; rows that are equal there are held out all or none, by the stratum of the first.
         strata: column; of the rows of each of its values the fraction is held out.
 
@@ -432,19 +409,20 @@ def hold_out(
     """
     if config.validation_fraction is None:
         return data
+    import pandas
+
     train = data["train"]
-    groups = list(map(str, zip(*(train[name][:] for name in together), strict=True)))
-    values: dict[str, str] = {}
-    for group, value in zip(groups, train[strata][:] if strata else groups, strict=True):
-        values.setdefault(group, str(value) if strata else "")
-    places = {group: place for place, group in enumerate(values)}
-    held = held_out_rows([*values.values()], config.validation_fraction, config.seed)[[places[one] for one in groups]]
-    fault = f"--validation_fraction {config.validation_fraction}: leaves no row for one of the splits of {where}"
+    rows = map(str, zip(*(train[name][:] for name in together), strict=True))
+    groups, _ = pandas.factorize(np.array(list(rows), dtype=object))  # an array of texts has the longest one's width
+    firsts = train.select(np.unique(groups, return_index=True)[1])
+    values = list(map(str, firsts[strata])) if strata else [""] * len(firsts)
+    held = held_out_rows(values, config.validation_fraction, config.seed)[groups]
+    fault = f"--validation_fraction {config.validation_fraction}: leaves no row for one of the splits"
     require(held.any() and not held.all(), fault)
     return data | {"train": train.select(np.flatnonzero(~held)), "validation": train.select(np.flatnonzero(held))}
 
 
-def held_out_rows(strata: Sequence[Hashable], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+def held_out_rows(strata: Sequence[str], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
     """Draws rows to hold out, of each stratum in proportion (to within one row).
 
     Args:
@@ -455,8 +433,9 @@ def held_out_rows(strata: Sequence[Hashable], fraction: float, seed: int) -> npt
     Returns:
         Whether each row is held out, (N,).
     """
-    numbers = {value: place for place, value in enumerate(dict.fromkeys(strata))}
-    groups = np.array([numbers[value] for value in strata], dtype=np.int64)
+    import pandas
+
+    groups, _ = pandas.factorize(np.array(strata, dtype=object))
     order = np.lexsort((draw(seed, HELD_OUT, np.arange(len(groups))), groups))
     steps = np.floor(np.arange(len(groups) + 1) * fraction + 0.5)
     held = np.zeros(len(groups), dtype=bool)

@@ -15,7 +15,7 @@ from bert_repro.errors import UserError
 from bert_repro.results import read_results
 from bert_repro.tasks.classification import GlueFile, GlueTask, official_files
 from bert_repro.tasks.data import SPLIT_ROWS, read_glue
-from bert_repro.utils.files import RESULTS, atomic_path
+from bert_repro.utils.files import RESULTS, SWEEP, atomic_path
 
 logger = logging.getLogger("bert_repro")
 
@@ -187,18 +187,15 @@ def make_glue_zip(config: GlueZipConfig) -> Path:
     """
     target = Path(config.output_file)
     runs = [run for folder in config.runs for run in _finished_runs(Path(folder))]
-    contents, models = {}, {}
+    contents = {}
     for name, (task, split) in FILES.items():
         if task is WNLI:
             rows = [(str(row), WNLI_MAJORITY) for row in range(SPLIT_ROWS[task.name, split])]
             logger.info("%s: the majority class for every row, as the paper has it", name)
         else:
-            folder, results = _run_with(runs, name, task, split)
-            models[task.name] = str(folder) if "train" in results else results["settings"]["model_name_or_path"]
+            folder = _run_with(runs, name, task, split)
             rows = _official_rows(folder / f"predictions.{split}.tsv", task, split)
         contents[name] = "".join("\t".join(row) + "\n" for row in [HEADER.split("\t"), *rows])
-    if Path(models["ax"]).resolve() != Path(models["mnli"]).resolve():
-        logger.warning("AX.tsv: predicted by %s, MNLI by %s; GLUE asks for one model", models["ax"], models["mnli"])
     with atomic_path(target) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in contents.items():
             archive.writestr(name, content)
@@ -207,20 +204,17 @@ def make_glue_zip(config: GlueZipConfig) -> Path:
 
 
 def _finished_runs(folder: Path) -> Iterator[tuple[Path, Any]]:
-    """Yields the folders of finished runs and their results, at any depth, but not below a run's own folder."""
-    if (folder / RESULTS).is_file():
-        yield folder, read_results(folder)
-        return
-    for below in sorted(folder.iterdir()):
-        if below.is_dir() and not below.name.startswith("."):
-            yield from _finished_runs(below)
+    """Yields the folders of finished runs and their tasks, at any depth; a sweep is one run."""
+    for path in sorted(folder.rglob(RESULTS)):
+        if SWEEP not in path.relative_to(folder).parts:
+            yield path.parent, read_results(path.parent).get("task")
 
 
-def _run_with(runs: list[tuple[Path, Any]], name: str, task: GlueTask, split: str) -> tuple[Path, Any]:
+def _run_with(runs: list[tuple[Path, Any]], name: str, task: GlueTask, split: str) -> Path:
     found = [
-        (folder, results)
-        for folder, results in dict(runs).items()
-        if results.get("task") == task.name and (folder / f"predictions.{split}.tsv").is_file()
+        folder
+        for folder, name_of_task in dict(runs).items()
+        if name_of_task == task.name and (folder / f"predictions.{split}.tsv").is_file()
     ]
     if not found:
         raise UserError(
@@ -228,7 +222,7 @@ def _run_with(runs: list[tuple[Path, Any]], name: str, task: GlueTask, split: st
             f"{task.name} --model_name_or_path MODEL --do_predict"
         )
     if len(found) > 1:
-        folders = " and ".join(str(folder) for folder, _ in found)
+        folders = " and ".join(map(str, found))
         raise UserError(f"--runs: {folders} predict {split} of {task.title} all; name only one of them")
     return found[0]
 

@@ -13,41 +13,34 @@ import numpy as np
 
 from bert_repro.tasks.base import Columns, Predictions, encoded_texts
 from bert_repro.tasks.choice import SwagTask
-from bert_repro.tasks.classification import ClassificationTask
-from bert_repro.tasks.data import XNLI_LANGUAGES, parsed, read_file, require_columns, texts
+from bert_repro.tasks.classification import GlueFile, GlueTask, official_files
+from bert_repro.tasks.data import XNLI_LANGUAGES, read_file
 
 if TYPE_CHECKING:
     import datasets
 
 NLI = ("entailment", "neutral", "contradiction")
 SUPER_GLUE = "aps/super_glue"
-SUPER_GLUE_FILES = {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}
+_PAIR = ("sentence1", "sentence2"), "gold_label"
+SUPER_GLUE_FILES = {
+    "train": GlueFile("train.jsonl"),
+    "validation": GlueFile("val.jsonl"),
+    "test": GlueFile("test.jsonl", labelled=False),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsTask(ClassificationTask):
-    """A classification task whose official files and dataset have rows with named columns.
-
-    A task of SuperGLUE that classifies is a name, a title, columns and labels: its files and its dataset are known.
+class LaterTask(GlueTask):
+    """A task that came after GLUE; one of SuperGLUE that classifies is a name, a title, columns and labels.
 
     Args:
-        text_columns: one or two columns that hold the text.
-        label_names: the labels in the order of the dataset.
-        files: the official file of each split, below the folder of the task's title.
-        file_columns: what the official files call `text_columns`; empty: the same.
-        file_label_column: what they call the label.
-        only: column and value of the rows that belong to the task, where a file holds more.
         language: code of the language of its texts.
     """
 
-    primary_metric: str = "accuracy"
-    metrics: tuple[str, ...] = ("accuracy",)
     text_columns: tuple[str, ...] = ("premise", "hypothesis")
     label_names: tuple[str, ...] = NLI
-    files: Mapping[str, str] = field(default_factory=lambda: SUPER_GLUE_FILES)
-    file_columns: tuple[str, ...] = ()
-    file_label_column: str = "label"
-    only: tuple[str, str] | None = None
+    files: Mapping[str, GlueFile] = field(default_factory=lambda: SUPER_GLUE_FILES)
+    example_texts: tuple[str, ...] = ()
     language: str = "en"
     official_folder = "the folder that holds the official files in a folder of the task's title"
 
@@ -58,36 +51,9 @@ class RowsTask(ClassificationTask):
     def data_description(self) -> dict[str, Any]:
         return super().data_description() | {"language": self.language}
 
-    def official_file(self, data_dir: Path, split: str) -> Path:
-        return data_dir / self.title / self.files.get(split, f"{split} is not published as a file")
-
-    def read_official(self, split: str, path: Path) -> "datasets.Dataset":
-        import datasets
-
-        rows, where = read_file(path, kind="tsv" if path.suffix == ".txt" else None), str(path)
-        if self.only:
-            rows = rows.filter(lambda value: str(value) == self.only[1], input_columns=self.only[0])
-        names = self.file_columns or self.text_columns
-        require_columns(rows, names, where)
-        columns: dict[str, Any] = {
-            column: texts(rows, name, where) for column, name in zip(self.text_columns, names, strict=True)
-        }
-        if self.file_label_column in rows.column_names:
-            labels = rows[self.file_label_column][:]
-            columns["label"] = parsed(labels, self.file_label_column, where, self.parse_label)
-        return datasets.Dataset.from_dict({**columns, "idx": range(len(rows))})
-
-    def from_published(self, dataset: "datasets.Dataset") -> "datasets.Dataset":
-        kept = super().from_published(dataset)
-        kept = kept.select_columns([name for name in (*self.text_columns, "label") if name in kept.column_names])
-        return kept.add_column("idx", list(range(len(kept))))
-
-    def example(self, dataset: "datasets.Dataset | None") -> None:
-        """See `Task.example`; none, as most of these texts may not be passed on."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class WordInContextTask(RowsTask):
+class WordInContextTask(LaterTask):
     """WiC: whether a word means the same in two sentences; the word stands before the first one."""
 
     def encode_batch(self, examples: Columns, tokenizer: Any, max_seq_length: int) -> Columns:
@@ -98,7 +64,7 @@ class WordInContextTask(RowsTask):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HansTask(RowsTask):
+class HansTask(LaterTask):
     """HANS: entailment or not, answered by a model of MNLI; neutral and contradiction both count as not."""
 
     train_split: str | None = None
@@ -119,7 +85,7 @@ class CopaTask(SwagTask):
     official_folder = "the folder that holds COPA/train.jsonl, val.jsonl and test.jsonl"
 
     def official_file(self, data_dir: Path, split: str) -> Path:
-        return data_dir / "COPA" / SUPER_GLUE_FILES[split]
+        return data_dir / "COPA" / SUPER_GLUE_FILES[split].name
 
     def read_official(self, split: str, path: Path) -> "datasets.Dataset":
         return self.from_rows(_choices(read_file(path)), str(path), may_lack_labels=split == "test")
@@ -144,15 +110,15 @@ def _choices(rows: "datasets.Dataset") -> "datasets.Dataset":
     return made.select_columns(["sent1", "sent2", "ending0", "ending1", *labels])
 
 
-BOOLQ = RowsTask(
+BOOLQ = LaterTask(
     name="boolq",
     title="BoolQ",
     text_columns=("question", "passage"),
     label_names=("no", "yes"),
-    file_labels=("False", "True"),
+    file_labels=("false", "true"),
     data_license="CC BY-SA 3.0",
 )
-CB = RowsTask(
+CB = LaterTask(
     name="cb",
     title="CB",
     label_names=("entailment", "contradiction", "neutral"),
@@ -164,58 +130,56 @@ WIC = WordInContextTask(
     title="WiC",
     text_columns=("word", "sentence1", "sentence2"),
     label_names=("other", "same"),
-    file_labels=("False", "True"),
+    file_labels=("false", "true"),
     data_license="CC BY-NC 4.0",
 )
 COPA = CopaTask(name="copa", title="COPA", metrics=("accuracy",), primary_metric="accuracy")
-PAWS = RowsTask(
+PAWS = LaterTask(
     name="paws",
     title="PAWS",
     text_columns=("sentence1", "sentence2"),
     label_names=("different", "paraphrase"),
     file_labels=("0", "1"),
     metrics=("accuracy", "f1"),
-    files={"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"},
+    files=official_files("sentence1", "sentence2", index="id"),
     hub=("google-research-datasets/paws", "labeled_final", None),
     data_license="free for any purpose, as its card on the Hub says",
 )
 HANS = HansTask(
     name="hans",
     title="HANS",
-    file_columns=("sentence1", "sentence2"),
-    file_label_column="gold_label",
     file_labels=("entailment", "non-entailment", "never"),
-    files={"validation": "heuristics_evaluation_set.txt"},
+    files={"validation": GlueFile("heuristics_evaluation_set.txt", *_PAIR)},
     hub=("jhu-cogsci/hans", None, "refs/convert/parquet"),
     data_license="MIT",
 )
 ANLI = [
-    RowsTask(
+    LaterTask(
         name=f"anli_r{number}",
         title="ANLI",
-        file_columns=("context", "hypothesis"),
         file_labels=("e", "n", "c"),
         train_split=f"train_r{number}",
         eval_splits=(f"dev_r{number}", f"test_r{number}"),
         predict_splits=(),
-        files={f"{split}_r{number}": f"R{number}/{split}.jsonl" for split in ("train", "dev", "test")},
+        files={
+            f"{split}_r{number}": GlueFile(f"R{number}/{split}.jsonl", ("context", "hypothesis"))
+            for split in ("train", "dev", "test")
+        },
         hub=("facebook/anli", None, None),
         data_license="CC BY-NC 4.0",
     )
     for number in (1, 2, 3)
 ]
 XNLI = [
-    RowsTask(
+    LaterTask(
         name=f"xnli_{language}",
         title="XNLI",
-        file_columns=("sentence1", "sentence2"),
-        file_label_column="gold_label",
         only=("language", language),
         language=language,
         data_license="CC BY-NC 4.0",
         eval_splits=("validation", "test"),
         predict_splits=(),
-        files={"validation": "xnli.dev.tsv", "test": "xnli.test.tsv"},
+        files={"validation": GlueFile("xnli.dev.tsv", *_PAIR), "test": GlueFile("xnli.test.tsv", *_PAIR)},
         hub=("facebook/xnli", language, None),
     )
     for language in XNLI_LANGUAGES

@@ -6,6 +6,7 @@ of `METRICS` are the Hub's metric ids, so they can be in a model card as they ar
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,33 +26,20 @@ def accuracy(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
     return float(np.mean(predicted == expected))
 
 
-def f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
-    """Computes F1 of class 1 of two classes (GLUE's MRPC and QQP): 2 TP / (2 TP + FP + FN); label ids 0 or 1, (N,).
+def f1(average: str, predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Computes F1: 2 TP / (2 TP + FP + FN); label ids, (N,), or zeros and ones, (N, labels).
 
-    0 when class 1 is neither predicted nor present.
+    Args:
+        average: `binary`, of class 1 of two classes (GLUE's MRPC and QQP), 0 when it is neither predicted nor present;
+            over all labels that are predicted or present: `macro`, each label counts the same; `weighted`, by the rows
+            that have it; `micro`, over all decisions.
+        predictions: the labels predicted.
+        references: the true labels.
     """
     from sklearn.metrics import f1_score
 
     predicted, expected = _arrays(predictions, references)
-    if not np.isin(np.concatenate([predicted, expected]), (0, 1)).all():
-        raise ValueError("f1 is the score of class 1 of two classes; labels must be 0 or 1")
-    return float(f1_score(expected, predicted, pos_label=1, zero_division=0.0))
-
-
-def averaged_f1(average: str) -> Callable[[npt.ArrayLike, npt.ArrayLike], float]:
-    """Returns F1 over all labels that are predicted or present; label ids, (N,), or zeros and ones, (N, labels).
-
-    Args:
-        average: `macro`, each label counts the same; `weighted`, by the rows that have it; `micro`, over all decisions.
-    """
-
-    def score(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
-        from sklearn.metrics import f1_score
-
-        predicted, expected = _arrays(predictions, references)
-        return float(f1_score(expected, predicted, average=average, zero_division=0.0))
-
-    return score
+    return float(f1_score(expected, predicted, average=average, zero_division=0.0))
 
 
 def exact_match(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
@@ -98,21 +86,19 @@ def entity_f1(predictions: Tags, references: Tags) -> float:
         references: the same shape.
 
     Raises:
-        ValueError: sentences or their tags differ in number, or there is nothing to score.
+        ValueError: sentences or their tags differ in number.
     """
     from seqeval.metrics import f1_score
 
-    if not references or [len(tags) for tags in predictions] != [len(tags) for tags in references]:
-        raise ValueError("predicted and reference sentences or their tags differ in number, or there are none")
     return float(f1_score([list(tags) for tags in references], [list(tags) for tags in predictions], zero_division=0))
 
 
 METRICS: Mapping[str, Callable[[Any, Any], float]] = {
     "accuracy": accuracy,
-    "f1": f1,
-    "macro_f1": averaged_f1("macro"),
-    "weighted_f1": averaged_f1("weighted"),
-    "micro_f1": averaged_f1("micro"),
+    "f1": partial(f1, "binary"),
+    "macro_f1": partial(f1, "macro"),
+    "weighted_f1": partial(f1, "weighted"),
+    "micro_f1": partial(f1, "micro"),
     "exact_match": exact_match,
     "matthews_correlation": matthews_correlation,
     "pearson": pearson,

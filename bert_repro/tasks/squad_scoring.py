@@ -75,7 +75,6 @@ class Decoder:
         """
         size = window[1]
         if self.exact:
-            # Only the passage is searched; the original n-best list comes from as many pairs.
             starts = ends = np.arange(size) + passage_at
         else:
             starts, ends = (np.argsort(-scores[:, side], kind="stable")[: self.n_best_size] for side in (0, 1))
@@ -86,10 +85,6 @@ class Decoder:
         if self.max_answer_length:
             allowed &= last - first < self.max_answer_length
         rows, columns = np.nonzero(allowed)
-        if self.exact and len(rows) > self.n_best_size**2:
-            total = scores[starts[rows], 0] + scores[ends[columns], 1]
-            kept = np.sort(np.argpartition(-total, self.n_best_size**2)[: self.n_best_size**2])
-            rows, columns = rows[kept], columns[kept]
         start, end = starts[rows], ends[columns]
         shift = window[0] - passage_at
         return Candidates(start + shift, end + shift, scores[start, 0], scores[end, 1])
@@ -97,7 +92,7 @@ class Decoder:
     def answer(
         self, passage: Passage, windows: Sequence[tuple[int, int]], scores: Sequence[Float64Array], passage_at: int
     ) -> "Answer":
-        """Returns what the model says to one question.
+        """Returns the best answers of a question over all its windows.
 
         Args:
             passage: the passage.
@@ -110,20 +105,8 @@ class Decoder:
         for number, (window, values) in enumerate(zip(windows, scores, strict=True)):
             may_start = fullest[window[0] : sum(window)] == number
             candidates.append(self.candidates(values, passage_at, window, may_start))
-        return self.decode(passage, candidates, [(float(values[0, 0]), float(values[0, 1])) for values in scores])
-
-    def decode(
-        self, passage: Passage, windows: Sequence["Candidates"], nulls: Sequence[tuple[float, float]]
-    ) -> "Answer":
-        """Returns the best answers of a question over all its windows.
-
-        Args:
-            passage: the passage.
-            windows: the candidates of each window.
-            nulls: start and end score of [CLS] in each window.
-        """
-        null = min(nulls, key=sum)
-        spans = Candidates(*map(np.concatenate, zip(*windows, strict=True)))
+        spans = Candidates(*map(np.concatenate, zip(*candidates, strict=True)))
+        null = min(((float(values[0, 0]), float(values[0, 1])) for values in scores), key=sum)
         best: list[dict[str, Any]] = []
         seen: set[str] = set()
         total = spans.start_scores + spans.end_scores
@@ -263,8 +246,6 @@ def answer_scores(prediction: str, references: Sequence[str], *, empty_is_answer
     Raises:
         ValueError: there is no reference.
     """
-    if not references:
-        raise ValueError("an answer needs at least one reference; without one give the empty text")
     predicted = normalize_answer(prediction)
     expected = [normalize_answer(reference) for reference in references]
     overlaps = [_overlap(predicted.split(), words.split(), empty_is_answer) for words in expected]

@@ -298,10 +298,6 @@ class SquadTask(Task):
             shares = (entry["probability"] for entry in best if entry["text"] == text)
             yield {**record, "prediction": text, "probability": round(next(shares, 0.0), 6)}
 
-    def data_description(self) -> dict[str, Any]:
-        known = super().data_description()
-        return known | {"title": Path(next(iter(self.data_names.values()))).stem} if self.data_names else known
-
     def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
         """See `Task.example`; a training question with a short passage. SQuAD's license allows it."""
         return short_row(dataset, {"text": "question", "context": "context"})
@@ -371,5 +367,6 @@ def configured_squad(config: SquadConfig, rows: Splits, names: Mapping[str, str]
         task = SQUAD_V2 if without else SQUAD
     if task is None:
         return None
-    data = hold_out(questions, config, names.get("train", ""), together=["context"])
-    return replace(task, data=data, data_names=names)
+    data = hold_out(questions, config, together=["context"])
+    title = Path(next(iter(names.values()))).stem if names else task.title
+    return replace(task, title=title, data=data, data_names=names)

@@ -114,8 +114,6 @@ def fullest_windows(spans: Sequence[tuple[int, int]], length: int) -> Int64Array
     Returns:
         Index into `spans`, (length,).
     """
-    if len(spans) == 1:
-        return np.zeros(length, dtype=np.int64)
     fullest = np.zeros(length, dtype=np.int64)
     best = np.full(length, -np.inf)
     for number, (start, size) in enumerate(spans):
@@ -238,43 +236,36 @@ def _answers(
     rows: "datasets.Dataset", columns: dict[str, list[Any]], where: str, unanswerable: bool
 ) -> list[dict[str, Any]]:
     found = []
-    given = _spans(rows, columns["context"], where)
-    for identity, context, (answers, starts) in zip(columns["id"], columns["context"], given, strict=True):
+    given = rows["answers"] if "answers" in rows.column_names else _places(rows, columns["context"], where)
+    for identity, context, answers in zip(columns["id"], columns["context"], given, strict=True):
         place = f"{where}, question {shown(identity)}"
-        if not answers and not unanswerable:
+        try:
+            if isinstance(answers, list):
+                answers = {key: [answer[key] for answer in answers] for key in ("text", "answer_start")}
+            starts = map(int, answers["answer_start"])
+            pairs = list(zip(map(str, answers["text"]), starts, strict=True))
+        except (KeyError, TypeError, ValueError):
+            raise UserError(
+                f"{place}: answers is {shown(answers)}; it must be a list of objects with text and answer_start, or an "
+                "object of two lists, empty for no answer"
+            ) from None
+        if not pairs and not unanswerable:
             raise UserError(f"{place}: has no answer; give it one, or use --task_name squad_v2")
-        for text, start in zip(answers, starts, strict=True):
+        for text, start in pairs:
             if not 0 <= start <= len(context) - len(text):
                 raise UserError(
                     f"{place}: answer {shown(text)} at {start} lies outside its context of {len(context)} characters; "
                     "copy it from there, or correct answer_start"
                 )
-        found.append({"text": answers, "answer_start": starts})
+        found.append({"text": [text for text, _ in pairs], "answer_start": [start for _, start in pairs]})
     return found
 
 
-def _spans(rows: "datasets.Dataset", contexts: list[str], where: str) -> list[tuple[list[str], list[int]]]:
-    """Returns texts and first characters of the answers of each row; -1 for a text that its context does not hold."""
-    if "answers" in rows.column_names:
-        spans = []
-        for row, answers in enumerate(rows["answers"], 1):
-            try:
-                if isinstance(answers, dict):
-                    pairs = list(zip(answers["text"], answers["answer_start"], strict=True))
-                else:
-                    pairs = [(answer["text"], answer["answer_start"]) for answer in answers]
-                spans.append(([str(text) for text, _ in pairs], [int(start) for _, start in pairs]))
-            except (KeyError, TypeError, ValueError):
-                raise UserError(
-                    f"{where}, row {row}: answers is {shown(answers)}; it must be a list of objects with text and "
-                    "answer_start, or an object of two lists, empty for no answer"
-                ) from None
-        return spans
+def _places(rows: "datasets.Dataset", contexts: list[str], where: str) -> Iterator[dict[str, Any]]:
+    """Yields the answer of each row and its first character; -1 for a text that its context does not hold."""
     answers = [(text or "").strip() for text in values(rows, "answer", where)]
     starts = values(rows, "answer_start", where) if "answer_start" in rows.column_names else [""] * len(rows)
-    spans = []
     for text, start, context in zip(answers, starts, contexts, strict=True):
         first = int(start) if str(start).isdigit() else context.find(text)
         inside = context[max(first, 0) :].startswith(text)
-        spans.append(([text], [first if inside else -1]) if text else ([], []))
-    return spans
+        yield {"text": [text], "answer_start": [first if inside else -1]} if text else {"text": [], "answer_start": []}

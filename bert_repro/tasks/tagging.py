@@ -41,6 +41,7 @@ from bert_repro.tasks.base import (
 from bert_repro.tasks.data import hold_out, read_tagged_text, require_columns, values
 from bert_repro.tasks.metrics import compute
 from bert_repro.training.batches import IGNORE_INDEX
+from bert_repro.utils.arrays import Int64Array, row_starts
 from bert_repro.utils.files import atomic_file
 from bert_repro.utils.readers import listed, shown
 
@@ -59,8 +60,6 @@ FILES = {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"}
 ENTITY_TAG = re.compile(r"O|[BIES]-.+")
 WORD_COLUMNS, TAG_COLUMNS = ("words", "tokens"), ("tags", "ner_tags", "labels")
 _NUM_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
-
-Int32Array = npt.NDArray[np.int32]
 
 
 # --- Windows over documents -------------------------------------------------------------------------------------------
@@ -90,9 +89,9 @@ class TokenizedDocument:
         sentence_starts: the number of each sentence's first word, and behind the last the number of words.
     """
 
-    tokens: Int32Array
-    word_starts: Int32Array
-    sentence_starts: Int32Array
+    tokens: npt.NDArray[np.int32]
+    word_starts: Int64Array
+    sentence_starts: Int64Array
 
     @classmethod
     def of(cls, sentences: Sequence[Sequence[Sequence[int]]], room: int, unknown: int) -> "TokenizedDocument":
@@ -104,12 +103,12 @@ class TokenizedDocument:
             unknown: replaces a word that the tokenizer leaves nothing of.
         """
         words = [list(word[:room]) or [unknown] for sentence in sentences for word in sentence]
-        lengths = np.array([len(word) for word in words], dtype=np.int32)
-        counts = np.array([len(sentence) for sentence in sentences], dtype=np.int32)
+        lengths = np.array([len(word) for word in words], dtype=np.int64)
+        counts = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
         return cls(
             tokens=np.array([token for word in words for token in word], dtype=np.int32),
-            word_starts=_starts(lengths),
-            sentence_starts=_starts(counts),
+            word_starts=row_starts(lengths),
+            sentence_starts=row_starts(counts),
         )
 
 
@@ -156,10 +155,6 @@ def _tiles(document: TokenizedDocument, units: Sequence[tuple[int, int]], room: 
             first = begin
         last = end
     yield first, last
-
-
-def _starts(lengths: Int32Array) -> Int32Array:
-    return np.concatenate([np.zeros(1, dtype=np.int32), np.cumsum(lengths, dtype=np.int32)])
 
 
 # --- The task ---------------------------------------------------------------------------------------------------------
@@ -306,7 +301,7 @@ class TaggingTask(Task):
         if self.primary_metric == "entity_f1":
             from seqeval.metrics import classification_report
 
-            expected = [[self.label_names[tag] for tag in tags] for tags in dataset["tags"]]
+            expected = self.references(dataset)
             found = classification_report(expected, predictions["prediction"], output_dict=True, zero_division=0)
             kept = {name: row for name, row in found.items() if not name.startswith(("macro", "weighted"))}
             details["entities"] = {name: {key: float(row[key]) for key in row} for name, row in kept.items()}
@@ -323,7 +318,7 @@ class TaggingTask(Task):
         if len(tags) > 1 and len(set(tags)) == 1:
             return True
         has_entities = any(self.label_names[tag] != "O" for tag in chain.from_iterable(dataset["tags"]))
-        return has_entities and self.score(predictions, dataset)["entity_f1"] == 0
+        return has_entities and self.score(predictions, dataset).get("entity_f1") == 0
 
     def baselines(self, train: "datasets.Dataset", dataset: "datasets.Dataset") -> dict[str, dict[str, float]]:
         """See `Task.baselines`; the most frequent tag of each word, for a new word that of all words."""
@@ -442,7 +437,7 @@ def custom_tagging(config: NerConfig, rows: Splits, names: Mapping[str, str]) ->
     data = {
         split: task.from_rows(dataset, names[split], may_lack_tags=split == "test") for split, dataset in rows.items()
     }
-    return replace(task, data=hold_out(data, config, names.get("train", ""), together=["words"]))
+    return replace(task, data=hold_out(data, config, together=["words"]))
 
 
 # --- CoNLL-2003 -------------------------------------------------------------------------------------------------------

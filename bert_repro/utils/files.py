@@ -53,7 +53,6 @@ SWEEP = "sweep"
 """Folder of a sweep's runs."""
 SWEEP_STATE = "sweep.json"
 """In that folder: settings of the sweep and what it has found so far."""
-SWEEP_TABLE = "table.txt"
 CONVERSION = "conversion.json"
 """What a conversion read, decided and compared."""
 

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from bert_repro.configs import NerConfig, SquadConfig
 from bert_repro.finetuning.data import encode
-from bert_repro.tasks import get_task
+from bert_repro.tasks import TASKS
 from bert_repro.tasks.choice import ENDINGS
 
 ROWS = {"sentence": ["a small river", "the old house falls slowly near a green tree"], "label": [0, 1], "idx": [0, 1]}
@@ -32,7 +32,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_split_of_the_hub_is_tokenized_once_for_each_tokenizer_length_and_setting(published, tokenizer, monkeypatch):
-    task = get_task("sst2")
+    task = TASKS["sst2"]
     calls: list[int] = []
     original = type(task).encode_batch
     monkeypatch.setattr(
@@ -58,11 +58,11 @@ def test_everything_that_decides_the_features_decides_their_fingerprint(tokenize
     found = []
     for context in ("tile", "sentence"):
         settings = NerConfig(model_name_or_path="-", ner_context=context, do_train=True)
-        found.append((get_task("conll2003").prepared(settings, tokenizer), words))
+        found.append((TASKS["conll2003"].prepared(settings, tokenizer), words))
     for stride in (2, 4):
         shape = {"max_seq_length": 16, "max_query_length": 8, "doc_stride": stride}
         asked = SquadConfig(model_name_or_path="-", task_name="squad", do_train=True, **shape)
-        found.append((get_task("squad").prepared(asked, tokenizer), question))
-    for segment in ("A", "B"):
-        found.append((dataclasses.replace(get_task("swag"), start_segment=segment), choices))
+        found.append((TASKS["squad"].prepared(asked, tokenizer), question))
+    for names in (ENDINGS, ENDINGS[:2]):
+        found.append((dataclasses.replace(TASKS["swag"], text_columns=("sent1", "sent2", *names)), choices))
     assert len({encode(task, rows, tokenizer, 16)._fingerprint for task, rows in found}) == 6

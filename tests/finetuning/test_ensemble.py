@@ -16,7 +16,7 @@ from bert_repro.configs import SquadConfig
 from bert_repro.finetuning import run
 from bert_repro.finetuning.data import encode
 from bert_repro.models.loading import load_tokenizer
-from bert_repro.tasks import get_task
+from bert_repro.tasks import TASKS
 
 
 def save_member(world: Any, folder: Path, head: str, seed: int, **config: Any) -> Path:
@@ -54,7 +54,7 @@ def test_answers_are_those_of_logits_averaged_by_hand(answering, questions, tmp_
     tokenizer = load_tokenizer(str(answering[0]))
     lengths = {"max_seq_length": 32, "max_query_length": 16, "doc_stride": 8}
     settings = SquadConfig(model_name_or_path="x", do_eval=True, task_name="squad", **lengths)
-    task = get_task("squad").prepared(settings, tokenizer)
+    task = TASKS["squad"].prepared(settings, tokenizer)
     dataset = task.load(questions, ["validation"])["validation"]
     features = encode(task, dataset, tokenizer, 32)
     assert len(features) > len(dataset)
@@ -83,7 +83,7 @@ def test_what_cannot_be_an_ensemble(world, answering, questions, tmp_path, refus
     headless = save_member(world, tmp_path / "headless", "ForMaskedLM", 7)
     common = ["--task_name squad --max_seq_length 80 --data_dir", questions, "--output_dir", tmp_path / "run"]
     for folders, doing, message in (
-        ([answering[0], short], "--do_eval", f"--ensemble_with {short}: has 32 positions; --max_seq_length is larger"),
+        ([answering[0], short], "--do_eval", "--max_seq_length is 80; the model has 32 positions"),
         ([answering[0], headless], "--do_eval", f"--model_name_or_path {headless}: lacks qa_outputs.bias; name"),
         ([answering[0], other], "--do_eval", f"--ensemble_with {other}: has another tokenizer than {answering[0]}"),
         ([answering[0], tmp_path / "no"], "--do_eval", f"--ensemble_with {tmp_path / 'no'}: no such folder"),

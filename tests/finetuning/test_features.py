@@ -64,7 +64,6 @@ def test_each_row_learns_from_one_reading_of_the_encoder_and_is_scored_alike_aga
         assert found["metrics"]["entity_f1"] > 0.7  # 0 is what a model that learned nothing gets
         assert found["splits"]["test"]["metrics"] == found["metrics"]  # a test set with tags is scored as well
         assert len(encoder_calls) == (3 if reads else 0)  # the training set in two batches, the dev set in one
-        assert (found["train"]["encoder_seconds"] > 0, found["train"]["features_from_cache"]) == (reads, not reads)
         assert "flops" not in found["train"], "BERT's are not what was trained"
         predictions = (tmp_path / row / "predictions.validation.txt").read_text()
         for packing in ("true", "false"):  # the published model computes the states itself

@@ -12,7 +12,7 @@ import torch
 from running import recipe, results
 from transformers import AutoModelForSequenceClassification
 
-from bert_repro.finetuning.sweep import Configuration, Outcome, sweep_results
+from bert_repro.finetuning.sweep import sweep_results
 
 RUN = "--task_name sst2 --do_train --do_eval --bias_correction true --num_train_epochs 2 --train_batch_size 8"
 GRID = "--sweep_learning_rates 1e-2 1e-4 --num_restarts 2"
@@ -106,6 +106,12 @@ def test_a_run_that_is_not_finite_is_counted_and_without_any_other_the_sweep_say
     assert "none of the 2 runs kept a finite loss" in capsys.readouterr().err
 
 
+def test_settings_of_training_alone_do_not_hinder_the_prediction_at_the_end(command, tmp_path):
+    only_training = "--num_restarts 2 --freeze_layers 1 --eval_steps 5 --early_stopping_patience 3"
+    assert recipe(*command(tmp_path, only_training, "--max_steps 10 --do_predict")) == 0
+    assert results(tmp_path)["splits"]["test"]["rows"] == 5
+
+
 def test_a_folder_of_another_sweep_or_run_is_left_alone(command, swept, refused, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in swept.rglob("*") if path.is_file()}
     assert "this sweep has --max_seq_length 128, not 64" in refused(*command(swept, GRID, "--max_seq_length 64"))
@@ -116,22 +122,21 @@ def test_a_folder_of_another_sweep_or_run_is_left_alone(command, swept, refused,
     assert {path: path.stat().st_mtime_ns for path in swept.rglob("*") if path.is_file()} == before
 
 
-def outcome(seed: int, degenerate: bool = False, **scores: float) -> Outcome:
-    varied = Configuration(2e-5, 32, 3.0)
+def run(seed: int, degenerate: bool = False, **scores: float) -> dict[str, Any]:
+    varied = {"learning_rate": 2e-5, "batch": 32, "epochs": 3.0, "steps": None, "seed": seed}
     splits = {name: {"f1": score} for name, score in scores.items()}
-    return Outcome(varied, seed, f"{varied.name}/seed{seed}", splits or None, degenerate)
+    ended = {"splits": splits, "degenerate": degenerate} if splits else {"not_finite": True}
+    return {**varied, "folder": f"lr2e-05-batch32-epochs3/seed{seed}", **ended}
 
 
 def test_degenerate_runs_stay_in_mean_and_deviation_and_splits_only_scored_are_summed_up() -> None:
-    outcomes = [outcome(0, dev=0.8), outcome(1, dev=0.5, degenerate=True), outcome(2, dev=0.9), outcome(3)]
-    record = sweep_results(outcomes, split="dev", metric="f1")
+    runs = [run(0, dev=0.8), run(1, dev=0.5, degenerate=True), run(2, dev=0.9), run(3)]
+    record = sweep_results(runs, split="dev", metric="f1")
     (found,) = record["configurations"]
-    assert (found["runs"], found["degenerate"], found["not_finite"], found["best_seed"]) == (4, 1, 1, 2)
+    assert (found["runs"], found["degenerate"], found["not_finite"], record["best"]) == (4, 1, 1, runs[2])
     f1 = {"mean": pytest.approx(2.2 / 3), "standard_deviation": pytest.approx(0.2081666), "best": 0.9}
     assert found["splits"] == {"dev": {"f1": f1}}
-    f1 = {"mean": pytest.approx(0.85), "standard_deviation": pytest.approx(0.0707107), "best": 0.9}
-    assert found["without_degenerate"] == {"runs": 2, "splits": {"dev": {"f1": f1}}}
-    record = sweep_results([outcome(0, dev=0.8, test=0.6), outcome(1, dev=0.6, test=0.8)], split="dev", metric="f1")
+    record = sweep_results([run(0, dev=0.8, test=0.6), run(1, dev=0.6, test=0.8)], split="dev", metric="f1")
     assert record["best"]["seed"] == 0
     assert record["configurations"][0]["splits"]["test"]["f1"]["mean"] == pytest.approx(0.7)
 

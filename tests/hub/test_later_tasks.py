@@ -9,7 +9,7 @@ import pytest
 from datasets import ClassLabel, Features, Value
 from fake_hub import FakeHub, Repo
 
-from bert_repro.tasks import get_task
+from bert_repro.tasks import TASKS
 
 NLI = ("entailment", "neutral", "contradiction")
 PAIR = {"premise": "A dog runs.", "hypothesis": "An animal moves."}
@@ -69,7 +69,7 @@ def online(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fak
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_later_task_is_read_from_the_hub(online: FakeHub, name: str) -> None:
     dataset_id, branch, configuration, label_names, columns, expected = PUBLISHED[name]
-    task = get_task(name)
+    task = TASKS[name]
     hidden = set(task.predict_splits)  # the Hub has them with the label -1
     kinds = {str: Value("string"), int: Value("int32")}
     features = Features(

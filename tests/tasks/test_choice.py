@@ -1,5 +1,3 @@
-import dataclasses
-
 import datasets
 import numpy as np
 import pytest
@@ -54,16 +52,10 @@ def test_bad_rows_are_refused_with_their_number(tmp_path):
             SWAG.load(tmp_path, ["train"])
 
 
-@pytest.mark.parametrize(
-    ("segment", "first", "segments"),
-    [
-        ("A", [CLS, *ids(1, 2, 4), SEP, *ids(10, 20), SEP], [0] * 5 + [1] * 3),
-        ("B", [CLS, *ids(1, 2), SEP, *ids(4, 10, 20), SEP], [0] * 4 + [1] * 4),
-    ],
-)
-def test_four_sequences_for_each_example(numbers, examples, segment, first, segments):
-    features = encode(dataclasses.replace(SWAG, start_segment=segment), examples, numbers, 16)
-    assert features[0]["input_ids"][0] == first and features[0]["token_type_ids"][0] == segments
+def test_four_sequences_for_each_example(numbers, examples):
+    features = encode(SWAG, examples, numbers, 16)
+    assert features[0]["input_ids"][0] == [CLS, *ids(1, 2), SEP, *ids(4, 10, 20), SEP]
+    assert features[0]["token_type_ids"][0] == [0] * 4 + [1] * 4
     endings = [[*ids(10 + place, 20 + place), SEP] for place in range(4)]
     assert [sequence[-3:] for sequence in features[0]["input_ids"]] == endings
     assert features["length"][:] == [32, 28]

@@ -49,16 +49,16 @@ def test_every_form_of_rows_is_the_same_dataset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.csv", "text,label\na,yes\nb\n", "line 3: 1 columns, expected 2; quote texts that hold commas"),
+        ("x.csv", "text,label\na,yes\nb\n", "line 3: 1 columns, expected 2; give every row all columns"),
         ("x.csv", "text,label\na,yes\n\nb,no\n", "line 3: is empty; remove it"),
         ("x.csv", 'text,label\na,yes\n"b,no\nc,no\n', "line 3: unexpected end of data; quote texts as CSV does"),
         ("x.csv", "text,text\na,yes\n", "column 'text' occurs twice"),
         ("x.csv", "text,label\n", "no rows"),
         ("x.csv", "", "no rows"),
         ("x.csv", b"text,label\n\xff,yes\n", "line 2: byte 0xff at position 0 is not UTF-8"),
-        ("x.tsv", "text\tlabel\na\tb\tyes\n", "line 2: 3 columns, expected 2; put one tab between columns"),
+        ("x.tsv", "text\tlabel\na\tb\tyes\n", "line 2: 3 columns, expected 2; give every row all columns"),
         ("x.jsonl", '{"text": "a", "label": "yes"}\n{"text": \n', "line 2: is not valid JSON"),
-        ("x.jsonl", "[1]\n", "line 1: is not a JSON object"),
+        ("x.jsonl", "[1]\n[2]\n", "line 1: is not a JSON object"),
         ("x.jsonl", '{"label": 1}\n{"label": "a"}\n', "the rows are no table"),
         ("x.jsonl", "", "no rows"),
         ("x.json", '{"data": [{"title": "x"}]}', "is not as SQuAD's files are"),
@@ -99,7 +99,6 @@ def classify(data: dict[str, datasets.Dataset], **settings: Any) -> None:
         ({"text": ["a"] * 30, "label": list(range(30))}, {}, "30 different labels in 30 rows; name the column"),
         ({"text": ["a", "b"], "label": ["1", "inf"]}, {"regression": True}, "row 2: column 'label': 'inf' is not a"),
         ({"text": ["a", "b"], "label": ["1", ""]}, {"regression": True}, "row 2: column 'label': '' is not a number"),
-        ({"text": ["a"], "label": ["x"]}, {"text_columns": ("label",)}, "'label' cannot name a text here"),
     ],
 )  # fmt: skip
 def test_columns_and_labels_that_are_wrong(rows: Any, settings: Any, message: str) -> None:
@@ -161,6 +160,8 @@ def test_tags_of_files_and_of_rows_and_what_is_wrong_with_them(tmp_path: Path) -
     assert task.label_names == ("DET", "NOUN") and task.metrics == ("accuracy",)
     dev = task.load(None, ["train"])["train"]
     assert task.score({"prediction": [["DET", "DET"]]}, dev) == {"accuracy": 0.5}
+    assert task.is_degenerate({"prediction": [["DET", "DET"]]}, dev)
+    assert not task.is_degenerate({"prediction": [["DET", "NOUN"]]}, dev)
     assert task.score_details({"prediction": [["DET", "DET"]]}, dev)["confusion_matrix"] == [[1, 0], [1, 0]]
     for wrong, message in (
         ({"words": [["a"]], "tags": [["X"]]}, "validation, row 1: tag 'X' is not known; it must be one of: DET, NOUN"),

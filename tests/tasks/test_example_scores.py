@@ -6,7 +6,7 @@ import pytest
 
 from bert_repro.errors import UserError
 from bert_repro.reproduction.paper_tables import resampled_scores
-from bert_repro.tasks import get_task
+from bert_repro.tasks import TASKS
 from bert_repro.tasks.choice import ENDINGS
 
 ROWS = 40
@@ -44,7 +44,7 @@ def question_data(generator, unanswerable=False):
 def made_up(name):
     """A task, its split, a data set and predictions of it, some right."""
     generator = np.random.default_rng(0)
-    task = get_task(name)
+    task = TASKS[name]
     if name == "conll2003":
         data = datasets.Dataset.from_dict(tagged_data(generator))
         names = [[task.label_names[tag if generator.random() < 0.7 else 0] for tag in tags] for tags in data["tags"]]
@@ -79,7 +79,7 @@ def test_the_scores_of_examples_give_the_score_of_the_split_and_other_data_are_r
     [("mrpc", {"accuracy", "f1"}), ("cola", {"accuracy", "matthews_correlation"}), ("stsb", {"pearson", "spearmanr"})],
 )
 def test_f1_and_correlations_are_resampled_from_their_parts(tmp_path, name, metrics):
-    generator, task = np.random.default_rng(0), get_task(name)
+    generator, task = np.random.default_rng(0), TASKS[name]
     labels = generator.random(ROWS) * 5 if name == "stsb" else generator.integers(0, 2, ROWS)
     predicted = labels + generator.normal(size=ROWS) if name == "stsb" else np.where(range(ROWS), labels, 1 - labels)
     predicted = np.where(generator.random(ROWS) < 0.8, predicted, predicted[::-1])

@@ -10,7 +10,8 @@ import pytest
 from running import recipe, results
 from tiny_models import save_model, word_tokenizer
 
-from bert_repro.tasks import get_task
+from bert_repro.errors import UserError
+from bert_repro.tasks import TASKS
 
 PAIR = {"premise": "A dog runs.", "hypothesis": "An animal moves."}
 ROWS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any], list[Any]]] = {
@@ -80,21 +81,26 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 def test_official_files_are_read(name: str, tmp_path: Path) -> None:
     file, rows, first, labels = ROWS[name]
     write(tmp_path / file, rows)
-    task = get_task(name)
+    task = TASKS[name]
     read = task.load(tmp_path, task.eval_splits)[task.eval_splits[0]]
     assert first.items() <= read[0].items() and read["label"][:] == labels
 
 
+def test_a_split_without_an_official_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="train is not published as a file: no such file; --data_dir is the folder"):
+        TASKS["xnli_de"].load(tmp_path, ["train"])
+
+
 def test_rows_of_the_hub_have_the_same_columns() -> None:
     published = datasets.Dataset.from_list([{**PAIR, "label": 1, "uid": "x"}, {**PAIR, "label": 0, "uid": "y"}])
-    assert get_task("anli_r1").from_published(published)[0] == {**PAIR, "label": 1, "idx": 0}
+    assert TASKS["anli_r1"].from_published(published)[0] == {**PAIR, "label": 1, "idx": 0}
     choice = {"premise": "It fell.", "choice1": "a", "choice2": "b", "question": "cause", "label": 1, "idx": 7}
-    assert get_task("copa").from_published(datasets.Dataset.from_list([choice]))[0]["label"] == 1
+    assert TASKS["copa"].from_published(datasets.Dataset.from_list([choice]))[0]["label"] == 1
 
 
 def test_the_word_stands_before_its_first_sentence() -> None:
     tokenizer = word_tokenizer("bank : the is wet a lends .")
-    encoded = get_task("wic").encode_batch(
+    encoded = TASKS["wic"].encode_batch(
         {"word": ["bank"], "sentence1": ["the bank is wet ."], "sentence2": ["a bank lends ."]}, tokenizer, 32
     )
     assert tokenizer.decode(encoded["input_ids"][0]).startswith("[CLS] bank : the bank is wet. [SEP] a bank")
@@ -105,7 +111,7 @@ def test_hans_counts_neutral_and_contradiction_as_no_entailment() -> None:
     logits = generator.normal(size=(50, 3))
     labels = generator.integers(0, 2, 50)
     dataset = datasets.Dataset.from_dict({"premise": ["p"] * 50, "hypothesis": ["h"] * 50, "label": labels})
-    task = get_task("hans")
+    task = TASKS["hans"]
     predictions = task.postprocess(dataset, dataset, list(logits))
     expected = np.mean((logits.argmax(1) != 0) == (labels == 1))
     assert task.score(predictions, dataset)["accuracy"] == pytest.approx(expected)

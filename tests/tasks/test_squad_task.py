@@ -17,7 +17,7 @@ from bert_repro.configs import SquadConfig
 from bert_repro.errors import UserError
 from bert_repro.finetuning.data import encode
 from bert_repro.models.loading import load_tokenizer
-from bert_repro.tasks import get_task
+from bert_repro.tasks import TASKS
 from bert_repro.tasks.squad_task import SQUAD, SQUAD_V2
 from bert_repro.tasks.squad_windows import NO_ANSWER, UNFOUND
 
@@ -59,7 +59,7 @@ def tokenizer(world):
 
 def prepared(tokenizer, name="squad", **changes):
     lengths = {"max_seq_length": LENGTH, "max_query_length": QUERY, "doc_stride": STRIDE}
-    return get_task(name).prepared(SquadConfig(model_name_or_path="x", do_eval=True, **lengths | changes), tokenizer)
+    return TASKS[name].prepared(SquadConfig(model_name_or_path="x", do_eval=True, **lengths | changes), tokenizer)
 
 
 def rows(**columns):
