@@ -23,7 +23,7 @@ from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.models.modeling_bert_repro import next_token_labels
 from bert_repro.pretraining.dataset import ExampleStream, Position, collator
-from bert_repro.training.batches import IGNORE_INDEX, StaticShape
+from bert_repro.training.batches import IGNORE_INDEX
 from bert_repro.utils.files import SAMPLE_INDEX
 
 logger = logging.getLogger("bert_repro")
@@ -175,8 +175,7 @@ class HeldOutEvaluation:
         folder = Path(config.output_dir) / SAMPLE_INDEX
         names: dict[str, Any] = {"seed": _SEED, "phase": _PHASE, "folder": folder}
         self.stream = ExampleStream(corpus, documents, config, tokenizer, max_seq_length=phase.max_seq_length, **names)
-        shape = StaticShape(self.batch, phase.max_seq_length) if static_shapes else None
-        self.collate = collator(config, phase, tokenizer, shape)
+        self.collate = collator(config, phase, tokenizer, self.batch if static_shapes else None)
         self.rows = min(config.max_eval_sequences, len(self.stream.indexes.get(0)))
         self.ids, _ = self.stream.take(Position(0, 0), self.rows)
 
