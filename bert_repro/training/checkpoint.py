@@ -172,8 +172,8 @@ def read_state(folder: Path) -> TrainerState:
     return TrainerState(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
 
 
-def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, environment: dict[str, Any]) -> TrainerState:
-    """Puts weights and optimizer state back and returns the rest of the state.
+def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, environment: dict[str, Any]) -> None:
+    """Puts weights and optimizer state back; the rest of the state is `read_state`'s.
 
     Args:
         folder: a valid checkpoint, as `find` returns it.
@@ -187,16 +187,15 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, envir
     _load_weights(folder, model)
     saved = safetensors.torch.load_file(folder / _OPTIMIZER)
     # An optimizer that creates its state with its first update has none yet, and would start again from nothing.
-    if different := sorted(saved.keys() ^ {name for name, _ in named_state(model, optimizer)}):
+    own = dict(named_state(model, optimizer))
+    if different := sorted(saved.keys() ^ own.keys()):
         raise UserError(
             f"{folder}: its optimizer state is not that of this run (for example {different[0]}); resume with the "
             "optimizer and trainable weights that its run had"
         )
-    for name, parameter in model.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            value.copy_(saved[f"{name}/{key}"])
+    for name, value in own.items():
+        value.copy_(saved[name])
     _report_changes(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["environment"], environment)
-    return read_state(folder)
 
 
 def _load_weights(folder: Path, model: Any) -> None:

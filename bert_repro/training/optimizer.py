@@ -1,7 +1,5 @@
 """BERT's Adam, its parameter groups and its learning rate (paper A.2; optimization.py of google-research/bert)."""
 
-import logging
-import math
 import re
 from collections.abc import Iterable
 from typing import Any, cast
@@ -10,11 +8,6 @@ import torch
 from torch import nn
 
 from bert_repro.configs import OptimizerConfig
-
-logger = logging.getLogger("bert_repro")
-
-LARGE_UPDATE = 5e-4
-"""Learning rate of the corrected Adam from which small data sets gave degenerate runs (docs/explanations/adam.md)."""
 
 # With beta2 = 0.999 both bias corrections, 1 - beta**step, are exactly 1 in float32 from step 2**15 on; float32 counts
 # steps exactly up to 2**24, so a run of 15 million steps fits above this start.
@@ -156,34 +149,6 @@ def freeze(model: nn.Module, layers: int) -> None:
     for name, parameter in model.named_parameters():
         if depths[name] > total - layers:
             parameter.requires_grad_(False)
-
-
-def largest_update(config: OptimizerConfig, total_steps: int) -> float:
-    """Returns the learning rate at which the corrected Adam would make this run's largest update.
-
-    Without bias correction an update is (1 - beta1^t) / sqrt(1 - beta2^t) times the corrected one at step t: up to 6.5
-    times with the paper's betas. A warm-up of thousands of steps hides that, one of a few dozen does not.
-    """
-    steps = range(1, min(total_steps, int(5 / (1 - config.adam_beta2))) + 1)
-    factors = ((1 - config.adam_beta1**step) / math.sqrt(1 - config.adam_beta2**step) for step in steps)
-    peaks = (learning_rate(step - 1, config, total_steps) for step in steps)
-    return max((peak * factor for peak, factor in zip(peaks, factors, strict=True)), default=0.0)
-
-
-def note_large_updates(config: OptimizerConfig, total_steps: int) -> None:
-    """Writes a note where the first updates of a run are large enough to spoil it."""
-    if config.learning_rate > 0.1:
-        logger.warning("--learning_rate %g: BERT is trained at rates from 1e-5 to 1e-2", config.learning_rate)
-    if config.bias_correction:
-        return
-    largest = largest_update(config, total_steps)
-    if largest >= LARGE_UPDATE and largest >= 2 * config.learning_rate:
-        logger.warning(
-            "note: as in the original implementation Adam's bias correction is off, which makes the first updates "
-            "%.1f times as large as --learning_rate %s says; where the run learns badly, try --bias_correction true",
-            largest / config.learning_rate,
-            config.learning_rate,
-        )
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:

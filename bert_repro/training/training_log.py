@@ -277,11 +277,6 @@ def read(path: Path) -> list[dict[str, Any]]:
 # Credentials and servers are the trackers' own business (their logins and environment variables): no setting takes
 # them. Trackers run on the main process alone, and what is sent has no tokens and no paths of this machine.
 
-_EXTRAS = ("tensorboard", "trackio", "wandb")
-"""Trackers that pyproject.toml names as extras."""
-_PRIVATE = ("output_dir", "overwrite_output_dir", "report_to", "run_name", "project")
-"""Settings that say nothing about a run to who reads its tracker."""
-
 
 def wanted_trackers(config: RunConfig) -> list[str]:
     """Returns the trackers that a run reports to.
@@ -297,8 +292,7 @@ def wanted_trackers(config: RunConfig) -> list[str]:
         return available
     for name in names:
         if name not in available:
-            package = f"'bert-repro[{name}]'" if name in _EXTRAS else name
-            raise UserError(f"--report_to {name}: the package is not installed; run: pip install {package}")
+            raise UserError(f"--report_to {name}: the package is not installed; run: pip install {name}")
     return names
 
 
@@ -310,9 +304,8 @@ def start_trackers(accelerator: Accelerator, config: RunConfig) -> None:
     """
     if not accelerator.log_with or accelerator.trackers:
         return
-    project = Path(config.project).name if "tensorboard" in map(str, accelerator.log_with) else config.project
     try:
-        accelerator.init_trackers(project, config=_settings(config), init_kwargs=_options(config))
+        accelerator.init_trackers(config.project, config=_settings(config), init_kwargs=_options(config))
     except Exception as error:  # each library has exceptions of its own
         names = " ".join(map(str, accelerator.log_with))
         raise UserError(f"--report_to {names}: does not start: {first_line(error)}") from error
@@ -361,25 +354,17 @@ def run_name(config: RunConfig) -> str:
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
-    """Returns the settings of a run for a tracker: texts, numbers and flags, without secrets, folders
-    of this machine and unset ones."""
-    known: dict[str, Any] = without_machine_paths(redacted(asdict(config)))
-    settings = {name: value for name, value in known.items() if name not in _PRIVATE}
-    return {
-        name: value if isinstance(value, str | int | float) else str(value)
-        for name, value in settings.items()
-        if value not in (None, "", [], ())
-    }
+    """Returns the settings of a run for a tracker: texts, numbers and flags, without secrets and folders of this
+    machine."""
+    settings: dict[str, Any] = without_machine_paths(redacted(asdict(config)))
+    return {name: value if isinstance(value, str | int | float) else str(value) for name, value in settings.items()}
 
 
 def _options(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """Returns what each tracker calls the name of a run, and where it writes if it writes where the run does."""
+    """Returns what the trackers that take a name call it."""
     name = run_name(config)
     return {
         "wandb": {"name": name},
         "trackio": {"name": name, "resume": "allow" if config.resume_from_checkpoint else "never"},
         "mlflow": {"run_name": name},
-        "clearml": {"task_name": name},
-        "swanlab": {"experiment_name": name},
-        "dvclive": {"exp_name": name, "dir": str(Path(config.output_dir) / "dvclive")},
     }
