@@ -160,7 +160,7 @@ class RunResults(TypedDict, total=False):
         dict[str, dict[str, float]], "scores of baselines without a neural network on the rows of `split`"
     ]
     splits: dict[str, SplitResults]
-    mlm_breakdown: Annotated[dict[str, Any], "pre-training: accuracy by frequency and masking action, NSP confusion"]
+    mlm_breakdown: Annotated[dict[str, Any], "pre-training: accuracy by frequency and masking action"]
     train: TrainResults
     sweep: SweepResults
     deviations: Annotated[dict[str, str], "departures of the data or model from the paper: name -> sentence"]

@@ -15,10 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bert_repro.configs import ExampleConfig, Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
@@ -31,7 +30,6 @@ from bert_repro.pretraining.segment_pairs import (
     PairGenerator,
     PairRules,
     RowArray,
-    SentenceBoundaries,
     sequence_lengths,
 )
 from bert_repro.training.batches import IGNORE_INDEX, Ids, MicroBatch, Step, even_passes
@@ -42,13 +40,6 @@ from bert_repro.utils.files import SAMPLE_INDEX
 _ORDER_DRAW = 0x4F52444552  # names the order's draws among all others of (seed, phase, epoch)
 _PERMUTATION_ROUNDS = 8
 _SAMPLE = 1000  # examples
-
-
-class Corpus(SentenceBoundaries, Protocol):
-    """What the stream reads: the boundaries, and the tokens of slices that lie inside a document."""
-
-    def gather(self, starts: npt.ArrayLike, lengths: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Returns the tokens of slices, end to end."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +71,7 @@ class ExampleStream:
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: PreparedCorpus,
         documents: Int64Array,
         config: ExampleConfig,
         tokenizer: Any,

@@ -26,9 +26,9 @@ from bert_repro.models.modeling_bert_repro import BertReproForPreTraining
 from bert_repro.pretraining.dataset import PretrainingSource
 from bert_repro.pretraining.evaluation import (
     HealthChecks,
+    HeldOutEvaluation,
     MlmBreakdown,
     count_right,
-    heldout_evaluations,
 )
 from bert_repro.pretraining.model import build_model, extend_and_measure, new_model_config
 from bert_repro.results import RunResults
@@ -103,7 +103,9 @@ def _pretrain(
         extension = extend_and_measure(config, accelerator, model, corpus, sides, tokenizer, trained, longest)
     source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
     on_xla = accelerator.device.type == "xla"
-    evaluations = heldout_evaluations(config, phases, corpus, heldout, tokenizer, static_shapes=on_xla)
+    evaluations = [
+        HeldOutEvaluation(config, phase, corpus, heldout, tokenizer, static_shapes=on_xla) for phase in phases
+    ]
     data = _data_description(corpus, len(training), len(heldout))
     health = HealthChecks(config)
     health.check_data(*source.sample_shares())

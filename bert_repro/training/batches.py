@@ -241,10 +241,6 @@ def load_steps(
     )
     with keep_child_signal_handler():
         loaded = iter(loader)
-    return _steps(loaded, count)
-
-
-def _steps(loaded: Any, count: int | None) -> Iterator[tuple[Step, list[MicroBatch]]]:
     try:
         for item in itertools.islice(loaded, count):
             if isinstance(item, UserError):
@@ -252,8 +248,8 @@ def _steps(loaded: Any, count: int | None) -> Iterator[tuple[Step, list[MicroBat
             yield item
     except (RuntimeError, OSError, EOFError) as error:  # of the loader, or of a tensor that can no longer be fetched
         # Its connections close a moment before a killed process is gone.
-        processes = [process.sentinel for process in getattr(loaded, "_workers", ())]
-        if not processes or not multiprocessing.connection.wait(processes, timeout=_SECONDS_TO_END):
+        sentinels = [worker.sentinel for worker in getattr(loaded, "_workers", ())]
+        if not sentinels or not multiprocessing.connection.wait(sentinels, timeout=_SECONDS_TO_END):
             raise
         raise ProcessKilledError("a process that loads data was killed, most often for want of memory") from error
 

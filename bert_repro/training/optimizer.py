@@ -38,31 +38,13 @@ class LazyBertAdam(torch.optim.Optimizer):
 
     Args:
         params: parameters or parameter groups, already on their device.
-        lr: learning rate.
-        betas: of Adam.
-        eps: of Adam.
-        weight_decay: decoupled.
         bias_correction: True gives plain AdamW.
+        options: `lr`, `betas`, `eps`, `weight_decay`.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        *,
-        lr: float,
-        betas: tuple[float, float],
-        eps: float,
-        weight_decay: float = 0.0,
-        bias_correction: bool = False,
-    ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+    def __init__(self, params: Iterable[Any], *, bias_correction: bool = False, **options: Any) -> None:
+        super().__init__(params, {"weight_decay": 0.0, **options})
         _start_state(self, bias_correction)
-        for parameter, state in self.state.items():
-            state["step"] = torch.full((), 0.0 if bias_correction else _UNCORRECTED_STEP)
-            # Created on the device they would be constants of the first update's graph, and the second be compiled
-            # again.
-            for name in ("exp_avg", "exp_avg_sq"):
-                state[name] = torch.zeros_like(parameter, device="cpu").to(parameter.device)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -90,10 +72,13 @@ def _start_state(optimizer: torch.optim.Optimizer, bias_correction: bool) -> Non
     start = 0.0 if bias_correction else _UNCORRECTED_STEP
     for group in optimizer.param_groups:
         for parameter in group["params"]:
+            device = parameter.device
+            # For XLA the averages are created on the CPU: on the device they would be constants of the first update's
+            # graph, and the second be compiled again. The step count stays there, as it is read at every update.
             optimizer.state[parameter] = {
-                "step": torch.full((), start, dtype=torch.float32, device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
+                "step": torch.full((), start, dtype=torch.float32, device="cpu" if device.type == "xla" else device),
+                "exp_avg": torch.zeros_like(parameter, device="cpu").to(device),
+                "exp_avg_sq": torch.zeros_like(parameter, device="cpu").to(device),
             }
 
 
