@@ -225,9 +225,8 @@ class DataCollatorForBertPreTraining:
 
     Takes what `ExampleStream.read` returns, or, as a `data_collator` of the upstream Trainer, a list of features:
     `input_ids` with [CLS] and [SEP] in place; `token_type_ids` (else 0 through the first [SEP], 1 after);
-    `next_sentence_label` (0 IsNext, 1 NotNext) in all or none; `example_id`, an integer, in all or none. With
-    `example_id` the masks are a function of it and `seed` (the Trainer drops it unless `remove_unused_columns=False`);
-    without it they are drawn from torch's global generator, differently every time.
+    `next_sentence_label` (0 IsNext, 1 NotNext) in all or none. Their masks are drawn from torch's global generator,
+    differently every time.
 
         import bert_repro
         from transformers import AutoTokenizer
@@ -247,7 +246,6 @@ class DataCollatorForBertPreTraining:
         pad_to_sequences: B; None adds no sequences. Those added are of padding: they predict nothing and change neither
             losses nor gradients. For padded batches only.
         return_prediction_positions: also return where predictions are made, for models that take it.
-        seed: names the masks of features with an `example_id`.
 
     Raises:
         ValueError: padding settings together with `packing`.
@@ -263,7 +261,6 @@ class DataCollatorForBertPreTraining:
         pad_to_length: int | None = None,
         pad_to_sequences: int | None = None,
         return_prediction_positions: bool = False,
-        seed: int = 0,
     ) -> None:
         if packing and (pad_to_length is not None or pad_to_sequences is not None):
             raise ValueError("a packed batch has no padding; leave pad_to_length and pad_to_sequences out")
@@ -273,7 +270,6 @@ class DataCollatorForBertPreTraining:
         self.pad_to_length = pad_to_length
         self.pad_to_sequences = pad_to_sequences
         self.return_prediction_positions = return_prediction_positions
-        self.seed = seed
         self._masker = Masker(tokenizer, self.config, max_predictions_per_seq)
         self._fill = {"input_ids": int(tokenizer.pad_token_id), "token_type_ids": 0, "labels": IGNORE_INDEX}
         self._sep_token_id = int(tokenizer.sep_token_id)
@@ -304,8 +300,10 @@ class DataCollatorForBertPreTraining:
             tokens = flatten_field(examples, "input_ids")
             lengths = np.array([len(feature["input_ids"]) for feature in examples], dtype=np.int64)
             segments = self._segments(examples, tokens, lengths)
-            labels = _column(examples, "next_sentence_label")
-            masked = self._choose(tokens, lengths, self._keys(examples))
+            has_labels = "next_sentence_label" in examples[0]
+            labels = np.array([feature["next_sentence_label"] for feature in examples]) if has_labels else None
+            keys = torch.randint(2**63 - 1, (len(examples),)).numpy().astype(np.uint64)
+            masked = self._choose(tokens, lengths, keys)
         if self.pad_to_sequences is not None:
             added = (0, self.pad_to_sequences - len(lengths))
             lengths = np.pad(lengths, added, constant_values=1)  # attention over nothing is not a number
@@ -358,15 +356,3 @@ class DataCollatorForBertPreTraining:
         before = separators - (tokens == self._sep_token_id)
         segments: Int64Array = (before > np.repeat(before[row_starts(lengths)[:-1]], lengths)).astype(np.int64)
         return segments
-
-    def _keys(self, features: Sequence[Mapping[str, Any]]) -> UInt64Array:
-        ids = _column(features, "example_id")
-        if ids is None:
-            return torch.randint(2**63 - 1, (len(features),)).numpy().astype(np.uint64)
-        return draw(self.seed, ids)
-
-
-def _column(features: Sequence[Mapping[str, Any]], name: str) -> Int64Array | None:
-    if name not in features[0]:
-        return None
-    return np.array([int(feature[name]) for feature in features], dtype=np.int64)

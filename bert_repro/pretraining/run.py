@@ -229,13 +229,8 @@ def resolve_layout(config: PretrainingConfig, device: torch.device) -> Pretraini
     A GPU gets a compiled graph; for packed batches one that takes any number of tokens, predictions and sequences, so
     that nothing is computed on padding. Other compiled graphs get static shapes, as XLA does, which compiles whatever
     it sees; these are padded: offsets of packed sequences are data, on which such graphs cannot depend.
-
-    Raises:
-        UserError: `torch_compile` on XLA.
     """
     on_gpu, on_xla = device.type == "cuda", device.type == "xla"
-    if on_xla and config.torch_compile:
-        raise UserError("--torch_compile: XLA compiles by itself; leave it out")
     compiled, static = config.torch_compile, config.static_shapes
     if compiled is None:
         compiled = on_gpu

@@ -27,6 +27,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from bert_repro import __version__
 from bert_repro.configs import LOCATIONS, decides_result
 from bert_repro.errors import UserError
 from bert_repro.hub.export import write_pooling
@@ -48,7 +49,7 @@ from bert_repro.utils.files import (
     write_json,
     write_manifest,
 )
-from bert_repro.utils.readers import redacted
+from bert_repro.utils.readers import redacted, shown
 
 if TYPE_CHECKING:
     from bert_repro.training.batches import BatchSource
@@ -270,20 +271,10 @@ def environment(accelerator: Accelerator) -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str | None]:
-    """Returns the versions of Python, this package and the libraries that decide numbers; None: not installed as one.
-
-    The package has no version where its sources are run without being installed.
-    """
-    found = {"python": platform.python_version(), "bert_repro": _version("bert-repro")}
-    return found | {name: _version(name) for name in _LIBRARIES}
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def versions() -> dict[str, str]:
+    """Returns the versions of Python, this package and the libraries that decide numbers."""
+    found = {"python": platform.python_version(), "bert_repro": __version__}
+    return found | {name: importlib.metadata.version(name) for name in _LIBRARIES}
 
 
 def device_name(device: torch.device) -> str:
@@ -359,7 +350,7 @@ def require_same_settings(folder: Path, before: dict[str, Any] | None, config: A
         for difference in _differences(name, value, now.get(name, value))
     ]
     deciding = [
-        f"--{path} {_shown(old)}, now {_shown(new)}"
+        f"--{path} {shown(old)}, now {shown(new)}"
         for name, (path, old, new) in changed
         if decides_result(name) and name not in LOCATIONS
     ]
@@ -370,7 +361,7 @@ def require_same_settings(folder: Path, before: dict[str, Any] | None, config: A
         )
     for name, (path, old, new) in changed:
         if name not in {"resume_from_checkpoint", "output_dir", "overwrite_output_dir"}:
-            logger.info("resuming with --%s %s, was %s", path, _shown(new), _shown(old))
+            logger.info("resuming with --%s %s, was %s", path, shown(new), shown(old))
 
 
 def _differences(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -384,11 +375,6 @@ def _differences(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]
     for number, (before, now) in enumerate(zip(old, new, strict=True)):
         for entry in {**before, **now}:  # in the order of the configuration
             yield from _differences(f"{name}[{number}].{entry}", before.get(entry), now.get(entry))
-
-
-def _shown(value: Any) -> str:
-    text = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 class BestModel:

@@ -272,6 +272,8 @@ def _accelerator(config: RunConfig) -> Accelerator:
         )
     if config.mixed_precision == "fp16" and accelerator.device.type == "cpu":
         raise UserError("--mixed_precision fp16 needs a GPU; use bf16 on this device")
+    if config.torch_compile and accelerator.device.type == "xla":
+        raise UserError("--torch_compile: XLA compiles by itself; leave it out")
     return accelerator
 
 
@@ -355,18 +357,12 @@ def command() -> str:
 
 
 def _hub_id(name: str | None) -> str | None:
-    """Returns the id on the Hub of a checkpoint, where it is known.
-
-    A folder of this machine has one if it lies in the Hub's cache, or if its own run was pushed.
-    """
+    """Returns the id on the Hub of a checkpoint, where it is known: a folder has one if its own run was pushed."""
     if not name:
         return None
     folder = Path(name).expanduser()
     if not folder.exists():  # asked here, where the run is
         return None if name.count("/") > 1 or name[0] in "./~" else name
-    cached = next((part for part in folder.resolve().parts if part.startswith("models--")), "")
-    if cached:
-        return cached.removeprefix("models--").replace("--", "/", 1)
     try:
         settings = read_results(folder).get("settings", {})
     except UserError:

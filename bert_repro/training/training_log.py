@@ -17,7 +17,6 @@ from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from bert_repro.configs import RunConfig
-from bert_repro.configs.training import TRACKERS
 from bert_repro.errors import UserError
 from bert_repro.training.batches import Step
 from bert_repro.training.checkpoint import TrainerState
@@ -278,20 +277,15 @@ def read(path: Path) -> list[dict[str, Any]]:
 # them. Trackers run on the main process alone, and what is sent has no tokens and no paths of this machine.
 
 
-def wanted_trackers(config: RunConfig) -> list[str]:
-    """Returns the trackers that a run reports to.
+def wanted_trackers(config: RunConfig) -> list[Any]:
+    """Returns the trackers that a run reports to, `all` as it is.
 
     Raises:
-        UserError: the package of one is not installed, or `all` finds none.
+        UserError: the package of one is not installed.
     """
-    available = [str(name) for name in get_available_trackers()]
-    names: list[str] = [name for name in config.report_to if name != "none"]
-    if "all" in names:
-        if not available:
-            raise UserError(f"--report_to all: none is installed; install one of: {', '.join(TRACKERS)}")
-        return available
+    names = [name for name in config.report_to if name != "none"]
     for name in names:
-        if name not in available:
+        if name not in ("all", *map(str, get_available_trackers())):
             raise UserError(f"--report_to {name}: the package is not installed; run: pip install {name}")
     return names
 
@@ -333,8 +327,7 @@ def report_results(accelerator: Accelerator, results: Mapping[str, Any]) -> None
         for name, value in content.get("metrics", {}).items()
     }
     train = results.get("train", {})
-    totals = ("tokens", "seconds", "flops", "mfu", "best_step")
-    values |= {f"final/train/{name}": train[name] for name in totals if name in train}
+    values |= {f"final/train/{name}": value for name, value in train.items()}
     report(accelerator, values, train.get("steps", 0))
 
 
