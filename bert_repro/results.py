@@ -57,7 +57,7 @@ class TrainResults(TypedDict, total=False):
     truncated: Annotated[int, "sequences cut to max_seq_length"]
     phases: list[PhaseResults]
     tokens: Annotated[int, "real tokens seen, padding not counted"]
-    seconds: Annotated[float, "of training, without evaluations"]
+    seconds: Annotated[float, "of training, evaluations on the way included"]
     flops: Annotated[float, "useful floating-point operations of training, three digits"]
     mfu: Annotated[float, "model FLOPs utilization: useful FLOPs per second, of those measured for a large product"]
     compiled_graphs: int

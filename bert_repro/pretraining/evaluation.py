@@ -243,17 +243,14 @@ class HealthChecks:
         """
         low, high = _EXPECTED_NOT_NEXT[self.config.nsp_sampling]
         if self.config.next_sentence_prediction and not low <= not_next_share <= high:
-            self._warn(
-                "pairs",
-                f"{not_next_share:.1%} of the pairs are NotNext, {low:.0%} to {high:.0%} are expected with "
-                f"nsp_sampling={self.config.nsp_sampling}: documents may be very short; run "
-                "audit_pretraining_data",
+            logger.warning(
+                f"warning: {not_next_share:.1%} of the pairs are NotNext, {low:.0%} to {high:.0%} are expected with "
+                f"nsp_sampling={self.config.nsp_sampling}: documents may be very short; run audit_pretraining_data"
             )
         if unknown_share > _UNKNOWN_SHARE:
-            self._warn(
-                "unknown",
-                f"{unknown_share:.1%} of the tokens are [UNK]: the vocabulary does not fit the text (language, case, "
-                "alphabet); train one on it with train_tokenizer",
+            logger.warning(
+                f"warning: {unknown_share:.1%} of the tokens are [UNK]: the vocabulary does not fit the text "
+                "(language, case, alphabet); train one on it with train_tokenizer"
             )
 
     def check_row(self, row: Mapping[str, float]) -> None:

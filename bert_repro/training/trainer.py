@@ -297,8 +297,7 @@ class Trainer:
             stop = self._read(leave=0 if read_all else 1)
             if self._due(self.config.eval_steps) and self.evaluate:
                 with self.parallel.uncompiled():
-                    scores = self.evaluate()
-                self.log.evaluation(self.state.step, scores)
+                    scores = self.log.evaluation(self.state.step, self.evaluate)
                 if self.best:
                     self.best.consider(scores, self.state.step, self.model, write=self.accelerator.is_main_process)
             if stop or self._due(self.config.save_steps):

@@ -224,14 +224,16 @@ class TrainingLog:
         peak = torch.tensor(measured_peak(accelerator.device, self.precision), device=accelerator.device)
         return float(accelerator.reduce(peak, "sum"))
 
-    def evaluation(self, step: int, metrics: dict[str, Any]) -> None:
-        """Writes the metrics of an evaluation, each named `eval_...`; its time does not count as training time."""
+    def evaluation(self, step: int, evaluate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Evaluates, writes the metrics, each named `eval_...`, and returns them; no speed counts the time it takes."""
         began = time.perf_counter()
+        metrics = evaluate()
         if self.active:
             self._write(step, {f"eval_{name}": value for name, value in metrics.items()})
             shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if isinstance(value, float))
             logger.info("step %d: %s", step, shown)
         self._window_began += time.perf_counter() - began
+        return metrics
 
     def _write(self, step: int, metrics: dict[str, Any]) -> None:
         known = {name: _or_none(value) for name, value in metrics.items()}
