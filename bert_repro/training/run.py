@@ -133,11 +133,13 @@ class Run:
         Returns:
             The complete results, as written to results.json.
         """
+        rows = training_log.read(self.output_dir / TRAIN_LOG) if "train" in results else []
         complete = self._completed(results, model)
+        if "train" in complete:
+            complete["train"] |= training_totals(rows)
         self._require_finite(model, complete)
         if self.accelerator.is_main_process:
-            if "train" in complete and (self.output_dir / TRAIN_LOG).exists():
-                rows = training_log.read(self.output_dir / TRAIN_LOG)
+            if rows:
                 plot_training(self.output_dir / TRAINING_PLOT, rows, complete)
             plot_scores(self.output_dir / SCORES_PLOT, complete)
             if save_model:
@@ -178,7 +180,7 @@ class Run:
             raise NonFiniteError(f"the weights {lost} are not finite; nothing was published. Lower --learning_rate")
 
     def _completed(self, results: Mapping[str, Any], model: Any) -> RunResults:
-        """Adds what every run says of itself: settings, versions, time, what training went through."""
+        """Adds what every run says of itself: settings, versions, device, time."""
         shape = {name: getattr(model.config, name) for name in _SHAPE}
         parameters = sum(parameter.numel() for parameter in model.parameters())
         facts = {
@@ -192,10 +194,7 @@ class Run:
             "model": {"class": type(model).__name__, "parameters": parameters, **shape},
             "wall_time_seconds": round(time.perf_counter() - self.began, 1),
         }
-        complete = typing.cast(RunResults, redacted({**results, **facts}))
-        if "train" in complete:
-            complete["train"] |= training_totals(training_log.read(self.output_dir / TRAIN_LOG))
-        return complete
+        return typing.cast(RunResults, redacted({**results, **facts}))
 
 
 def begin(config: RunConfig) -> Run:
