@@ -57,7 +57,7 @@ class TrainResults(TypedDict, total=False):
     truncated: Annotated[int, "sequences cut to max_seq_length"]
     phases: list[PhaseResults]
     tokens: Annotated[int, "real tokens seen, padding not counted"]
-    seconds: Annotated[float, "of training, without evaluations"]
+    seconds: Annotated[float, "of training, evaluations on the way included"]
     flops: Annotated[float, "useful floating-point operations of training, three digits"]
     mfu: Annotated[float, "model FLOPs utilization: useful FLOPs per second, of those measured for a large product"]
     compiled_graphs: int
@@ -156,7 +156,7 @@ class RunResults(TypedDict, total=False):
         dict[str, dict[str, float]], "scores of baselines without a neural network on the rows of `split`"
     ]
     splits: dict[str, SplitResults]
-    mlm_breakdown: Annotated[dict[str, Any], "pre-training: accuracy by frequency and masking action, NSP confusion"]
+    mlm_breakdown: Annotated[dict[str, Any], "pre-training: accuracy by frequency and masking action"]
     train: TrainResults
     sweep: SweepResults
     deviations: Annotated[dict[str, str], "departures of the data or model from the paper: name -> sentence"]

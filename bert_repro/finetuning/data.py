@@ -249,7 +249,7 @@ class FinetuningSource:
         """See `BatchSource.steps`; the position is the number of steps taken."""
         for number in range(position["step"] if position else 0, self.total_steps):
             ids = self._ids(np.arange(number * self.sizes.batch, (number + 1) * self.sizes.batch))
-            yield Step(even_passes(ids, self.sizes.micro, self.processes), {}, 0, {"step": number + 1})
+            yield Step(even_passes(ids, self.sizes.micro, self.processes), 0, {"step": number + 1})
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
         """See `BatchSource.load`; there is one group."""

@@ -224,11 +224,8 @@ class FinetuningRun:
 
     def _compiles(self, steps: int) -> bool:
         """Whether the training step is compiled, for any number of tokens."""
-        asked = self.config.torch_compile
-        if asked and self.accelerator.device.type == "xla":
-            raise UserError("--torch_compile: XLA compiles by itself; leave it out")
-        if asked is not None:
-            return asked
+        if self.config.torch_compile is not None:
+            return self.config.torch_compile
         # A BiLSTM's sequences and cached states of an encoder are no part of one graph.
         one_graph = self.config.packing and self.feature_cache is None and self.model.config.bilstm_size is None
         return self.accelerator.device.type == "cuda" and one_graph and steps >= STEPS_WORTH_COMPILING

@@ -74,7 +74,7 @@ def _draw(
         folder=indexes,
     )
     collator = DataCollatorForBertPreTraining(
-        tokenizer, config, max_predictions_per_seq=config.max_predictions_per_seq, packing=True, seed=config.seed
+        tokenizer, config, max_predictions_per_seq=config.max_predictions_per_seq, packing=True
     )
     counts: Counter[str] = Counter()
     shown: list[dict[str, str]] = []

@@ -63,14 +63,10 @@ class CurveComparison:
 
     def sentence(self) -> str:
         """Returns the comparison in words."""
-        name = self.metric.removeprefix("eval_").replace("_", " ")
-        where = (
-            f"{'held-out ' if self.metric.startswith('eval_') else ''}{name} {self.value:.3f} after {self.tokens:,} "
-        )
-        where += f"tokens, reference {self.reference:.3f}"
-        if self.verdict == "behind":
-            return f"behind by {self.lag:,} tokens: {where}"
-        return f"{self.verdict}: {where}" + (f" (ahead by {-self.lag:,} tokens)" if self.lag < 0 else "")
+        name = self.metric.replace("eval_", "held-out ").replace("_", " ")
+        lag = f"{abs(self.lag):,} tokens {'ahead' if self.lag < 0 else 'behind'}"
+        where = f"{name} {self.value:.3f} after {self.tokens:,} tokens, reference {self.reference:.3f}"
+        return f"{self.verdict}: {where}, {lag}"
 
 
 def compare_curve(config: CurveComparisonConfig) -> CurveComparison:
@@ -90,7 +86,9 @@ def compare_curve(config: CurveComparisonConfig) -> CurveComparison:
             f"the run starts at an MLM loss of {starts[0]:.2f} and the reference at {starts[1]:.2f}: they have other "
             "vocabularies, or one continues; name a reference with the vocabulary of the run"
         )
-    run, reference = _of_equal_length(run, reference)
+    # Evaluations of sequences as long as the run's last ones; where a row says no length, it was that.
+    if length := next((row[_LENGTH] for row in reversed(run) if _LENGTH in row), None):
+        run, reference = ([row for row in rows if row.get(_LENGTH, length) == length] for rows in (run, reference))
     metric = config.metric or _common_metric(run, reference)
     curves = _curve(run, metric, config.run), _curve(reference, metric, config.reference)
     found = compare(*curves, metric, tolerance=config.tolerance)
@@ -126,7 +124,9 @@ def compare(run: Curve, reference: Curve, metric: str, *, tolerance: float) -> C
     tokens, values = run.tokens[within], sign * run.values[within]
     at, value = float(tokens[-1]), float(values[-1])
     expected = float(np.interp(at, known, sign * reference.values[kept]))
-    lag = at - _tokens_to_reach(value, known, best)
+    # Tokens after which the reference was first as good; 0 if it always was, its last if it never is.
+    reached = float(np.interp(-value, -best, known, left=0.0)) if math.isfinite(value) else 0.0
+    lag = at - reached
     threshold = _DIVERGED["accuracy" if sign < 0 else "loss"]
     verdict: Verdict = "on track"
     if not math.isfinite(value) or (value - np.nanmin(values) > threshold and value - expected > threshold):
@@ -134,17 +134,6 @@ def compare(run: Curve, reference: Curve, metric: str, *, tolerance: float) -> C
     elif value > expected + _NOISE * abs(expected) and lag > tolerance * at:
         verdict = "behind"
     return CurveComparison(verdict, metric, int(at), sign * value, sign * expected, round(lag))
-
-
-def _tokens_to_reach(value: float, tokens: Any, best: Any) -> float:
-    """Tokens after which the reference was first as good; 0 if it always was, its last if it never is."""
-    if not math.isfinite(value) or value >= best[0]:
-        return 0.0
-    place = int(np.argmax(best <= value))
-    if best[place] > value:
-        return float(tokens[-1])
-    share = (best[place - 1] - value) / (best[place - 1] - best[place])
-    return float(tokens[place - 1] + share * (tokens[place] - tokens[place - 1]))
 
 
 def _log_file(name: str) -> Path:
@@ -157,7 +146,7 @@ def _rows(name: str, flag: str) -> Rows:
     if not path.is_file():
         raise UserError(f"{flag} {path}: no such file; name a run's folder, or a file like its train_log.jsonl")
     rows = training_log.read(path)
-    if not any(isinstance(row, dict) and "tokens" in row for row in rows):
+    if not any("tokens" in row for row in rows):
         raise UserError(f"{flag} {path}: holds no row with tokens; name the train_log.jsonl of a pre-training run")
     return rows
 
@@ -168,21 +157,6 @@ def _start(rows: Rows, name: str) -> float | None:
         return float(found)
     config = _log_file(name).with_name("config.json")
     return math.log(read_json_object(config)["vocab_size"]) if config.exists() else None
-
-
-def _of_equal_length(run: Rows, reference: Rows) -> tuple[Rows, Rows]:
-    """Leaves out evaluations of sequences of another length than those that the run evaluated last.
-
-    Rows of earlier versions do not say their length, which was that of the last phase; they are kept.
-    """
-    length = next((row[_LENGTH] for row in reversed(run) if _LENGTH in row), None)
-    if length is None:
-        return run, reference
-
-    def kept(rows: Rows) -> Rows:
-        return [row for row in rows if row.get(_LENGTH, length) == length]
-
-    return kept(run), kept(reference)
 
 
 def _common_metric(run: Rows, reference: Rows) -> str:

@@ -12,15 +12,14 @@ Shape legend: `B` examples, `T` tokens of all examples together.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import isqrt
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from bert_repro.configs import ExampleConfig, OptimizerConfig, Phase, PretrainingConfig
+from bert_repro.configs import ExampleConfig, Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
 from bert_repro.pretraining.masking import DataCollatorForBertPreTraining, ExampleBatch, num_predictions
@@ -31,10 +30,9 @@ from bert_repro.pretraining.segment_pairs import (
     PairGenerator,
     PairRules,
     RowArray,
-    SentenceBoundaries,
     sequence_lengths,
 )
-from bert_repro.training.batches import IGNORE_INDEX, Ids, MicroBatch, StaticShape, Step, even_passes
+from bert_repro.training.batches import IGNORE_INDEX, Ids, MicroBatch, Step, even_passes
 from bert_repro.training.performance import pretraining_flops_per_token
 from bert_repro.utils.arrays import Int64Array, draw, row_starts
 from bert_repro.utils.files import SAMPLE_INDEX
@@ -42,15 +40,6 @@ from bert_repro.utils.files import SAMPLE_INDEX
 _ORDER_DRAW = 0x4F52444552  # names the order's draws among all others of (seed, phase, epoch)
 _PERMUTATION_ROUNDS = 8
 _SAMPLE = 1000  # examples
-_SAMPLE_STEPS = 50
-_TOKEN_MULTIPLE = 128  # matrix products on a GPU are fastest at multiples of this
-
-
-class Corpus(SentenceBoundaries, Protocol):
-    """What the stream reads: the boundaries, and the tokens of slices that lie inside a document."""
-
-    def gather(self, starts: npt.ArrayLike, lengths: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Returns the tokens of slices, end to end."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +71,7 @@ class ExampleStream:
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: PreparedCorpus,
         documents: Int64Array,
         config: ExampleConfig,
         tokenizer: Any,
@@ -195,39 +184,18 @@ def _shuffle(places: Int64Array, height: int, width: int, *names: int) -> Int64A
 
 
 def collator(
-    config: PretrainingConfig, phase: Phase, tokenizer: Any, shape: StaticShape | None = None
+    config: PretrainingConfig, phase: Phase, tokenizer: Any, sequences: int | None = None
 ) -> DataCollatorForBertPreTraining:
-    """Returns what masks and batches the examples of a phase."""
+    """Returns what masks and batches the examples of a phase; with `sequences`, all batches to that one shape."""
     return DataCollatorForBertPreTraining(
         tokenizer,
         config,
         max_predictions_per_seq=phase.max_predictions_per_seq,
         packing=config.packing,
+        pad_to_length=phase.max_seq_length if sequences else None,
+        pad_to_sequences=sequences,
         return_prediction_positions=not config.left_to_right,
-        shape=shape,
     )
-
-
-def static_shape(config: PretrainingConfig, phase: Phase, stream: ExampleStream, processes: int) -> StaticShape:
-    """Returns the shape that every forward pass of a phase gets.
-
-    Packed, it holds as many tokens as the fullest pass of a step, estimated from a sample of steps: their mean and four
-    standard deviations. The rare step that does not fit takes one pass more (`balanced_passes`).
-
-    Args:
-        config: whether batches are packed.
-        phase: as `resolve_phases` returns it.
-        stream: its examples.
-        processes: devices that share the work.
-    """
-    sequences, length = phase.per_device_batch or phase.batch, phase.max_seq_length
-    if not config.packing:
-        return StaticShape(sequences, length)
-    ids, _ = stream.take(Position(0, 0), _SAMPLE_STEPS * phase.batch)
-    steps = stream.lengths(ids).reshape(_SAMPLE_STEPS, phase.batch)
-    fullest = np.array([fullest_pass(lengths, sequences, processes) for lengths in steps])
-    tokens = math.ceil((fullest.mean() + 4 * fullest.std()) / _TOKEN_MULTIPLE) * _TOKEN_MULTIPLE
-    return StaticShape(sequences, length, min(max(tokens, length), sequences * length))
 
 
 class PretrainingSource:
@@ -257,7 +225,12 @@ class PretrainingSource:
         self.config, self.phases, self.processes = config, phases, processes
         self.unk_token_id = tokenizer.unk_token_id
         self.total_steps = sum(phase.steps for phase in phases)
-        self.data_fingerprint = _deciding_settings(config, phases, corpus, documents)
+        self.data_fingerprint: dict[str, Any] = {
+            "documents": len(documents),
+            "digest of the corpus": corpus.content_digest,
+            "train_batch_size": [phase.batch for phase in phases],
+            "steps": [phase.steps for phase in phases],
+        }
         self.flops_per_token = [
             pretraining_flops_per_token(model_config, config, phase.max_seq_length) for phase in phases
         ]
@@ -268,12 +241,11 @@ class PretrainingSource:
             )
             for number, phase in enumerate(phases)
         ]
-        self.shapes = [
-            static_shape(config, phase, stream, processes) if config.static_shapes else None
-            for phase, stream in zip(phases, self.streams, strict=True)
-        ]
         self.collators = [
-            collator(config, phase, tokenizer, shape) for phase, shape in zip(phases, self.shapes, strict=True)
+            collator(
+                config, phase, tokenizer, (phase.per_device_batch or phase.batch) if config.static_shapes else None
+            )
+            for phase in phases
         ]
 
     def steps(self, position: dict[str, Any] | None) -> Iterator[Step]:
@@ -321,54 +293,27 @@ class PretrainingSource:
         return float(not_next), float((examples.tokens == self.unk_token_id).mean())
 
     def _step(self, ids: Ids, number: int, position: dict[str, Any]) -> Step:
-        phase, shape = self.phases[number], self.shapes[number]
+        phase = self.phases[number]
         lengths = self.streams[number].lengths(ids)
         sequences = phase.per_device_batch or len(ids)
         if self.config.packing:
-            passes = balanced_passes(ids, lengths, sequences, self.processes, shape.tokens if shape else None)
+            passes = balanced_passes(ids, lengths, sequences, self.processes)
         else:
             passes = even_passes(ids, sequences, self.processes)
-        return Step(passes, self._totals(lengths, phase), number, position, self.flops_per_token[number])
+        return Step(passes, number, position, self.flops_per_token[number])
 
     def totals(self, ids: Ids, group: int) -> dict[str, int]:
-        """See `BatchSource.totals`."""
-        return self._totals(self.streams[group].lengths(ids), self.phases[group])
-
-    def _totals(self, lengths: Int64Array, phase: Phase) -> dict[str, int]:
-        """Returns the terms of each loss over sequences of these lengths."""
+        """Counts the terms of each loss; see `BatchSource.totals`."""
+        lengths = self.streams[group].lengths(ids)
         if self.config.left_to_right:
             return {"loss": int((lengths - 1).sum())}
-        predictions = num_predictions(lengths, self.config.masked_lm_prob, phase.max_predictions_per_seq)
+        most = self.phases[group].max_predictions_per_seq
+        predictions = num_predictions(lengths, self.config.masked_lm_prob, most)
         totals = {"mlm_loss": int(predictions.sum())}
         return totals | ({"nsp_loss": len(lengths)} if self.config.next_sentence_prediction else {})
 
 
-def _deciding_settings(
-    config: PretrainingConfig, phases: tuple[Phase, ...], corpus: PreparedCorpus, documents: Int64Array
-) -> dict[str, Any]:
-    """Returns what decides the weights of a run, by names that users know; a resumed run must have the same.
-
-    Not among them is what only divides the work: processes, micro-batches, packing, compiling, precision.
-    """
-    names = {field.name for base in (ExampleConfig, OptimizerConfig) for field in fields(base)}
-    names |= {"heldout_fraction", "hidden_dropout_prob", "attention_probs_dropout_prob"}
-    settings = {name: getattr(config, name) for name in sorted(names)}
-    return {
-        "seed": config.seed,
-        "documents": len(documents),
-        "tokens of the corpus": int(corpus.document_starts[-1]),
-        "digest of the corpus": corpus.content_digest,
-        "max_seq_length": [phase.max_seq_length for phase in phases],
-        "train_batch_size": [phase.batch for phase in phases],
-        "steps": [phase.steps for phase in phases],
-        "max_predictions_per_seq": [phase.max_predictions_per_seq for phase in phases],
-        **settings,
-    }
-
-
-def balanced_passes(
-    ids: Ids, lengths: Int64Array, sequences: int, processes: int, token_budget: int | None = None
-) -> list[Ids]:
+def balanced_passes(ids: Ids, lengths: Int64Array, sequences: int, processes: int) -> list[Ids]:
     """Cuts a batch into the `Step.passes` of all processes so that they hold nearly as many tokens each.
 
     Examples are dealt out longest first, back and forth (1 2 3 3 2 1 ...).
@@ -378,30 +323,9 @@ def balanced_passes(
         lengths: tokens of each example, int64 [batch].
         sequences: most examples of a pass.
         processes: devices that share the work.
-        token_budget: most tokens of a pass; where one would go over it, all processes take one more.
     """
-    longest_first = np.argsort(-lengths, kind="stable")
-    passes = math.ceil(len(ids) / (processes * sequences))
-    while True:
-        dealt = _deal(longest_first, passes * processes)
-        if token_budget is None or _most_tokens(lengths, dealt) <= token_budget:
-            return [ids[examples] for examples in dealt]
-        passes += 1
-
-
-def fullest_pass(lengths: Int64Array, sequences: int, processes: int) -> int:
-    """Returns the tokens of the fullest of the `balanced_passes` of a step whose examples have these lengths."""
-    passes = math.ceil(len(lengths) / (processes * sequences)) * processes
-    return _most_tokens(lengths, _deal(np.argsort(-lengths, kind="stable"), passes))
-
-
-def _most_tokens(lengths: Int64Array, passes: list[Ids]) -> int:
-    return max(int(lengths[examples].sum()) for examples in passes)
-
-
-def _deal(examples: Ids, passes: int) -> list[Ids]:
-    rounds = -(-len(examples) // passes)
-    table = np.full((rounds, passes), -1, dtype=np.int64)
-    table.flat[: len(examples)] = examples
+    passes = math.ceil(len(ids) / (processes * sequences)) * processes
+    table = np.full((math.ceil(len(ids) / passes), passes), -1, dtype=np.int64)
+    table.flat[: len(ids)] = np.argsort(-lengths, kind="stable")
     table[1::2] = table[1::2, ::-1]
-    return [column[column >= 0] for column in table.T]
+    return [ids[column[column >= 0]] for column in table.T]

@@ -1,6 +1,6 @@
 """Evaluates on documents that training never sees, and warns of what looks wrong while a model is pre-trained.
 
-Held-out accuracy is broken down by masking action and token frequency, and NSP into a confusion matrix.
+Held-out accuracy is broken down by masking action and token frequency.
 Accuracy over all predicted tokens hides what the masking is for (A.1): a token left as it is can be copied, one
 replaced at random must be doubted, and [MASK] says nothing. Frequent tokens are learned first.
 
@@ -9,7 +9,7 @@ Shape legend: `P` predicted tokens of a batch, `B` sequences.
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,16 @@ from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.models.modeling_bert_repro import next_token_labels
 from bert_repro.pretraining.dataset import ExampleStream, Position, collator
-from bert_repro.training.batches import IGNORE_INDEX, StaticShape
+from bert_repro.training.batches import IGNORE_INDEX
 from bert_repro.utils.files import SAMPLE_INDEX
 
 logger = logging.getLogger("bert_repro")
 
 ACTIONS = ("mask", "same", "random")
-NSP_LABELS = ("is_next", "not_next")
 
 # The held-out examples and their masks are the same whatever the seed of the run.
 _SEED = 0
 _PHASE = 1000
-_FEW_ROWS = 256
 
 _PATIENCE = 4_000_000  # tokens after which a run that learns has left the plateau of single-token frequencies
 _PLATEAU = 6.5  # nats; frequencies alone give about 7 on English text
@@ -93,7 +91,6 @@ class MlmBreakdown:
         bins = int(decades.max()) + 1
         # Second axis: right, all.
         self.actions, self.frequencies = torch.zeros(len(ACTIONS), 2), torch.zeros(bins, 2)
-        self.confusion = torch.zeros(len(NSP_LABELS), len(NSP_LABELS))
 
     @torch.no_grad()
     def add(self, output: Any, inputs: dict[str, Any]) -> None:
@@ -114,23 +111,17 @@ class MlmBreakdown:
             right = output.logits.max(-1).indices.flatten().cpu() == labels
         decades = torch.where(labels == IGNORE_INDEX, -1, self.decades[labels.clamp(min=0)])
         _count(self.frequencies, decades, right, decades >= 0)
-        if "next_sentence_label" in inputs:
-            rows, columns = inputs["next_sentence_label"].cpu(), output.seq_relationship_logits.argmax(-1).cpu()
-            known = rows != IGNORE_INDEX
-            places = rows[known] * len(NSP_LABELS) + columns[known]
-            self.confusion += torch.bincount(places, minlength=self.confusion.numel()).view_as(self.confusion)
 
     def results(self, accelerator: Accelerator) -> dict[str, Any]:
         """Returns the counts of all processes for results.json.
 
         Returns:
-            `by_action` (what the model read at the predicted place: [MASK], the token itself, a random one),
-            `by_frequency` (tokens by their count in the corpus; special tokens are in no bin) and `nsp_confusion`
-            (label -> prediction -> sequences), each only where the model has that task.
+            `by_frequency` (tokens by their count in the corpus; special tokens are in no bin) and, of a model that
+            predicts masked tokens, `by_action` (what it read at the predicted place: [MASK], the token itself, a
+            random one).
         """
-        parts = (self.actions, self.frequencies, self.confusion)
-        sums = [accelerator.reduce(part.to(accelerator.device), "sum").tolist() for part in parts]
-        actions, frequencies, confusion = sums
+        parts = (self.actions, self.frequencies)
+        actions, frequencies = (accelerator.reduce(part.to(accelerator.device), "sum").tolist() for part in parts)
         bins = [
             {"at_least": 10**decade, "below": 10 ** (decade + 1), **_accuracy(*pair)}
             for decade, pair in enumerate(frequencies)
@@ -140,11 +131,6 @@ class MlmBreakdown:
         if any(total for _, total in actions):
             named = zip(ACTIONS, actions, strict=True)
             results["by_action"] = {name: _accuracy(*pair) for name, pair in named if pair[1]}
-        if any(map(any, confusion)):
-            named_rows = zip(NSP_LABELS, confusion, strict=True)
-            results["nsp_confusion"] = {
-                label: dict(zip(NSP_LABELS, map(int, row), strict=True)) for label, row in named_rows
-            }
         return results
 
 
@@ -158,7 +144,11 @@ def _accuracy(right: float, total: float) -> dict[str, float]:
 
 
 class HeldOutEvaluation:
-    """Uses the same examples and masks at every evaluation, so metrics compare along a run and between runs."""
+    """Uses the same examples and masks at every evaluation, so metrics compare along a run and between runs.
+
+    Sequences are as long as the phase's. Positions beyond that are untrained until a later phase: a model of 96 million
+    tokens of length 128 predicted 41% of masked tokens in sequences of 128 and 21% in sequences of 512.
+    """
 
     def __init__(
         self,
@@ -175,8 +165,7 @@ class HeldOutEvaluation:
         folder = Path(config.output_dir) / SAMPLE_INDEX
         names: dict[str, Any] = {"seed": _SEED, "phase": _PHASE, "folder": folder}
         self.stream = ExampleStream(corpus, documents, config, tokenizer, max_seq_length=phase.max_seq_length, **names)
-        shape = StaticShape(self.batch, phase.max_seq_length) if static_shapes else None
-        self.collate = collator(config, phase, tokenizer, shape)
+        self.collate = collator(config, phase, tokenizer, self.batch if static_shapes else None)
         self.rows = min(config.max_eval_sequences, len(self.stream.indexes.get(0)))
         self.ids, _ = self.stream.take(Position(0, 0), self.rows)
 
@@ -214,38 +203,6 @@ class HeldOutEvaluation:
         if sequences:
             metrics |= {"nsp_loss": nsp_loss / sequences, "nsp_accuracy": nsp_right / sequences}
         return metrics
-
-
-def heldout_evaluations(
-    config: PretrainingConfig,
-    phases: Sequence[Phase],
-    corpus: PreparedCorpus,
-    documents: npt.NDArray[np.int64],
-    tokenizer: Any,
-    *,
-    static_shapes: bool = False,
-) -> list[HeldOutEvaluation]:
-    """Returns an evaluation for each phase, of sequences as long as the phase's.
-
-    Positions beyond that are untrained until a later phase: a model of 96 million tokens of length 128 predicted 41% of
-    masked tokens in sequences of 128 and 21% in sequences of 512.
-
-    Args:
-        config: how examples are made; the number of sequences.
-        phases: of the run.
-        corpus: the prepared corpus.
-        documents: ids of the held-out documents.
-        tokenizer: special tokens and vocabulary.
-        static_shapes: pad every batch to the same shape.
-    """
-    evaluations = [
-        HeldOutEvaluation(config, phase, corpus, documents, tokenizer, static_shapes=static_shapes) for phase in phases
-    ]
-    rows = evaluations[-1].rows
-    if rows < min(_FEW_ROWS, config.max_eval_sequences):
-        text = "warning: only %d held-out sequences: NSP accuracy is uncertain by %.0f points; raise --heldout_fraction"
-        logger.warning(text, rows, 100 / rows**0.5)
-    return evaluations
 
 
 @torch.no_grad()
@@ -286,17 +243,14 @@ class HealthChecks:
         """
         low, high = _EXPECTED_NOT_NEXT[self.config.nsp_sampling]
         if self.config.next_sentence_prediction and not low <= not_next_share <= high:
-            self._warn(
-                "pairs",
-                f"{not_next_share:.1%} of the pairs are NotNext, {low:.0%} to {high:.0%} are expected with "
-                f"nsp_sampling={self.config.nsp_sampling}: documents may be very short; run "
-                "audit_pretraining_data",
+            logger.warning(
+                f"warning: {not_next_share:.1%} of the pairs are NotNext, {low:.0%} to {high:.0%} are expected with "
+                f"nsp_sampling={self.config.nsp_sampling}: documents may be very short; run audit_pretraining_data"
             )
         if unknown_share > _UNKNOWN_SHARE:
-            self._warn(
-                "unknown",
-                f"{unknown_share:.1%} of the tokens are [UNK]: the vocabulary does not fit the text (language, case, "
-                "alphabet); train one on it with train_tokenizer",
+            logger.warning(
+                f"warning: {unknown_share:.1%} of the tokens are [UNK]: the vocabulary does not fit the text "
+                "(language, case, alphabet); train one on it with train_tokenizer"
             )
 
     def check_row(self, row: Mapping[str, float]) -> None:
@@ -315,8 +269,6 @@ class HealthChecks:
                 "to 20 million tokens to leave this plateau",
             )
         accuracy = row.get("nsp_accuracy")
-        if accuracy is not None and accuracy > 0.999:
-            self._warn("leak", "NSP accuracy is 1.0: something other than the text reveals the label; audit the data")
         if accuracy is not None and abs(accuracy - 0.5) < 0.02 and row["tokens"] > 10 * _PATIENCE:
             self._warn(
                 "chance", "NSP accuracy is still 0.5: check that documents hold consecutive sentences (audit the data)"

@@ -20,13 +20,10 @@ from bert_repro.configs import ExampleConfig
 from bert_repro.training.batches import (
     IGNORE_INDEX,
     Batch,
-    IntArray,
-    StaticShape,
     flatten_field,
     int64_tensor,
     packed_batch,
     padded_batch,
-    round_up,
 )
 from bert_repro.utils.arrays import (
     Int64Array,
@@ -43,8 +40,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 BoolArray = npt.NDArray[np.bool_]
-
-_SHORTEST = 3  # tokens: [CLS], one of a text, [SEP]
 
 
 class _MaskDraw(IntEnum):
@@ -225,26 +220,13 @@ class ExampleBatch:
     keys: UInt64Array
 
 
-def most_predictions(shape: StaticShape, masked_lm_prob: float, max_predictions: int | None) -> int:
-    """Returns the most predictions that a batch of a static shape can have; see `num_predictions`."""
-    lengths = np.arange(_SHORTEST, shape.length + 1)
-    counts = num_predictions(lengths, masked_lm_prob, max_predictions)
-    most = shape.sequences * int(counts.max())
-    if shape.tokens is None:
-        return most
-    # Each sequence's count is rounded, so it may lie a little above its share of the tokens.
-    above = float((counts - masked_lm_prob * lengths).max())
-    return min(most, int(masked_lm_prob * shape.tokens + shape.sequences * max(0.0, above)))
-
-
 class DataCollatorForBertPreTraining:
     """Masks pre-training examples and lays them out for `BertReproForPreTraining` or upstream `BertForPreTraining`.
 
     Takes what `ExampleStream.read` returns, or, as a `data_collator` of the upstream Trainer, a list of features:
     `input_ids` with [CLS] and [SEP] in place; `token_type_ids` (else 0 through the first [SEP], 1 after);
-    `next_sentence_label` (0 IsNext, 1 NotNext) in all or none; `example_id`, an integer, in all or none. With
-    `example_id` the masks are a function of it and `seed` (the Trainer drops it unless `remove_unused_columns=False`);
-    without it they are drawn from torch's global generator, differently every time.
+    `next_sentence_label` (0 IsNext, 1 NotNext) in all or none. Their masks are drawn from torch's global generator,
+    differently every time.
 
         import bert_repro
         from transformers import AutoTokenizer
@@ -261,13 +243,12 @@ class DataCollatorForBertPreTraining:
         max_predictions_per_seq: most predicted tokens of a sequence, None for no limit beyond `masked_lm_prob`.
         packing: lay sequences end to end instead of padding them.
         pad_to_length: S; None pads to the longest sequence of the batch. For padded batches only.
-        pad_to_multiple_of: round S up to a multiple of this. For padded batches only.
+        pad_to_sequences: B; None adds no sequences. Those added are of padding: they predict nothing and change neither
+            losses nor gradients. For padded batches only.
         return_prediction_positions: also return where predictions are made, for models that take it.
-        shape: fill every batch up to one shape; in place of the two padding settings.
-        seed: names the masks of features with an `example_id`.
 
     Raises:
-        ValueError: padding settings together with `packing` or `shape`, or a shape of the other layout.
+        ValueError: padding settings together with `packing`.
     """
 
     def __init__(
@@ -278,23 +259,17 @@ class DataCollatorForBertPreTraining:
         max_predictions_per_seq: int | None = None,
         packing: bool = False,
         pad_to_length: int | None = None,
-        pad_to_multiple_of: int | None = None,
+        pad_to_sequences: int | None = None,
         return_prediction_positions: bool = False,
-        shape: StaticShape | None = None,
-        seed: int = 0,
     ) -> None:
-        if (packing or shape) and (pad_to_length is not None or pad_to_multiple_of is not None):
-            raise ValueError("a packed batch has no padding; leave pad_to_length and pad_to_multiple_of out")
-        if shape is not None and packing == (shape.tokens is None):
-            raise ValueError(f"{shape} does not go with packing={packing}: only packed batches have a number of tokens")
+        if packing and (pad_to_length is not None or pad_to_sequences is not None):
+            raise ValueError("a packed batch has no padding; leave pad_to_length and pad_to_sequences out")
         self.config = config or ExampleConfig()
         self.max_predictions_per_seq = max_predictions_per_seq
         self.packing = packing
         self.pad_to_length = pad_to_length
-        self.pad_to_multiple_of = pad_to_multiple_of
+        self.pad_to_sequences = pad_to_sequences
         self.return_prediction_positions = return_prediction_positions
-        self.shape = shape
-        self.seed = seed
         self._masker = Masker(tokenizer, self.config, max_predictions_per_seq)
         self._fill = {"input_ids": int(tokenizer.pad_token_id), "token_type_ids": 0, "labels": IGNORE_INDEX}
         self._sep_token_id = int(tokenizer.sep_token_id)
@@ -310,11 +285,11 @@ class DataCollatorForBertPreTraining:
             themselves), with `attention_mask`, int64 (B, S), or packed, int64 (1, T), with `position_ids`,
             `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q`, `max_length_k` as `collate_features` returns them. With
             NSP `next_sentence_label`, int64 (B). On request `prediction_positions`, int64 (P), flat places of the
-            predicted tokens; batches that are padded or of static shape have as many as their shape allows, the surplus
-            0, where [CLS] has no label.
+            predicted tokens; padded batches have as many as their shape allows, the surplus 0, where [CLS] has no
+            label.
 
         Raises:
-            ValueError: a sequence is longer than `pad_to_length`, or the examples do not fit into `shape`.
+            ValueError: a sequence is longer than `pad_to_length`, or there are more than `pad_to_sequences`.
         """
         labels: Int64Array | None
         if isinstance(examples, ExampleBatch):
@@ -325,17 +300,28 @@ class DataCollatorForBertPreTraining:
             tokens = flatten_field(examples, "input_ids")
             lengths = np.array([len(feature["input_ids"]) for feature in examples], dtype=np.int64)
             segments = self._segments(examples, tokens, lengths)
-            labels = _column(examples, "next_sentence_label")
-            masked = self._choose(tokens, lengths, self._keys(examples))
-        if self.shape is not None:
-            filling = self.shape.filling(lengths)
-            lengths = np.concatenate([lengths, filling])
-            masked = masked._replace(tokens=self._fill_up(masked.tokens, int(filling.sum()), "input_ids"))
-            segments = self._fill_up(segments, int(filling.sum()), "token_type_ids")
-            labels = None if labels is None else self._fill_up(labels, len(filling), "labels")
-        batch = self._lay_out(masked, segments, lengths)
+            has_labels = "next_sentence_label" in examples[0]
+            labels = np.array([feature["next_sentence_label"] for feature in examples]) if has_labels else None
+            keys = torch.randint(2**63 - 1, (len(examples),)).numpy().astype(np.uint64)
+            masked = self._choose(tokens, lengths, keys)
+        if self.pad_to_sequences is not None:
+            added = (0, self.pad_to_sequences - len(lengths))
+            lengths = np.pad(lengths, added, constant_values=1)  # attention over nothing is not a number
+            masked = masked._replace(tokens=np.pad(masked.tokens, added, constant_values=self._fill["input_ids"]))
+            segments = np.pad(segments, added)
+            labels = None if labels is None else np.pad(labels, added, constant_values=IGNORE_INDEX)
+        predicted = np.full(len(masked.tokens), IGNORE_INDEX, dtype=np.int64)
+        predicted[masked.positions] = masked.targets
+        fields = {"input_ids": masked.tokens, "token_type_ids": segments, "labels": predicted}
+        if self.packing:
+            batch = packed_batch(fields, lengths, int(lengths.max()))
+        else:
+            batch = padded_batch(fields, lengths, self._width(lengths), self._fill)
         if self.return_prediction_positions:
-            batch["prediction_positions"] = int64_tensor(self._prediction_positions(masked.positions, lengths))
+            positions = masked.positions
+            if not self.packing:
+                positions = self._padded_positions(positions, lengths, batch["input_ids"].shape[1])
+            batch["prediction_positions"] = int64_tensor(positions)
         if labels is not None and self.config.next_sentence_prediction:
             batch["next_sentence_label"] = int64_tensor(labels)
         return batch
@@ -347,42 +333,20 @@ class DataCollatorForBertPreTraining:
         ids = tokens.astype(np.int64)
         return MaskedTokens(ids, np.arange(len(ids)), ids)
 
-    def _fill_up(self, values: IntArray, count: int, field: str) -> Int64Array:
-        return np.concatenate([values, np.full(count, self._fill[field])]).astype(np.int64, copy=False)
-
-    def _lay_out(self, masked: MaskedTokens, segments: Int64Array, lengths: Int64Array) -> Batch:
-        labels = np.full(len(masked.tokens), IGNORE_INDEX, dtype=np.int64)
-        labels[masked.positions] = masked.targets
-        fields = {"input_ids": masked.tokens, "token_type_ids": segments, "labels": labels}
-        if self.packing:
-            return packed_batch(fields, lengths, self.shape.length if self.shape else int(lengths.max()))
-        return padded_batch(fields, lengths, self._width(lengths), self._fill)
-
-    def _prediction_positions(self, positions: Int64Array, lengths: Int64Array) -> Int64Array:
-        if not self.packing:
-            return self._padded_positions(positions, lengths, self._width(lengths))
-        return positions if self.shape is None else self._static_count(positions, self.shape)
-
     def _width(self, lengths: Int64Array) -> int:
         longest = int(lengths.max())
-        if self.shape is not None:
-            return self.shape.length
         if self.pad_to_length is not None and longest > self.pad_to_length:
             raise ValueError(
                 f"a sequence has {longest} tokens, pad_to_length is {self.pad_to_length}; shorten it first"
             )
-        return round_up(self.pad_to_length or longest, self.pad_to_multiple_of or 1)
+        return self.pad_to_length or longest
 
     def _padded_positions(self, positions: Int64Array, lengths: Int64Array, width: int) -> Int64Array:
-        """Returns the same places in (B, S), and 0 up to a number that depends on B and S alone."""
+        """Returns the same places in (B, S), and 0, where [CLS] has no label, up to a number that B and S decide."""
         starts = row_starts(lengths)
         row = np.searchsorted(starts, positions, side="right") - 1
-        return self._static_count(positions - starts[row] + row * width, StaticShape(len(lengths), width))
-
-    def _static_count(self, positions: Int64Array, shape: StaticShape) -> Int64Array:
-        """Fills up with 0, where [CLS] has no label."""
-        most = most_predictions(shape, self.config.masked_lm_prob, self.max_predictions_per_seq)
-        return np.pad(positions, (0, most - len(positions)))
+        longest = num_predictions(np.array([width]), self.config.masked_lm_prob, self.max_predictions_per_seq)
+        return np.pad(positions - starts[row] + row * width, (0, len(lengths) * int(longest[0]) - len(positions)))
 
     def _segments(self, features: Sequence[Mapping[str, Any]], tokens: Int64Array, lengths: Int64Array) -> Int64Array:
         """Returns the segments of the features, else 0 through a sequence's first [SEP] and 1 after."""
@@ -392,15 +356,3 @@ class DataCollatorForBertPreTraining:
         before = separators - (tokens == self._sep_token_id)
         segments: Int64Array = (before > np.repeat(before[row_starts(lengths)[:-1]], lengths)).astype(np.int64)
         return segments
-
-    def _keys(self, features: Sequence[Mapping[str, Any]]) -> UInt64Array:
-        ids = _column(features, "example_id")
-        if ids is None:
-            return torch.randint(2**63 - 1, (len(features),)).numpy().astype(np.uint64)
-        return draw(self.seed, ids)
-
-
-def _column(features: Sequence[Mapping[str, Any]], name: str) -> Int64Array | None:
-    if name not in features[0]:
-        return None
-    return np.array([int(feature[name]) for feature in features], dtype=np.int64)

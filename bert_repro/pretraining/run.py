@@ -26,9 +26,9 @@ from bert_repro.models.modeling_bert_repro import BertReproForPreTraining
 from bert_repro.pretraining.dataset import PretrainingSource
 from bert_repro.pretraining.evaluation import (
     HealthChecks,
+    HeldOutEvaluation,
     MlmBreakdown,
     count_right,
-    heldout_evaluations,
 )
 from bert_repro.pretraining.model import build_model, extend_and_measure, new_model_config
 from bert_repro.results import RunResults
@@ -103,7 +103,9 @@ def _pretrain(
         extension = extend_and_measure(config, accelerator, model, corpus, sides, tokenizer, trained, longest)
     source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
     on_xla = accelerator.device.type == "xla"
-    evaluations = heldout_evaluations(config, phases, corpus, heldout, tokenizer, static_shapes=on_xla)
+    evaluations = [
+        HeldOutEvaluation(config, phase, corpus, heldout, tokenizer, static_shapes=on_xla) for phase in phases
+    ]
     data = _data_description(corpus, len(training), len(heldout))
     health = HealthChecks(config)
     health.check_data(*source.sample_shares())
@@ -225,21 +227,17 @@ def resolve_layout(config: PretrainingConfig, device: torch.device) -> Pretraini
     """Returns the configuration with `torch_compile`, `static_shapes` and `packing` resolved for a device.
 
     A GPU gets a compiled graph; for packed batches one that takes any number of tokens, predictions and sequences, so
-    that nothing is computed on filling. Other compiled graphs get static shapes. XLA compiles whatever it sees, so it
-    gets static shapes too, and padded ones: offsets of packed sequences are data, on which its graphs cannot depend.
-
-    Raises:
-        UserError: `torch_compile` on XLA.
+    that nothing is computed on padding. Other compiled graphs get static shapes, as XLA does, which compiles whatever
+    it sees; these are padded: offsets of packed sequences are data, on which such graphs cannot depend.
     """
-    if device.type == "xla":
-        if config.torch_compile:
-            raise UserError("--torch_compile: XLA compiles by itself; leave it out")
-        static = config.static_shapes is not False
-        return replace(config, torch_compile=False, static_shapes=static, packing=False)
-    compiled = device.type == "cuda" if config.torch_compile is None else config.torch_compile
-    any_size = device.type == "cuda" and config.packing
-    static = compiled and not any_size if config.static_shapes is None else config.static_shapes
-    return replace(config, torch_compile=compiled, static_shapes=static)
+    on_gpu, on_xla = device.type == "cuda", device.type == "xla"
+    compiled, static = config.torch_compile, config.static_shapes
+    if compiled is None:
+        compiled = on_gpu
+    if static is None:
+        static = on_xla or (compiled and not (on_gpu and config.packing))
+    packing = config.packing and not (static or on_xla)
+    return replace(config, torch_compile=compiled, static_shapes=static, packing=packing)
 
 
 def compile_options(config: PretrainingConfig) -> dict[str, Any] | None:

@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bert_repro.configs import ExampleConfig
+from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
 from bert_repro.utils.arrays import Int64Array, UInt64Array, below, draw, fraction, places_in_row, row_starts
 from bert_repro.utils.files import atomic_path, waiting_lock
@@ -39,33 +40,11 @@ RowArray = npt.NDArray[np.void]
 _ALL_EXAMPLES = -1  # in place of the example, for draws that concern all of a document's examples
 _RANDOM_DOCUMENT_TRIES = 10  # original implementation
 _BLOCK_TOKENS = 1 << 25
-_TOKENS_PER_DOCUMENT = (
-    1 << 10
-)  # what a document adds to its block on top of its tokens: bounds the documents of a block
+_TOKENS_PER_DOCUMENT = 1 << 10  # added to each document's own: bounds the documents of a block
 _CHUNK_DOCUMENTS = 1 << 16  # sorted by length together: bounds what is held for each document
 _ROWS_AT_A_TIME = 1 << 16
 _ROW_FORMAT = 2  # of the files of rows
 _OPEN_INDEXES = 4  # a map holds a file open; a batch of a tiny corpus may reach over dozens of epochs
-
-
-class SentenceBoundaries(Protocol):
-    """What pairs are drawn from: the boundaries of a corpus, not its tokens.
-
-    `document_starts` int64 [D + 1] and `sentence_starts` int64 [N + 1] in tokens, `document_sentences` int64 [D + 1] in
-    sentences. No document and no sentence is empty.
-    """
-
-    @property
-    def document_starts(self) -> Int64Array:
-        """First token of each document, [D + 1]."""
-
-    @property
-    def sentence_starts(self) -> Int64Array:
-        """First token of each sentence, [N + 1]."""
-
-    @property
-    def document_sentences(self) -> Int64Array:
-        """First sentence of each document, [D + 1]."""
 
 
 class _PairDraw(IntEnum):
@@ -120,7 +99,7 @@ class PairGenerator:
     """Draws the examples of a phase, pass after pass over the documents. Cheap to pickle where the corpus is.
 
     Args:
-        corpus: the boundaries of the complete corpus.
+        corpus: its boundaries of documents and sentences are read, not its tokens.
         documents: ids of the documents to use, int64; segment B of a NotNext pair comes from these too.
         rules: sampling mode and lengths.
         seed: the run's seed.
@@ -130,9 +109,7 @@ class PairGenerator:
         UserError: pairs are asked for and there are fewer than two documents.
     """
 
-    def __init__(
-        self, corpus: SentenceBoundaries, documents: Int64Array, rules: PairRules, seed: int, phase: int
-    ) -> None:
+    def __init__(self, corpus: PreparedCorpus, documents: Int64Array, rules: PairRules, seed: int, phase: int) -> None:
         if rules.sampling != "contiguous" and len(documents) < 2:
             raise UserError(
                 f"the corpus has {len(documents)} document(s) to draw from; next sentence prediction takes segment B "

@@ -52,7 +52,7 @@ def add_adapter(model: Any, config: Any, new_weights: Iterable[str]) -> Any:
         A `peft.PeftModel`.
 
     Raises:
-        UserError: no such layers; layers whose weights are tied; the checkpoint lacks the head that predicts tokens.
+        UserError: no such layers; the checkpoint lacks the head that predicts tokens.
     """
     import peft
 
@@ -66,20 +66,12 @@ def add_adapter(model: Any, config: Any, new_weights: Iterable[str]) -> Any:
     for target in config.peft_target_modules:
         if not any(f".{layer}".endswith(f".{target}") for layer in layers):
             raise UserError(f"--peft_target_modules {target}: no layer's name ends so; name some such as query value")
-    tied = getattr(model, "all_tied_weights_keys", None) or {}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # peft asks newer transformers by older names
-            adapted = peft.get_peft_model(model, _peft_config(model, config, new_weights))
+            return peft.get_peft_model(model, _peft_config(model, config, new_weights))
     except ValueError as error:
         raise UserError(f"--peft_target_modules: {str(error).splitlines()[0]}") from error
-    shared = {name.rpartition(".")[0] for pair in tied.items() for name in pair} & set(adapted.targeted_module_names)
-    if shared:
-        raise UserError(
-            f"--peft_target_modules: {min(shared)} shares its weights with another layer, so an adapter of its own "
-            "cannot be merged; name other layers, for example query value"
-        )
-    return adapted
 
 
 def save(model: Any, folder: Path) -> None:

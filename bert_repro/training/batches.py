@@ -11,7 +11,7 @@ import itertools
 import math
 import multiprocessing.connection
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +29,7 @@ PREFETCHED_STEPS = 4  # by each loader process
 _SECONDS_TO_END = 5.0
 
 IntArray = npt.NDArray[np.integer]
+Ids = npt.NDArray[np.int64]
 Batch = dict[str, Any]
 
 
@@ -50,19 +51,13 @@ def collate_features(
         Packed: `input_ids`, `token_type_ids`, `position_ids`, int64 (1, T); `cu_seq_lens_q` and `cu_seq_lens_k`, int32
         (B + 1); `max_length_q` and `max_length_k`, plain integers.
         `token_type_ids` only if the features have them.
-
-    Raises:
-        ValueError: no features, or `pad_to_multiple_of` together with `packing`.
     """
-    if not features:
-        raise ValueError("features is empty; a batch needs at least one sequence")
-    if packing and pad_to_multiple_of is not None:
-        raise ValueError(f"pad_to_multiple_of is {pad_to_multiple_of}; a packed batch has no padding, leave it out")
     fields = {name: flatten_field(features, name) for name in ("input_ids", "token_type_ids") if name in features[0]}
     lengths = np.array([len(feature["input_ids"]) for feature in features], dtype=np.int64)
     if packing:
         return packed_batch(fields, lengths, int(lengths.max()))
-    width = round_up(int(lengths.max()), pad_to_multiple_of or 1)
+    multiple = pad_to_multiple_of or 1
+    width = math.ceil(int(lengths.max()) / multiple) * multiple
     return padded_batch(fields, lengths, width, {"input_ids": pad_token_id, "token_type_ids": 0})
 
 
@@ -97,56 +92,6 @@ def int64_tensor(array: npt.NDArray[np.generic]) -> torch.Tensor:
     return torch.from_numpy(array.astype(np.int64, copy=False))
 
 
-def round_up(number: int, multiple: int) -> int:
-    """Rounds up to a multiple."""
-    return -(-number // multiple) * multiple
-
-
-Ids = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class StaticShape:
-    """One shape for every batch, so that a graph is compiled once. What is missing is filled with sequences of padding.
-
-    These are separate sequences, which predict nothing and which no other sequence sees: losses and gradients do not
-    change.
-
-    Args:
-        sequences: most sequences of a batch; a padded batch has as many rows.
-        length: tokens of the longest sequence that may come; a padded batch has as many columns.
-        tokens: tokens of a packed batch; None for padded batches.
-    """
-
-    sequences: int
-    length: int
-    tokens: int | None = None
-
-    @property
-    def rows(self) -> int:
-        """Number of sequences of every batch, those of padding included."""
-        return self.sequences + (-(-self.tokens // self.length) if self.tokens is not None else 0)
-
-    def filling(self, lengths: Int64Array) -> Int64Array:
-        """Returns the lengths of the sequences of padding that complete a batch.
-
-        Args:
-            lengths: tokens of its own sequences, int64 [B].
-
-        Raises:
-            ValueError: the batch is too large for the shape.
-        """
-        if len(lengths) > self.sequences or lengths.max(initial=0) > self.length:
-            raise ValueError(f"{len(lengths)} sequences of up to {lengths.max()} tokens do not fit into {self}")
-        rows = self.rows - len(lengths)
-        if self.tokens is None:
-            return np.ones(rows, dtype=np.int64)  # not empty: attention over nothing is not a number
-        missing = self.tokens - int(lengths.sum())
-        if missing < 0:
-            raise ValueError(f"{lengths.sum()} tokens do not fit into {self}")
-        return np.clip(missing - self.length * np.arange(rows), 0, self.length)
-
-
 @dataclass(frozen=True)
 class Step:
     """One optimizer step.
@@ -154,18 +99,18 @@ class Step:
     Args:
         passes: example ids of each forward pass, in the source's own form; process p of n takes `passes[p::n]`, and all
             processes have as many, since collectives pair them up.
-        totals: for each loss term of the model's output, what its sum is divided by over the global batch; empty
-            where the source's `totals` is to say so when the batch is loaded.
         group: which part of the run this is (a pre-training phase); the source's `load` needs it.
         position: position in the data after this step; JSON.
         flops_per_token: useful FLOPs per token, from which the MFU is shown; 0: not shown.
+        totals: for each loss term of the model's output, what its sum is divided by over the global batch; filled in
+            when the batch is loaded.
     """
 
     passes: list[Ids]
-    totals: dict[str, int]
     group: int
     position: dict[str, Any]
     flops_per_token: float = 0.0
+    totals: dict[str, int] = field(default_factory=dict)
 
     @property
     def ids(self) -> Ids:
@@ -212,7 +157,7 @@ class BatchSource(Protocol):
         """Reads, masks and collates examples; a pure function of its arguments."""
 
     def totals(self, ids: Ids, group: int) -> dict[str, int]:
-        """Returns the `totals` of a step that has none; may read its examples."""
+        """Returns the `totals` of a step; may read its examples."""
 
 
 @dataclass(frozen=True)
@@ -296,10 +241,6 @@ def load_steps(
     )
     with keep_child_signal_handler():
         loaded = iter(loader)
-    return _steps(loaded, count)
-
-
-def _steps(loaded: Any, count: int | None) -> Iterator[tuple[Step, list[MicroBatch]]]:
     try:
         for item in itertools.islice(loaded, count):
             if isinstance(item, UserError):
@@ -307,8 +248,8 @@ def _steps(loaded: Any, count: int | None) -> Iterator[tuple[Step, list[MicroBat
             yield item
     except (RuntimeError, OSError, EOFError) as error:  # of the loader, or of a tensor that can no longer be fetched
         # Its connections close a moment before a killed process is gone.
-        processes = [process.sentinel for process in getattr(loaded, "_workers", ())]
-        if not processes or not multiprocessing.connection.wait(processes, timeout=_SECONDS_TO_END):
+        sentinels = [worker.sentinel for worker in getattr(loaded, "_workers", ())]
+        if not sentinels or not multiprocessing.connection.wait(sentinels, timeout=_SECONDS_TO_END):
             raise
         raise ProcessKilledError("a process that loads data was killed, most often for want of memory") from error
 
@@ -324,7 +265,7 @@ class _Share(Dataset["tuple[Step, list[MicroBatch]] | UserError"]):
 
     def __getitem__(self, step: Step) -> tuple[Step, list[MicroBatch]] | UserError:  # type: ignore[override]
         try:
-            step = step if step.totals else replace(step, totals=self.source.totals(step.ids, step.group))
+            step = replace(step, totals=self.source.totals(step.ids, step.group))
             return step, [self.source.load(ids, step.group) for ids in step.passes[self.process :: self.processes]]
         except UserError as error:
             return error

@@ -27,6 +27,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from bert_repro import __version__
 from bert_repro.configs import LOCATIONS, decides_result
 from bert_repro.errors import UserError
 from bert_repro.hub.export import write_pooling
@@ -48,7 +49,7 @@ from bert_repro.utils.files import (
     write_json,
     write_manifest,
 )
-from bert_repro.utils.readers import redacted
+from bert_repro.utils.readers import redacted, shown
 
 if TYPE_CHECKING:
     from bert_repro.training.batches import BatchSource
@@ -172,8 +173,8 @@ def read_state(folder: Path) -> TrainerState:
     return TrainerState(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
 
 
-def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, environment: dict[str, Any]) -> TrainerState:
-    """Puts weights and optimizer state back and returns the rest of the state.
+def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, environment: dict[str, Any]) -> None:
+    """Puts weights and optimizer state back; the rest of the state is `read_state`'s.
 
     Args:
         folder: a valid checkpoint, as `find` returns it.
@@ -187,16 +188,15 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, envir
     _load_weights(folder, model)
     saved = safetensors.torch.load_file(folder / _OPTIMIZER)
     # An optimizer that creates its state with its first update has none yet, and would start again from nothing.
-    if different := sorted(saved.keys() ^ {name for name, _ in named_state(model, optimizer)}):
+    own = dict(named_state(model, optimizer))
+    if different := sorted(saved.keys() ^ own.keys()):
         raise UserError(
             f"{folder}: its optimizer state is not that of this run (for example {different[0]}); resume with the "
             "optimizer and trainable weights that its run had"
         )
-    for name, parameter in model.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            value.copy_(saved[f"{name}/{key}"])
+    for name, value in own.items():
+        value.copy_(saved[name])
     _report_changes(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["environment"], environment)
-    return read_state(folder)
 
 
 def _load_weights(folder: Path, model: Any) -> None:
@@ -271,20 +271,10 @@ def environment(accelerator: Accelerator) -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str | None]:
-    """Returns the versions of Python, this package and the libraries that decide numbers; None: not installed as one.
-
-    The package has no version where its sources are run without being installed.
-    """
-    found = {"python": platform.python_version(), "bert_repro": _version("bert-repro")}
-    return found | {name: _version(name) for name in _LIBRARIES}
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def versions() -> dict[str, str]:
+    """Returns the versions of Python, this package and the libraries that decide numbers."""
+    found = {"python": platform.python_version(), "bert_repro": __version__}
+    return found | {name: importlib.metadata.version(name) for name in _LIBRARIES}
 
 
 def device_name(device: torch.device) -> str:
@@ -360,7 +350,7 @@ def require_same_settings(folder: Path, before: dict[str, Any] | None, config: A
         for difference in _differences(name, value, now.get(name, value))
     ]
     deciding = [
-        f"--{path} {_shown(old)}, now {_shown(new)}"
+        f"--{path} {shown(old)}, now {shown(new)}"
         for name, (path, old, new) in changed
         if decides_result(name) and name not in LOCATIONS
     ]
@@ -371,7 +361,7 @@ def require_same_settings(folder: Path, before: dict[str, Any] | None, config: A
         )
     for name, (path, old, new) in changed:
         if name not in {"resume_from_checkpoint", "output_dir", "overwrite_output_dir"}:
-            logger.info("resuming with --%s %s, was %s", path, _shown(new), _shown(old))
+            logger.info("resuming with --%s %s, was %s", path, shown(new), shown(old))
 
 
 def _differences(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -385,11 +375,6 @@ def _differences(name: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]
     for number, (before, now) in enumerate(zip(old, new, strict=True)):
         for entry in {**before, **now}:  # in the order of the configuration
             yield from _differences(f"{name}[{number}].{entry}", before.get(entry), now.get(entry))
-
-
-def _shown(value: Any) -> str:
-    text = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 class BestModel:

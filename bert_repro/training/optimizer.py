@@ -1,7 +1,5 @@
 """BERT's Adam, its parameter groups and its learning rate (paper A.2; optimization.py of google-research/bert)."""
 
-import logging
-import math
 import re
 from collections.abc import Iterable
 from typing import Any, cast
@@ -10,11 +8,6 @@ import torch
 from torch import nn
 
 from bert_repro.configs import OptimizerConfig
-
-logger = logging.getLogger("bert_repro")
-
-LARGE_UPDATE = 5e-4
-"""Learning rate of the corrected Adam from which small data sets gave degenerate runs (docs/explanations/adam.md)."""
 
 # With beta2 = 0.999 both bias corrections, 1 - beta**step, are exactly 1 in float32 from step 2**15 on; float32 counts
 # steps exactly up to 2**24, so a run of 15 million steps fits above this start.
@@ -45,31 +38,13 @@ class LazyBertAdam(torch.optim.Optimizer):
 
     Args:
         params: parameters or parameter groups, already on their device.
-        lr: learning rate.
-        betas: of Adam.
-        eps: of Adam.
-        weight_decay: decoupled.
         bias_correction: True gives plain AdamW.
+        options: `lr`, `betas`, `eps`, `weight_decay`.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        *,
-        lr: float,
-        betas: tuple[float, float],
-        eps: float,
-        weight_decay: float = 0.0,
-        bias_correction: bool = False,
-    ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+    def __init__(self, params: Iterable[Any], *, bias_correction: bool = False, **options: Any) -> None:
+        super().__init__(params, {"weight_decay": 0.0, **options})
         _start_state(self, bias_correction)
-        for parameter, state in self.state.items():
-            state["step"] = torch.full((), 0.0 if bias_correction else _UNCORRECTED_STEP)
-            # Created on the device they would be constants of the first update's graph, and the second be compiled
-            # again.
-            for name in ("exp_avg", "exp_avg_sq"):
-                state[name] = torch.zeros_like(parameter, device="cpu").to(parameter.device)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -97,10 +72,13 @@ def _start_state(optimizer: torch.optim.Optimizer, bias_correction: bool) -> Non
     start = 0.0 if bias_correction else _UNCORRECTED_STEP
     for group in optimizer.param_groups:
         for parameter in group["params"]:
+            device = parameter.device
+            # For XLA the averages are created on the CPU: on the device they would be constants of the first update's
+            # graph, and the second be compiled again. The step count stays there, as it is read at every update.
             optimizer.state[parameter] = {
-                "step": torch.full((), start, dtype=torch.float32, device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
+                "step": torch.full((), start, dtype=torch.float32, device="cpu" if device.type == "xla" else device),
+                "exp_avg": torch.zeros_like(parameter, device="cpu").to(device),
+                "exp_avg_sq": torch.zeros_like(parameter, device="cpu").to(device),
             }
 
 
@@ -156,34 +134,6 @@ def freeze(model: nn.Module, layers: int) -> None:
     for name, parameter in model.named_parameters():
         if depths[name] > total - layers:
             parameter.requires_grad_(False)
-
-
-def largest_update(config: OptimizerConfig, total_steps: int) -> float:
-    """Returns the learning rate at which the corrected Adam would make this run's largest update.
-
-    Without bias correction an update is (1 - beta1^t) / sqrt(1 - beta2^t) times the corrected one at step t: up to 6.5
-    times with the paper's betas. A warm-up of thousands of steps hides that, one of a few dozen does not.
-    """
-    steps = range(1, min(total_steps, int(5 / (1 - config.adam_beta2))) + 1)
-    factors = ((1 - config.adam_beta1**step) / math.sqrt(1 - config.adam_beta2**step) for step in steps)
-    peaks = (learning_rate(step - 1, config, total_steps) for step in steps)
-    return max((peak * factor for peak, factor in zip(peaks, factors, strict=True)), default=0.0)
-
-
-def note_large_updates(config: OptimizerConfig, total_steps: int) -> None:
-    """Writes a note where the first updates of a run are large enough to spoil it."""
-    if config.learning_rate > 0.1:
-        logger.warning("--learning_rate %g: BERT is trained at rates from 1e-5 to 1e-2", config.learning_rate)
-    if config.bias_correction:
-        return
-    largest = largest_update(config, total_steps)
-    if largest >= LARGE_UPDATE and largest >= 2 * config.learning_rate:
-        logger.warning(
-            "note: as in the original implementation Adam's bias correction is off, which makes the first updates "
-            "%.1f times as large as --learning_rate %s says; where the run learns badly, try --bias_correction true",
-            largest / config.learning_rate,
-            config.learning_rate,
-        )
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:

@@ -216,8 +216,8 @@ def training_totals(rows: Sequence[Mapping[str, Any]]) -> TrainResults:
     """Sums up the rows of a train_log.jsonl, all parts of a resumed run together.
 
     Returns:
-        `tokens` (real ones, no padding), `seconds` (of training, without evaluations) and, in pre-training, `flops`
-        to three digits; `mfu`, the mean over the seconds whose rows have it. Empty without rows.
+        `tokens` (real ones, no padding), `seconds` (of training, evaluations on the way included) and, in pre-training,
+        `flops` to three digits; `mfu`, the mean over the seconds whose rows have it. Empty without rows.
     """
     trained = [row for row in rows if row.get("tokens") is not None and row.get("seconds") is not None]
     if not trained:

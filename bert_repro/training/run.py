@@ -31,7 +31,7 @@ from bert_repro.hub.plots import plot_scores, plot_training
 from bert_repro.hub.push import prepare_repository, push_folder
 from bert_repro.models.cpu_kernels import use_cpu_kernels
 from bert_repro.models.loading import load_pretrained, quiet_transformers
-from bert_repro.results import HardwareResults, ModelResults, RunResults, read_results, write_results
+from bert_repro.results import HardwareResults, RunResults, read_results, write_results
 from bert_repro.training import adapters, checkpoint, training_log
 from bert_repro.training.checkpoint import device_name, find_non_finite, savable, versions
 from bert_repro.training.performance import prepare_cpu, training_totals
@@ -65,7 +65,7 @@ _NOTEBOOKS = ("ipykernel_launcher", "colab_kernel_launcher")
 _PRODUCTS = (
     CHECKPOINTS, TRAIN_LOG, STATUS, RESULTS, TRAINING_PLOT, SCORES_PLOT, CARD, BEST, ADAPTER, SWEEP,
     SAMPLE_INDEX, *MADE_FROM_WEIGHTS, *PREDICTIONS, *(f"{prefix}*" for prefix in UNFINISHED),
-    "*/events.out.tfevents.*", "*/*/events.out.tfevents.*", "*/*/hparams.yml", "dvclive",
+    "*/events.out.tfevents.*", "*/*/events.out.tfevents.*", "*/*/hparams.yml",
 )  # fmt: skip
 """What an earlier run left, logs of trackers included."""
 
@@ -133,11 +133,13 @@ class Run:
         Returns:
             The complete results, as written to results.json.
         """
+        rows = training_log.read(self.output_dir / TRAIN_LOG) if "train" in results else []
         complete = self._completed(results, model)
+        if "train" in complete:
+            complete["train"] |= training_totals(rows)
         self._require_finite(model, complete)
         if self.accelerator.is_main_process:
-            if "train" in complete and (self.output_dir / TRAIN_LOG).exists():
-                rows = training_log.read(self.output_dir / TRAIN_LOG)
+            if rows:
                 plot_training(self.output_dir / TRAINING_PLOT, rows, complete)
             plot_scores(self.output_dir / SCORES_PLOT, complete)
             if save_model:
@@ -178,13 +180,21 @@ class Run:
             raise NonFiniteError(f"the weights {lost} are not finite; nothing was published. Lower --learning_rate")
 
     def _completed(self, results: Mapping[str, Any], model: Any) -> RunResults:
-        """Adds what every run says of itself: settings, versions, time, what training went through."""
-        facts = run_facts(self.config, self.accelerator, model)
-        complete = typing.cast(RunResults, redacted({**results, **facts}))
-        complete["wall_time_seconds"] = round(time.perf_counter() - self.began, 1)
-        if "train" in complete:
-            complete["train"] |= training_totals(training_log.read(self.output_dir / TRAIN_LOG))
-        return complete
+        """Adds what every run says of itself: settings, versions, device, time."""
+        shape = {name: getattr(model.config, name) for name in _SHAPE}
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        facts = {
+            "seed": self.config.seed,
+            "settings": dataclasses.asdict(self.config),
+            "versions": versions(),
+            "git_commit": git_commit(),
+            "hardware": hardware(self.accelerator.device) | {"processes": self.accelerator.num_processes},
+            "command": command(),
+            "base_model": _hub_id(self.config.model_name_or_path),
+            "model": {"class": type(model).__name__, "parameters": parameters, **shape},
+            "wall_time_seconds": round(time.perf_counter() - self.began, 1),
+        }
+        return typing.cast(RunResults, redacted({**results, **facts}))
 
 
 def begin(config: RunConfig) -> Run:
@@ -261,6 +271,8 @@ def _accelerator(config: RunConfig) -> Accelerator:
         )
     if config.mixed_precision == "fp16" and accelerator.device.type == "cpu":
         raise UserError("--mixed_precision fp16 needs a GPU; use bf16 on this device")
+    if config.torch_compile and accelerator.device.type == "xla":
+        raise UserError("--torch_compile: XLA compiles by itself; leave it out")
     return accelerator
 
 
@@ -309,34 +321,16 @@ def prepare_model(model: Any, config: RunConfig) -> Any:
     return model
 
 
-def run_facts(config: Any, accelerator: Accelerator, model: torch.nn.Module) -> RunResults:
-    """Returns the fields of results.json that every run has; the caller adds task, metrics and data."""
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    shape = {name: getattr(model.config, name) for name in _SHAPE}
-    return {
-        "seed": config.seed,
-        "settings": dataclasses.asdict(config),
-        "versions": versions(),
-        "git_commit": git_commit(),
-        "hardware": hardware(accelerator.device) | {"processes": accelerator.num_processes},
-        "command": command(),
-        "base_model": _hub_id(config.model_name_or_path),
-        "model": typing.cast(ModelResults, {"class": type(model).__name__, "parameters": parameters, **shape}),
-    }
-
-
 def git_commit() -> str | None:
     """Returns the commit of the source tree, with `-dirty` when it has changes; None for an installed package."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        options: dict[str, Any] = {"cwd": root, "capture_output": True, "text": True, "check": True}
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], **options).stdout.strip()
-        changed = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], **options).stdout.strip()
+        return subprocess.run(describe, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return f"{commit}-dirty" if changed else commit
 
 
 def hardware(device: torch.device) -> HardwareResults:
@@ -354,27 +348,20 @@ def command() -> str:
     script = Path(sys.argv[0])
     if script.stem in _NOTEBOOKS:
         return "a notebook"
-    if script.name == "__main__.py" and script.parent.name == "bert_repro":  # python -m bert_repro
-        return shlex.join(["bert-repro", *sys.argv[1:]])
-    if script.suffix != ".py":  # the installed `bert-repro`, which is a program
-        return shlex.join([script.name, *sys.argv[1:]])
+    name = "bert-repro" if script.parts[-2:] == ("bert_repro", "__main__.py") else script.name
+    if not name.endswith(".py"):  # the installed `bert-repro`, which is a program
+        return shlex.join([name, *sys.argv[1:]])
     shown = f"recipes/{script.name}" if script.parent.name == "recipes" else script.name
     return shlex.join(["python", shown, *sys.argv[1:]])
 
 
 def _hub_id(name: str | None) -> str | None:
-    """Returns the id on the Hub of a checkpoint, where it is known.
-
-    A folder of this machine has one if it lies in the Hub's cache, or if its own run was pushed.
-    """
+    """Returns the id on the Hub of a checkpoint, where it is known: a folder has one if its own run was pushed."""
     if not name:
         return None
     folder = Path(name).expanduser()
     if not folder.exists():  # asked here, where the run is
         return None if name.count("/") > 1 or name[0] in "./~" else name
-    cached = next((part for part in folder.resolve().parts if part.startswith("models--")), "")
-    if cached:
-        return cached.removeprefix("models--").replace("--", "/", 1)
     try:
         settings = read_results(folder).get("settings", {})
     except UserError:

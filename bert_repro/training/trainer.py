@@ -49,7 +49,6 @@ from bert_repro.training.optimizer import (
     accurate_norm,
     build_optimizer,
     learning_rate,
-    note_large_updates,
     set_learning_rate,
 )
 from bert_repro.training.training_log import TakenStep, TrainingLog
@@ -267,7 +266,6 @@ class Trainer:
             NonFiniteError: the loss, the gradient norm or a weight is not finite; nothing was saved from it.
             StopRequested: a signal came; a checkpoint has been written.
         """
-        note_large_updates(self.config, self.source.total_steps)
         if checkpoint.resumes(self.config):
             self._resume()
         self.log.begin(self.state.step, self.state.log)
@@ -299,8 +297,7 @@ class Trainer:
             stop = self._read(leave=0 if read_all else 1)
             if self._due(self.config.eval_steps) and self.evaluate:
                 with self.parallel.uncompiled():
-                    scores = self.evaluate()
-                self.log.evaluation(self.state.step, scores)
+                    scores = self.log.evaluation(self.state.step, self.evaluate)
                 if self.best:
                     self.best.consider(scores, self.state.step, self.model, write=self.accelerator.is_main_process)
             if stop or self._due(self.config.save_steps):
@@ -335,20 +332,16 @@ class Trainer:
             num_workers=workers,
             pin_memory=on_gpu,
         )
-        while True:
-            try:
-                loaded = next(steps, None)
-            except ProcessKilledError as error:
-                self._read()
-                if accelerator.num_processes == 1 and self._saved != self.state.step:
-                    self.save()
-                raise ProcessKilledError(
-                    f"stopped after step {self.state.step}: {error}; resume with --resume_from_checkpoint latest, "
-                    "where need be with a lower --dataloader_num_workers"
-                ) from error
-            if loaded is None:
-                return
-            yield loaded
+        try:
+            yield from steps
+        except ProcessKilledError as error:
+            self._read()
+            if accelerator.num_processes == 1 and self._saved != self.state.step:
+                self.save()
+            raise ProcessKilledError(
+                f"stopped after step {self.state.step}: {error}; resume with --resume_from_checkpoint latest, "
+                "where need be with a lower --dataloader_num_workers"
+            ) from error
 
     def save(self, keep: int | None = None) -> None:
         """Writes a checkpoint of the present state on the main process; all processes call it together.
@@ -404,8 +397,8 @@ class Trainer:
         state = checkpoint.read_state(folder)
         require_same_data(folder, state, self.source, self.config)
         require_same_settings(folder, state.settings, self.config)
-        today = environment(self.accelerator)
-        self.state = checkpoint.load(folder, self.model, self.optimizer.optimizer, today)
+        checkpoint.load(folder, self.model, self.optimizer.optimizer, environment(self.accelerator))
+        self.state = state
         self._saved = self.state.step if folder.parent.resolve() == (self.output_dir / CHECKPOINTS).resolve() else -1
         if self.best:
             self.best.load(self.state.best)

@@ -17,7 +17,6 @@ from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from bert_repro.configs import RunConfig
-from bert_repro.configs.training import TRACKERS
 from bert_repro.errors import UserError
 from bert_repro.training.batches import Step
 from bert_repro.training.checkpoint import TrainerState
@@ -225,14 +224,16 @@ class TrainingLog:
         peak = torch.tensor(measured_peak(accelerator.device, self.precision), device=accelerator.device)
         return float(accelerator.reduce(peak, "sum"))
 
-    def evaluation(self, step: int, metrics: dict[str, Any]) -> None:
-        """Writes the metrics of an evaluation, each named `eval_...`; its time does not count as training time."""
+    def evaluation(self, step: int, evaluate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Evaluates, writes the metrics, each named `eval_...`, and returns them; no speed counts the time it takes."""
         began = time.perf_counter()
+        metrics = evaluate()
         if self.active:
             self._write(step, {f"eval_{name}": value for name, value in metrics.items()})
             shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if isinstance(value, float))
             logger.info("step %d: %s", step, shown)
         self._window_began += time.perf_counter() - began
+        return metrics
 
     def _write(self, step: int, metrics: dict[str, Any]) -> None:
         known = {name: _or_none(value) for name, value in metrics.items()}
@@ -277,28 +278,17 @@ def read(path: Path) -> list[dict[str, Any]]:
 # Credentials and servers are the trackers' own business (their logins and environment variables): no setting takes
 # them. Trackers run on the main process alone, and what is sent has no tokens and no paths of this machine.
 
-_EXTRAS = ("tensorboard", "trackio", "wandb")
-"""Trackers that pyproject.toml names as extras."""
-_PRIVATE = ("output_dir", "overwrite_output_dir", "report_to", "run_name", "project")
-"""Settings that say nothing about a run to who reads its tracker."""
 
-
-def wanted_trackers(config: RunConfig) -> list[str]:
-    """Returns the trackers that a run reports to.
+def wanted_trackers(config: RunConfig) -> list[Any]:
+    """Returns the trackers that a run reports to, `all` as it is.
 
     Raises:
-        UserError: the package of one is not installed, or `all` finds none.
+        UserError: the package of one is not installed.
     """
-    available = [str(name) for name in get_available_trackers()]
-    names: list[str] = [name for name in config.report_to if name != "none"]
-    if "all" in names:
-        if not available:
-            raise UserError(f"--report_to all: none is installed; install one of: {', '.join(TRACKERS)}")
-        return available
+    names = [name for name in config.report_to if name != "none"]
     for name in names:
-        if name not in available:
-            package = f"'bert-repro[{name}]'" if name in _EXTRAS else name
-            raise UserError(f"--report_to {name}: the package is not installed; run: pip install {package}")
+        if name not in ("all", *map(str, get_available_trackers())):
+            raise UserError(f"--report_to {name}: the package is not installed; run: pip install {name}")
     return names
 
 
@@ -310,9 +300,8 @@ def start_trackers(accelerator: Accelerator, config: RunConfig) -> None:
     """
     if not accelerator.log_with or accelerator.trackers:
         return
-    project = Path(config.project).name if "tensorboard" in map(str, accelerator.log_with) else config.project
     try:
-        accelerator.init_trackers(project, config=_settings(config), init_kwargs=_options(config))
+        accelerator.init_trackers(config.project, config=_settings(config), init_kwargs=_options(config))
     except Exception as error:  # each library has exceptions of its own
         names = " ".join(map(str, accelerator.log_with))
         raise UserError(f"--report_to {names}: does not start: {first_line(error)}") from error
@@ -340,8 +329,7 @@ def report_results(accelerator: Accelerator, results: Mapping[str, Any]) -> None
         for name, value in content.get("metrics", {}).items()
     }
     train = results.get("train", {})
-    totals = ("tokens", "seconds", "flops", "mfu", "best_step")
-    values |= {f"final/train/{name}": train[name] for name in totals if name in train}
+    values |= {f"final/train/{name}": value for name, value in train.items()}
     report(accelerator, values, train.get("steps", 0))
 
 
@@ -361,25 +349,17 @@ def run_name(config: RunConfig) -> str:
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
-    """Returns the settings of a run for a tracker: texts, numbers and flags, without secrets, folders
-    of this machine and unset ones."""
-    known: dict[str, Any] = without_machine_paths(redacted(asdict(config)))
-    settings = {name: value for name, value in known.items() if name not in _PRIVATE}
-    return {
-        name: value if isinstance(value, str | int | float) else str(value)
-        for name, value in settings.items()
-        if value not in (None, "", [], ())
-    }
+    """Returns the settings of a run for a tracker: texts, numbers and flags, without secrets and folders of this
+    machine."""
+    settings: dict[str, Any] = without_machine_paths(redacted(asdict(config)))
+    return {name: value if isinstance(value, str | int | float) else str(value) for name, value in settings.items()}
 
 
 def _options(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """Returns what each tracker calls the name of a run, and where it writes if it writes where the run does."""
+    """Returns what the trackers that take a name call it."""
     name = run_name(config)
     return {
         "wandb": {"name": name},
         "trackio": {"name": name, "resume": "allow" if config.resume_from_checkpoint else "never"},
         "mlflow": {"run_name": name},
-        "clearml": {"task_name": name},
-        "swanlab": {"experiment_name": name},
-        "dvclive": {"exp_name": name, "dir": str(Path(config.output_dir) / "dvclive")},
     }

@@ -90,16 +90,14 @@ def write_in_place(path: Path, text: str) -> None:
         file.truncate()
 
 
-def write_json(path: Path, content: Any, *, indent: int | None = 2, ensure_ascii: bool = True) -> None:
+def write_json(path: Path, content: Any, *, ensure_ascii: bool = True) -> None:
     """Writes strict JSON; the bare words NaN and Infinity, which are none, are refused.
 
     Raises:
         UserError: the disk is full or not writable.
         ValueError: a number is not finite.
     """
-    separators = (",", ":") if indent is None else None
-    text = json.dumps(content, indent=indent, ensure_ascii=ensure_ascii, separators=separators, allow_nan=False)
-    write_text(path, text + "\n")
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=ensure_ascii, allow_nan=False) + "\n")
 
 
 @contextmanager
@@ -325,12 +323,11 @@ if fcntl is not None:
     os.register_at_fork(after_in_child=_forget_locks)
 
 
-def lock(folder: Path, *, shared: bool = False) -> bool:
+def lock(folder: Path) -> bool:
     """Keeps an existing folder or file for this process until `unlock` or the process's end, however it ends.
 
     Args:
         folder: the folder.
-        shared: let others have it too, who take it so.
 
     Returns:
         False if another process has it. A file system without locks never says so.
@@ -339,7 +336,7 @@ def lock(folder: Path, *, shared: bool = False) -> bool:
         return True
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
         return not isinstance(error, BlockingIOError)
@@ -392,10 +389,7 @@ def write_manifest(folder: Path, environment: dict[str, Any]) -> None:
         environment: versions, threads and processes of the run.
     """
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    files = {
-        path.relative_to(folder).as_posix(): {"sha256": file_digest(path), "bytes": path.stat().st_size}
-        for path in paths
-    }
+    files = {path.relative_to(folder).as_posix(): {"sha256": file_digest(path)} for path in paths}
     manifest = {"environment": environment, "files": files}
     write_json(folder / MANIFEST, {**manifest, "sha256": json_digest(manifest)})
 
@@ -410,8 +404,6 @@ def find_damage(folder: Path) -> str | None:
             path = folder / name
             if not path.is_file():
                 return f"{name} is missing"
-            if path.stat().st_size != entry["bytes"]:
-                return f"{name} has {path.stat().st_size} bytes instead of {entry['bytes']}"
             if file_digest(path) != entry["sha256"]:
                 return f"{name} does not match its SHA-256"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

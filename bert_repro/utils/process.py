@@ -77,13 +77,6 @@ _process = os.getpid()
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[None]:
-    """Makes signals raise `StopRequested`, wherever the process is; a recipe runs inside."""
-    with _handlers():
-        yield
-
-
-@contextmanager
 def hold_signals() -> Iterator[list[int]]:
     """Collects the signals that a handler of ours gets, so that no launcher cuts what a run writes at its end."""
     global _collected
@@ -97,7 +90,7 @@ def hold_signals() -> Iterator[list[int]]:
 @contextmanager
 def collect_signals() -> Iterator[list[int]]:
     """Collects signals instead of raising; yields the list that they are added to."""
-    with hold_signals() as received, _handlers():
+    with hold_signals() as received, stop_on_signals():
         yield received
 
 
@@ -133,7 +126,8 @@ def keep_child_signal_handler() -> Iterator[None]:
 
 
 @contextmanager
-def _handlers() -> Iterator[None]:
+def stop_on_signals() -> Iterator[None]:
+    """Makes signals raise `StopRequested`, wherever the process is; a recipe runs inside."""
     global _process
     _process = os.getpid()
     if threading.current_thread() is not threading.main_thread():  # as on TPUs: Python lets no other thread set them

@@ -98,7 +98,7 @@ class ToySource:
         for number in range(position["step"] if position else 0, self.total_steps):
             size = self.config.train_batch_size or 8
             ids = np.arange(number * size, (number + 1) * size)
-            yield Step(even_passes(ids, self.micro, self.processes), self._count(ids), 0, {"step": number + 1})
+            yield Step(even_passes(ids, self.micro, self.processes), 0, {"step": number + 1})
 
     def load(self, ids: Ids, group: int) -> MicroBatch:
         rows = torch.from_numpy(fraction(draw(5, ids[:, None], np.arange(WIDTH))))
@@ -110,12 +110,12 @@ class ToySource:
             rows = rows * float("nan")
         dtype = torch.float64 if self.config.float64 else torch.float32
         inputs = {"rows": rows.to(dtype), "picked": torch.from_numpy(self._picked(ids))}
-        return MicroBatch(inputs, self._count(ids), len(ids))
+        return MicroBatch(inputs, self.totals(ids, group), len(ids))
 
     def _picked(self, ids: Ids) -> Any:
         return ids % 4 != 1
 
-    def _count(self, ids: Ids) -> dict[str, int]:
+    def totals(self, ids: Ids, group: int) -> dict[str, int]:
         return {"token_loss": int(self._picked(ids).sum()), "row_loss": len(ids)}
 
 

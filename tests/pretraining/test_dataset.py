@@ -6,7 +6,7 @@ import pytest
 
 from bert_repro.configs import ExampleConfig
 from bert_repro.errors import UserError
-from bert_repro.pretraining.dataset import ExampleStream, Position, balanced_passes, fullest_pass
+from bert_repro.pretraining.dataset import ExampleStream, Position, balanced_passes
 from bert_repro.pretraining.masking import num_predictions
 
 CLS, SEP = 2, 3
@@ -85,13 +85,3 @@ def test_passes_share_a_step_without_remainder_and_with_nearly_as_many_tokens_ea
         assert sorted(np.concatenate(passes)) == list(range(batch))
         tokens = [int(lengths[ids].sum()) for ids in passes]
         assert max(tokens) - min(tokens) < 128
-        assert max(tokens) == fullest_pass(lengths, 8, processes)
-
-
-def test_a_step_over_the_budget_takes_one_more_pass_everywhere() -> None:
-    lengths, ids = natural_lengths(), np.arange(48)
-    most = fullest_pass(lengths, 8, 2)
-    assert len(balanced_passes(ids, lengths, 8, 2, most)) == 6
-    more = balanced_passes(ids, lengths, 8, 2, most - 1)
-    assert len(more) == 8 and max(lengths[chosen].sum() for chosen in more) < most
-    assert max(lengths[chosen].sum() for chosen in balanced_passes(ids, lengths, 8, 2, 128)) <= 128

@@ -19,7 +19,7 @@ def one_hot(tokens: list[int], size: int) -> torch.Tensor:
     return torch.nn.functional.one_hot(torch.tensor(tokens), size).float()
 
 
-def test_predictions_are_counted_by_action_frequency_and_label() -> None:
+def test_predictions_are_counted_by_action_and_frequency() -> None:
     counts = np.array([0, 0, 0, 0, 0, 9, 10, 1000])
     breakdown = MlmBreakdown(counts, MASK)
     # Places 1 to 4 are predicted: [MASK] twice, itself, random; place 0 is [CLS], with which static shapes fill up.
@@ -27,17 +27,14 @@ def test_predictions_are_counted_by_action_frequency_and_label() -> None:
         "input_ids": torch.tensor([[2, MASK, MASK, 6, 7, 3]]),
         "labels": torch.tensor([[IGNORE, 5, 7, 6, 6, IGNORE]]),
         "prediction_positions": torch.tensor([1, 2, 3, 4, 0, 0]),
-        "next_sentence_label": torch.tensor([0, 1, 1, IGNORE]),
     }
     said = one_hot([5, 6, 6, 5, 2, 2], 8)
-    breakdown.add(SimpleNamespace(prediction_logits=said, seq_relationship_logits=one_hot([0, 0, 1, 1], 2)), inputs)
+    breakdown.add(SimpleNamespace(prediction_logits=said), inputs)
     record = breakdown.results(Accelerator(cpu=True))
     actions = {name: (row["right"], row["predictions"]) for name, row in record["by_action"].items()}
     assert actions == {"mask": (1, 2), "same": (1, 1), "random": (0, 1)}
     frequencies = [(row["at_least"], row["below"], row["right"], row["predictions"]) for row in record["by_frequency"]]
     assert frequencies == [(1, 10, 1, 1), (10, 100, 1, 2), (1000, 10000, 0, 1)]
-    confusion = {"is_next": {"is_next": 1, "not_next": 0}, "not_next": {"is_next": 1, "not_next": 1}}
-    assert record["nsp_confusion"] == confusion
 
 
 @pytest.mark.parametrize(
@@ -54,19 +51,12 @@ def test_they_add_up_to_the_held_out_metrics(world: Any, tmp_path: Any, settings
         assert total > 100
         assert right / total == pytest.approx(metrics["mlm_accuracy"])
     assert set(found["by_action"]) == ({"same", "random"} if "mask" in settings else {"mask", "same", "random"})
-    assert ("nsp_confusion" in found) == ("nsp_accuracy" in metrics)
-    if "nsp_confusion" in found:
-        confusion = found["nsp_confusion"]
-        assert sum(sum(row.values()) for row in confusion.values()) == record["rows_scored"]
-        right = confusion["is_next"]["is_next"] + confusion["not_next"]["not_next"]
-        assert right / record["rows_scored"] == pytest.approx(metrics["nsp_accuracy"])
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"mlm_loss": 7.0}, "token frequency"),
-        ({"nsp_accuracy": 1.0}, "reveals the label"),
         ({"nsp_accuracy": 0.5}, "still 0.5"),
         ({}, None),
         ({"mlm_loss": 7.0, "nsp_accuracy": 0.5, "tokens": 1e5}, None),

@@ -29,7 +29,7 @@ class Source:
         self.damaged = damaged
 
     def steps(self, _: object) -> Iterator[Step]:
-        yield from [Step([np.arange(8)], {}, 0, {})] * 3
+        yield from [Step([np.arange(8)], 0, {})] * 3
 
     def load(self, ids: np.ndarray, group: int) -> MicroBatch:
         if self.damaged:

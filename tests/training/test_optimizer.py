@@ -11,7 +11,6 @@ from bert_repro.training.optimizer import (
     BertAdam,
     build_optimizer,
     learning_rate,
-    note_large_updates,
     parameter_groups,
     warmup_steps,
 )
@@ -96,22 +95,3 @@ def test_each_layer_learns_at_a_fraction_of_the_one_above_if_asked():
     groups = parameter_groups(model, 0.01)
     assert [group["weight_decay"] for group in groups] == [0.01, 0.0]
     assert all("lr_scale" not in group for group in groups)
-
-
-@pytest.mark.parametrize(
-    ("settings", "steps", "times"),
-    [
-        ({"learning_rate": 3e-4, "warmup_ratio": 0.1}, 458, 4.6),  # MRPC from a small model: 0.627, corrected 0.733
-        ({"learning_rate": 3e-4, "warmup_ratio": 0.1, "bias_correction": True}, 458, None),
-        ({"learning_rate": 2e-5, "warmup_ratio": 0.1}, 343, None),  # the paper's fine-tuning
-        ({"learning_rate": 1e-4, "warmup_steps": 10_000}, 1_000_000, None),  # and pre-training
-        ({"learning_rate": 1e-4, "warmup_steps": 0}, 0, None),
-        ({"learning_rate": 300.0, "bias_correction": True}, 9, None),
-    ],
-)
-def test_large_first_updates_are_noted(caplog, settings, steps, times):
-    note_large_updates(OptimizerConfig(**settings), steps)
-    noted = f"{times} times as large as --learning_rate {settings['learning_rate']} says"
-    absurd = "--learning_rate 300: BERT is trained at rates from 1e-5 to 1e-2"
-    known = [noted] * bool(times) + [absurd] * (settings["learning_rate"] == 300)
-    assert [text in found for text, found in zip(known, caplog.messages, strict=True)] == [True] * len(known)

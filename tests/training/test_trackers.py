@@ -100,5 +100,5 @@ def test_a_tracker_that_fails_does_not_end_training(recorder, run, monkeypatch, 
 def test_a_missing_package_is_named(run, tmp_path: Path, capsys, monkeypatch):
     monkeypatch.setattr(tracking, "_available_trackers", [])
     assert run() == 2
-    fix = "the package is not installed; run: pip install 'bert-repro[trackio]'"
+    fix = "the package is not installed; run: pip install trackio"
     assert capsys.readouterr().err == f"error: --report_to trackio: {fix}\n"

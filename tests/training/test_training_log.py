@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,22 @@ def test_mfu_is_of_real_tokens_and_of_the_peak_measured(tmp_path: Path, monkeypa
     (row,) = training_log.read(tmp_path / TRAIN_LOG)
     assert (row["tokens"], row["flops"]) == (14, 1400)
     assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 100 / 2e6)
+
+
+def test_an_evaluation_does_not_slow_training_down_in_the_log(tmp_path: Path) -> None:
+    def evaluate() -> dict[str, float]:
+        time.sleep(1)
+        return {"f1": 0.5}
+
+    given = {"loss": 1.0, "learning_rate": 0.1, "tokens": 1000, "flops": 0}
+    with training_log.TrainingLog(
+        Accelerator(cpu=True), ToyConfig(output_dir=str(tmp_path), logging_steps=1), 2
+    ) as log:
+        log.step(1, given)
+        assert log.evaluation(1, evaluate) == {"f1": 0.5}
+        log.step(2, given)
+    _, scores, after = training_log.read(tmp_path / TRAIN_LOG)
+    assert scores["eval_f1"] == 0.5 and after["tokens_per_second"] > 2000
 
 
 @pytest.mark.parametrize("stop", range(1, 9))
