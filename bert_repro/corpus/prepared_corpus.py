@@ -8,7 +8,7 @@ The folder is a `datasets` folder (`load_from_disk` opens it, one row per docume
     sentence_starts.npy       int64 [N+1]  first token of each sentence, counted the same way
     document_sentences.npy    int64 [D+1]  first sentence of each document
     document_keys.npy         uint64 [D]   hash of each document's text
-    manifest.json             settings, sources, counts, versions, sizes and SHA-256 of all files and of itself
+    manifest.json             settings, sources, counts, versions, SHA-256 of all files and of itself
     tokenizer/
 
 D documents, N sentences. A part is one Arrow record batch, so its tokens are one array that needs no copy.

@@ -307,7 +307,7 @@ def push_corpus(config: CorpusPushConfig) -> str | None:
     template = resources.files("bert_repro.hub").joinpath("corpus_card.md.jinja").read_text("utf-8")
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     card = environment.from_string(template).render(metadata=metadata.to_yaml(), config=config, manifest=manifest)
-    contents: dict[str, bytes | Path] = {name: folder / name for name in sorted(manifest["files"])}
+    contents: dict[str, bytes | Path] = {name: folder / name for name in sorted(manifest["sha256"])}
     contents |= {MANIFEST: (json.dumps(manifest, indent=2) + "\n").encode(), CARD: card.encode()}
     if config.dry_run:
         show_contents(contents, f"the dataset {repo_id}")
