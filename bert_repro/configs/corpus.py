@@ -60,9 +60,6 @@ class TextConfig(Config):
     hub_config: str | None = setting(None, "Configuration of a Hub dataset, for example 20231101.en.")
     hub_split: str = setting("train", "Split of a Hub dataset.")
     max_documents: int | None = setting(None, "Stop after this many documents.")
-    max_document_bytes: int = setting(
-        100_000_000, "Longest line or document in bytes; a longer one is refused, compressed or not."
-    )
     text_passages_only: bool = setting(True, "Drop headings, lists, tables and debris.")
 
     @property
@@ -73,7 +70,7 @@ class TextConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "max_documents", "max_document_bytes", "sampling_exponent")
+        require_positive(self, "max_documents", "sampling_exponent")
         require(self.sampling_exponent <= 1, f"--sampling_exponent is {self.sampling_exponent}; it must be at most 1")
         require(not (self.sources and self.input_files), "--input_files and sources are both given; leave one out")
 
@@ -97,7 +94,6 @@ class TokenizerConfig(TextConfig):
     lowercase: bool = setting(True, "Lower-case the text (the uncased models).")
     strip_accents: bool | None = setting(None, "Strip accents; default: as `lowercase`.")
     handle_chinese_chars: bool = setting(True, "Put spaces around CJK characters.")
-    min_frequency: int = setting(2, "Drop pieces seen fewer times than this.")
     limit_alphabet: int = setting(1000, "Most frequent characters that get entries; raise it for scripts with many.")
     extend: str | None = setting(
         None, "In place of a new vocabulary: the tokenizer of this checkpoint, with words of the text at its end."
