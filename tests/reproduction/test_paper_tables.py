@@ -44,13 +44,7 @@ def test_an_entry_is_the_mean_over_seeds_with_interval_and_difference(tmp_path):
     [
         ("sst2", "SST-2", {"rows": 500}, "ours is scored on 500 rows, the published set has 872"),
         ("squad", "SQuAD", {"trained": 20_000}, "ours is fine-tuned on 20,000 rows, the published set has 87,599"),
-        (
-            "squad", "SQuAD", {"train": {"rows": 700}, "settings": {"max_train_samples": 500}},
-            "ours is fine-tuned on 500 rows, the published set has 87,599",
-        ),
         ("sst2", "SST-2", {"trained": 70_000}, "ours is fine-tuned on 70,000 rows, the published set has 67,349"),
-        ("sst2", "SST-2", {"train": {}}, "the results do not say what ours was fine-tuned on"),
-        ("sst2", "SST-2", {"settings": {"train_file": "mine.tsv"}}, "ours read custom files (train_file)"),
         ("qnli", "QNLI", {}, "the paper's QNLI is GLUE's first release (108k training rows); today's has 104,743"),
     ],
 )  # fmt: skip
