@@ -348,18 +348,17 @@ class AllResults:
         return OurNumber(column, tuple(runs), scores, failed, low, high, difference, reason)
 
     def _by_seed(self, column: Column, runs: Sequence[FinishedRun]) -> "BySeed | None":
-        """Returns seeds -> score and its resamples; None where runs have no scores of examples, or not as many each."""
-        found, lengths = {}, set()
+        """Returns seeds -> score and its resamples; None where a run has no scores of examples."""
+        found = {}
         for run in runs:
             examples = run.example_scores(column)
             if examples is None:
                 return None
-            lengths.add(len(examples))
             key = (run.name, column.split, column.metric)
             if key not in self._resampled:
                 self._resampled[key] = resampled_scores(examples)
             found[run.seeds] = (run.score(column), self._resampled[key])
-        return found if len(lengths) == 1 else None
+        return found
 
     # ------------------------------------------------------------------------------------------------------- orderings
 
@@ -411,9 +410,9 @@ class AllResults:
             return None, None, False
         column, failed = ours.column, ours.failed or other.failed
         first, second = self._by_seed(column, ours.runs), self._by_seed(column, other.runs)
-        # The same examples are drawn for both.
-        examples = [run.example_scores(column) for run in (ours.runs[0], other.runs[0])]
-        if first is None or second is None or len({len(item) for item in examples if item is not None}) > 1:
+        examples = [run.example_scores(column) for run in (*ours.runs, *other.runs)]
+        # The same examples are drawn for all.
+        if first is None or second is None or len({len(scores) for scores in examples if scores is not None}) > 1:
             return None, ours.mean - other.mean, failed
         found, factor = compare(first, second), unit(column)
         lowest, highest = score_range(column)

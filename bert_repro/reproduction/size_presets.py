@@ -5,7 +5,7 @@ file with the fields of `SizePreset`.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,13 +180,3 @@ def _read_size_preset(path: Path) -> SizePreset:
 
 for _name in ("trial", "evaluation"):
     SIZE_PRESETS[_name] = _read_size_preset(Path(__file__).with_name(f"{_name}.yaml"))
-
-
-def json_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings ready for JSON, phases as mappings."""
-    return {
-        key: [asdict(item) if isinstance(item, Phase) else item for item in value]
-        if isinstance(value, tuple)
-        else value
-        for key, value in values.items()
-    }
