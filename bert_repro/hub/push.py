@@ -47,7 +47,7 @@ MAIN = "main"
 PUBLISHED = (
     CONFIG, "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
     "adapter_config.json", "adapter_model.safetensors", "adapter/*.json", "adapter/*.safetensors",
-    "onnx/model.onnx", "onnx/model_fp16.onnx", "onnx/model_quantized.onnx", "onnx/report.json",
+    "onnx/model.onnx", "onnx/model_fp16.onnx", "onnx/model_quantized.onnx",
     "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "*_bert_repro.py",
     POOLING_MODULES, POOLING_TEXT, f"{POOLING}/config.json",
     CARD, RESULTS, TRAIN_LOG, TRAINING_PLOT, SCORES_PLOT, CONVERSION,
