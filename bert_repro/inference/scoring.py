@@ -214,7 +214,7 @@ def run_sentence_scoring(config: SentenceScoringConfig) -> dict[str, Any]:
     """
     name = config.model_name_or_path
     files = find_pair_files(config.minimal_pairs) if config.minimal_pairs else [Path(config.input_file or "")]
-    tokenizer = load_tokenizer(config.tokenizer_name or name)
+    tokenizer = load_tokenizer(name)
     model, info = load_pretrained(BertReproForMaskedLM, name)
     if info["missing_keys"]:
         raise UserError(
