@@ -202,8 +202,8 @@ def write_card(config: configs.CardConfig) -> Path:
     given = {"base_model": config.base_model, "license": config.license}
     results |= {name: value for name, value in given.items() if value}
     name = config.hub_model_id or results.get("settings", {}).get("hub_model_id") or name_of_folder(folder)
-    path = Path(config.output_file) if config.output_file else folder / CARD
-    write_text(path, make_card(results, name, pictures={picture.name for picture in path.parent.glob("*.png")}))
+    path = folder / CARD
+    write_text(path, make_card(results, name, pictures={picture.name for picture in folder.glob("*.png")}))
     logger.info("wrote %s", path)
     return path
 

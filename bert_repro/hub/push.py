@@ -92,8 +92,6 @@ def push_to_hub(config: PushConfig) -> list[str]:
         results = read_results(path.parents[1]) if is_checkpoint and (path.parents[1] / RESULTS).exists() else {}
         card = checkpoint_card(path, results, config.hub_model_id) if is_checkpoint else None
         revision = path.name if is_checkpoint else MAIN
-        if path == folder and config.hub_revision is not None:
-            revision = config.hub_revision
         if config.dry_run:
             contents = _contents(path, config.hub_model_id, card)
             show_contents(contents, f"{config.hub_model_id} ({revision})")
