@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bert_repro")
 
-_ROW_GROUP = 32 << 20  # bytes of features
-
 
 class EncodedText(NamedTuple):
     """A text and its features.
@@ -79,20 +77,13 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
     fields = fields if config.pooling == "none" else [("features", vector)]
     schema = pyarrow.schema(fields, metadata={"bert_repro": json.dumps(facts)})
     counts = {"texts": 0, "tokens": 0, "truncated": 0}
-    waiting: list[EncodedText] = []
     with atomic_path(path) as part, parquet.ParquetWriter(part, schema) as writer, tqdm(unit="text") as progress:
         for texts in _batches(config, tokenizer):
-            waiting += _encode(model, texts, layers, config, tokenizer, device)
-            # The file's index has an entry for every group, so that groups of a batch each would fill the memory.
-            if sum(text.features.nbytes for text in waiting) >= _ROW_GROUP:
-                writer.write_batch(_record_batch(waiting, schema))
-                waiting = []
+            writer.write_batch(_record_batch(_encode(model, texts, layers, config, tokenizer, device), schema))
             counts["texts"] += len(texts)
             counts["tokens"] += sum(len(text["input_ids"]) for text in texts)
             counts["truncated"] += sum(text["truncated"] for text in texts)
             progress.update(len(texts))
-        if waiting:
-            writer.write_batch(_record_batch(waiting, schema))
         require(counts["texts"], f"--input_file {config.input_file}: no texts; name a file with at least one")
     logger.info("%s: %s", config.output_file, ", ".join(f"{count} {name}" for name, count in counts.items()))
     return counts | {"layers": list(layers), "dimension": dimension}
