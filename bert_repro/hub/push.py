@@ -60,7 +60,6 @@ _WITH_PATHS = (RESULTS, "adapter_config.json", "adapter/adapter_config.json")
 _ABOUT_THE_END = (
     "metrics", "splits", "split", "rows_scored", "wall_time_seconds", "sweep", "primary_metric", "degenerate",
 )  # fmt: skip
-_TOTALS = ("tokens", "seconds", "flops", "mfu")  # of the complete run
 _NOT_LOGGED_IN = 401
 
 
@@ -253,8 +252,7 @@ def checkpoint_card(checkpoint: Path, results: Mapping[str, Any], repo_id: str) 
     ours = next((head.ours for head in AUTO_CLASSES.values() if head.upstream == upstream), upstream)
     known = {name: value for name, value in results.items() if name not in _ABOUT_THE_END}
     known["model"] = {"class": ours, "model_type": config["model_type"], **results.get("model", {})}
-    train = {name: value for name, value in results.get("train", {}).items() if name not in _TOTALS}
-    known["train"] = {**train, "steps": step_of(checkpoint)}
+    known["train"] = {"steps": step_of(checkpoint)}
     return make_card({**known, "revision": checkpoint.name}, repo_id)
 
 
