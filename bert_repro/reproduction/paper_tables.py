@@ -19,13 +19,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
-from bert_repro.reproduction.collect import FinishedRun, Float64Array, named_settings, no_difference
+from bert_repro.reproduction.collect import FinishedRun, Float64Array, no_difference
 from bert_repro.reproduction.paper_results import (
     FEATURE_ROWS,
     FIGURE_5,
@@ -115,7 +113,6 @@ class ResultsRow:
         ours: column -> our number, where something was run.
         average: Table 1's average of ours; None: not all nine columns are there.
         leaderboard: GLUE's score of ours as its leaderboard averages it, on dev; None: not all tasks are there.
-        same_as: an earlier row of ours that is the same computation, whatever the paper's model had.
         beside: the paper's row that a finished model is compared with.
     """
 
@@ -124,7 +121,6 @@ class ResultsRow:
     ours: Mapping[str, OurNumber] = field(default_factory=dict)
     average: float | None = None
     leaderboard: float | None = None
-    same_as: str | None = None
     beside: str | None = None
 
 
@@ -306,7 +302,7 @@ class AllResults:
             if at == size_preset and entry.table == key
         }
         others = sorted((name for name in sizes if name not in papers), key=lambda name: (*sizes[name], name))
-        rows, computed = {}, dict[Any, str]()
+        rows = {}
         for name in (*papers, *others):
             beside, filled = None, dict[Column, list[FinishedRun]]()
             for column in columns:
@@ -316,8 +312,6 @@ class AllResults:
                     beside = name if name in papers else _row_beside(name, runs[0], papers)
             paper = papers.get(beside or name, {})
             ours = {column.name: self._number(column, runs, paper.get(column.name)) for column, runs in filled.items()}
-            computation = _computation(name, ours)
-            same_as = computed.setdefault(computation, name) if computation else name
             averaged = [column.name for column in columns if column.task != AVERAGED]
             whole = len(averaged) < len(columns) and all(column in ours for column in averaged)
             average = statistics.fmean(ours[column].mean for column in averaged) if whole else None
@@ -327,7 +321,6 @@ class AllResults:
                 ours,
                 average,
                 _leaderboard_score(filled) if whole else None,
-                same_as if same_as != name else None,
                 beside if beside != name else None,
             )
         return ResultsTable(key, title, columns, rows, size_preset)
@@ -373,8 +366,6 @@ class AllResults:
             names = [row.name for row in tried] if len(tried) > 1 else [row.name for row in rows.values() if row.paper]
             pairs = tuple((larger, smaller) for smaller, larger in pairwise(names))
         for first, second in ((rows[name], rows[other]) for name, other in pairs):
-            if first.same_as is not None:
-                continue  # counted once, for the row that it is the same as
             for column in table.columns:
                 paper = None
                 if column.name in first.paper and column.name in second.paper:
@@ -454,18 +445,6 @@ def _within(ends: Sequence[float], lowest: float, highest: float) -> tuple[float
     """Cuts an interval to possible scores: Student's factor at few seeds reaches beyond."""
     low, high = (min(max(end, lowest), highest) for end in ends)
     return low, high
-
-
-def _computation(name: str, ours: Mapping[str, OurNumber]) -> Any:
-    """Returns what a row of features computes, to find rows of Table 7 that are the same where the model is small."""
-    run = next((run for number in ours.values() for run in number.runs), None)
-    if run is None or name not in FEATURE_ROWS or "num_hidden_layers" not in run.results.get("model", {}):
-        return None
-    features = FEATURE_ROWS[name]
-    read = tuple(range(run.results["model"]["num_hidden_layers"] + 1)[BertReproTokenFeatures.LAYERS[features]])
-    settings = {key: value for key, value in named_settings(run).items() if key != "feature_based"}
-    # A single layer is neither added nor concatenated.
-    return read, features.startswith("concat") and len(read) > 1, run.pretraining, tuple(settings.items())
 
 
 # ---------------------------------------------------------------------------------------------------------- statistics

@@ -30,7 +30,7 @@ from bert_repro.reproduction.paper_tables import (
     unit,
 )
 from bert_repro.reproduction.size_presets import SIZE_PRESETS
-from bert_repro.utils.files import atomic_files
+from bert_repro.utils.files import atomic_folder, write_text
 
 logger = logging.getLogger("bert_repro")
 
@@ -51,12 +51,9 @@ def write_report(config: ReportConfig) -> None:
         raise UserError(f"--runs_dir {config.runs_dir}: no results.json below it; name the folder of finished runs")
     results = AllResults(runs)
     folder = Path(config.report_dir)
-    with atomic_files(folder) as unfinished:
-        (unfinished / PLOTS).mkdir()
+    with atomic_folder(folder / PLOTS) as unfinished:
         plots = {name: path for name in _DRAWN if (path := _draw(name, results, unfinished))}
-        (unfinished / TEXT).write_text("\n".join(_lines(results, plots)), encoding="utf-8", newline="\n")
-    for stale in {path.name for path in (folder / PLOTS).glob("*.svg")} - {path.name for path in plots.values()}:
-        (folder / PLOTS / stale).unlink()
+        write_text(folder / TEXT, "\n".join(_lines(results, plots)))
     logger.info("wrote %s", folder / TEXT)
 
 
@@ -188,9 +185,6 @@ def _table_lines(table: ResultsTable) -> Iterator[str]:
         )
     if notes:
         yield "No difference: " + " ".join(f"{mark}: {reason}." for reason, mark in notes.items()) + "\n"
-    for row in table.rows.values():
-        if row.same_as is not None:
-            yield f"In our small model {row.name} is the same computation as {row.same_as} and counts once.\n"
 
 
 def _our_cell(row: ResultsRow, column: Column, notes: dict[str, str]) -> str:
@@ -238,7 +232,7 @@ def _draw(name: str, results: AllResults, folder: Path) -> Path | None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    path = folder / PLOTS / f"{name}.svg"
+    path = folder / f"{name}.svg"
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update({"svg.hashsalt": name, "font.size": 9.5})

@@ -206,6 +206,9 @@ class _Suite:
             yield from self._finetuning(start, "conll2003", entries, **self.preset.table_7)
         bases = [(f"{model.name}: ", model) for model in self.models] or [("", self._pretraining({}))]
         for (name, start), (row, features) in product(bases, FEATURE_ROWS.items()):
+            layers = load_config(start.model).num_hidden_layers if start.model else start.settings["num_hidden_layers"]
+            if layers == 4 and features == "weighted_all":
+                continue  # they are its last four
             entries = _entries("7", name + row, TABLES[7].columns)
             yield from self._finetuning(start, FEATURES, entries, feature_based=features)
 

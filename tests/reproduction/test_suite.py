@@ -31,7 +31,10 @@ def test_every_entry_of_the_papers_tables_has_a_run_for_each_seed_that_its_recip
     plan = plan_runs(TABLE_KEYS, preset, "corpus", str)
     entries = by_entry(plan)
     for table in (5, 7, 8):
-        for row in TABLES[table].rows.keys() - {"ELMo", "CVT", "CSE", "BERT-large"}:
+        not_run = {"ELMo", "CVT", "CSE", "BERT-large"}
+        if preset is TRIAL:  # of four layers the last four are all
+            not_run.add("Weighted sum all 12 layers")
+        for row in TABLES[table].rows.keys() - not_run:
             for column in TABLES[table].columns:
                 assert len(entries[TableEntry(str(table), row, column.name)]) == len(preset.seeds), (table, row, column)
     for size in preset.sizes:
