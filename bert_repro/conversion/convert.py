@@ -18,7 +18,6 @@ import numpy as np
 
 from bert_repro.configs import ConversionConfig, require
 from bert_repro.conversion.original_names import (
-    ACTIVATIONS,
     GELU,
     HEAD_NAMES,
     NOT_TRAINED,
@@ -244,17 +243,15 @@ def _torch_settings(known: BertReproConfig, config: ConversionConfig) -> dict[st
 
 def _decide_activation(named: str | None, gelu: str | None, is_torch: bool) -> str:
     """Returns the activation under transformers' name."""
-    if named == "gelu":
-        if gelu is None and not is_torch:  # PyTorch's BERT always computed erf
-            raise UserError(
-                f"{_ORIGINAL_CONFIG} says hidden_act gelu, which was the erf form in 2018 and is the tanh form in the "
-                "code since February 2019; say which with --gelu erf (the first releases) or --gelu tanh"
-            )
-        return GELU[gelu or "erf"]
-    require(gelu is None, f"--gelu {gelu}: {_ORIGINAL_CONFIG} says hidden_act {shown(named)}; leave it out")
-    if named not in ACTIVATIONS:
-        raise UserError(f"{_ORIGINAL_CONFIG}: hidden_act {shown(named)} is not known to the original implementation")
-    return ACTIVATIONS[named]
+    if named != "gelu":
+        require(gelu is None, f"--gelu {gelu}: {_ORIGINAL_CONFIG} says hidden_act {shown(named)}; leave it out")
+        return named or "linear"
+    if gelu is None and not is_torch:  # PyTorch's BERT always computed erf
+        raise UserError(
+            f"{_ORIGINAL_CONFIG} says hidden_act gelu, which was the erf form in 2018 and is the tanh form in the "
+            "code since February 2019; say which with --gelu erf (the first releases) or --gelu tanh"
+        )
+    return GELU[gelu or "erf"]
 
 
 def _labels_of(tensors: Mapping[str, Array], known: BertReproConfig | None, names: tuple[str, ...]) -> dict[str, Any]:

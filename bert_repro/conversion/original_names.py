@@ -53,10 +53,6 @@ SETTINGS = (
 )  # fmt: skip
 """Settings that bert_config.json and config.json call alike, all but the activation."""
 _OPTIONAL = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
-ACTIVATIONS: Mapping[str | None, str] = {
-    "relu": "relu", "tanh": "tanh", "linear": "linear", None: "linear", "": "linear"
-}  # fmt: skip
-"""Activations of the original implementation but for gelu -> transformers' names."""
 GELU = {"erf": "gelu", "tanh": "gelu_new"}
 """How the original implementation computed gelu in 2018, and since February 2019 -> transformers' names."""
 

@@ -367,11 +367,9 @@ def _read_hub(
     dataset = f"dataset {source.name} (configuration {config}, split {split})"
     number = 0
     try:
-        rows = iter(load_dataset(source.name, config, split=split, streaming=True, revision=source.revision))
-        while (row := next(rows, None)) is not None:
-            number += 1
-            place = f"dataset {source.name}, row {number}"
-            yield _row_document(row, place, text_column, title_column, 0)
+        rows = load_dataset(source.name, config, split=split, streaming=True, revision=source.revision)
+        for number, row in enumerate(rows, start=1):
+            yield _row_document(row, f"dataset {source.name}, row {number}", text_column, title_column, 0)
     except UserError:
         raise
     except Exception as error:  # what can fail depends on the dataset's files and on the network

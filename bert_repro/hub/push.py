@@ -83,23 +83,21 @@ def push_to_hub(config: PushConfig) -> list[str]:
         steps = [path for path in (folder / CHECKPOINTS).glob(f"{STEP}*") if step_of(path) is not None]
         require(steps, f"{folder / CHECKPOINTS} holds no checkpoint; leave --checkpoints out")
         folders = [*sorted(steps, key=lambda path: step_of(path) or 0), folder]
-    for path in folders:
-        published_files(path)  # before any of them is sent
-    commits = []
+    uploads = []  # all of them are checked before any is sent
     for path in folders:
         is_checkpoint = step_of(path) is not None
         results = read_results(path.parents[1]) if is_checkpoint and (path.parents[1] / RESULTS).exists() else {}
         card = checkpoint_card(path, results, config.hub_model_id) if is_checkpoint else None
-        revision = path.name if is_checkpoint else MAIN
+        uploads.append((path, path.name if is_checkpoint else MAIN, _contents(path, config.hub_model_id, card)))
+    commits = []
+    for path, revision, contents in uploads:
         if config.dry_run:
-            contents = _contents(path, config.hub_model_id, card)
             show_contents(contents, f"{config.hub_model_id} ({revision})")
             left = sorted({path.name for path in path.iterdir()} - {name.split("/")[0] for name in contents})
             sys.stdout.write(f"stays in {path}: {', '.join(left)}\n" if left else "")
         else:
-            commits.append(
-                push_folder(path, config.hub_model_id, private=config.hub_private_repo, revision=revision, card=card)
-            )
+            prepare_repository(config.hub_model_id, private=config.hub_private_repo, revision=revision)
+            commits.append(send(config.hub_model_id, contents, path, PUBLISHED, revision=revision))
     return commits
 
 
@@ -129,17 +127,13 @@ def published_files(folder: Path) -> list[Path]:
     return found
 
 
-def push_folder(
-    folder: Path, repo_id: str, *, private: bool | None = None, revision: str = MAIN, card: str | None = None
-) -> str:
-    """Creates the repository and the branch where needed and uploads a published folder as one commit.
+def push_folder(folder: Path, repo_id: str, *, private: bool | None = None) -> str:
+    """Creates the repository where needed and uploads a run's output folder to its main branch, as one commit.
 
     Args:
-        folder: a run's output folder, or a checkpoint.
-        repo_id: for example `org/bert-repro-base`.
+        folder: the folder.
+        repo_id: for example `org/bert-repro-base`; in the card it takes the place of the model's name.
         private: see `prepare_repository`.
-        revision: branch to upload to.
-        card: text of README.md; default: the folder's own, in which the repository's id takes its model's name.
 
     Returns:
         Address of the commit that holds the folder.
@@ -147,9 +141,9 @@ def push_folder(
     Raises:
         UserError: not logged in, no right or no room to write there, or a broken connection.
     """
-    contents = _contents(folder, repo_id, card)
-    prepare_repository(repo_id, private=private, revision=revision)
-    return send(repo_id, contents, folder, PUBLISHED, revision=revision)
+    contents = _contents(folder, repo_id, None)
+    prepare_repository(repo_id, private=private)
+    return send(repo_id, contents, folder, PUBLISHED)
 
 
 def prepare_repository(

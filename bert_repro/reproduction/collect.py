@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -197,16 +197,14 @@ def named_settings(run: FinishedRun) -> dict[str, str]:
 
 
 def value_text(value: Any) -> str:
-    """Returns a setting as one would write it as a flag; of a path its last part."""
+    """Returns a setting of results.json as one would write it as a flag."""
     match value:
         case bool() | None:
             return str(value).lower()
         case float():
             return f"{value:g}"
-        case list() | tuple():
+        case list():
             return " ".join(map(value_text, value))
-        case str():
-            return PurePath(value).name if PurePath(value).is_absolute() else value
         case _:
             return str(value)
 

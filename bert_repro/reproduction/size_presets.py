@@ -125,7 +125,6 @@ SIZE_PRESETS: dict[str, SizePreset] = {
         checkpoints=(200_000, 400_000, 500_000, 600_000, 800_000, 1_000_000),  # Figure 5; C.1 speaks of 500k too
         tasks=_PAPER_TASKS,
         seeds=(1, 2, 3, 4, 5),  # Tables 6 and 7: mean of 5
-        bilstm_size=768,
         large="large",
         table_1=PRESETS["glue-sweep"].values,
         table_7={**PRESETS["finetuning-grid"].values, "train_batch_size": None},
@@ -144,7 +143,6 @@ SIZE_PRESETS: dict[str, SizePreset] = {
         checkpoints=(8_000, 16_000, 24_000, 32_000, 40_000),
         tasks={task: {**settings, **_FAST} for task, settings in _PAPER_TASKS.items()},
         seeds=(1, 2, 3),
-        bilstm_size=768,
     ),
 }
 
