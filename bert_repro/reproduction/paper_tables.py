@@ -151,7 +151,6 @@ class Comparison:
         difference: mean over seeds of the row less that of the baseline.
         low, high: its interval.
         p_value: two-sided; never below 1 / (R + 1).
-        paired_seeds: whether both rows have the same seeds, so that seeds are paired too.
         pretrainings_agree: whether the difference has the same sign for every pre-training seed of both rows.
     """
 
@@ -159,7 +158,6 @@ class Comparison:
     low: float
     high: float
     p_value: float
-    paired_seeds: bool
     pretrainings_agree: bool = True
 
 
@@ -266,8 +264,7 @@ class AllResults:
             mean = statistics.fmean(one.difference for one in found)
             half = math.sqrt(sum((one.high - one.low) ** 2 for one in found)) / 2 / len(found)
             errors = abs(mean) / half * NormalDist().inv_cdf((1 + CONFIDENCE) / 2) if half else 0.0
-            paired = all(one.paired_seeds for one in found)
-            compared = Comparison(mean, mean - half, mean + half, 2 * NormalDist().cdf(-errors), paired)
+            compared = Comparison(mean, mean - half, mean + half, 2 * NormalDist().cdf(-errors))
             differences.append(Ordering("1 to 7", at, statement, MEAN, None, 1, compared))
         return differences
 
@@ -527,7 +524,7 @@ def compare(row: BySeed, baseline: BySeed) -> Comparison:
         _mean_score(row, pretraining) - _mean_score(baseline, pretraining)
         for pretraining in {seed for seed, _ in row} & {seed for seed, _ in baseline}
     ]
-    return Comparison(difference, *_ends(resampled), p_value, paired, all(one * difference > 0 for one in of_each))
+    return Comparison(difference, *_ends(resampled), p_value, all(one * difference > 0 for one in of_each))
 
 
 def _mean_score(row: BySeed, pretraining: int | None = None) -> float:
