@@ -109,8 +109,7 @@ def closing_lines(recipe: str, config: Any) -> list[str]:
             "--output_dir runs/mrpc",
         ]
     if recipe == "run_study":
-        records = shlex.quote(config.records_dir or f"{config.output_dir}/records")
-        return [f"next: bert-repro report --runs_dir {records} --report_dir runs/report"]
+        return [f"next: bert-repro report --runs_dir {folder}/records --report_dir runs/report"]
     if not isinstance(config, FinetuningConfig):
         return []
     if not config.do_train:

@@ -165,7 +165,7 @@ def require_paths(config: Config, data: Collection[str] = ()) -> None:
                 _require_model_or_corpus(item.name, name)
             elif item.name in (*_FILES, *_FOLDERS):
                 _require_input(item.name, name, is_file=item.name in _FILES)
-            elif item.name in ("output_dir", "report_dir", "records_dir", "output_file"):
+            elif item.name in ("output_dir", "report_dir", "output_file"):
                 _require_place(item.name, Path(name))
     if is_main_process():  # the others may see what it has begun to write
         _require_unused(config)

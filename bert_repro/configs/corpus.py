@@ -94,7 +94,6 @@ class TokenizerConfig(TextConfig):
     lowercase: bool = setting(True, "Lower-case the text (the uncased models).")
     strip_accents: bool | None = setting(None, "Strip accents; default: as `lowercase`.")
     handle_chinese_chars: bool = setting(True, "Put spaces around CJK characters.")
-    min_frequency: int = setting(2, "Drop pieces seen fewer times than this.")
     limit_alphabet: int = setting(1000, "Most frequent characters that get entries; raise it for scripts with many.")
     extend: str | None = setting(
         None, "In place of a new vocabulary: the tokenizer of this checkpoint, with words of the text at its end."

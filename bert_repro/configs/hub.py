@@ -17,7 +17,6 @@ class CardConfig(Config):
     REQUIRED = ("folder",)
 
     folder: str = setting("", "Output folder of a finished run.")
-    output_file: str | None = setting(None, "File to write; default: README.md in the folder.")
     hub_model_id: str | None = setting(None, "The model's name on the card; default: as in the run, else the folder.")
     base_model: str | None = setting(None, "Id on the Hub of the weights that the run started from.")
     dataset: str | None = setting(
@@ -47,7 +46,6 @@ class PushConfig(Config):
     hub_private_repo: bool | None = setting(
         None, "Make a new repository private; default: public, unless its organization decides otherwise."
     )
-    hub_revision: str | None = setting(None, "Branch to upload to; default: main, for a checkpoint step-N.")
     checkpoints: bool = setting(False, "Upload the run's checkpoints too, each as the revision step-N.")
     dry_run: bool = setting(False, "List files and sizes, and stop.")
 

@@ -28,7 +28,6 @@ class PredictConfig(Config):
     REQUIRED = ("model_name_or_path",)
 
     model_name_or_path: str = setting("", "A fine-tuned model: the output folder of its run, or a Hub id.")
-    tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.")
     input_file: str | None = setting(
         None, "A text on each line, or .csv, .tsv, .jsonl; SQuAD's .json for questions. Default: the standard input."
     )
@@ -44,10 +43,7 @@ class PredictConfig(Config):
     )
     id_column: str | None = setting(None, "A column to carry along as id.")
     context_file: str | None = setting(None, "Questions in plain text: the file of the passage that they are about.")
-    output_file: str | None = setting(None, "File to write; default: the standard output.")
-    output_format: Literal["csv", "jsonl"] | None = setting(
-        None, "Format of the answers; default: by the ending of output_file, else csv."
-    )
+    output_file: str | None = setting(None, "File to write, .csv or .jsonl; default: CSV to the standard output.")
     overwrite_output_file: bool = setting(False, "Replace the output file.")
     max_seq_length: int | None = setting(
         None,
@@ -60,7 +56,7 @@ class PredictConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "max_seq_length", "per_device_eval_batch_size")
-        known = bool(self.output_format) or Path(self.output_file or "").suffix in ("", ".csv", ".jsonl")
+        known = Path(self.output_file or "").suffix in ("", ".csv", ".jsonl")
         require(known, f"--output_file {self.output_file}: write .csv or .jsonl")
 
 
@@ -77,7 +73,6 @@ class ExtractionConfig(Config):
     REQUIRED = ("model_name_or_path", "input_file", "output_file", "layers")
 
     model_name_or_path: str = setting("", "Any BERT checkpoint: a folder or a Hub id.")
-    tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.")
     input_file: str = setting("", "A text on each line, or .jsonl (.json) with an object on each line that holds one.")
     text_column: str = setting("text", "Field of a JSON line that holds the text.")
     output_file: str = setting("", "Parquet file to write, with a row for each text.")
@@ -85,16 +80,14 @@ class ExtractionConfig(Config):
     layers: tuple[str, ...] = setting(
         ("last",),
         "embeddings, last, second_to_last, last_four, all, or indices: 0 the embeddings, 1 the first layer, -1 the "
-        "last.",
+        "last; several layers are concatenated.",
     )
-    combine: Literal["concat", "sum"] = setting("concat", "How several layers become one vector.")
     pooling: Literal["none", "cls", "mean"] = setting(
         "none", "A vector for every token (none), or one for the text: that of [CLS] (cls) or the mean of all (mean)."
     )
     max_seq_length: int = setting(512, "Tokens per text; longer ones are truncated.")
     per_device_eval_batch_size: int = setting(64, "Texts per forward pass.")
     mixed_precision: Literal["no", "bf16"] = setting("no", "Autocast precision.")
-    attn_implementation: str = setting("sdpa", "Attention of transformers' interface.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,7 +113,6 @@ class SentenceScoringConfig(Config):
     REQUIRED = ("model_name_or_path", "output_dir")
 
     model_name_or_path: str = setting("", "A BERT checkpoint with its masked language model: a folder or a Hub id.")
-    tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.")
     input_file: str | None = setting(
         None, "A text on each line, or .jsonl (.json) with an object on each line that holds one."
     )
@@ -163,12 +155,4 @@ class OnnxConfig(Config):
     dtypes: tuple[Literal["fp32", "fp16", "q8"], ...] = setting(
         ("fp32",), "fp32 (model.onnx), fp16 (model_fp16.onnx), q8 (model_quantized.onnx, 8-bit weights)."
     )
-    output_file: str | None = setting(None, "File to write for a single type; default: onnx/ in the folder.")
     overwrite_output_file: bool = setting(False, "Replace files that exist.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.output_file is None or len(self.dtypes) == 1,
-            f"--output_file is one file and --dtypes {' '.join(self.dtypes)} are several; leave --output_file out",
-        )

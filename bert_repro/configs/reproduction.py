@@ -54,12 +54,8 @@ class StudyConfig(DryRunConfig):
     squad_dir: str | None = setting(None, "Folder of SQuAD's official files; default: the Hub.")
     swag_dir: str | None = setting(None, "Folder of SWAG's official files; default: the Hub.")
     conll_dir: str | None = setting(None, "Folder of CoNLL-2003's official files; default: the Hub.")
-    output_dir: str = setting("runs/study", "Folder for all runs; the same command, repeated, resumes.")
-    records_dir: str | None = setting(
-        None, "Folder for the results of finished runs; default: `records` in output_dir."
-    )
-    keep_models: bool = setting(
-        False, "Keep the weights of fine-tuned models; those of pre-trained ones are always kept."
+    output_dir: str = setting(
+        "runs/study", "Folder for all runs and, in `records`, their results; the same command, repeated, resumes."
     )
     only: tuple[str, ...] = setting((), "Make only the runs with these names, and those that they start from.")
     list: bool = setting(False, "Make no run; print one command for each that is not done, for an array job.")

@@ -18,14 +18,12 @@ import numpy as np
 
 from bert_repro.configs import ConversionConfig, require
 from bert_repro.conversion.original_names import (
-    ACTIVATIONS,
     GELU,
     HEAD_NAMES,
     NOT_TRAINED,
     SETTINGS,
     Array,
     canonical_torch_names,
-    check_sizes,
     head_of,
     model_pairs,
     pair_of,
@@ -151,7 +149,6 @@ def _read(weights: Path, config: ConversionConfig) -> Original:
         settings["hidden_act"] = _decide_activation(activation, config.gelu, is_torch)
     file = _TORCH_CONFIG if known else _ORIGINAL_CONFIG
     decisions["hidden_act"] = f"{settings['hidden_act']} ({f'--gelu {config.gelu}' if config.gelu else file})"
-    check_sizes(tensors, settings, file)
     if head in _LABELS:
         settings |= _labels_of(tensors, known, config.label_names)
     elif config.label_names:
@@ -246,17 +243,15 @@ def _torch_settings(known: BertReproConfig, config: ConversionConfig) -> dict[st
 
 def _decide_activation(named: str | None, gelu: str | None, is_torch: bool) -> str:
     """Returns the activation under transformers' name."""
-    if named == "gelu":
-        if gelu is None and not is_torch:  # PyTorch's BERT always computed erf
-            raise UserError(
-                f"{_ORIGINAL_CONFIG} says hidden_act gelu, which was the erf form in 2018 and is the tanh form in the "
-                "code since February 2019; say which with --gelu erf (the first releases) or --gelu tanh"
-            )
-        return GELU[gelu or "erf"]
-    require(gelu is None, f"--gelu {gelu}: {_ORIGINAL_CONFIG} says hidden_act {shown(named)}; leave it out")
-    if named not in ACTIVATIONS:
-        raise UserError(f"{_ORIGINAL_CONFIG}: hidden_act {shown(named)} is not known to the original implementation")
-    return ACTIVATIONS[named]
+    if named != "gelu":
+        require(gelu is None, f"--gelu {gelu}: {_ORIGINAL_CONFIG} says hidden_act {shown(named)}; leave it out")
+        return named or "linear"
+    if gelu is None and not is_torch:  # PyTorch's BERT always computed erf
+        raise UserError(
+            f"{_ORIGINAL_CONFIG} says hidden_act gelu, which was the erf form in 2018 and is the tanh form in the "
+            "code since February 2019; say which with --gelu erf (the first releases) or --gelu tanh"
+        )
+    return GELU[gelu or "erf"]
 
 
 def _labels_of(tensors: Mapping[str, Array], known: BertReproConfig | None, names: tuple[str, ...]) -> dict[str, Any]:
@@ -280,37 +275,33 @@ def _labels_of(tensors: Mapping[str, Array], known: BertReproConfig | None, name
 def _tokenizer(folder: Path, config: ConversionConfig, original: Original) -> "PreTrainedTokenizerBase":
     vocab_file = folder / _VOCABULARY
     require(vocab_file.is_file(), f"there is no {_VOCABULARY} next to the weights; put the model's vocabulary there")
-    entries = load_tokenizer(vocab_file).get_vocab()
-    lowercase, why = _decide_case(folder, config, entries)
-    size = original.config.vocab_size
-    require(len(entries) <= size, f"{_VOCABULARY} has {len(entries):,} entries, and the model {size:,}")
-    original.decisions["case"] = f"{'uncased' if lowercase else 'cased'} ({why})"
-    if len(entries) < size:
-        original.decisions["vocabulary"] = f"{size - len(entries):,} of the embeddings have no entry in {_VOCABULARY}"
-    return load_tokenizer(vocab_file, lowercase=lowercase)
-
-
-def _decide_case(folder: Path, config: ConversionConfig, entries: Mapping[str, int]) -> tuple[bool, str]:
-    """Returns whether text is lower-cased, and why.
-
-    Raises:
-        UserError: the signs contradict each other.
-    """
+    tokenizer = load_tokenizer(vocab_file, lowercase=config.do_lower_case)
+    entries, size = len(tokenizer), original.config.vocab_size
+    require(entries <= size, f"{_VOCABULARY} has {entries:,} entries, and the model {size:,}")
+    if entries < size:
+        original.decisions["vocabulary"] = f"{size - entries:,} of the embeddings have no entry in {_VOCABULARY}"
+    signs = {_VOCABULARY: tokenizer.do_lower_case}
     if config.do_lower_case is not None:
-        return config.do_lower_case, f"--do_lower_case {str(config.do_lower_case).lower()}"
-    upper = sum(entry != entry.lower() for entry in entries if not re.fullmatch(r"\[.*\]", entry))
-    signs = {f"{upper or 'no'} upper-case entries of {_VOCABULARY}": not upper}
+        signs = {"--do_lower_case": config.do_lower_case}
+    else:
+        signs |= _other_signs_of_case(folder, Path(config.checkpoint).name)
+    if len(set(signs.values())) > 1:
+        described = "; ".join(f"{sign}: {'uncased' if lower else 'cased'}" for sign, lower in signs.items())
+        raise UserError(f"cased or uncased? {described}; say it with --do_lower_case true or false")
+    original.decisions["case"] = f"{'uncased' if tokenizer.do_lower_case else 'cased'} ({', '.join(signs)})"
+    return tokenizer
+
+
+def _other_signs_of_case(folder: Path, name: str) -> dict[str, bool]:
+    """Returns what besides the vocabulary says whether a model is uncased."""
+    signs: dict[str, bool] = {}
     path = folder / "tokenizer_config.json"
     content = read_json(path) if path.is_file() else {}
     if isinstance(content.get("do_lower_case"), bool):
         signs[path.name] = content["do_lower_case"]
-    called = f"{Path(config.checkpoint).name} {folder.resolve().name}".lower()
-    if found := re.search(r"(?<![a-z])(un)?cased(?![a-z])", called):
+    if found := re.search(r"(?<![a-z])(un)?cased(?![a-z])", f"{name} {folder.resolve().name}".lower()):
         signs[f"the name {found[0]}"] = found[1] is not None
-    if len(set(signs.values())) > 1:
-        described = "; ".join(f"{sign}: {'uncased' if lower else 'cased'}" for sign, lower in signs.items())
-        raise UserError(f"cased or uncased? {described}; say it with --do_lower_case true or false")
-    return not upper, ", ".join(signs)
+    return signs
 
 
 # ---------------------------------------------------------------------------------------------------------- publishing

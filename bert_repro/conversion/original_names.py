@@ -15,7 +15,7 @@ import numpy.typing as npt
 from bert_repro.configs.base import require
 from bert_repro.errors import UserError
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES, BertReproConfig
-from bert_repro.utils.readers import listed, shown
+from bert_repro.utils.readers import listed
 
 Array = npt.NDArray[Any]
 
@@ -53,17 +53,6 @@ SETTINGS = (
 )  # fmt: skip
 """Settings that bert_config.json and config.json call alike, all but the activation."""
 _OPTIONAL = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
-_SIZED_BY = {
-    "bert/embeddings/position_embeddings": ("max_position_embeddings", "hidden_size"),
-    "bert/embeddings/token_type_embeddings": ("type_vocab_size", "hidden_size"),
-    "bert/encoder/layer_0/intermediate/dense/kernel": ("hidden_size", "intermediate_size"),
-    WORDS: ("vocab_size", "hidden_size"),
-}
-"""Tensors whose shapes are sizes of the model."""
-ACTIVATIONS: Mapping[str | None, str] = {
-    "relu": "relu", "tanh": "tanh", "linear": "linear", None: "linear", "": "linear"
-}  # fmt: skip
-"""Activations of the original implementation but for gelu -> transformers' names."""
 GELU = {"erf": "gelu", "tanh": "gelu_new"}
 """How the original implementation computed gelu in 2018, and since February 2019 -> transformers' names."""
 
@@ -104,7 +93,7 @@ def model_pairs(auto_class: str, config: BertReproConfig) -> dict[str, tuple[Ten
 
     Args:
         auto_class: a key of `AUTO_CLASSES`.
-        config: the model's; its sizes must have been compared with the checkpoint's before.
+        config: the model's.
     """
     import torch
 
@@ -123,10 +112,7 @@ def require_bert(names: Iterable[str]) -> None:
     Raises:
         UserError: it lacks the word embeddings under their name.
     """
-    found = set(names)
-    if "_CHECKPOINTABLE_OBJECT_GRAPH" in found:
-        raise UserError("was written by TensorFlow 2's object-based saving; name one written by tf.train.Saver")
-    require(WORDS in found, f"holds no {WORDS}; name a checkpoint of the original BERT")
+    require(WORDS in names, f"holds no {WORDS}; name a checkpoint of the original BERT, written by tf.train.Saver")
 
 
 def head_of(names: Iterable[str]) -> str:
@@ -147,28 +133,6 @@ def head_of(names: Iterable[str]) -> str:
         return "pretraining"
     require(len(heads) <= 1, f"holds the heads {listed(heads)}; say which with --head")
     return heads[0] if heads else "encoder"
-
-
-def check_sizes(tensors: Mapping[str, Array], settings: Mapping[str, Any], file: str) -> None:
-    """Refuses settings that contradict the checkpoint, before a model of their size is built.
-
-    Args:
-        tensors: by original name, with the original axes.
-        settings: of bert_config.json or config.json.
-        file: its name, for messages.
-
-    Raises:
-        UserError: a size differs.
-    """
-    layers = {name.split("/")[2] for name in tensors if name.startswith("bert/encoder/layer_")}
-    found: dict[str, int | None] = {"num_hidden_layers": len(layers)}
-    for tensor, names in _SIZED_BY.items():
-        shape = tensors[tensor].shape if tensor in tensors else ()
-        found |= dict(zip(names, shape if len(shape) == len(names) else [None] * len(names), strict=True))
-    for name, size in found.items():
-        if settings[name] != size or isinstance(settings[name], bool):
-            holds = "does not say" if size is None else f"has {size:,}"
-            raise UserError(f"{file} says {name} {shown(settings[name])}, and the checkpoint {holds}")
 
 
 def canonical_torch_names(tensors: Mapping[str, Array]) -> dict[str, Array]:
@@ -199,6 +163,4 @@ def read_settings(content: Any, file: str) -> tuple[dict[str, Any], str | None]:
     """
     missing = [name for name in (*SETTINGS, "hidden_act") if name not in content and name not in _OPTIONAL]
     require(not missing, f"{file} lacks {listed(missing)}")
-    if content.get("directionality", "bidi") != "bidi":
-        raise UserError(f"{file} says directionality {shown(content['directionality'])}; only bidi is BERT's")
     return {name: content[name] for name in SETTINGS if name in content}, content["hidden_act"]

@@ -21,7 +21,6 @@ A document with fewer than 20 words left is dropped completely (`short_document`
 import html
 import re
 from collections import Counter
-from dataclasses import dataclass, field
 
 from bert_repro.corpus.documents import Document
 
@@ -74,38 +73,19 @@ _CHAPTER = re.compile(
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 
 
-@dataclass
-class Passages:
-    """What is kept of a document, and counts of what is not.
-
-    Args:
-        kept: paragraphs, one string each, without line breaks.
-        dropped: lines dropped by each rule of `RULES`.
-        repaired: lines that were changed by the repairs.
-    """
-
-    kept: list[str] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)
-    repaired: int = 0
-
-
 def clean(document: Document, counts: Counter[str], *, passages_only: bool, unwrap: bool) -> list[str]:
     """Returns the paragraphs of a document and adds to `counts` what was read, kept and dropped.
 
     Args:
         document: from `documents`.
         counts: words, bytes, and lines by the rule that dropped them; as in the manifest.
-        passages_only: keep text passages only (`find_passages`); else each line is a paragraph.
-        unwrap: as for `find_passages`.
+        passages_only: keep text passages only (`passages`); else each line is a paragraph.
+        unwrap: as for `passages`.
     """
     counts["documents_read"] += 1
     counts["bytes_read"] += len(document.text.encode("utf-8"))
     if passages_only:
-        found = find_passages(document.text, document.title, unwrap=unwrap)
-        counts["lines_repaired"] += found.repaired
-        for rule, lines in found.dropped.items():
-            counts[f"dropped_{rule}"] += lines
-        paragraphs = found.kept
+        paragraphs = passages(document.text, document.title, counts, unwrap=unwrap)
     else:
         paragraphs = [line.strip() for line in document.text.splitlines() if line.strip()]
     counts["words"] += sum(len(paragraph.split()) for paragraph in paragraphs)
@@ -113,42 +93,41 @@ def clean(document: Document, counts: Counter[str], *, passages_only: bool, unwr
     return paragraphs
 
 
-def passages(text: str, title: str | None = None, *, unwrap: bool = True) -> list[str]:
+def passages(
+    text: str, title: str | None = None, counts: Counter[str] | None = None, *, unwrap: bool = True
+) -> list[str]:
     """Returns the text passages of a document, one string per paragraph.
 
     Args:
         text: the document.
         title: its title, if known. A first line equal to it marks an article whose headings end in a full stop.
+        counts: the lines that each rule of `RULES` drops are added to it, as `dropped_RULE`, and `lines_repaired`.
         unwrap: join hard-wrapped lines to paragraphs. Off where each line is a sentence.
 
     Returns:
         Paragraphs in order, whitespace normalized; empty when nothing of the document is text.
     """
-    return find_passages(text, title, unwrap=unwrap).kept
-
-
-def find_passages(text: str, title: str | None = None, *, unwrap: bool = True) -> Passages:
-    """Returns what `passages` returns, with counts of what each rule dropped."""
+    counts = Counter() if counts is None else counts
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    found = Passages()
+    kept: list[str] = []
     first = next((index for index, line in enumerate(lines) if line), len(lines))
     is_article = title is not None and first < len(lines) and lines[first] == " ".join(title.split())
     if is_article:
-        found.dropped["title"] += 1
+        counts["dropped_title"] += 1
         lines = lines[first + 1 :]
     for line in _unwrap(lines) if unwrap else lines:
         if not line:
             continue
         repaired = repair(line)
-        found.repaired += repaired != line
+        counts["lines_repaired"] += repaired != line
         if rule := _drop_rule(repaired, is_article):
-            found.dropped[rule] += 1
+            counts[f"dropped_{rule}"] += 1
         else:
-            found.kept.append(repaired)
-    if sum(map(count_words, found.kept)) < SHORT_DOCUMENT_WORDS:
-        found.dropped["short_document"] += len(found.kept)
-        found.kept = []
-    return found
+            kept.append(repaired)
+    if sum(map(count_words, kept)) < SHORT_DOCUMENT_WORDS:
+        counts["dropped_short_document"] += len(kept)
+        return []
+    return kept
 
 
 def count_words(line: str) -> int:

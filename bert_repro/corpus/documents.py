@@ -126,15 +126,14 @@ def read_documents(source: Source) -> Iterator[Document]:
     Raises:
         UserError: the source is damaged, is not UTF-8 or lacks the text; with file and line or row.
     """
-    columns = (source.options.text_column, source.options.title_column)
     if source.texts is not None:
         documents: Iterator[Document] = (Document(text, None, 0) for text in source.texts)
     elif source.revision is not None:
-        documents = _read_hub(source, *columns, source.options.hub_config, source.options.hub_split)
+        documents = _read_hub(source)
     elif source.name.endswith(".parquet"):
-        documents = _read_parquet(Path(source.name), *columns)
+        documents = _read_parquet(Path(source.name), source.options)
     elif ".jsonl" in Path(source.name).suffixes:
-        documents = _read_json_lines(Path(source.name), *columns)
+        documents = _read_json_lines(Path(source.name), source.options)
     else:
         documents = _read_text(Path(source.name))
     return (
@@ -328,17 +327,17 @@ def _read_text(path: Path) -> Iterator[Document]:
         yield Document("\n".join(lines), None, position)
 
 
-def _read_json_lines(path: Path, text_column: str, title_column: str) -> Iterator[Document]:
+def _read_json_lines(path: Path, options: TextSource) -> Iterator[Document]:
     for number, line, position in _read_lines(path):
         if line.strip():
             place = f"{path}, line {number}"
             row = parse_json(line, place, "write the line again")
             if not isinstance(row, dict):
                 raise UserError(f"{place}: expected a JSON object, found {type(row).__name__}")
-            yield _row_document(row, place, text_column, title_column, position)
+            yield _row_document(row, place, options, position)
 
 
-def _read_parquet(path: Path, text_column: str, title_column: str) -> Iterator[Document]:
+def _read_parquet(path: Path, options: TextSource) -> Iterator[Document]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -346,40 +345,37 @@ def _read_parquet(path: Path, text_column: str, title_column: str) -> Iterator[D
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            if text_column not in names:
-                raise UserError(f"{path}: no column {text_column!r}; it has {listed(names)}. Set text_column")
-            columns = [name for name in (text_column, title_column) if name in names]
+            if options.text_column not in names:
+                raise UserError(f"{path}: no column {options.text_column!r}; it has {listed(names)}. Set text_column")
+            columns = [name for name in (options.text_column, options.title_column) if name in names]
             size, rows = path.stat().st_size, file.metadata.num_rows
             for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=columns):
                 for row in batch.to_pylist():
                     number += 1
-                    place = f"{path}, row {number}"
-                    yield _row_document(row, place, text_column, title_column, size * number // rows)
+                    yield _row_document(row, f"{path}, row {number}", options, size * number // rows)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: damaged or not a Parquet file, after row {number} ({first_line(error)})") from error
 
 
-def _read_hub(
-    source: Source, text_column: str, title_column: str, config: str | None, split: str
-) -> Iterator[Document]:
+def _read_hub(source: Source) -> Iterator[Document]:
     from datasets import load_dataset
 
-    dataset = f"dataset {source.name} (configuration {config}, split {split})"
-    number = 0
+    options, number = source.options, 0
+    config, split = options.hub_config, options.hub_split
     try:
-        rows = iter(load_dataset(source.name, config, split=split, streaming=True, revision=source.revision))
-        while (row := next(rows, None)) is not None:
-            number += 1
-            place = f"dataset {source.name}, row {number}"
-            yield _row_document(row, place, text_column, title_column, 0)
+        rows = load_dataset(source.name, config, split=split, streaming=True, revision=source.revision)
+        for number, row in enumerate(rows, start=1):
+            yield _row_document(row, f"dataset {source.name}, row {number}", options, 0)
     except UserError:
         raise
     except Exception as error:  # what can fail depends on the dataset's files and on the network
         so_far = f"; it failed after row {number}; start again to continue after the finished parts" if number else ""
+        dataset = f"dataset {source.name} (configuration {config}, split {split})"
         raise UserError(f"{dataset}: {first_line(error)}{so_far}") from error
 
 
-def _row_document(row: dict[str, Any], place: str, text_column: str, title_column: str, position: int) -> Document:
+def _row_document(row: dict[str, Any], place: str, options: TextSource, position: int) -> Document:
+    text_column, title_column = options.text_column, options.title_column
     if text_column not in row:
         raise UserError(f"{place}: no field {text_column!r}; it has {listed(map(str, row))}. Set text_column")
     text, title = row[text_column], row.get(title_column)

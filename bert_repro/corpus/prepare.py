@@ -17,7 +17,6 @@ An interrupted preparation continues after its last finished part.
 
 import importlib.metadata
 import logging
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -119,31 +118,24 @@ def prepare_corpus(config: CorpusConfig, texts: Sequence[str] | None = None) -> 
 
 def _settings(config: CorpusConfig, sources: list[Source], tokenizer: "PreTrainedTokenizerFast") -> dict[str, Any]:
     """Returns all that decides what the parts hold; equal settings make equal parts."""
-    languages = {source.options.language for source in sources}
-    is_nupunkt = config.sentence_splitter == "nupunkt" or (config.sentence_splitter == "auto" and languages == {"en"})
-    more = {
-        "sources_with": [vars(options) for options in config.sources],
-        "language": config.language if languages != {"en"} else None,
-        "sampling_exponent": config.sampling_exponent if config.sampling_exponent != 1 else None,
-        "deduplicate": config.deduplicate if config.deduplicate != "none" else None,
-    }
+    is_english = {source.options.language for source in sources} == {"en"}
+    is_nupunkt = config.sentence_splitter == "nupunkt" or (config.sentence_splitter == "auto" and is_english)
+    asked = (
+        "text_column", "title_column", "hub_config", "hub_split", "language", "sampling_exponent", "deduplicate",
+        "text_passages_only", "max_documents",
+    )  # fmt: skip
     return {
         "format_version": FORMAT_VERSION,
         "sources": source_identities(sources),
+        "sources_with": [vars(options) for options in config.sources] or None,
         "tokenizer_fingerprint": tokenizer_fingerprint(tokenizer),
-        "text_column": config.text_column,
-        "title_column": config.title_column,
-        "hub_config": config.hub_config,
-        "hub_split": config.hub_split,
-        "text_passages_only": config.text_passages_only,
-        "rules_version": RULES_VERSION if config.text_passages_only else None,
+        **{name: getattr(config, name) for name in asked},
+        "rules_version": RULES_VERSION,
         "sentence_splitter": "nupunkt" if is_nupunkt else config.sentence_splitter,
         "sentence_splitter_version": None
         if config.sentence_splitter == "lines"
         else importlib.metadata.version("nupunkt" if is_nupunkt else "sentencex"),
-        "max_documents": config.max_documents,
         "part_characters": documents.PART_CHARACTERS,
-        **{name: value for name, value in more.items() if value},
     }
 
 
@@ -237,7 +229,6 @@ def _write_part(folder: Path, number: int, blocks: list[Block]) -> None:
         counts.update(block.counts)
     part = {
         "file": name,
-        "size": os.path.getsize(folder / name),
         "sha256": file_digest(folder / name),
         "token_dtype": str(tokens.dtype),
         "counts": counts,
@@ -308,8 +299,9 @@ def _join_parts(
     left_out = [folder / MANIFEST, *_only_while_preparing(folder)]
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path not in left_out)
     digests = {part["file"]: part["sha256"] for part in parts}
-    manifest["files"] = {path.relative_to(folder).as_posix(): os.path.getsize(path) for path in files}
-    manifest["sha256"] = {name: digests.get(name) or file_digest(folder / name) for name in manifest["files"]}
+    manifest["sha256"] = {
+        path.relative_to(folder).as_posix(): digests.get(path.name) or file_digest(path) for path in files
+    }
     manifest["manifest_sha256"] = manifest_digest(manifest)
     write_json(folder / MANIFEST, manifest)
 

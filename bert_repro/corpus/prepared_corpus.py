@@ -8,7 +8,7 @@ The folder is a `datasets` folder (`load_from_disk` opens it, one row per docume
     sentence_starts.npy       int64 [N+1]  first token of each sentence, counted the same way
     document_sentences.npy    int64 [D+1]  first sentence of each document
     document_keys.npy         uint64 [D]   hash of each document's text
-    manifest.json             settings, sources, counts, versions, sizes and SHA-256 of all files and of itself
+    manifest.json             settings, sources, counts, versions, SHA-256 of all files and of itself
     tokenizer/
 
 D documents, N sentences. A part is one Arrow record batch, so its tokens are one array that needs no copy.
@@ -136,20 +136,9 @@ class PreparedCorpus:
         return len(self.document_keys)
 
     @property
-    def num_sentences(self) -> int:
-        """Number of sentences, N."""
-        return len(self.sentence_starts) - 1
-
-    @property
     def num_tokens(self) -> int:
         """Tokens of the complete corpus, without special tokens."""
         return int(self.document_starts[-1])
-
-    @property
-    def token_dtype(self) -> np.dtype[Any]:
-        """Type of the token ids: uint16 or int32."""
-        dtype: np.dtype[Any] = np.dtype(self.manifest["token_dtype"])
-        return dtype
 
     @property
     def content_digest(self) -> str:
@@ -168,7 +157,7 @@ class PreparedCorpus:
         """
         starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         if not len(starts):
-            return np.empty(0, dtype=self.token_dtype)
+            return np.empty(0, dtype=self.manifest["token_dtype"])
         part = np.searchsorted(self._part_starts, starts, side="right") - 1
         begins = starts - self._part_starts[part]
         ends = begins + lengths

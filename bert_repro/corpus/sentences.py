@@ -74,24 +74,21 @@ class BlockTokenizer:
             sentences += chain.from_iterable(map(self._splitters[document.language], paragraphs))
             document_ends.append(len(sentences))
         tokens, lengths = self._tokenize(sentences)
-
-        owner = np.repeat(np.arange(len(documents)), np.diff([0, *document_ends]))
-        per_document = np.bincount(owner[lengths > 0], minlength=len(documents)).astype(np.int32)
-        keys = [
-            _text_key(sentences[begin:end])
-            for begin, end, kept in zip([0, *document_ends], document_ends, per_document > 0, strict=False)
-            if kept
-        ]
-        counts["documents"], counts["sentences"] = len(keys), int(per_document.sum())
-        counts["tokens"] = len(tokens)
-        per_origin = np.bincount(owner, weights=lengths, minlength=len(documents))
-        for document, length, kept in zip(documents, per_origin, per_document > 0, strict=True):
-            counts[f"source_{document.origin}_documents"] += int(kept)
-            counts[f"source_{document.origin}_tokens"] += int(length)
+        document_sentences: list[int] = []
+        keys: list[int] = []
+        begin = 0
+        for document, end in zip(documents, document_ends, strict=True):
+            if kept := int(np.count_nonzero(lengths[begin:end])):
+                document_sentences.append(kept)
+                keys.append(_text_key(sentences[begin:end]))
+                counts[f"source_{document.origin}_documents"] += 1
+                counts[f"source_{document.origin}_tokens"] += int(lengths[begin:end].sum())
+            begin = end
+        counts.update(documents=len(keys), sentences=sum(document_sentences), tokens=len(tokens))
         return Block(
             tokens=tokens,
             sentence_lengths=lengths[lengths > 0],
-            document_sentences=per_document[per_document > 0],
+            document_sentences=np.array(document_sentences, dtype=np.int32),
             document_keys=np.array(keys, dtype=np.uint64),
             counts=counts,
         )

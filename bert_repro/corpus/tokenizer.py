@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 LIMIT_ALPHABET = 1000
+MIN_FREQUENCY = 2  # of a pair of pieces that is merged
 _REPEATS_PER_TEXT = 1000
 _SHORT = "too short for running text (--text_passages_only false keeps all lines)"
 
@@ -43,26 +44,20 @@ def train_tokenizer(config: TokenizerConfig, texts: Sequence[str] | None = None)
     Raises:
         UserError: bad input, or no text.
     """
-    output_dir = Path(config.output_dir)
     if config.extend:
         tokenizer = extend_vocabulary(load_tokenizer(config.extend), _texts(config, texts), config.new_tokens)
-        return _saved(tokenizer, output_dir)
-    tokenizer = train_wordpiece(
-        _texts(config, texts),
-        vocab_size=config.vocab_size,
-        lowercase=config.lowercase,
-        strip_accents=config.strip_accents,
-        handle_chinese_chars=config.handle_chinese_chars,
-        min_frequency=config.min_frequency,
-        limit_alphabet=config.limit_alphabet,
-    )
-    return _saved(tokenizer, output_dir)
-
-
-def _saved(tokenizer: "PreTrainedTokenizerFast", output_dir: Path) -> "PreTrainedTokenizerFast":
-    save_tokenizer(tokenizer, output_dir)
-    tokenizer.name_or_path = str(output_dir)
-    logger.info("Tokenizer with %d entries saved in %s.", len(tokenizer), output_dir)
+    else:
+        tokenizer = train_wordpiece(
+            _texts(config, texts),
+            vocab_size=config.vocab_size,
+            lowercase=config.lowercase,
+            strip_accents=config.strip_accents,
+            handle_chinese_chars=config.handle_chinese_chars,
+            limit_alphabet=config.limit_alphabet,
+        )
+    save_tokenizer(tokenizer, Path(config.output_dir))
+    tokenizer.name_or_path = config.output_dir
+    logger.info("Tokenizer with %d entries saved in %s.", len(tokenizer), config.output_dir)
     return tokenizer
 
 
@@ -112,7 +107,6 @@ def train_wordpiece(
     lowercase: bool = True,
     strip_accents: bool | None = None,
     handle_chinese_chars: bool = True,
-    min_frequency: int = 2,
     limit_alphabet: int = LIMIT_ALPHABET,
 ) -> "PreTrainedTokenizerFast":
     """Trains a WordPiece vocabulary. The same texts and settings give the same vocabulary, ids included.
@@ -130,7 +124,6 @@ def train_wordpiece(
         lowercase: an uncased vocabulary.
         strip_accents: None follows `lowercase`, as BERT does.
         handle_chinese_chars: each CJK character a word of its own.
-        min_frequency: how often a pair of pieces must occur to be merged.
         limit_alphabet: the most frequent characters that get entries; words with others lose those characters in
             training and become `[UNK]` in use. Raise it for languages with many characters.
 
@@ -155,7 +148,7 @@ def train_wordpiece(
     # later ties follow those numbers. Given as special tokens they are numbered by us.
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        min_frequency=min_frequency,
+        min_frequency=MIN_FREQUENCY,
         show_progress=False,
         special_tokens=fixed,
         limit_alphabet=len(alphabet),

@@ -202,8 +202,8 @@ def write_card(config: configs.CardConfig) -> Path:
     given = {"base_model": config.base_model, "license": config.license}
     results |= {name: value for name, value in given.items() if value}
     name = config.hub_model_id or results.get("settings", {}).get("hub_model_id") or name_of_folder(folder)
-    path = Path(config.output_file) if config.output_file else folder / CARD
-    write_text(path, make_card(results, name, pictures={picture.name for picture in path.parent.glob("*.png")}))
+    path = folder / CARD
+    write_text(path, make_card(results, name, pictures={picture.name for picture in folder.glob("*.png")}))
     logger.info("wrote %s", path)
     return path
 
@@ -312,9 +312,6 @@ def _purpose(results: Mapping[str, Any]) -> str:
 def _notes(results: Mapping[str, Any]) -> Iterator[str]:
     """Yields what a reader of the scores must know."""
     settings, train = results.get("settings", {}), results.get("train", {})
-    for done, limit in (("Trained", "max_train_samples"), ("Scored", "max_eval_samples")):
-        if number := settings.get(limit):
-            yield f"{done} on the first {number:,} examples only."
     if train.get("examples", 0) < (train.get("published_rows") or 0):
         yield f"Trained on {train['examples']:,} of the {train['published_rows']:,} published rows."
     if settings.get(THRESHOLD) is None and "train" in results and THRESHOLD in results.get("metrics", {}):

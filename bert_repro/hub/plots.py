@@ -53,7 +53,7 @@ def plot_training(path: Path, rows: Sequence[LogRow], results: Mapping[str, Any]
             axis.axvline(end, color="black", linestyle=":", linewidth=1, label="next phase")
         axis.set_ylabel(label)
         axis.legend(fontsize=8)
-    warmup = _draw_learning_rate(axes[-1], rows, results.get("settings", {}).get("learning_rate") or 0.0)
+    warmup = _draw_learning_rate(axes[-1], rows)
     for axis in axes:
         axis.grid(alpha=0.3)
         if warmup:
@@ -135,17 +135,13 @@ def _draw_curve(
         axis.plot(steps, smoothed, linewidth=1.6, color="tab:blue", label=f"{label}, smoothed")
 
 
-def _draw_learning_rate(axis: "Axes", rows: Sequence[LogRow], peak: float) -> float:
-    """Draws the learning rate up to its `peak`; returns the step at the end of the warm-up, 0 where there was none."""
+def _draw_learning_rate(axis: "Axes", rows: Sequence[LogRow]) -> int:
+    """Draws the learning rate; returns the logged step at the end of the warm-up, 0 where there was none."""
     from matplotlib.ticker import MaxNLocator
 
     points = [(row["step"], row["learning_rate"]) for row in rows if row.get("learning_rate") is not None]
     highest = max(range(len(points)), key=lambda place: points[place][1], default=0)
-    warmup = float(points[highest][0]) if highest else 0.0
-    if highest and points[highest - 1][1] and peak > points[highest][1]:  # it lies between two steps that were logged
-        step, rate = points[highest - 1]
-        warmup = (step - 1) * peak / rate
-        points = sorted([*points, (warmup, peak)])
+    warmup = int(points[highest][0]) if highest else 0
     if points:
         axis.plot(*zip(*points, strict=True), color="tab:gray")
     axis.set_ylabel("learning rate")

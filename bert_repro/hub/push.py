@@ -47,7 +47,7 @@ MAIN = "main"
 PUBLISHED = (
     CONFIG, "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
     "adapter_config.json", "adapter_model.safetensors", "adapter/*.json", "adapter/*.safetensors",
-    "onnx/model.onnx", "onnx/model_fp16.onnx", "onnx/model_quantized.onnx", "onnx/report.json",
+    "onnx/model.onnx", "onnx/model_fp16.onnx", "onnx/model_quantized.onnx",
     "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "*_bert_repro.py",
     POOLING_MODULES, POOLING_TEXT, f"{POOLING}/config.json",
     CARD, RESULTS, TRAIN_LOG, TRAINING_PLOT, SCORES_PLOT, CONVERSION,
@@ -60,7 +60,6 @@ _WITH_PATHS = (RESULTS, "adapter_config.json", "adapter/adapter_config.json")
 _ABOUT_THE_END = (
     "metrics", "splits", "split", "rows_scored", "wall_time_seconds", "sweep", "primary_metric", "degenerate",
 )  # fmt: skip
-_TOTALS = ("tokens", "seconds", "flops", "mfu")  # of the complete run
 _NOT_LOGGED_IN = 401
 
 
@@ -84,25 +83,21 @@ def push_to_hub(config: PushConfig) -> list[str]:
         steps = [path for path in (folder / CHECKPOINTS).glob(f"{STEP}*") if step_of(path) is not None]
         require(steps, f"{folder / CHECKPOINTS} holds no checkpoint; leave --checkpoints out")
         folders = [*sorted(steps, key=lambda path: step_of(path) or 0), folder]
-    for path in folders:
-        published_files(path)  # before any of them is sent
-    commits = []
+    uploads = []  # all of them are checked before any is sent
     for path in folders:
         is_checkpoint = step_of(path) is not None
         results = read_results(path.parents[1]) if is_checkpoint and (path.parents[1] / RESULTS).exists() else {}
         card = checkpoint_card(path, results, config.hub_model_id) if is_checkpoint else None
-        revision = path.name if is_checkpoint else MAIN
-        if path == folder and config.hub_revision is not None:
-            revision = config.hub_revision
+        uploads.append((path, path.name if is_checkpoint else MAIN, _contents(path, config.hub_model_id, card)))
+    commits = []
+    for path, revision, contents in uploads:
         if config.dry_run:
-            contents = _contents(path, config.hub_model_id, card)
             show_contents(contents, f"{config.hub_model_id} ({revision})")
             left = sorted({path.name for path in path.iterdir()} - {name.split("/")[0] for name in contents})
             sys.stdout.write(f"stays in {path}: {', '.join(left)}\n" if left else "")
         else:
-            commits.append(
-                push_folder(path, config.hub_model_id, private=config.hub_private_repo, revision=revision, card=card)
-            )
+            prepare_repository(config.hub_model_id, private=config.hub_private_repo, revision=revision)
+            commits.append(send(config.hub_model_id, contents, path, PUBLISHED, revision=revision))
     return commits
 
 
@@ -132,17 +127,13 @@ def published_files(folder: Path) -> list[Path]:
     return found
 
 
-def push_folder(
-    folder: Path, repo_id: str, *, private: bool | None = None, revision: str = MAIN, card: str | None = None
-) -> str:
-    """Creates the repository and the branch where needed and uploads a published folder as one commit.
+def push_folder(folder: Path, repo_id: str, *, private: bool | None = None) -> str:
+    """Creates the repository where needed and uploads a run's output folder to its main branch, as one commit.
 
     Args:
-        folder: a run's output folder, or a checkpoint.
-        repo_id: for example `org/bert-repro-base`.
+        folder: the folder.
+        repo_id: for example `org/bert-repro-base`; in the card it takes the place of the model's name.
         private: see `prepare_repository`.
-        revision: branch to upload to.
-        card: text of README.md; default: the folder's own, in which the repository's id takes its model's name.
 
     Returns:
         Address of the commit that holds the folder.
@@ -150,9 +141,9 @@ def push_folder(
     Raises:
         UserError: not logged in, no right or no room to write there, or a broken connection.
     """
-    contents = _contents(folder, repo_id, card)
-    prepare_repository(repo_id, private=private, revision=revision)
-    return send(repo_id, contents, folder, PUBLISHED, revision=revision)
+    contents = _contents(folder, repo_id, None)
+    prepare_repository(repo_id, private=private)
+    return send(repo_id, contents, folder, PUBLISHED)
 
 
 def prepare_repository(
@@ -255,8 +246,7 @@ def checkpoint_card(checkpoint: Path, results: Mapping[str, Any], repo_id: str) 
     ours = next((head.ours for head in AUTO_CLASSES.values() if head.upstream == upstream), upstream)
     known = {name: value for name, value in results.items() if name not in _ABOUT_THE_END}
     known["model"] = {"class": ours, "model_type": config["model_type"], **results.get("model", {})}
-    train = {name: value for name, value in results.get("train", {}).items() if name not in _TOTALS}
-    known["train"] = {**train, "steps": step_of(checkpoint)}
+    known["train"] = {"steps": step_of(checkpoint)}
     return make_card({**known, "revision": checkpoint.name}, repo_id)
 
 
@@ -307,7 +297,7 @@ def push_corpus(config: CorpusPushConfig) -> str | None:
     template = resources.files("bert_repro.hub").joinpath("corpus_card.md.jinja").read_text("utf-8")
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     card = environment.from_string(template).render(metadata=metadata.to_yaml(), config=config, manifest=manifest)
-    contents: dict[str, bytes | Path] = {name: folder / name for name in sorted(manifest["files"])}
+    contents: dict[str, bytes | Path] = {name: folder / name for name in sorted(manifest["sha256"])}
     contents |= {MANIFEST: (json.dumps(manifest, indent=2) + "\n").encode(), CARD: card.encode()}
     if config.dry_run:
         show_contents(contents, f"the dataset {repo_id}")

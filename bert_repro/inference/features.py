@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bert_repro")
 
-_ROW_GROUP = 32 << 20  # bytes of features
-
 
 class EncodedText(NamedTuple):
     """A text and its features.
@@ -61,40 +59,31 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
     path, name = Path(config.output_file), config.model_name_or_path
     require(world_size() == 1, "extract_features runs in one process; split the input to use several devices")
     # The encoder of any BERT checkpoint, without its heads and its pooler.
-    model, info = load_pretrained(
-        BertReproModel, name, add_pooling_layer=False, attn_implementation=config.attn_implementation
-    )
+    model, info = load_pretrained(BertReproModel, name, add_pooling_layer=False)
     if info["missing_keys"]:
         raise UserError(f"--model_name_or_path {name}: lacks {min(info['missing_keys'])}; name a BERT checkpoint")
-    tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
+    tokenizer = load_tokenizer(name)
     positions = model.config.max_position_embeddings
     if config.max_seq_length > positions:
         raise UserError(f"--max_seq_length is {config.max_seq_length}; the model has {positions} positions")
-    require_vocabulary(config.model_name_or_path, model, tokenizer)
+    require_vocabulary(name, model, tokenizer)
     layers = resolve_layers(config.layers, model.config.num_hidden_layers)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device).eval()
-    dimension = model.config.hidden_size * (len(layers) if config.combine == "concat" else 1)
-    facts = {"model": config.model_name_or_path, "layers": list(layers), "combine": config.combine}
+    dimension = model.config.hidden_size * len(layers)
+    facts = {"model": name, "layers": list(layers)}
     vector = pyarrow.list_(pyarrow.float32(), dimension)
     fields = [("tokens", pyarrow.list_(pyarrow.string())), ("features", pyarrow.list_(vector))]
     fields = fields if config.pooling == "none" else [("features", vector)]
     schema = pyarrow.schema(fields, metadata={"bert_repro": json.dumps(facts)})
     counts = {"texts": 0, "tokens": 0, "truncated": 0}
-    waiting: list[EncodedText] = []
     with atomic_path(path) as part, parquet.ParquetWriter(part, schema) as writer, tqdm(unit="text") as progress:
         for texts in _batches(config, tokenizer):
-            waiting += _encode(model, texts, layers, config, tokenizer, device)
-            # The file's index has an entry for every group, so that groups of a batch each would fill the memory.
-            if sum(text.features.nbytes for text in waiting) >= _ROW_GROUP:
-                writer.write_batch(_record_batch(waiting, schema))
-                waiting = []
+            writer.write_batch(_record_batch(_encode(model, texts, layers, config, tokenizer, device), schema))
             counts["texts"] += len(texts)
             counts["tokens"] += sum(len(text["input_ids"]) for text in texts)
             counts["truncated"] += sum(text["truncated"] for text in texts)
             progress.update(len(texts))
-        if waiting:
-            writer.write_batch(_record_batch(waiting, schema))
         require(counts["texts"], f"--input_file {config.input_file}: no texts; name a file with at least one")
     logger.info("%s: %s", config.output_file, ", ".join(f"{count} {name}" for name, count in counts.items()))
     return counts | {"layers": list(layers), "dimension": dimension}
@@ -115,23 +104,16 @@ def resolve_layers(names: Sequence[str], num_layers: int) -> tuple[int, ...]:
         "embeddings": (0,),
         "last": (num_layers,),
         "second_to_last": (num_layers - 1,),
-        "last_four": tuple(range(num_layers - 3, num_layers + 1)),
+        "last_four": tuple(range(num_layers - 3, num_layers + 1)) if num_layers > 3 else (),
         "all": tuple(range(1, num_layers + 1)),
+        **{str(index): (index % (num_layers + 1),) for index in range(-num_layers - 1, num_layers + 1)},
     }
-    found: list[int] = []
-    for name in names:
-        try:
-            places = named[name] if name in named else (int(name) % (num_layers + 1),)
-            known = name in named or -num_layers - 1 <= int(name) <= num_layers
-        except ValueError:
-            raise UserError(f"--layers {name}: write an index or one of: {', '.join(named)}") from None
-        if not known or (name == "last_four" and num_layers < 4):
-            raise UserError(
-                f"--layers {name}: the model has layers 1 to {num_layers}, 0 for its embeddings, or -1 to "
-                f"-{num_layers + 1} from the end"
-            )
-        found.extend(places)
-    return tuple(found)
+    if unknown := [name for name in names if not named.get(name)]:
+        raise UserError(
+            f"--layers {unknown[0]}: the model has the layers 1 to {num_layers}, 0 for its embeddings, -1 to "
+            f"-{num_layers + 1} from the end, or embeddings, last, second_to_last, last_four, all"
+        )
+    return tuple(layer for name in names for layer in named[name])
 
 
 def _batches(config: ExtractionConfig, tokenizer: "PreTrainedTokenizerBase") -> Iterator[list[dict[str, Any]]]:
@@ -177,8 +159,7 @@ def _encode(
     with torch.autocast(device.type, torch.bfloat16, enabled=config.mixed_precision == "bf16"):
         states = model(**on_device(batch, device), output_hidden_states=True).hidden_states
     chosen = [states[layer][0].float() for layer in layers]
-    features = torch.cat(chosen, dim=-1) if config.combine == "concat" else torch.stack(chosen).sum(dim=0)
-    array = features.cpu().numpy()
+    array = torch.cat(chosen, dim=-1).cpu().numpy()
     if not np.isfinite(array).all():
         raise NonFiniteError(f"--model_name_or_path {config.model_name_or_path}: the model's output is not finite")
     ends = np.cumsum([len(text["input_ids"]) for text in texts])[:-1]

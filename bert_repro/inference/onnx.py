@@ -59,10 +59,9 @@ def export_onnx(config: OnnxConfig) -> list[Path]:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
             raise UserError(f"export_onnx needs the package {package}; run: pip install onnx onnxruntime onnxscript")
-    folder = Path(config.folder) / ONNX_FOLDER
-    files = {dtype: Path(config.output_file or folder / ONNX_FILES[dtype]) for dtype in config.dtypes}
+    files = {dtype: Path(config.folder) / ONNX_FOLDER / ONNX_FILES[dtype] for dtype in config.dtypes}
     if found := [path for path in files.values() if path.exists() and not config.overwrite_output_file]:
-        raise UserError(f"--output_file {found[0]} exists; name another or give --overwrite_output_file")
+        raise UserError(f"{found[0]} exists; give --overwrite_output_file")
     model = load_model(Path(config.folder))
     with ExitStack() as stack:  # the files take their names together, when all are as PyTorch
         parts = {dtype: stack.enter_context(atomic_path(path)) for dtype, path in files.items()}
@@ -164,16 +163,9 @@ def write_quantized(source: Path, path: Path) -> None:
     """Writes a graph with its weights in 8 bits, embeddings too."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    # It logs through the root, which would give the root a handler and repeat every later line of ours.
-    root, silent = logging.getLogger(), logging.NullHandler()
-    level = root.level
-    root.addHandler(silent)
-    root.setLevel(logging.ERROR)
-    try:
-        quantize_dynamic(source, path, weight_type=QuantType.QUInt8)
-    finally:
-        root.setLevel(level)
-        root.removeHandler(silent)
+    # It logs through the root, which would give a root without a handler one that repeats every later line of ours.
+    logging.getLogger().addHandler(logging.NullHandler())
+    quantize_dynamic(source, path, weight_type=QuantType.QUInt8)
 
 
 def largest_difference(model: "PreTrainedModel", path: Path) -> float:

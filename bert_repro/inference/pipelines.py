@@ -26,9 +26,6 @@ from bert_repro.utils.readers import shown
 LABELS = ("IsNext", "NotNext")
 _LONGEST_WINDOW, _LONGEST_QUESTION = 384, 64  # where the model has the positions
 _INPUTS = ("input_ids", "token_type_ids", "attention_mask")
-_ANSWERS = (
-    "top_k", "handle_impossible_answer", "null_score_diff_threshold", "n_best_size", "max_answer_length", "decoding",
-)  # fmt: skip
 _WINDOWS = ("max_seq_length", "max_query_length", "doc_stride")
 
 
@@ -51,22 +48,15 @@ class NextSentencePipeline(_ReadsText, Pipeline):  # type: ignore[misc]
         print(follows({"text": "She opened the window.", "text_pair": "Fresh air came in."}))
         # {"label": "IsNext", "score": 0.98}
 
-    Also takes the two texts one after the other, or a tuple of them. A list of mappings or tuples gives a list;
-    `batch_size` computes several at once. What is longer than the model's positions is truncated, the longer text
-    first.
+    A list of mappings gives a list; `batch_size` computes several at once. What is longer than the model's positions is
+    truncated, the longer text first.
     """
-
-    def __call__(self, inputs: Any, text_pair: str | None = None, **parameters: Any) -> Any:
-        """Scores one pair or several; see the class."""
-        return super().__call__(inputs if text_pair is None else (inputs, text_pair), **parameters)
 
     def _sanitize_parameters(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         return {}, {}, {}
 
     def preprocess(self, input_: Any, **_: Any) -> dict[str, Any]:
         """Tokenizes a pair: `text` and `text_pair`."""
-        if isinstance(input_, tuple) and len(input_) == 2:
-            input_ = dict(zip(("text", "text_pair"), input_, strict=True))
         if not isinstance(input_, dict) or not {"text", "text_pair"} <= input_.keys():
             raise UserError(f"next-sentence-prediction takes {{'text': ..., 'text_pair': ...}}, got {shown(input_)}")
         longest = longest_input(self.tokenizer, self.model.config.max_position_embeddings)
@@ -114,20 +104,21 @@ class ExtractiveQuestionAnsweringPipeline(_ReadsText, ChunkPipeline):  # type: i
     passage.
     """
 
-    def __call__(self, inputs: Any = None, context: Any = None, *, question: Any = None, **parameters: Any) -> Any:
+    def __call__(
+        self, inputs: Any = None, *, question: str | None = None, context: str | None = None, **parameters: Any
+    ) -> Any:
         """Answers one question or several; see the class.
 
         Args:
-            inputs: a mapping with `question` and `context`, or a list of them; or, before `context`, the question.
-            context: the passage, or a list of as many as there are questions.
-            question: in place of `inputs`: a question, or a list of them.
+            inputs: a mapping with `question` and `context`, or a list of them.
+            question: the question, in place of `inputs`.
+            context: its passage.
             parameters: see the class.
 
         Raises:
             UserError: a question or a passage is missing or empty.
         """
-        if inputs is None or context is not None:
-            inputs = _as_inputs(question if inputs is None else inputs, context)
+        inputs = {"question": question, "context": context} if inputs is None else inputs
         single = isinstance(inputs, dict)
         # As a list even when there is one, so that its windows are batched.
         answers = super().__call__([inputs] if single else list(inputs), **parameters)
@@ -213,17 +204,6 @@ def _question_and_context(input_: Any) -> tuple[str, str]:
     if not isinstance(input_, dict) or not all(str(input_.get(name) or "").strip() for name in ("question", "context")):
         raise UserError(f"extractive-question-answering takes {{'question': ..., 'context': ...}}, got {shown(input_)}")
     return input_["question"], input_["context"]
-
-
-def _as_inputs(questions: Any, contexts: Any) -> Any:
-    """Returns the inputs that question= and context= give."""
-    if isinstance(questions, str):
-        return {"question": questions, "context": contexts}
-    questions = list(questions or [])
-    contexts = [contexts] * len(questions) if isinstance(contexts, str) else list(contexts or [])
-    if len(questions) != len(contexts) or not questions:
-        raise UserError(f"{len(questions)} questions and {len(contexts)} contexts; give as many of each")
-    return [{"question": question, "context": context} for question, context in zip(questions, contexts, strict=True)]
 
 
 PIPELINE_REGISTRY.register_pipeline(

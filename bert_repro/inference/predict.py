@@ -48,7 +48,7 @@ _TASK_SETTINGS = (
 )  # fmt: skip
 """Settings of a training that decide how texts are read and answers found."""
 _SHARED = (
-    "model_name_or_path", "tokenizer_name", "per_device_eval_batch_size", "mixed_precision", "attn_implementation",
+    "model_name_or_path", "per_device_eval_batch_size", "mixed_precision", "attn_implementation",
 )  # fmt: skip
 
 
@@ -59,8 +59,7 @@ def predict(config: PredictConfig) -> None:
         UserError: the model is not fine-tuned, the input is not as its task needs it, or the output cannot be written.
     """
     records = predictions_of(config)
-    written_as = config.output_format or Path(config.output_file or "").suffix[1:]
-    write = _write_json_lines if written_as == "jsonl" else _write_csv
+    write = _write_json_lines if Path(config.output_file or "").suffix == ".jsonl" else _write_csv
     if config.output_file is None:
         try:
             write(records, sys.stdout)
@@ -92,7 +91,7 @@ def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None
         trained: Any = read_results(Path(config.model_name_or_path))
     except UserError:  # a model of the Hub, or of another library
         trained = {}
-    tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
+    tokenizer = load_tokenizer(config.model_name_or_path)
     if family is NerConfig and not set(WORD_COLUMNS) & set(rows.column_names):
         rows = _divided_into_words(rows, config, tokenizer, where)
     run_config = _run_config(config, family, rows, where, trained)

@@ -201,12 +201,8 @@ def _log_probabilities(model: BertReproForMaskedLM, batch: Sequence[_MaskedCopy]
 # --- The recipe -----------------------------------------------------------------------------------------------------
 
 
-def run_sentence_scoring(config: SentenceScoringConfig) -> dict[str, Any]:
+def run_sentence_scoring(config: SentenceScoringConfig) -> None:
     """Scores the texts of a file, or minimal pairs, into `output_dir`.
-
-    Returns:
-        For a file `sentences`, `tokens`, `log_probability` per token and `perplexity` of all; for pairs what
-        results.json holds.
 
     Raises:
         UserError: the input or the model is not there, or the output is.
@@ -214,7 +210,7 @@ def run_sentence_scoring(config: SentenceScoringConfig) -> dict[str, Any]:
     """
     name = config.model_name_or_path
     files = find_pair_files(config.minimal_pairs) if config.minimal_pairs else [Path(config.input_file or "")]
-    tokenizer = load_tokenizer(config.tokenizer_name or name)
+    tokenizer = load_tokenizer(name)
     model, info = load_pretrained(BertReproForMaskedLM, name)
     if info["missing_keys"]:
         raise UserError(
@@ -232,15 +228,16 @@ def run_sentence_scoring(config: SentenceScoringConfig) -> dict[str, Any]:
 
     Path(config.output_dir).mkdir(parents=True, exist_ok=True)
     if config.minimal_pairs:
-        return _score_pairs(config, files, score)
-    return _score_texts(config, files[0], score)
+        _score_pairs(config, files, score)
+    else:
+        _score_texts(config, files[0], score)
 
 
 Score = Callable[[Sequence[str], Sequence[str]], list[SentenceScore]]
 """Scores sentences, given with their names for messages."""
 
 
-def _score_texts(config: SentenceScoringConfig, path: Path, score: Score) -> dict[str, Any]:
+def _score_texts(config: SentenceScoringConfig, path: Path, score: Score) -> None:
     texts = enumerate(read_texts(path, config.text_column), start=1)
     target, count, tokens, total = Path(config.output_dir) / SCORES_FILE, 0, 0, 0.0
     with atomic_file(target) as file, tqdm(unit="sentence") as progress:
@@ -255,9 +252,7 @@ def _score_texts(config: SentenceScoringConfig, path: Path, score: Score) -> dic
                 count, tokens, total = count + 1, tokens + len(one.tokens), total + one.total
             progress.update(len(chunk))
         require(count > 0, f"--input_file {path}: no texts; name a file with at least one")
-    mean = total / tokens
-    logger.info("%s: %d sentences, %d tokens, %.4f nats a token", target, count, tokens, -mean)
-    return {"sentences": count, "tokens": tokens, "log_probability": mean, "perplexity": math.exp(min(700.0, -mean))}
+    logger.info("%s: %d sentences, %d tokens, %.4f nats a token", target, count, tokens, -total / tokens)
 
 
 # --- Minimal pairs ----------------------------------------------------------------------------------------------------
@@ -315,7 +310,7 @@ def read_pairs(path: Path) -> list[MinimalPair]:
     return pairs
 
 
-def _score_pairs(config: SentenceScoringConfig, files: Sequence[Path], score: Score) -> dict[str, Any]:
+def _score_pairs(config: SentenceScoringConfig, files: Sequence[Path], score: Score) -> None:
     """Scores every pair, into results.json."""
     began = time.perf_counter()
     by_file = [read_pairs(path) for path in files]  # all, before hours of scoring
@@ -334,7 +329,6 @@ def _score_pairs(config: SentenceScoringConfig, files: Sequence[Path], score: Sc
     write_json(Path(config.output_dir) / RESULTS, results)
     for name, entry in [("all pairs", results["metrics"]), *results["phenomenon"].items()]:
         logger.info("accuracy %.4f: %s", entry["accuracy"], name)
-    return results
 
 
 def accuracies(margins: Sequence[tuple[MinimalPair, float]]) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def _corpus_statistics(corpus: PreparedCorpus, max_seq_length: int) -> dict[str,
         "documents with a text that occurs before": corpus.num_documents - len(np.unique(corpus.document_keys)),
         "documents of one sentence": float((sentences == 1).mean()),
         "documents shorter than a sequence": float((tokens < max_seq_length - 3).mean()),
-        "sentences": corpus.num_sentences,
+        "sentences": corpus.manifest["counts"]["sentences"],
         "tokens": corpus.num_tokens,
         **{f"tokens of {Path(source['input']).name}": source["share"] for source in corpus.manifest.get("sources", ())},
     }

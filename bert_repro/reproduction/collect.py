@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,8 @@ from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.utils.files import RESULTS
 from bert_repro.utils.readers import read_json_object
 
-_SAID_OTHERWISE = frozenset({
-    "output_dir", "test_file", "seed", "task_name", "do_train", "train_batch_size", "max_steps", "phases",
-})  # fmt: skip
+_SAID_OTHERWISE = frozenset({"output_dir", "test_file", "seed", "task_name", "do_train", "max_steps", "phases"})
 """Settings that decide a result and that results say in other words, in `_facts`."""
-_WINDOWED = ("squad", "squad_v2", "conll2003")  # their inputs, which all results count, are not their rows
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -170,26 +167,13 @@ def settings_table(runs: Sequence[FinishedRun]) -> list[tuple[str, str, str]]:
 
 
 def _facts(run: FinishedRun) -> dict[str, str]:
-    """Returns what was trained on what, as text."""
-    results = run.results
-    train, model, data = results.get("train", {}), results.get("model", {}), results.get("data", {})
-    shape = [str(model.get(name, "?")) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads")]
-    facts = {"layers/hidden/heads": "/".join(shape)}
+    """Returns what results say beside the settings of a run, as text."""
+    results, facts = run.results, {"seeds": str(run.results["seed"])}
     if run.is_pretraining:
-        if "counts" in data:
-            facts["corpus"] = f"{data['counts']['words'] / 1e6:,.1f} M words, vocabulary {data['vocab_size']:,}"
-        if "tokens" in train:
-            facts["tokens"] = f"{train['tokens'] / 1e6:,.1f} M"
-        phases = train.get("phases", ())
-        facts["phases"] = ", ".join(f"{p['steps']:,} x {p['batch']} of {p['max_seq_length']}" for p in phases)
-    else:
-        if (rows := rows_trained(run)) is not None:
-            facts["training rows"] = f"{rows:,}"
-        if "batch" in train:
-            facts["steps"] = f"{train['steps']:,} of {train['batch']}"
-        scored = [(name, split["rows_scored"]) for name, split in results["splits"].items() if "rows_scored" in split]
-        facts["seeds"] = str(results["seed"])
-        facts["scored on"] = ", ".join(f"{rows:,} ({name})" for name, rows in scored)
+        data, train = results["data"], results["train"]
+        facts["corpus"] = f"{data['counts']['words'] / 1e6:,.1f} M words, vocabulary {data['vocab_size']:,}"
+        phases = [f"{p['steps']:,} x {p['batch']} of {p['max_seq_length']}" for p in train["phases"]]
+        facts["phases"] = f"{', '.join(phases)} ({train['tokens'] / 1e6:,.1f} M tokens)"
     hardware = results.get("hardware", {})
     facts["hardware"] = f"{hardware.get('processes', 1)} x {hardware.get('processor') or hardware.get('device', '?')}"
     return facts
@@ -213,63 +197,36 @@ def named_settings(run: FinishedRun) -> dict[str, str]:
 
 
 def value_text(value: Any) -> str:
-    """Returns a setting as one would write it as a flag; of a path its last part."""
+    """Returns a setting of results.json as one would write it as a flag."""
     match value:
         case bool() | None:
             return str(value).lower()
         case float():
             return f"{value:g}"
-        case list() | tuple():
+        case list():
             return " ".join(map(value_text, value))
-        case str():
-            return PurePath(value).name if PurePath(value).is_absolute() else value
         case _:
             return str(value)
 
 
 def no_difference(column: Column, runs: Sequence[FinishedRun]) -> str | None:
-    """Returns why ours minus the paper's would mean nothing; None: task, split, metric and data agree.
-
-    What the results do not say is a reason too.
-    """
+    """Returns why ours minus the paper's would mean nothing; None: task, split, metric and data agree."""
     reasons = [column.incomparable]
     for run in runs:
-        reasons += [_scored_differently(column, run), _trained_differently(column, run)]
+        if not run.is_pretraining:
+            reasons += [_scored_differently(column, run), _trained_differently(column, run)]
     return "; ".join(dict.fromkeys(filter(None, reasons))) or None
-
-
-def rows_trained(run: FinishedRun) -> int | None:
-    """Returns the rows of the training set that a fine-tuning run learned from, where its results say so.
-
-    A row is what a training set counts: an example, SQuAD's question, CoNLL-2003's sentence. Results from before
-    `examples` was counted have inputs only, so for tasks cut into windows the limit that was asked for is taken.
-    """
-    train = run.results.get("train", {})
-    if "examples" not in train and run.results["task"] in _WINDOWED:
-        limit: int | None = run.settings.get("max_train_samples")
-        return limit
-    rows: int | None = train.get("examples", train.get("rows"))
-    return rows
 
 
 def _scored_differently(column: Column, run: FinishedRun) -> str | None:
     split, rows = run.split_name(column), run.split(column)["rows_scored"]
-    published = SPLIT_ROWS.get((column.task, split))
-    part = "" if rows == published or published is None else f"{rows:,} rows"
+    published = SPLIT_ROWS[column.task, split]
     if split != column.split:
-        return f"ours is scored on {part}{' of ' if part else ''}{split}, the paper on {column.split}"
-    if published is None:
-        return f"how many rows {column.task}'s {split} set has is not published"
-    return f"ours is scored on {part}, the published set has {published:,}" if part else None
+        part = "" if rows == published else f"{rows:,} rows of "
+        return f"ours is scored on {part}{split}, the paper on {column.split}"
+    return None if rows == published else f"ours is scored on {rows:,} rows, the published set has {published:,}"
 
 
 def _trained_differently(column: Column, run: FinishedRun) -> str | None:
-    published = SPLIT_ROWS.get((column.task, "train"))
-    if published is None:
-        return f"how many rows {column.task}'s train set has is not published"
-    if own := [name for name in ("train_file", "validation_file") if run.settings.get(name)]:
-        return f"ours read custom files ({', '.join(own)})"
-    rows = rows_trained(run)
-    if rows is None:
-        return "the results do not say what ours was fine-tuned on"
+    rows, published = run.results["train"]["examples"], SPLIT_ROWS[column.task, "train"]
     return None if rows == published else f"ours is fine-tuned on {rows:,} rows, the published set has {published:,}"

@@ -19,13 +19,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
-from bert_repro.reproduction.collect import FinishedRun, Float64Array, named_settings, no_difference
+from bert_repro.reproduction.collect import FinishedRun, Float64Array, no_difference
 from bert_repro.reproduction.paper_results import (
     FEATURE_ROWS,
     FIGURE_5,
@@ -115,7 +113,6 @@ class ResultsRow:
         ours: column -> our number, where something was run.
         average: Table 1's average of ours; None: not all nine columns are there.
         leaderboard: GLUE's score of ours as its leaderboard averages it, on dev; None: not all tasks are there.
-        same_as: an earlier row of ours that is the same computation, whatever the paper's model had.
         beside: the paper's row that a finished model is compared with.
     """
 
@@ -124,7 +121,6 @@ class ResultsRow:
     ours: Mapping[str, OurNumber] = field(default_factory=dict)
     average: float | None = None
     leaderboard: float | None = None
-    same_as: str | None = None
     beside: str | None = None
 
 
@@ -155,7 +151,6 @@ class Comparison:
         difference: mean over seeds of the row less that of the baseline.
         low, high: its interval.
         p_value: two-sided; never below 1 / (R + 1).
-        paired_seeds: whether both rows have the same seeds, so that seeds are paired too.
         pretrainings_agree: whether the difference has the same sign for every pre-training seed of both rows.
     """
 
@@ -163,7 +158,6 @@ class Comparison:
     low: float
     high: float
     p_value: float
-    paired_seeds: bool
     pretrainings_agree: bool = True
 
 
@@ -270,8 +264,7 @@ class AllResults:
             mean = statistics.fmean(one.difference for one in found)
             half = math.sqrt(sum((one.high - one.low) ** 2 for one in found)) / 2 / len(found)
             errors = abs(mean) / half * NormalDist().inv_cdf((1 + CONFIDENCE) / 2) if half else 0.0
-            paired = all(one.paired_seeds for one in found)
-            compared = Comparison(mean, mean - half, mean + half, 2 * NormalDist().cdf(-errors), paired)
+            compared = Comparison(mean, mean - half, mean + half, 2 * NormalDist().cdf(-errors))
             differences.append(Ordering("1 to 7", at, statement, MEAN, None, 1, compared))
         return differences
 
@@ -306,7 +299,7 @@ class AllResults:
             if at == size_preset and entry.table == key
         }
         others = sorted((name for name in sizes if name not in papers), key=lambda name: (*sizes[name], name))
-        rows, computed = {}, dict[Any, str]()
+        rows = {}
         for name in (*papers, *others):
             beside, filled = None, dict[Column, list[FinishedRun]]()
             for column in columns:
@@ -316,8 +309,6 @@ class AllResults:
                     beside = name if name in papers else _row_beside(name, runs[0], papers)
             paper = papers.get(beside or name, {})
             ours = {column.name: self._number(column, runs, paper.get(column.name)) for column, runs in filled.items()}
-            computation = _computation(name, ours)
-            same_as = computed.setdefault(computation, name) if computation else name
             averaged = [column.name for column in columns if column.task != AVERAGED]
             whole = len(averaged) < len(columns) and all(column in ours for column in averaged)
             average = statistics.fmean(ours[column].mean for column in averaged) if whole else None
@@ -327,7 +318,6 @@ class AllResults:
                 ours,
                 average,
                 _leaderboard_score(filled) if whole else None,
-                same_as if same_as != name else None,
                 beside if beside != name else None,
             )
         return ResultsTable(key, title, columns, rows, size_preset)
@@ -348,18 +338,17 @@ class AllResults:
         return OurNumber(column, tuple(runs), scores, failed, low, high, difference, reason)
 
     def _by_seed(self, column: Column, runs: Sequence[FinishedRun]) -> "BySeed | None":
-        """Returns seeds -> score and its resamples; None where runs have no scores of examples, or not as many each."""
-        found, lengths = {}, set()
+        """Returns seeds -> score and its resamples; None where a run has no scores of examples."""
+        found = {}
         for run in runs:
             examples = run.example_scores(column)
             if examples is None:
                 return None
-            lengths.add(len(examples))
             key = (run.name, column.split, column.metric)
             if key not in self._resampled:
                 self._resampled[key] = resampled_scores(examples)
             found[run.seeds] = (run.score(column), self._resampled[key])
-        return found if len(lengths) == 1 else None
+        return found
 
     # ------------------------------------------------------------------------------------------------------- orderings
 
@@ -374,8 +363,6 @@ class AllResults:
             names = [row.name for row in tried] if len(tried) > 1 else [row.name for row in rows.values() if row.paper]
             pairs = tuple((larger, smaller) for smaller, larger in pairwise(names))
         for first, second in ((rows[name], rows[other]) for name, other in pairs):
-            if first.same_as is not None:
-                continue  # counted once, for the row that it is the same as
             for column in table.columns:
                 paper = None
                 if column.name in first.paper and column.name in second.paper:
@@ -411,9 +398,9 @@ class AllResults:
             return None, None, False
         column, failed = ours.column, ours.failed or other.failed
         first, second = self._by_seed(column, ours.runs), self._by_seed(column, other.runs)
-        # The same examples are drawn for both.
-        examples = [run.example_scores(column) for run in (ours.runs[0], other.runs[0])]
-        if first is None or second is None or len({len(item) for item in examples if item is not None}) > 1:
+        examples = [run.example_scores(column) for run in (*ours.runs, *other.runs)]
+        # The same examples are drawn for all.
+        if first is None or second is None or len({len(scores) for scores in examples if scores is not None}) > 1:
             return None, ours.mean - other.mean, failed
         found, factor = compare(first, second), unit(column)
         lowest, highest = score_range(column)
@@ -455,18 +442,6 @@ def _within(ends: Sequence[float], lowest: float, highest: float) -> tuple[float
     """Cuts an interval to possible scores: Student's factor at few seeds reaches beyond."""
     low, high = (min(max(end, lowest), highest) for end in ends)
     return low, high
-
-
-def _computation(name: str, ours: Mapping[str, OurNumber]) -> Any:
-    """Returns what a row of features computes, to find rows of Table 7 that are the same where the model is small."""
-    run = next((run for number in ours.values() for run in number.runs), None)
-    if run is None or name not in FEATURE_ROWS or "num_hidden_layers" not in run.results.get("model", {}):
-        return None
-    features = FEATURE_ROWS[name]
-    read = tuple(range(run.results["model"]["num_hidden_layers"] + 1)[BertReproTokenFeatures.LAYERS[features]])
-    settings = {key: value for key, value in named_settings(run).items() if key != "feature_based"}
-    # A single layer is neither added nor concatenated.
-    return read, features.startswith("concat") and len(read) > 1, run.pretraining, tuple(settings.items())
 
 
 # ---------------------------------------------------------------------------------------------------------- statistics
@@ -549,7 +524,7 @@ def compare(row: BySeed, baseline: BySeed) -> Comparison:
         _mean_score(row, pretraining) - _mean_score(baseline, pretraining)
         for pretraining in {seed for seed, _ in row} & {seed for seed, _ in baseline}
     ]
-    return Comparison(difference, *_ends(resampled), p_value, paired, all(one * difference > 0 for one in of_each))
+    return Comparison(difference, *_ends(resampled), p_value, all(one * difference > 0 for one in of_each))
 
 
 def _mean_score(row: BySeed, pretraining: int | None = None) -> float:

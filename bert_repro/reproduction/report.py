@@ -13,7 +13,7 @@ from typing import Any
 from bert_repro.configs import ReportConfig
 from bert_repro.errors import UserError
 from bert_repro.reproduction.collect import collect, settings_table
-from bert_repro.reproduction.paper_results import FIGURE_5_KEY, LEADERBOARD, table_name
+from bert_repro.reproduction.paper_results import FIGURE_5_KEY, LEADERBOARD, Column, table_name
 from bert_repro.reproduction.paper_tables import (
     APPEARS,
     AVERAGED,
@@ -30,7 +30,7 @@ from bert_repro.reproduction.paper_tables import (
     unit,
 )
 from bert_repro.reproduction.size_presets import SIZE_PRESETS
-from bert_repro.utils.files import atomic_files
+from bert_repro.utils.files import atomic_folder, write_text
 
 logger = logging.getLogger("bert_repro")
 
@@ -51,12 +51,9 @@ def write_report(config: ReportConfig) -> None:
         raise UserError(f"--runs_dir {config.runs_dir}: no results.json below it; name the folder of finished runs")
     results = AllResults(runs)
     folder = Path(config.report_dir)
-    with atomic_files(folder) as unfinished:
-        (unfinished / PLOTS).mkdir()
+    with atomic_folder(folder / PLOTS) as unfinished:
         plots = {name: path for name in _DRAWN if (path := _draw(name, results, unfinished))}
-        (unfinished / TEXT).write_text("\n".join(_lines(results, plots)), encoding="utf-8", newline="\n")
-    for stale in {path.name for path in (folder / PLOTS).glob("*.svg")} - {path.name for path in plots.values()}:
-        (folder / PLOTS / stale).unlink()
+        write_text(folder / TEXT, "\n".join(_lines(results, plots)))
     logger.info("wrote %s", folder / TEXT)
 
 
@@ -102,29 +99,21 @@ def _summary(results: AllResults) -> str:
             f"{'; '.join(means) or 'one model'}. Intervals are over dev examples and fine-tuning seeds; another "
             "pre-training seed of the same recipe may differ by more."
         )
-    failed = results.failed_pretrainings
-    names = f" ({', '.join(failed)})" if failed else ""
-    pretrainings = sum(run.is_pretraining for run in results.runs)
+    pretrainings, spread = sum(run.is_pretraining for run in results.runs), results.pretraining_spread
+    seeds = (
+        f"{len(spread)} scores have two or more pre-training seeds: their means lie {statistics.median(spread):.1f} "
+        f"points apart in the median, {max(spread):.1f} at most, and a verdict on them needs one sign from every seed. "
+        if spread
+        else ""
+    )
     return (
         f"At our size ({sizes or 'nothing was run'}), {counts[APPEARS]} of the {tested} orderings of the paper "
         f"that were run appear, {counts[REVERSED]} are reversed and {counts[INCONCLUSIVE]} are inconclusive. "
-        f"Of {pretrainings} pre-trainings, {len(failed)} never left the plateau at which only the most frequent tokens "
-        f"are predicted{names}; {counts[FAILED]} orderings have no verdict because one side failed, and "
-        f"{counts[NOT_RUN]} were not run. "
-        f"{_pretrainings(results.pretraining_spread)}, and of {tested} tests at p < 0.05 about {0.05 * tested:.0f} "
-        "pass by chance."
-    )
-
-
-def _pretrainings(spread: Sequence[float]) -> str:
-    """Returns how far scores depend on the seed of pre-training, and what the intervals say of it."""
-    among = "Intervals and p-values are over dev examples and fine-tuning seeds"
-    if not spread:
-        return f"{among} of a single pre-training for each row, so another pre-training seed may change a verdict"
-    return (
-        f"{len(spread)} scores have two or more pre-training seeds: their means lie {statistics.median(spread):.1f} "
-        f"points apart in the median, {max(spread):.1f} at most, and a verdict on them needs one sign from every seed. "
-        f"{among} alone, so where there is a single pre-training another one may change a verdict"
+        f"Of {pretrainings} pre-trainings, {len(results.failed_pretrainings)} never left the plateau at which only the "
+        f"most frequent tokens are predicted; {counts[FAILED]} orderings have no verdict because one side failed, and "
+        f"{counts[NOT_RUN]} were not run. {seeds}Intervals and p-values are over dev examples and fine-tuning seeds "
+        "alone, so where there is a single pre-training another one may change a verdict, and of "
+        f"{tested} tests at p < 0.05 about {0.05 * tested:.0f} pass by chance."
     )
 
 
@@ -184,7 +173,7 @@ def _table_lines(table: ResultsTable) -> Iterator[str]:
             cells = [_printed(row.paper.get(c.name), 2 if unit(c) == 1 else 1) for c in table.columns]
             yield f"| {_cell(row.name)} | paper | {' | '.join(cells)} |"
         if row.ours:
-            cells = [_our_cell(table, row, c.name, notes) for c in table.columns]
+            cells = [_our_cell(row, column, notes) for column in table.columns]
             beside = f"<br>next to {row.beside}" if row.beside else ""
             yield f"| {'' if row.paper else _cell(row.name) + beside} | ours | {' | '.join(cells)} |"
     yield ""
@@ -196,16 +185,12 @@ def _table_lines(table: ResultsTable) -> Iterator[str]:
         )
     if notes:
         yield "No difference: " + " ".join(f"{mark}: {reason}." for reason, mark in notes.items()) + "\n"
-    for row in table.rows.values():
-        if row.same_as is not None:
-            yield f"In our small model {row.name} is the same computation as {row.same_as} and counts once.\n"
 
 
-def _our_cell(table: ResultsTable, row: ResultsRow, name: str, notes: dict[str, str]) -> str:
-    column = next(column for column in table.columns if column.name == name)
+def _our_cell(row: ResultsRow, column: Column, notes: dict[str, str]) -> str:
     if column.task == AVERAGED:
         return _printed(row.average, 1)
-    ours = row.ours.get(name)
+    ours = row.ours.get(column.name)
     if ours is None:
         return NOT_RUN
     digits = 2 if unit(column) == 1 else 1
@@ -247,7 +232,7 @@ def _draw(name: str, results: AllResults, folder: Path) -> Path | None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    path = folder / PLOTS / f"{name}.svg"
+    path = folder / f"{name}.svg"
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update({"svg.hashsalt": name, "font.size": 9.5})

@@ -1,7 +1,7 @@
 """Makes the runs of a study, one after another; any number of processes may work on the same study.
 
     OUTPUT/runs/RUN/        the run's own output folder; of pre-training runs the model and its checkpoints stay
-    RECORDS/RUN/            results.json with the table entries that it fills, and of fine-tuning runs examples.json
+    OUTPUT/records/RUN/     results.json with the table entries that it fills, and of fine-tuning runs examples.json
 
 A run is done when its results are kept, and its name holds a digest of its settings: what was made is found again, and
 never taken for something else. Processes that share a folder share the work: each takes a run that is ready and that
@@ -38,7 +38,6 @@ from bert_repro.reproduction.size_presets import (
     RECIPE_CONFIGS,
     TASK_RECIPES,
     find_size_preset,
-    json_settings,
 )
 from bert_repro.reproduction.suite import (
     DATA_DIRS,
@@ -51,14 +50,12 @@ from bert_repro.reproduction.suite import (
 from bert_repro.results import read_results, write_results
 from bert_repro.tasks import TASKS, configured_task
 from bert_repro.tasks.data import SPLIT_ROWS
-from bert_repro.training import checkpoint
 from bert_repro.training.performance import estimated_times, flops_per_token, pretraining_flops
 from bert_repro.utils.files import (
     CHECKPOINTS,
     RESULTS,
     STEP,
     SWEEP,
-    SWEEP_STATE,
     atomic_folder,
     lock,
     unlock,
@@ -216,17 +213,15 @@ def _make(run: PlannedRun, store: "RunStore", config: StudyConfig) -> bool:
         settings = _configuration(run, store, config)
         start_run(settings)
         store.keep(run, config.size, example_scores(settings))
-    except NonFiniteError as error:
+    except (NonFiniteError, StopRequested, UserError) as error:
+        record_outcome(str(folder), error.exit_code, str(error))
+        if isinstance(error, UserError):
+            raise UserError(f"{run.id}: {error}") from error
+        if isinstance(error, StopRequested):
+            raise
         logger.warning("%s: %s", run.id, error)
-        record_outcome(str(folder), error.exit_code, str(error))
         return True
-    except StopRequested as stop:
-        record_outcome(str(folder), stop.exit_code, str(stop))
-        raise
-    except UserError as error:
-        record_outcome(str(folder), error.exit_code, str(error))
-        raise UserError(f"{run.id}: {error}") from error
-    if not (run.is_pretraining or run.keeps_model or config.keep_models):
+    if not (run.is_pretraining or run.keeps_model):
         store.drop_weights(run)
     record_outcome(str(folder), 0, "done")
     return True
@@ -256,8 +251,7 @@ def example_scores(config: PretrainingConfig | FinetuningConfig) -> dict[str, An
 
 def _configuration(run: PlannedRun, store: "RunStore", config: StudyConfig) -> PretrainingConfig | FinetuningConfig:
     folder = store.folder(run)
-    resumes = recorded_exit_code(folder) != 0 and _can_resume(folder)
-    settings: dict[str, Any] = {**run.settings, "output_dir": str(folder)}
+    settings: dict[str, Any] = {**run.settings, "output_dir": str(folder), "resume_from_checkpoint": "auto"}
     if run.start is None:
         settings |= {"corpus": config.corpus, "save_steps": run.save_steps, "save_total_limit": _ALL}
     else:
@@ -266,17 +260,7 @@ def _configuration(run: PlannedRun, store: "RunStore", config: StudyConfig) -> P
         settings |= {"model_name_or_path": start, "data_dir": getattr(config, DATA_DIRS[run.recipe])}
         if "feature_based" in run.settings:
             settings["feature_cache_dir"] = str(store.output_dir / "features")
-    settings |= {"resume_from_checkpoint": "latest" if resumes else None, "overwrite_output_dir": not resumes}
     return RECIPE_CONFIGS[run.recipe](**settings)
-
-
-def _can_resume(folder: Path) -> bool:
-    if (folder / SWEEP / SWEEP_STATE).exists():
-        return True  # with the first of its configurations that is not done
-    try:
-        return bool(checkpoint.find(folder, "latest"))
-    except UserError:
-        return False
 
 
 def _model(run: PlannedRun) -> dict[str, Any]:
@@ -294,7 +278,7 @@ class RunStore:
 
     def __init__(self, config: StudyConfig) -> None:
         self.output_dir = Path(config.output_dir)
-        self.records = Path(config.records_dir) if config.records_dir else self.output_dir / "records"
+        self.records = self.output_dir / "records"
 
     def folder(self, run: PlannedRun) -> Path:
         """Returns the run's output folder."""
@@ -329,7 +313,6 @@ class RunStore:
             "pretraining_seed": run.pretraining.settings.get("seed"),
             "start": run.start.id if run.start else None,
             "checkpoint_step": run.step,
-            "settings": json_settings(run.settings),
             **_model(run),
         }
         results["settings"] |= {name: None for name in _FOLDER_SETTINGS if name in results["settings"]}

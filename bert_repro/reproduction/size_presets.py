@@ -5,7 +5,7 @@ file with the fields of `SizePreset`.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,6 @@ SIZE_PRESETS: dict[str, SizePreset] = {
         checkpoints=(200_000, 400_000, 500_000, 600_000, 800_000, 1_000_000),  # Figure 5; C.1 speaks of 500k too
         tasks=_PAPER_TASKS,
         seeds=(1, 2, 3, 4, 5),  # Tables 6 and 7: mean of 5
-        bilstm_size=768,
         large="large",
         table_1=PRESETS["glue-sweep"].values,
         table_7={**PRESETS["finetuning-grid"].values, "train_batch_size": None},
@@ -144,7 +143,6 @@ SIZE_PRESETS: dict[str, SizePreset] = {
         checkpoints=(8_000, 16_000, 24_000, 32_000, 40_000),
         tasks={task: {**settings, **_FAST} for task, settings in _PAPER_TASKS.items()},
         seeds=(1, 2, 3),
-        bilstm_size=768,
     ),
 }
 
@@ -180,13 +178,3 @@ def _read_size_preset(path: Path) -> SizePreset:
 
 for _name in ("trial", "evaluation"):
     SIZE_PRESETS[_name] = _read_size_preset(Path(__file__).with_name(f"{_name}.yaml"))
-
-
-def json_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings ready for JSON, phases as mappings."""
-    return {
-        key: [asdict(item) if isinstance(item, Phase) else item for item in value]
-        if isinstance(value, tuple)
-        else value
-        for key, value in values.items()
-    }

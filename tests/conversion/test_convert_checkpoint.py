@@ -163,27 +163,26 @@ def test_the_form_of_gelu_is_said(original, run, tmp_path):
 def test_cased_or_uncased_is_said_where_the_signs_disagree(original, run, tmp_path):
     (original / "vocab.txt").write_text((original / "vocab.txt").read_text().replace("mat\n", "Mat\n"))
     code, line = run(original, "--gelu erf")
-    assert code == 2 and "1 upper-case entries of vocab.txt: cased; the name uncased: uncased" in line
+    assert code == 2 and "vocab.txt: cased; the name uncased: uncased" in line
     nameless = original.rename(tmp_path / "checkpoint")
     code, said = run(nameless, "--gelu erf")
-    assert code == 0 and "case: cased (1 upper-case entries of vocab.txt)" in said
+    assert code == 0 and "case: cased (vocab.txt)" in said
     code, said = run(nameless, "--gelu erf", "--do_lower_case true", "--overwrite_output_dir")
-    assert code == 0 and "case: uncased (--do_lower_case true)" in said
+    assert code == 0 and "case: uncased (--do_lower_case)" in said
     entries = (nameless / "vocab.txt").read_text().split("\n")[:-1]
     foreign = [chr(0x4E00 + n) if n > 4 else entry for n, entry in enumerate(entries)]
     (nameless / "vocab.txt").write_text("\n".join(foreign) + "\n")
-    assert "case: uncased (no upper-case entries of vocab.txt)" in run(nameless, "--gelu erf", out="new")[1]
+    assert "case: uncased (vocab.txt)" in run(nameless, "--gelu erf", out="new")[1]
 
 
 DAMAGE = {
-    "a layer too many": (lambda f: change_settings(f, num_hidden_layers=100_000), "and the checkpoint has 1"),
-    "another width": (lambda f: change_settings(f, hidden_size=10**12), "and the checkpoint has 8"),
+    "a layer too many": (lambda f: change_settings(f, num_hidden_layers=2), "lacks bert/encoder/layer_1/attention"),
+    "another width": (lambda f: change_settings(f, hidden_size=16), "where the settings ask for [102, 16]"),
     "heads that do not fit": (lambda f: change_settings(f, num_attention_heads=3), "hidden_size must be a multiple"),
     "no width": (lambda f: change_settings(f, hidden_size=None), "bert_config.json lacks hidden_size"),
     "no settings": (lambda f: (f / "bert_config.json").unlink(), "bert_config.json: no such file"),
     "no vocabulary": (lambda f: (f / "vocab.txt").unlink(), "there is no vocab.txt next to the weights"),
     "too large a vocabulary": (lambda f: (f / "vocab.txt").open("a").write("new\n"), "has 103 entries, and"),
-    "another activation": (lambda f: change_settings(f, hidden_act="swish"), "'swish' is not known"),
     "two checkpoints": (lambda f: shutil.copy(f / FILES[0], f / "other.index"), "holds several checkpoints: bert_m"),
     "no checkpoint": (lambda f: (f / FILES[0]).unlink(), "holds no checkpoint"),
     "half an index": (lambda f: os.truncate(f / FILES[0], 100), "is no index of a TensorFlow checkpoint"),
@@ -197,8 +196,7 @@ DAMAGE = {
 def test_what_is_not_right_is_one_line(original, run, kind):
     damage, message = DAMAGE[kind]
     damage(original)
-    gelu = [] if kind == "another activation" else ["--gelu erf"]
-    code, line = run(original, *gelu)
+    code, line = run(original, "--gelu erf")
     assert code == 2 and message in line
 
 
@@ -208,7 +206,6 @@ OTHER_TENSORS = {
     "another shape": ({"bert/pooler/dense/kernel": np.ones((8, 9), "f4")}, "has the shape [8, 9]"),
     "not finite": ({"bert/pooler/dense/bias": np.full(8, np.nan, "f4")}, "that are not finite"),
     "whole numbers": ({"bert/pooler/dense/bias": np.ones(8, "i4")}, "holds int32 numbers"),
-    "object-based saving": ({"_CHECKPOINTABLE_OBJECT_GRAPH": np.ones(1, "f4")}, "object-based saving"),
     "two heads": ({"output_weights": np.ones((2, 8), "f4")}, "say which with --head"),
     "another model": ({"bert/embeddings/word_embeddings": None}, "holds no bert/embeddings/"),
 }

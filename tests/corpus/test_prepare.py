@@ -107,7 +107,7 @@ def test_datasets_opens_the_folder_and_gather_copies_slices_in_the_order_asked_f
     lengths = np.array([4, 0, 2, 5])
     expected = np.concatenate([every[start : start + length] for start, length in zip(starts, lengths, strict=True)])
     assert np.array_equal(corpus.gather(starts, lengths), expected)
-    assert corpus.gather([], []).dtype == corpus.token_dtype == np.uint16 and len(corpus.gather([], [])) == 0
+    assert corpus.gather([], []).dtype == np.uint16 and len(corpus.gather([], [])) == 0
     again = pickle.loads(pickle.dumps(corpus))
     assert len(pickle.dumps(corpus)) < 1000 and np.array_equal(again.gather(starts, lengths), expected)
 
@@ -268,7 +268,7 @@ def test_large_vocabularies_use_int32(make_config, tmp_path):
     (tmp_path / "raw.txt").write_text("w69999 w0\n")
     options = {"tokenizer": str(tmp_path / "vocab.txt"), "input_files": (str(tmp_path / "raw.txt"),)}
     corpus = prepared(make_config(**options, text_passages_only=False))
-    assert corpus.gather([0], [2]).tolist() == [70004, 5] and corpus.token_dtype == np.int32
+    assert corpus.gather([0], [2]).tolist() == [70004, 5] and corpus.gather([], []).dtype == np.int32
 
 
 def test_tokenizer_from_a_corpus_sees_passages_only(make_config, tmp_path):

@@ -43,12 +43,13 @@ def scored(config: Any, score: float) -> dict[str, Any]:
     """Task and scores as a run records them: the same score in every metric of every split."""
     if isinstance(config, PretrainingConfig):
         metrics = {"lm_perplexity" if config.left_to_right else "mlm_perplexity": 100 * score}
-        return {"task": "pre-training", "metrics": metrics, "rows_scored": 8}
+        about = {"data": {"counts": {"words": 8}, "vocab_size": 8}, "train": {"tokens": 8, "phases": []}}
+        return {"task": "pre-training", "metrics": metrics, "rows_scored": 8, **about}
     task = TASKS[config.task_name]
     metrics = dict.fromkeys(task.metrics, score)
     splits = (*task.eval_splits, *(task.predict_splits if config.do_predict else ()))
     found = {split: {"metrics": metrics, "rows_scored": 8, "degenerate": False} for split in splits}
-    return {"task": task.name, "metrics": metrics, "splits": found}
+    return {"task": task.name, "metrics": metrics, "splits": found, "train": {"examples": 8}}
 
 
 def install(log: Path, seconds: float = 0.0) -> None:

@@ -245,9 +245,9 @@ def test_the_committed_card_is_that_of_the_committed_results_and_loads_as_typed(
 def test_the_recipe_adds_facts(tmp_path):
     cola = {**RESULTS, "task": "cola", "settings": {"model_name_or_path": "/srv/bert"}, "base_model": None}
     write_results(tmp_path, cola)
-    card = tmp_path / "cards" / "of" / "bert-cola.md"
+    card = tmp_path / "README.md"
     facts = "--base_model org/bert --license bsd-2-clause --language en de --hub_model_id org/bert-cola"
-    assert recipe("make_card", "--folder", tmp_path, "--output_file", card, facts) == 0
+    assert recipe("make_card", "--folder", tmp_path, facts) == 0
     fields = metadata(card.read_text())
     assert (fields["base_model"], fields["license"], fields["language"]) == ("org/bert", "bsd-2-clause", ["en", "de"])
     assert fields["datasets"] == ["nyu-mll/glue"]

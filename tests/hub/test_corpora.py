@@ -46,7 +46,7 @@ def test_a_run_pulls_the_corpus_by_its_id(hub, world, pushed, tmp_path, monkeypa
 
 def test_card_license_and_manifest_are_sent_and_no_path_of_this_machine(world, pushed, tmp_path):
     manifest = json.loads(pushed["manifest.json"])
-    assert set(pushed) == {".gitattributes", "README.md", "manifest.json", *manifest["files"]}
+    assert set(pushed) == {".gitattributes", "README.md", "manifest.json", *manifest["sha256"]}
     assert manifest["settings"]["sources"][0][0] == Path(world.text).name
     assert not [name for name, content in pushed.items() if str(world.root).encode() in content]
     card = pushed["README.md"].decode()

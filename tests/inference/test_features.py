@@ -31,18 +31,18 @@ def expected(model: Path) -> list[list[torch.Tensor]]:
 
 
 @pytest.mark.parametrize(
-    ("layers", "combine", "wanted"),
+    ("layers", "wanted"),
     [
-        ("last", "concat", lambda states: states[3]),
-        ("-2 -1", "concat", lambda states: torch.cat([states[2], states[3]], dim=-1)),
-        ("embeddings last", "sum", lambda states: states[0] + states[3]),
-        ("all", "concat", lambda states: torch.cat(states[1:], dim=-1)),
+        ("last", lambda states: states[3]),
+        ("-2 -1", lambda states: torch.cat([states[2], states[3]], dim=-1)),
+        ("embeddings last", lambda states: torch.cat([states[0], states[3]], dim=-1)),
+        ("all", lambda states: torch.cat(states[1:], dim=-1)),
     ],
 )
-def test_parquet_has_a_row_for_each_text(model, tmp_path, layers, combine, wanted):
+def test_parquet_has_a_row_for_each_text(model, tmp_path, layers, wanted):
     source, target = tmp_path / "texts.txt", tmp_path / "f.parquet"
     source.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
-    sizes = f"--per_device_eval_batch_size 2 --max_seq_length {LENGTH} --layers {layers} --combine {combine}"
+    sizes = f"--per_device_eval_batch_size 2 --max_seq_length {LENGTH} --layers {layers}"
     files = ["--model_name_or_path", model, "--input_file", source, "--output_file", target]
     assert recipe("extract_features", *files, sizes) == 0
     table = pyarrow.parquet.read_table(target)
@@ -52,4 +52,4 @@ def test_parquet_has_a_row_for_each_text(model, tmp_path, layers, combine, wante
         assert len(row["tokens"]) == len(row["features"]) <= LENGTH
         assert (row["tokens"][0], row["tokens"][-1]) == ("[CLS]", "[SEP]")
     facts = json.loads(table.schema.metadata[b"bert_repro"])
-    assert facts["combine"] == combine and facts["model"] == str(model)
+    assert facts["model"] == str(model)

@@ -28,7 +28,5 @@ def test_next_sentence_prediction(tmp_path, head):
     assert follows({"text": "paris " * 60, "text_pair": "is"})["label"] in ("IsNext", "NotNext")
     ids = follows.preprocess({"text": "a [SEP] film", "text_pair": "[MASK] never"})["input_ids"][0].tolist()
     assert ids.count(tokenizer.sep_token_id) == 2 and tokenizer.mask_token_id not in ids
-    assert follows("a film", "never") == follows(("a film", "never")) == follows(pairs[1])
-    assert follows([tuple(pair.values()) for pair in pairs]) == follows(pairs)
     with pytest.raises(UserError, match="text_pair"):
         follows("one text")

@@ -6,7 +6,7 @@ import pytest
 from made_up import SHAPE, entry, finetuning, pretraining, row
 
 from bert_repro.reproduction.collect import collect, settings_table
-from bert_repro.reproduction.paper_results import FEATURE_ROWS, TABLES
+from bert_repro.reproduction.paper_results import TABLES
 from bert_repro.reproduction.paper_tables import APPEARS, FAILED, INCONCLUSIVE, NOT_RUN, REVERSED, AllResults
 
 
@@ -44,13 +44,7 @@ def test_an_entry_is_the_mean_over_seeds_with_interval_and_difference(tmp_path):
     [
         ("sst2", "SST-2", {"rows": 500}, "ours is scored on 500 rows, the published set has 872"),
         ("squad", "SQuAD", {"trained": 20_000}, "ours is fine-tuned on 20,000 rows, the published set has 87,599"),
-        (
-            "squad", "SQuAD", {"train": {"rows": 700}, "settings": {"max_train_samples": 500}},
-            "ours is fine-tuned on 500 rows, the published set has 87,599",
-        ),
         ("sst2", "SST-2", {"trained": 70_000}, "ours is fine-tuned on 70,000 rows, the published set has 67,349"),
-        ("sst2", "SST-2", {"train": {}}, "the results do not say what ours was fine-tuned on"),
-        ("sst2", "SST-2", {"settings": {"train_file": "mine.tsv"}}, "ours read custom files (train_file)"),
         ("qnli", "QNLI", {}, "the paper's QNLI is GLUE's first release (108k training rows); today's has 104,743"),
     ],
 )  # fmt: skip
@@ -206,26 +200,6 @@ def test_a_pre_training_that_never_left_the_plateau_takes_no_part_in_a_verdict(t
     path.write_text(json.dumps(record))
     assert verdicts(tmp_path)["5", "No NSP below BERT-base", "SST-2"] == FAILED
     assert AllResults(collect(tmp_path)).failed_pretrainings == ["start of No NSP"]
-
-
-LAST_FOUR, ALL, CONCAT = "Weighted sum last four hidden", "Weighted sum all 12 layers", "Concat last four hidden"
-
-
-@pytest.mark.parametrize(
-    ("layers", "rates", "same_as"),
-    [(4, (5e-3, 5e-3, 5e-3), LAST_FOUR), (6, (5e-3, 5e-3, 5e-3), None), (4, (5e-3, 1e-3, 5e-3), None)],
-)
-def test_with_four_layers_two_rows_are_one(tmp_path, layers, rates, same_as):
-    for name, rate, share in zip((LAST_FOUR, ALL, CONCAT), rates, (0.5, 0.5, 0.7), strict=True):
-        finetuning(
-            tmp_path, [entry(7, name, "dev")], share, task="conll2003", split="validation", metric="entity_f1",
-            rows=400, model={**SHAPE, "num_hidden_layers": layers}, pretraining="start",
-            settings={"learning_rate": rate, "feature_based": FEATURE_ROWS[name]},
-        )  # fmt: skip
-    results = AllResults(collect(tmp_path))
-    assert next(table for table in results.tables if table.key == "7").rows[ALL].same_as == same_as
-    tried = [item for item in results.orderings if item.table == "7" and item.verdict != NOT_RUN]
-    assert len(tried) == (1 if same_as else 2)
 
 
 # ------------------------------------------------------------------------------------------------------------ settings

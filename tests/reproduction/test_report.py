@@ -1,5 +1,6 @@
 """The written report: the same bytes every time, and clear words about bad input."""
 
+import os
 import re
 from pathlib import Path
 
@@ -80,13 +81,11 @@ def test_a_full_disk_leaves_the_old_report(tmp_path, refused, monkeypatch):
     finetuning(tmp_path / "runs", [], 0.7)
     assert report(tmp_path / "runs", folder) == 0
     old = files_of(folder)
-    write = Path.write_text
 
-    def full(path, text, **options):
-        write(path, text[:100], **options)
-        raise OSError(28, "No space left on device", str(path))
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "fsync", full)
     assert "No space left on device" in refused(*command(tmp_path / "runs", folder))
     assert files_of(folder) == old
 
