@@ -13,8 +13,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object, send_to_device
 
 from bert_repro.configs import FinetuningConfig, NerConfig, require
+from bert_repro.configs.presets import FEATURE_BILSTM_LAYERS, FEATURE_BILSTM_SIZE
 from bert_repro.errors import UserError
 from bert_repro.finetuning.data import (
+    FeatureCache,
     FinetuningSource,
     ModelInputs,
     Split,
@@ -23,7 +25,6 @@ from bert_repro.finetuning.data import (
     content_digest,
     rows_of,
 )
-from bert_repro.finetuning.features import FeatureCache, model_changes
 from bert_repro.models import modeling_bert_repro
 from bert_repro.models.loading import (
     load_config,
@@ -132,6 +133,25 @@ def require_fit(config: FinetuningConfig, shape: Any) -> None:
     frozen = config.freeze_layers or 0
     require(frozen <= layers, f"--freeze_layers is {frozen}; the model has {layers} layers")
     require(length <= positions, f"--max_seq_length is {length}; the model has {positions} positions; give fewer")
+
+
+def model_changes(config: Any) -> dict[str, Any]:
+    """Returns the settings of the model's configuration that a fine-tuning run's flags ask for.
+
+    Args:
+        config: any fine-tuning configuration.
+    """
+    names = ("hidden_dropout_prob", "attention_probs_dropout_prob", "bilstm_size")
+    asked = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
+    row = getattr(config, "feature_based", None)
+    if row is None:
+        return asked
+    return asked | {
+        "token_features": row,
+        "bilstm_size": config.bilstm_size or FEATURE_BILSTM_SIZE,
+        "bilstm_layers": FEATURE_BILSTM_LAYERS,
+        "normalize_feature_weights": config.feature_weights == "softmax",
+    }
 
 
 class FinetuningRun:

@@ -112,11 +112,11 @@ def run_sweep(config: FinetuningConfig, task: Task) -> RunResults:
         sweep.predict(best)
     results: Any = None
     if accelerator.is_main_process:
-        found = sweep_results(sweep.outcomes(), split=sweep.split(), metric=task.primary_metric)
-        _publish(config, best, found)
+        metric = task.primary_metric
+        _publish(config, best, sweep_results(sweep.outcomes(), split=sweep.split(), metric=metric))
         results = read_results(Path(config.output_dir))
-        score = results["metrics"][task.primary_metric]
-        logger.info("best of %d runs: %s %.4f, %s", len(planned_runs), task.primary_metric, score, best.path)
+        score = results["metrics"][metric]
+        logger.info("best of %d runs: %s %.4f, %s; all are on the card", len(planned_runs), metric, score, best.path)
     agreed: RunResults = broadcast(results)
     accelerator.end_training()
     return agreed

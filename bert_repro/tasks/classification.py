@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -626,6 +627,9 @@ def _label_names(labels: Sequence[Sequence[str]], where: str, column: str) -> tu
             f"{where}: column {column!r} has {len(names)} different labels in {len(labels)} rows; name the column of "
             "labels with --label_column, or predict numbers with --regression"
         )
+    spellings = Counter(map(str.casefold, names))
+    if twins := [name for name in names if spellings[name.casefold()] > 1]:
+        logger.warning("%s: %s are different labels, although only their case differs", where, " and ".join(twins))
     return tuple(names)
 
 

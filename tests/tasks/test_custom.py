@@ -113,10 +113,11 @@ def test_baselines_of_several_labels_have_the_best_thresholds_too(tmp_path: Path
     assert found == {"micro_f1": 1.0, "macro_f1": 1.0, "exact_match": 1.0}
 
 
-def test_dev_rows_of_the_training_data_are_said(tmp_path: Path, caplog) -> None:
-    (path := tmp_path / "moods.csv").write_text("text,label\nsun,good\nrain,bad\nsnow,good\n")
+def test_labels_that_differ_only_in_case_and_dev_rows_of_the_training_data_are_said(tmp_path: Path, caplog) -> None:
+    (path := tmp_path / "moods.csv").write_text("text,label\nsun,Good\nrain,bad\nsnow,good\n")
     with caplog.at_level("WARNING", "bert_repro"):
         (dev := tmp_path / "dev.csv").write_text("text,label\nrain,bad\nhail,bad\n")
         task = GlueConfig(model_name_or_path="-", do_train=True, train_file=str(path), validation_file=str(dev))
         configured_task(task)
+    assert "Good and good are different labels, although only their case differs" in caplog.text
     assert "1 of 2 dev rows have the texts of training rows" in caplog.text

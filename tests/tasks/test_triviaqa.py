@@ -10,8 +10,7 @@ import pytest
 from bert_repro.configs import TriviaqaConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks.data import read_file
-from bert_repro.tasks.squad_windows import questions_of
-from bert_repro.tasks.triviaqa import convert_triviaqa, find_answers
+from bert_repro.tasks.squad_windows import convert_triviaqa, find_answers, questions_of
 
 LONG = "word " * 399
 
@@ -76,6 +75,13 @@ def test_names_are_found_between_words_whatever_their_case(evidence: Path) -> No
     assert find_answers("C++ is", ["C++"]) == [{"text": "C++", "answer_start": 0}]
     assert find_answers("New York City", ["New York", "New York City"])[0]["text"] == "New York City"
     assert find_answers("anything", []) == []
+
+
+def test_names_that_lead_out_of_the_evidence_are_not_read(evidence: Path) -> None:
+    (evidence.parent / "secret.txt").write_text("Sunset Boulevard")
+    (evidence / "wikipedia/link.txt").symlink_to(evidence.parent / "secret.txt")
+    asked = question("a", "Lloyd.txt", "../../secret.txt", f"{evidence.parent}/secret.txt", "link.txt")
+    assert convert(evidence, asked)["missing"] == 3
 
 
 def test_evidence_without_an_answer_is_refused(evidence: Path) -> None:
