@@ -310,9 +310,9 @@ class DataCollatorForBertPreTraining:
             masked = masked._replace(tokens=np.pad(masked.tokens, added, constant_values=self._fill["input_ids"]))
             segments = np.pad(segments, added)
             labels = None if labels is None else np.pad(labels, added, constant_values=IGNORE_INDEX)
-        predicted = np.full(len(masked.tokens), IGNORE_INDEX, dtype=np.int64)
-        predicted[masked.positions] = masked.targets
-        fields = {"input_ids": masked.tokens, "token_type_ids": segments, "labels": predicted}
+        token_labels = np.full(len(masked.tokens), IGNORE_INDEX, dtype=np.int64)
+        token_labels[masked.positions] = masked.targets
+        fields = {"input_ids": masked.tokens, "token_type_ids": segments, "labels": token_labels}
         if self.packing:
             batch = packed_batch(fields, lengths, int(lengths.max()))
         else:

@@ -100,5 +100,5 @@ def test_auto_is_what_the_device_has_in_the_estimate_the_results_and_on_resume(
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     capsys.readouterr()
     resumed = [*run, "--output_dir", tmp_path / "run", "--resume_from_checkpoint", tmp_path / "run/checkpoints/step-1"]
-    assert "its run had --mixed_precision bf16, now no;" in refused("run_pretraining", *resumed)
+    assert "its run had --mixed_precision 'bf16', now 'no';" in refused("run_pretraining", *resumed)
     assert recipe("run_pretraining", *run, "--dry_run") == 0 and "FLOPs in float32\n" in capsys.readouterr().out
