@@ -95,33 +95,6 @@ class HardwareResults(TypedDict, total=False):
     processes: int
 
 
-class SweepRunResults(TypedDict, total=False):
-    """One run of a sweep."""
-
-    learning_rate: float
-    batch: int
-    epochs: float | None
-    steps: int | None
-    seed: int
-    folder: Annotated[str, "below the sweep's folder"]
-    splits: Annotated[dict[str, Metrics], "metrics by split"]
-    degenerate: bool
-    not_finite: Annotated[bool, "stopped because its loss was not finite"]
-
-
-class SweepConfigurationResults(TypedDict, total=False):
-    """The runs of one configuration, which differ by their seeds alone. Deviations are those of a sample (n - 1)."""
-
-    learning_rate: float
-    batch: int
-    epochs: float | None
-    steps: int | None
-    runs: int
-    degenerate: Annotated[int, "runs with one answer for every row; mean and deviation count them"]
-    not_finite: int
-    splits: Annotated[dict[str, dict[str, dict[str, float | None]]], "split -> metric -> mean, deviation, best"]
-
-
 class SweepResults(TypedDict, total=False):
     """Grid search or restarts, of which the best run on dev is the one published."""
 
@@ -130,9 +103,9 @@ class SweepResults(TypedDict, total=False):
     runs_done: int
     degenerate: int
     not_finite: int
-    best: SweepRunResults | None
-    configurations: list[SweepConfigurationResults]
-    runs: list[SweepRunResults]
+    best: dict[str, Any] | None
+    configurations: Annotated[list[dict[str, Any]], "what the runs share; splits: mean, deviation (n - 1) and best"]
+    runs: Annotated[list[dict[str, Any]], "learning_rate, batch, epochs, steps, seed, folder, splits: metrics"]
 
 
 class RunResults(TypedDict, total=False):

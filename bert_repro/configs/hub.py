@@ -35,8 +35,7 @@ class PushConfig(Config):
       bert-repro push_to_hub --folder runs/mrpc --hub_model_id org/bert-mrpc --dry_run
       bert-repro push_to_hub --folder runs/mrpc --hub_model_id org/bert-mrpc --hub_private_repo
 
-    One commit; none where nothing has changed. --checkpoints uploads every checkpoint of the run as the revision
-    step-N. Optimizer states and predictions stay here. No recipe takes a token.
+    One commit; none where nothing has changed. Optimizer states and predictions stay here. No recipe takes a token.
     """
 
     REQUIRED = ("folder", "hub_model_id")
@@ -46,7 +45,6 @@ class PushConfig(Config):
     hub_private_repo: bool | None = setting(
         None, "Make a new repository private; default: public, unless its organization decides otherwise."
     )
-    checkpoints: bool = setting(False, "Upload the run's checkpoints too, each as the revision step-N.")
     dry_run: bool = setting(False, "List files and sizes, and stop.")
 
 

@@ -6,7 +6,6 @@ The results are what results.json holds (`bert_repro.results.RunResults`; every 
     data             {dataset, config, license, language, note ...}   `dataset`: id on the Hub; None: it has none
     license          of the weights
     converted_from   the checkpoint of a conversion
-    revision         of a checkpoint on the Hub
 """
 
 import dataclasses
@@ -139,7 +138,6 @@ def make_card(results: Mapping[str, Any], model_id: str, *, pictures: Collection
 
     known: Mapping[str, Any] = without_machine_paths(redacted(results))
     class_name = known.get("model", {}).get("class")
-    revision = known.get("revision")
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.ChainableUndefined
     )
@@ -149,7 +147,7 @@ def make_card(results: Mapping[str, Any], model_id: str, *, pictures: Collection
     text = template.render(
         metadata=card_metadata(known, model_id),
         title=line(model_id),
-        where=_literal(model_id) + (f", revision={_literal(revision)}" if revision else ""),
+        where=_literal(model_id),
         class_name=class_name,
         task=hub_task_of(class_name) if class_name else None,
         loads_upstream=known.get("model", {}).get("model_type", "bert") == "bert",

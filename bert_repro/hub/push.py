@@ -15,18 +15,14 @@ from contextlib import contextmanager
 from fnmatch import fnmatch
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from bert_repro.configs import CorpusPushConfig, PushConfig, looks_like_a_folder, require
 from bert_repro.corpus.prepared_corpus import MANIFEST, PreparedCorpus, manifest_digest
 from bert_repro.errors import UserError
-from bert_repro.hub.card import make_card, renamed
-from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
+from bert_repro.hub.card import renamed
 from bert_repro.models.loading import CONFIG, check_folder
-from bert_repro.results import read_results
 from bert_repro.utils.files import (
     CARD,
-    CHECKPOINTS,
     CONVERSION,
     POOLING,
     POOLING_MODULES,
@@ -34,16 +30,13 @@ from bert_repro.utils.files import (
     RESULTS,
     SCORES_PLOT,
     STATUS,
-    STEP,
     TRAIN_LOG,
     TRAINING_PLOT,
-    step_of,
 )
 from bert_repro.utils.readers import read_json_object, read_utf8, redacted, without_machine_paths
 
 logger = logging.getLogger("bert_repro")
 
-MAIN = "main"
 PUBLISHED = (
     CONFIG, "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
     "adapter_config.json", "adapter_model.safetensors", "adapter/*.json", "adapter/*.safetensors",
@@ -57,17 +50,14 @@ CORPUS_FILES = ("*.arrow", "*.npy", "dataset_info.json", "state.json", MANIFEST,
 """What of a dataset's repository is ours, as patterns of paths."""
 _HUB_ID = re.compile(r"[\w-]+/[\w.-]+")
 _WITH_PATHS = (RESULTS, "adapter_config.json", "adapter/adapter_config.json")
-_ABOUT_THE_END = (
-    "metrics", "splits", "split", "rows_scored", "wall_time_seconds", "sweep", "primary_metric", "degenerate",
-)  # fmt: skip
 _NOT_LOGGED_IN = 401
 
 
-def push_to_hub(config: PushConfig) -> list[str]:
-    """Uploads a folder and, where asked, its run's checkpoints; or lists what would be uploaded.
+def push_to_hub(config: PushConfig) -> str | None:
+    """Uploads a folder; or lists what would be uploaded.
 
     Returns:
-        Addresses of the commits.
+        Address of the commit; None of a dry run.
 
     Raises:
         UserError: see `push_folder`.
@@ -75,30 +65,15 @@ def push_to_hub(config: PushConfig) -> list[str]:
     from huggingface_hub.utils import validate_repo_id
 
     folder = Path(config.folder).resolve()  # a checkpoint is known by its name, which "." hides
-    require(folder.is_dir(), f"--folder {folder}: no such folder; name the output folder of a finished run")
     with _hub_errors(config.hub_model_id):
         validate_repo_id(config.hub_model_id)
-    folders = [folder]
-    if config.checkpoints:
-        steps = [path for path in (folder / CHECKPOINTS).glob(f"{STEP}*") if step_of(path) is not None]
-        require(steps, f"{folder / CHECKPOINTS} holds no checkpoint; leave --checkpoints out")
-        folders = [*sorted(steps, key=lambda path: step_of(path) or 0), folder]
-    uploads = []  # all of them are checked before any is sent
-    for path in folders:
-        is_checkpoint = step_of(path) is not None
-        results = read_results(path.parents[1]) if is_checkpoint and (path.parents[1] / RESULTS).exists() else {}
-        card = checkpoint_card(path, results, config.hub_model_id) if is_checkpoint else None
-        uploads.append((path, path.name if is_checkpoint else MAIN, _contents(path, config.hub_model_id, card)))
-    commits = []
-    for path, revision, contents in uploads:
-        if config.dry_run:
-            show_contents(contents, f"{config.hub_model_id} ({revision})")
-            left = sorted({path.name for path in path.iterdir()} - {name.split("/")[0] for name in contents})
-            sys.stdout.write(f"stays in {path}: {', '.join(left)}\n" if left else "")
-        else:
-            prepare_repository(config.hub_model_id, private=config.hub_private_repo, revision=revision)
-            commits.append(send(config.hub_model_id, contents, path, PUBLISHED, revision=revision))
-    return commits
+    if config.dry_run:
+        contents = _contents(folder, config.hub_model_id)
+        show_contents(contents, config.hub_model_id)
+        left = sorted({path.name for path in folder.iterdir()} - {name.split("/")[0] for name in contents})
+        sys.stdout.write(f"stays in {folder}: {', '.join(left)}\n" if left else "")
+        return None
+    return push_folder(folder, config.hub_model_id, private=config.hub_private_repo)
 
 
 def published_files(folder: Path) -> list[Path]:
@@ -141,20 +116,17 @@ def push_folder(folder: Path, repo_id: str, *, private: bool | None = None) -> s
     Raises:
         UserError: not logged in, no right or no room to write there, or a broken connection.
     """
-    contents = _contents(folder, repo_id, None)
+    contents = _contents(folder, repo_id)
     prepare_repository(repo_id, private=private)
     return send(repo_id, contents, folder, PUBLISHED)
 
 
-def prepare_repository(
-    repo_id: str, *, private: bool | None = None, revision: str = MAIN, repo_type: str = "model"
-) -> None:
-    """Makes sure that a folder can be pushed: the repository and its branch exist and this login may write there.
+def prepare_repository(repo_id: str, *, private: bool | None = None, repo_type: str = "model") -> None:
+    """Makes sure that a folder can be pushed: the repository exists and this login may write there.
 
     Args:
         repo_id: its id.
         private: of a new repository; None: public, unless its organization decides otherwise.
-        revision: the branch.
         repo_type: `model` or `dataset`.
 
     Raises:
@@ -167,8 +139,6 @@ def prepare_repository(
         api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True)
         if private and not api.repo_info(repo_id, repo_type=repo_type).private:
             raise UserError(f"{repo_id} is public; make it private in its settings, or leave out --hub_private_repo")
-        if revision != MAIN:
-            api.create_branch(repo_id, branch=revision, repo_type=repo_type, exist_ok=True)
 
 
 def send(
@@ -177,7 +147,6 @@ def send(
     folder: Path,
     patterns: Collection[str],
     *,
-    revision: str = MAIN,
     repo_type: str = "model",
 ) -> str:
     """Uploads files as one commit; without a commit where all of them are there already.
@@ -187,7 +156,6 @@ def send(
         contents: path in the repository -> content, or file.
         folder: where they come from, for messages.
         patterns: what of the repository is ours, as patterns of paths; such files that are not sent are removed.
-        revision: the branch.
         repo_type: `model` or `dataset`.
 
     Returns:
@@ -203,7 +171,7 @@ def send(
         api = HfApi()
         stale = [
             name
-            for name in api.list_repo_files(repo_id, revision=revision, repo_type=repo_type)
+            for name in api.list_repo_files(repo_id, repo_type=repo_type)
             if name not in contents
             and any(fnmatch(name, pattern) and name.count("/") == pattern.count("/") for pattern in patterns)
         ]
@@ -212,9 +180,8 @@ def send(
             [*(CommitOperationAdd(*item) for item in contents.items()), *map(CommitOperationDelete, stale)],
             commit_message=f"Upload {folder.resolve().name}",
             repo_type=repo_type,
-            revision=revision,
         )
-    logger.info("%s (%s): uploaded, %s", repo_id, revision, commit.commit_url)
+    logger.info("%s: uploaded, %s", repo_id, commit.commit_url)
     return str(commit.commit_url)
 
 
@@ -226,28 +193,6 @@ def show_contents(contents: Mapping[str, bytes | Path], place: str) -> None:
     }
     lines = [f"{size:>15,}  {name}" for name, size in sizes.items()]
     sys.stdout.write("\n".join([*lines, f"{sum(sizes.values()):>15,}  bytes in {len(sizes)} files to {place}\n"]))
-
-
-def checkpoint_card(checkpoint: Path, results: Mapping[str, Any], repo_id: str) -> str:
-    """Returns the card of a checkpoint: that of its run, without the scores, which are those of the finished model.
-
-    Args:
-        checkpoint: its folder.
-        results: what is known of the run; see `bert_repro.hub.card`.
-        repo_id: the repository.
-
-    Raises:
-        UserError: the checkpoint holds an adapter alone.
-    """
-    if not (checkpoint / CONFIG).exists():
-        raise UserError(f"{checkpoint}: holds an adapter alone, no model; leave --checkpoints out")
-    config = read_json_object(checkpoint / CONFIG)
-    upstream = (config.get("architectures") or ["BertModel"])[0]
-    ours = next((head.ours for head in AUTO_CLASSES.values() if head.upstream == upstream), upstream)
-    known = {name: value for name, value in results.items() if name not in _ABOUT_THE_END}
-    known["model"] = {"class": ours, "model_type": config["model_type"], **results.get("model", {})}
-    known["train"] = {"steps": step_of(checkpoint)}
-    return make_card({**known, "revision": checkpoint.name}, repo_id)
 
 
 def corpus_folder(name: str | Path) -> Path:
@@ -306,17 +251,15 @@ def push_corpus(config: CorpusPushConfig) -> str | None:
     return send(repo_id, contents, folder, CORPUS_FILES, repo_type="dataset")
 
 
-def _contents(folder: Path, repo_id: str, card: str | None) -> dict[str, bytes | Path]:
+def _contents(folder: Path, repo_id: str) -> dict[str, bytes | Path]:
     """Returns what is sent of a folder: its files, but for those that name this machine or the folder.
 
     config.json's `auto_map` names the repository, so that a model that was fine-tuned from it elsewhere and saved
     without the code still finds it.
     """
     contents: dict[str, bytes | Path] = {path.as_posix(): folder / path for path in published_files(folder)}
-    if card is None and CARD in contents:
-        card = renamed(read_utf8(folder / CARD), repo_id)
-    if card is not None:
-        contents[CARD] = card.encode()
+    if CARD in contents:
+        contents[CARD] = renamed(read_utf8(folder / CARD), repo_id).encode()
     for name in {CONFIG, *_WITH_PATHS} & contents.keys():
         record = without_machine_paths(redacted(read_json_object(folder / name)))
         if name == CONFIG and "auto_map" in record:

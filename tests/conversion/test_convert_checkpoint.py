@@ -71,12 +71,6 @@ def change_settings(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps({name: value for name, value in settings.items() if value is not None}))
 
 
-def flip_a_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[0] ^= 1
-    path.write_bytes(content)
-
-
 def outputs(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     ids = torch.arange(5, 15)[None]
     with torch.no_grad():
@@ -186,8 +180,7 @@ DAMAGE = {
     "two checkpoints": (lambda f: shutil.copy(f / FILES[0], f / "other.index"), "holds several checkpoints: bert_m"),
     "no checkpoint": (lambda f: (f / FILES[0]).unlink(), "holds no checkpoint"),
     "half an index": (lambda f: os.truncate(f / FILES[0], 100), "is no index of a TensorFlow checkpoint"),
-    "half the data": (lambda f: os.truncate(f / FILES[1], 1000), "is not as it was written"),
-    "a bit of the data": (lambda f: flip_a_bit(f / FILES[1]), "is not as it was written"),
+    "half the data": (lambda f: os.truncate(f / FILES[1], 1000), "data-00000-of-00001: ends within "),
     "no data": (lambda f: (f / FILES[1]).unlink(), "no such file, and bert_model.ckpt.index needs it"),
 }  # fmt: skip
 

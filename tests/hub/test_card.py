@@ -76,7 +76,7 @@ def test_without_results_a_card_claims_nothing():
 
 
 def test_renaming_a_card_equals_making_it_with_the_other_name():
-    for results in (RESULTS, {**RESULTS, "revision": "step-5"}, {}):
+    for results in (RESULTS, {}):
         card = make_card(results, "toy")
         assert renamed(card, "org/bert-toy") == make_card(results, "org/bert-toy") != card
         assert renamed(card, "toy") == card
@@ -89,7 +89,7 @@ HOSTILE = '"]) # \n---\n```\nimport os; os.system("x")\n```\n# <b>Title</b> | a 
 @pytest.mark.parametrize("ending", HUB_TASKS)
 def test_text_of_a_run_cannot_change_the_structure_of_its_card(ending):
     def card_of(text: str) -> str:
-        record = {**RESULTS, **dict.fromkeys(("task", "revision", "command", "git_commit"), text)}
+        record = {**RESULTS, **dict.fromkeys(("task", "command", "git_commit"), text)}
         record |= {"model": {"class": f"BertRepro{ending}", "labels": [text, "b"]}, "base_model": None, "splits": {}}
         record |= {"data": {"dataset": "a/b", "config": text, "license": text, "note": text}, "metrics": {text: 0.5}}
         record |= {"deviations": {text: text}, "versions": {text: text}}

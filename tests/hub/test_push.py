@@ -162,7 +162,7 @@ def test_dry_run_lists_files_and_sizes_and_asks_the_hub_nothing(hub, folder, tmp
     assert recipe("push_to_hub", "--folder", folder, "--hub_model_id", REPO, "--dry_run") == 0
     shown = capsys.readouterr().out
     assert re.search(r"\d,\d{3}  config\.json", shown)
-    assert f"files to {REPO} (main)" in shown
+    assert f"files to {REPO}" in shown
     assert "stays in" in shown and "predictions.validation.tsv" in shown.splitlines()[-1]
     with pytest.raises(UserError, match=r"holds no published model"):
         push_folder(tmp_path, REPO)

@@ -16,30 +16,17 @@ def pretraining(world, folder, *more: str) -> list[object]:
     return ["run_pretraining", TINY, "--corpus", world.corpus, "--output_dir", folder, *more]
 
 
-def test_a_run_pushes_its_model_and_then_its_checkpoints_as_revisions(hub, world, tmp_path, monkeypatch):
+def test_a_run_pushes_its_model_and_a_checkpoint_can_be_pushed_alone(hub, world, tmp_path):
     more = "--push_to_hub --hub_model_id org/tiny --hub_private_repo"
     assert recipe(*pretraining(world, tmp_path / "run", more)) == 0
-    assert recipe("push_to_hub", "--folder", tmp_path / "run", "--hub_model_id org/tiny --checkpoints") == 0
     repo = hub.repos["org/tiny"]
-    assert repo.private and set(repo.branches) == {"main", "step-2", "step-4"}
-    assert repo.messages[2:] == ["Upload step-2", "Upload step-4"], "the model itself has not changed"
-    _, main = repo.tree("main")
-    assert json.loads(main["results.json"])["train"]["steps"] == 4
-    assert "flops" in json.loads(main["results.json"])["train"]
-    for step in (2, 4):
-        _, tree = repo.tree(f"step-{step}")
-        assert not [name for name in tree if "optimizer" in name or name == "results.json"]
-        card = tree["README.md"].decode()
-        assert f'revision="step-{step}"' in card and f"| optimizer steps | {step} |" in card and "Not run." in card
-    weights = [repo.tree(f"step-{step}")[1]["model.safetensors"] for step in (2, 4)]
-    assert weights[0] != weights[1] == main["model.safetensors"]
-    earlier = transformers.AutoModelForPreTraining.from_pretrained("org/tiny", revision="step-2")
-    assert torch.equal(earlier.bert.pooler.dense.bias, load(weights[0])["bert.pooler.dense.bias"])
-    checkpoint, count = tmp_path / "run" / "checkpoints" / "step-2", len(repo.commits)
-    monkeypatch.chdir(checkpoint)
-    for folder in (checkpoint, "."):
-        assert recipe("push_to_hub", "--folder", folder, "--hub_model_id org/tiny") == 0
-        assert len(repo.commits) == count
+    assert repo.private and json.loads(repo.tree("main")[1]["results.json"])["train"]["steps"] == 4
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-2"
+    assert recipe("push_to_hub", "--folder", checkpoint, "--hub_model_id org/earlier") == 0
+    _, tree = hub.repos["org/earlier"].tree("main")
+    assert not [name for name in tree if "optimizer" in name or name == "results.json"]
+    earlier = transformers.AutoModelForPreTraining.from_pretrained("org/earlier")
+    assert torch.equal(earlier.bert.pooler.dense.bias, load(tree["model.safetensors"])["bert.pooler.dense.bias"])
 
 
 def test_an_upload_that_fails_leaves_a_complete_folder(hub, world, tmp_path, refused):
