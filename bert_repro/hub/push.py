@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from importlib import resources
 from pathlib import Path
 
-from bert_repro.configs import CorpusPushConfig, PushConfig, looks_like_a_folder, require
+from bert_repro.configs import CorpusPushConfig, PushConfig, looks_like_a_folder
 from bert_repro.corpus.prepared_corpus import MANIFEST, PreparedCorpus, manifest_digest
 from bert_repro.errors import UserError
 from bert_repro.hub.card import renamed
