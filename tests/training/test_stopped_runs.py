@@ -39,7 +39,11 @@ STAGES: dict[str, tuple[str, ...]] = {
     "writing a checkpoint": ("bert_repro.training.checkpoint:write_manifest",),
     "before the evaluation": ("bert_repro.training.adapters:merge_and_save",),
     "evaluation": (f"{PRETRAINED}evaluation:MlmBreakdown.add", *[f"{FINETUNED}FinetuningRun._outputs_of"] * 2),
-    "prediction": ("bert_repro.training.run:plot_training", *[f"{FINETUNED}FinetuningRun._write"] * 2),
+    "prediction": (
+        "bert_repro.training.run:plot_training",
+        f"{TASKS}base:Task.write_predictions",
+        f"{TASKS}squad_task:SquadTask.write_predictions",
+    ),
     "writing the card": ("bert_repro.hub.export:make_card",),
     "publishing": ("bert_repro.hub.export:remove",),
 }
