@@ -125,10 +125,8 @@ class NerConfig(CustomDataConfig):
     task_name: Literal["conll2003"] = setting("conll2003", "Name of the task.")
     learning_rate: float = setting(5e-5, "Peak learning rate.")
     max_seq_length: int = setting(512, "Tokens per window.")
-    ner_context: Literal["tile", "centred", "sentence"] = setting(
-        "tile",
-        "What is read at once: as many sentences of a document as fit (tile), each sentence amid its document "
-        "(centred; 17 times the cost), or alone (sentence).",
+    ner_context: Literal["tile", "sentence"] = setting(
+        "tile", "What is read at once: as many sentences of a document as fit (tile), or each alone (sentence)."
     )
     feature_based: (
         Literal["embeddings", "second_to_last", "last", "weighted_last_four", "concat_last_four", "weighted_all"] | None

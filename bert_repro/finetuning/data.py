@@ -310,8 +310,8 @@ def content_digest(features: "datasets.Dataset") -> str:
 #
 #     CACHE/DIGEST/states.npy    (L + 1, T, H) float32: the embeddings' output, then every layer's; read through a map
 #
-# float32, so that training sees what the published model computes. CoNLL-2003 with BERT-base takes about 16 GB, with
-# `--ner_context centred` far more. The file is renamed into place when it is complete.
+# float32, so that training sees what the published model computes. CoNLL-2003 with BERT-base takes about 16 GB. The
+# file is renamed into place when it is complete.
 
 
 class States(NamedTuple):

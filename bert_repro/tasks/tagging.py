@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -65,20 +65,6 @@ _NUM_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
 # --- Windows over documents -------------------------------------------------------------------------------------------
 
 
-class Window(NamedTuple):
-    """A part of a document.
-
-    Args:
-        start, end: its tokens.
-        first_word, last_word: the words that are tagged in it, `last_word` excluded.
-    """
-
-    start: int
-    end: int
-    first_word: int
-    last_word: int
-
-
 @dataclass(frozen=True)
 class TokenizedDocument:
     """A document's sentences laid end to end.
@@ -112,26 +98,23 @@ class TokenizedDocument:
         )
 
 
-def windows(document: TokenizedDocument, context: str, room: int) -> Iterator[Window]:
-    """Yields the windows of a document, in the order of their words.
+def windows(document: TokenizedDocument, context: str, room: int) -> Iterator[tuple[int, int]]:
+    """Yields the windows of a document as ranges of words, each word in one window.
 
     Args:
         document: its tokens.
-        context: `sentence`: a window per sentence. `tile`: as many complete sentences as fit, each word in one window.
-            `centred`: a window per sentence, filled up with the document's tokens on both sides.
+        context: `sentence`: a window per sentence. `tile`: as many complete sentences as fit.
         room: tokens that a window holds, special tokens apart. A sentence that is longer is cut between words.
     """
-    units = list(_units(document, room))
-    if context == "tile" and units:
-        units = list(_tiles(document, units, room))
-    for first, last in units:
-        start, end = (int(document.word_starts[word]) for word in (first, last))
-        if context == "centred":
-            # As many tokens on both sides; what one side of the document lacks, the other side gets.
-            spare = min(room, len(document.tokens)) - (end - start)
-            left = min(start, max(spare // 2, spare - (len(document.tokens) - end)))
-            start, end = start - left, end + spare - left
-        yield Window(start, end, first, last)
+    starts, units = document.word_starts, _units(document, room)
+    first, last = next(units, (0, 0))
+    for begin, end in units:
+        if context == "sentence" or starts[end] - starts[first] > room:
+            yield first, last
+            first = begin
+        last = end
+    if last:
+        yield first, last
 
 
 def _units(document: TokenizedDocument, room: int) -> Iterator[tuple[int, int]]:
@@ -143,18 +126,6 @@ def _units(document: TokenizedDocument, room: int) -> Iterator[tuple[int, int]]:
             last = min(end, int(np.searchsorted(starts, starts[first] + room, side="right")) - 1)
             yield first, last
             first = last
-
-
-def _tiles(document: TokenizedDocument, units: Sequence[tuple[int, int]], room: int) -> Iterator[tuple[int, int]]:
-    """Joins neighbours while they fit together."""
-    starts = document.word_starts
-    first, last = units[0]
-    for begin, end in units[1:]:
-        if starts[end] - starts[first] > room:
-            yield first, last
-            first = begin
-        last = end
-    yield first, last
 
 
 # --- The task ---------------------------------------------------------------------------------------------------------
@@ -195,7 +166,7 @@ class TaggingTask(Task):
     `document` every sentence is a document of its own.
 
     Args:
-        context: what a window holds: `tile`, `centred` or `sentence`; see `windows`.
+        context: what a window holds: `tile` or `sentence`; see `windows`.
     """
 
     head: str = "BertReproForTokenClassification"
@@ -231,10 +202,10 @@ class TaggingTask(Task):
             sentences = [sentence for _, sentence in group]
             document = TokenizedDocument.of(sentences, room, int(tokenizer.unk_token_id))
             too_long = np.array([len(word) > room for sentence in sentences for word in sentence])
-            for window in windows(document, self.context, room):
-                words = slice(window.first_word, window.last_word)
-                places = document.word_starts[words] - window.start + 1
-                ids = np.array([cls, *document.tokens[window.start : window.end], sep], dtype=np.int32)
+            for first, last in windows(document, self.context, room):
+                words, (start, end) = slice(first, last), document.word_starts[[first, last]]
+                places = document.word_starts[words] - start + 1
+                ids = np.array([cls, *document.tokens[start:end], sep], dtype=np.int32)
                 features["input_ids"].append(ids)
                 features["token_type_ids"].append(np.zeros(len(ids), dtype=np.int8))
                 features["length"].append(len(ids))

@@ -20,10 +20,9 @@ def test_a_tagger_of_ones_own_learns_and_is_scored_alike_again(world: Any, untra
     assert record["metrics"]["entity_f1"] > 0.9
     assert record["rows_scored"] == rows
     assert record["splits"]["test"]["metrics"] == record["metrics"]  # a test set with tags is scored as well
-    for packing, context in (("true", "tile"), ("false", "tile"), ("true", "centred")):
-        again = tmp_path / f"{packing}-{context}"
-        settings = ["--do_eval --packing", packing, "--ner_context", context, "--output_dir", again]
+    for packing in ("true", "false"):
+        again = tmp_path / packing
+        settings = ["--do_eval --packing", packing, "--output_dir", again]
         assert recipe("run_ner", "--model_name_or_path", first, *own, *settings) == 0
-        if context == "tile":
-            assert results(again)["metrics"] == record["metrics"]
+        assert results(again)["metrics"] == record["metrics"]
         assert (again / "predictions.validation.txt").read_text().count("\n\n") == rows

@@ -91,7 +91,7 @@ def test_tags_become_bio(written, bio):
     assert to_bio(bio.split()) == bio.split()
 
 
-@pytest.mark.parametrize("context", ["tile", "centred", "sentence"])
+@pytest.mark.parametrize("context", ["tile", "sentence"])
 def test_every_word_is_tagged_once_in_a_window_that_fits(context):
     generator = random.Random(0)
     for _ in range(200):
@@ -100,14 +100,9 @@ def test_every_word_is_tagged_once_in_a_window_that_fits(context):
         sentences = [[[9] * generator.randint(1, room + 3) for _ in range(count)] for count in counts]
         document = TokenizedDocument.of(sentences, room, UNK)
         found = list(windows(document, context, room))
-        covered = [word for window in found for word in range(window.first_word, window.last_word)]
-        assert covered == list(range(sum(counts)))
-        for window in found:
-            assert window.start <= document.word_starts[window.first_word]
-            assert document.word_starts[window.last_word] <= window.end
-            assert window.end - window.start <= room
-            if context == "centred":
-                assert window.end - window.start == min(room, len(document.tokens))
+        assert [word for window in found for word in range(*window)] == list(range(sum(counts)))
+        for first, last in found:
+            assert 0 < document.word_starts[last] - document.word_starts[first] <= room
 
 
 @pytest.mark.parametrize(
@@ -115,7 +110,6 @@ def test_every_word_is_tagged_once_in_a_window_that_fits(context):
     [
         ("tile", ["[CLS]abcd[SEP]", "[CLS]ef[SEP]"]),
         ("sentence", ["[CLS]abc[SEP]", "[CLS]d[SEP]", "[CLS]ef[SEP]"]),
-        ("centred", ["[CLS]abcd[SEP]", "[CLS]abcd[SEP]", "[CLS]ef[SEP]"]),
     ],
 )
 def test_windows_stay_in_their_document(tokenizer, context, texts):
@@ -130,7 +124,7 @@ def test_windows_stay_in_their_document(tokenizer, context, texts):
 
 def test_words_without_tokens_and_words_longer_than_a_window_are_tagged_all_the_same(tokenizer):
     words = ["~", "a" * 50, "b"]
-    for context in ("tile", "centred", "sentence"):
+    for context in ("tile", "sentence"):
         features = encode(task(context), dataset([words], documents=[0], tags=[[1, 2, 3]]), tokenizer, 10)
         labels = [label for row in features["labels"] for label in row if label != -100]
         assert labels == [1, 2, 3]
