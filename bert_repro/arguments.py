@@ -38,7 +38,6 @@ _FIRST: Mapping[str, tuple[str, ...]] = {
 _FEW = 20  # settings of a recipe whose --help shows all of them
 _FROM_FILES: Mapping[str, Any] = {"phases": Phase, "sources": TextSource}
 """Settings that are lists of mappings, which no flag holds."""
-_LARGEST_YAML = 1_000_000  # bytes; a data file named by mistake would take minutes to parse
 
 
 def parse(config_class: type[Config], argv: Sequence[str], *, prog: str = "") -> Any:
@@ -94,15 +93,13 @@ def read_yaml_mapping(path: Path, flag: str) -> dict[str, Any]:
         UserError: there is no such file, or it is something else.
     """
     try:
-        large = path.stat().st_size > _LARGEST_YAML
-        document = None if large else parse_yaml(path.read_text(encoding="utf-8"))
+        document = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{flag} {path}: cannot be read ({error.strerror}); name an existing YAML file") from error
     except ValueError as error:
         raise UserError(f"{flag} {path}: is not valid YAML ({error})") from None
     if not isinstance(document, dict):
-        fault = f"is larger than {_LARGEST_YAML:,} bytes" if large else "holds no mapping of settings"
-        raise UserError(f"{flag} {path}: {fault}; write lines such as 'learning_rate: 1e-4'")
+        raise UserError(f"{flag} {path}: holds no mapping of settings; write lines such as 'learning_rate: 1e-4'")
     return document
 
 

@@ -159,8 +159,6 @@ def require_paths(config: Config, data: Collection[str] = ()) -> None:
         for name in value if isinstance(value, tuple) else (value,):
             if not isinstance(name, str) or not name or item.name.removesuffix("_file") in data:
                 continue
-            if "\0" in name:
-                raise UserError(f"--{item.name} holds a null character; write the name again")
             if item.name in _ON_THE_HUB_TOO:
                 _require_model_or_corpus(item.name, name)
             elif item.name in (*_FILES, *_FOLDERS):

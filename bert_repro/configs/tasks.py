@@ -131,9 +131,6 @@ class NerConfig(CustomDataConfig):
     feature_based: (
         Literal["embeddings", "second_to_last", "last", "weighted_last_four", "concat_last_four", "weighted_all"] | None
     ) = setting(None, "Train a two-layer BiLSTM on hidden states of the frozen encoder (Table 7).")
-    feature_weights: Literal["softmax", "free"] = setting(
-        "softmax", "Weights of added layers: softmax (positive, sum 1) or free."
-    )
     feature_cache_dir: str = setting(
         "runs/features",
         "Folder of the hidden states, which are reused where encoder weights and token ids are equal.",

@@ -150,7 +150,6 @@ def model_changes(config: Any) -> dict[str, Any]:
         "token_features": row,
         "bilstm_size": config.bilstm_size or FEATURE_BILSTM_SIZE,
         "bilstm_layers": FEATURE_BILSTM_LAYERS,
-        "normalize_feature_weights": config.feature_weights == "softmax",
     }
 
 

@@ -484,7 +484,7 @@ class BertReproPreTrainedModel(PreTrainedModel):
                 init.uniform_(parameter, -bound, bound)
         elif isinstance(module, BertReproTokenFeatures):
             if module.weights is not None:
-                init.zeros_(module.weights) if module.normalize else init.ones_(module.weights)
+                init.zeros_(module.weights)
         else:
             super()._init_weights(module)
 
@@ -1010,7 +1010,6 @@ class BertReproTokenFeatures(nn.Module):
         self.layers = self.LAYERS[config.token_features]
         count = len(range(config.num_hidden_layers + 1)[self.layers])
         self.size = config.hidden_size * (count if config.token_features.startswith("concat") else 1)
-        self.normalize = config.normalize_feature_weights
         weighted = config.token_features.startswith("weighted")
         self.weights = nn.Parameter(torch.zeros(count)) if weighted else None
 
@@ -1025,7 +1024,7 @@ class BertReproTokenFeatures(nn.Module):
         """
         if self.weights is None:
             return states.flatten(-2)
-        weights = self.weights.softmax(0) if self.normalize else self.weights
+        weights = self.weights.softmax(0)
         return (weights.unsqueeze(-1) * states).sum(-2)
 
 

@@ -113,7 +113,6 @@ class BertReproConfig(PreTrainedConfig):
         token_features: what of a frozen encoder the tagging head reads, in the rows of Table 7: `embeddings`,
             `second_to_last`, `last`, `weighted_last_four`, `concat_last_four` or `weighted_all` (not the embeddings).
             `None` is the last hidden state, the fine-tuning approach.
-        normalize_feature_weights: whether the weights of a weighted sum of layers pass through a softmax.
         kwargs: fields of `PreTrainedConfig`.
 
     What no model can have, such as a `hidden_size` that is no multiple of `num_attention_heads`, is refused when a
@@ -155,7 +154,6 @@ class BertReproConfig(PreTrainedConfig):
     token_features: (
         Literal["embeddings", "second_to_last", "last", "weighted_last_four", "concat_last_four", "weighted_all"] | None
     ) = None
-    normalize_feature_weights: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)

@@ -14,7 +14,7 @@ from bert_repro.models import configuration_bert_repro
 ROOT = Path(__file__).resolve().parents[2]
 OURS = {"pool_token", "sparse_prediction", "qa_loss", "null_score_diff_threshold"}
 OURS |= {"class_weights", "label_smoothing", "label_thresholds"}
-OURS |= {"bilstm_size", "bilstm_layers", "token_features", "normalize_feature_weights"}
+OURS |= {"bilstm_size", "bilstm_layers", "token_features"}
 
 
 def test_fields_and_defaults_are_those_of_upstream_bert():
