@@ -31,21 +31,21 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 827,
-    "configs": 1290,
-    "models": 1393,
+    "": 805,
+    "configs": 1282,
+    "models": 1391,
     "corpus": 1105,
-    "pretraining": 1472,
-    "training": 1695,
-    "tasks": 2624,
-    "finetuning": 786,
+    "pretraining": 1456,
+    "training": 1680,
+    "tasks": 2601,
+    "finetuning": 776,
     "inference": 776,
-    "hub": 779,
-    "conversion": 472,
-    "reproduction": 1434,
-    "utils": 529,
+    "hub": 732,
+    "conversion": 440,
+    "reproduction": 1420,
+    "utils": 527,
 }
-MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_182, 95, 600, 80
+MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.
 LAYERS = {
     name: layer

@@ -38,16 +38,7 @@ from bert_repro.training import checkpoint, run
 from bert_repro.training.batches import batch_sizes
 from bert_repro.training.training_log import run_name
 from bert_repro.utils import process
-from bert_repro.utils.files import (
-    ADAPTER,
-    CARD,
-    CHECKPOINTS,
-    RESULTS,
-    STATUS,
-    SWEEP,
-    SWEEP_STATE,
-    write_json,
-)
+from bert_repro.utils.files import ADAPTER, CARD, CHECKPOINTS, RESULTS, STATUS, SWEEP, SWEEP_STATE, write_json
 from bert_repro.utils.process import broadcast, is_main_process
 from bert_repro.utils.readers import read_json_object, redacted
 

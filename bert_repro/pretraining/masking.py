@@ -17,14 +17,7 @@ import numpy.typing as npt
 import torch
 
 from bert_repro.configs import ExampleConfig
-from bert_repro.training.batches import (
-    IGNORE_INDEX,
-    Batch,
-    flatten_field,
-    int64_tensor,
-    packed_batch,
-    padded_batch,
-)
+from bert_repro.training.batches import IGNORE_INDEX, Batch, flatten_field, int64_tensor, packed_batch, padded_batch
 from bert_repro.utils.arrays import (
     Int64Array,
     UInt64Array,

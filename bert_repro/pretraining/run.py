@@ -17,19 +17,10 @@ from bert_repro.configs.presets import tokens_including_padding
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
 from bert_repro.errors import UserError
 from bert_repro.hub.push import corpus_folder
-from bert_repro.models.loading import (
-    load_config,
-    load_tokenizer,
-    longest_input,
-)
+from bert_repro.models.loading import load_config, load_tokenizer, longest_input
 from bert_repro.models.modeling_bert_repro import BertReproForPreTraining
 from bert_repro.pretraining.dataset import PretrainingSource
-from bert_repro.pretraining.evaluation import (
-    HealthChecks,
-    HeldOutEvaluation,
-    MlmBreakdown,
-    count_right,
-)
+from bert_repro.pretraining.evaluation import HealthChecks, HeldOutEvaluation, MlmBreakdown, count_right
 from bert_repro.pretraining.model import build_model, extend_and_measure, new_model_config
 from bert_repro.results import RunResults
 from bert_repro.training import adapters, checkpoint, run

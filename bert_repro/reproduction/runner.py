@@ -33,12 +33,7 @@ from bert_repro.models.loading import load_config, load_tokenizer
 from bert_repro.pretraining.model import new_model_config
 from bert_repro.pretraining.run import resolve_phases, run_pretraining
 from bert_repro.reproduction.paper_results import EXAMPLES_FILE
-from bert_repro.reproduction.size_presets import (
-    MEAN_TOKENS,
-    RECIPE_CONFIGS,
-    TASK_RECIPES,
-    find_size_preset,
-)
+from bert_repro.reproduction.size_presets import MEAN_TOKENS, RECIPE_CONFIGS, TASK_RECIPES, find_size_preset
 from bert_repro.reproduction.suite import (
     DATA_DIRS,
     PlannedRun,
@@ -51,16 +46,7 @@ from bert_repro.results import read_results, write_results
 from bert_repro.tasks import TASKS, configured_task
 from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.training.performance import estimated_times, flops_per_token, pretraining_flops
-from bert_repro.utils.files import (
-    CHECKPOINTS,
-    RESULTS,
-    STEP,
-    SWEEP,
-    atomic_folder,
-    lock,
-    unlock,
-    write_text,
-)
+from bert_repro.utils.files import CHECKPOINTS, RESULTS, STEP, SWEEP, atomic_folder, lock, unlock, write_text
 from bert_repro.utils.process import record_outcome, recorded_exit_code, world_size
 
 logger = logging.getLogger("bert_repro")

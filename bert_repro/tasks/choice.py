@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_repro.configs import SwagConfig
 from bert_repro.errors import UserError
-from bert_repro.tasks.base import (
-    Batch,
-    Columns,
-    Feature,
-    Predictions,
-    Splits,
-    Task,
-    encoded_texts,
-)
+from bert_repro.tasks.base import Batch, Columns, Feature, Predictions, Splits, Task, encoded_texts
 from bert_repro.tasks.classification import ClassificationTask
 from bert_repro.tasks.data import hold_out, read_file
 from bert_repro.utils.readers import listed, shown

@@ -42,7 +42,6 @@ from bert_repro.utils.files import (
     UNFINISHED,
     atomic_folder,
     atomic_path,
-    disk_error,
     find_damage,
     remove_folder,
     step_of,
@@ -116,23 +115,14 @@ def save(
     for prefix in UNFINISHED:  # of a killed process; one at a time writes in a run's folder
         for left in target.parent.glob(f"{prefix}*"):
             shutil.rmtree(left, ignore_errors=True)
-    try:
-        with atomic_folder(target) as folder:
-            (folder / TRAINER_STATE).mkdir()
-            adapters.save(model, folder) if adapters.is_adapted(model) else model.save_pretrained(folder)
-            save_tokenizer(tokenizer, folder)
-            write_pooling(model, folder, tokenizer, pooling)
-            safetensors.torch.save_file(optimizer_state, folder / _OPTIMIZER)
-            write_json(folder / _STATE, vars(state))
-            write_manifest(folder, environment)
-    except UserError as error:
-        reason = disk_error(error.__cause__) if error.__cause__ else None
-        if reason is None:
-            raise
-        raise UserError(
-            f"{target}: the checkpoint cannot be written ({reason}); free or unlock the disk and resume with "
-            "--resume_from_checkpoint latest, older checkpoints are as they were"
-        ) from error
+    with atomic_folder(target) as folder:
+        (folder / TRAINER_STATE).mkdir()
+        adapters.save(model, folder) if adapters.is_adapted(model) else model.save_pretrained(folder)
+        save_tokenizer(tokenizer, folder)
+        write_pooling(model, folder, tokenizer, pooling)
+        safetensors.torch.save_file(optimizer_state, folder / _OPTIMIZER)
+        write_json(folder / _STATE, vars(state))
+        write_manifest(folder, environment)
     # Later steps do not count: a damaged one that was passed over must not push out the one just written.
     up_to_now = [path for path in _newest_first(output_dir) if (step_of(path) or 0) <= state.step]
     for old in up_to_now[keep:]:

@@ -45,12 +45,7 @@ from bert_repro.training.checkpoint import (
     savable,
     stored_settings,
 )
-from bert_repro.training.optimizer import (
-    accurate_norm,
-    build_optimizer,
-    learning_rate,
-    set_learning_rate,
-)
+from bert_repro.training.optimizer import accurate_norm, build_optimizer, learning_rate, set_learning_rate
 from bert_repro.training.training_log import TakenStep, TrainingLog
 from bert_repro.utils.arrays import torch_seed
 from bert_repro.utils.files import CHECKPOINTS

@@ -272,19 +272,14 @@ def disk_errors(path: Path, what: str = "cannot be written") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = disk_error(error)
+        reason = error.strerror if isinstance(error, OSError) and error.errno in _DISK_ERRORS else None
+        if "(os error " in str(error):  # as libraries written in Rust name the system's errors
+            reason = str(error)
         if reason is None or isinstance(error, UserError):
             raise
         if isinstance(error, OSError) and isinstance(error.filename, str) and f"/{_PREFIX}" not in error.filename:
             path = Path(error.filename2 if isinstance(error.filename2, str) else error.filename)
         raise UserError(f"{path}: {what} ({reason}); free or unlock the disk, or name another place") from error
-
-
-def disk_error(error: BaseException) -> str | None:
-    """Returns what the system says of the disk, where that is what an exception is about; else None."""
-    if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
-        return error.strerror
-    return str(error) if "(os error " in str(error) else None  # as libraries written in Rust name the system's errors
 
 
 def _temporary(path: Path) -> Path:

@@ -14,7 +14,7 @@ from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegac
 
 import bert_repro
 from bert_repro.conversion.tensor_bundle import TensorBundle
-from bert_repro.hub import export_checkpoint
+from bert_repro.hub.export import export_checkpoint
 from bert_repro.hub.push import published_files
 from bert_repro.models.configuration_bert_repro import AUTO_CLASSES
 

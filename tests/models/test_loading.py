@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import bert_repro
 from bert_repro.errors import UserError
-from bert_repro.hub import export_checkpoint
+from bert_repro.hub.export import export_checkpoint
 from bert_repro.models.loading import check_folder, load_pretrained
 from bert_repro.utils.files import write_manifest
 

@@ -1,12 +1,7 @@
 import pytest
 from tiny_models import word_tokenizer
 
-from bert_repro.tasks.squad_windows import (
-    answer_span,
-    fullest_windows,
-    tokenize_passages,
-    window_spans,
-)
+from bert_repro.tasks.squad_windows import answer_span, fullest_windows, tokenize_passages, window_spans
 
 WORDS = "the old mill river burned 1895 18 ##9 north ##ern ( - ) . , japan ##ese"
 

@@ -7,13 +7,7 @@ from torch import nn
 
 from bert_repro import BertReproConfig, BertReproForSequenceClassification
 from bert_repro.configs import OptimizerConfig
-from bert_repro.training.optimizer import (
-    BertAdam,
-    build_optimizer,
-    learning_rate,
-    parameter_groups,
-    warmup_steps,
-)
+from bert_repro.training.optimizer import BertAdam, build_optimizer, learning_rate, parameter_groups, warmup_steps
 
 GRADIENTS = np.array([[3.0, -4.0, 0.1], [0.5, 0.2, -0.3], [-2.0, 1.0, 0.0], [0.01, -0.02, 0.03], [1.0, 1.0, 1.0]])
 

@@ -11,12 +11,7 @@ import psutil
 import pytest
 
 from bert_repro.utils import process
-from bert_repro.utils.files import (
-    atomic_file,
-    atomic_folder,
-    lock,
-    write_json,
-)
+from bert_repro.utils.files import atomic_file, atomic_folder, lock, write_json
 
 KILLED = """
 import os, pathlib, sys
