@@ -131,7 +131,10 @@ class ExtractiveQuestionAnsweringPipeline(_ReadsText, ChunkPipeline):  # type: i
 
     def preprocess(self, input_: Any, **windows: Any) -> Iterator[dict[str, Any]]:
         """Tokenizes a question and its passage into the windows that slide over it."""
-        question, context = _question_and_context(input_)
+        names, fits = ("question", "context"), "extractive-question-answering takes {'question': ..., 'context': ...}"
+        if not isinstance(input_, dict) or not all(str(input_.get(name) or "").strip() for name in names):
+            raise UserError(f"{fits}, got {shown(input_)}")
+        question, context = input_["question"], input_["context"]
         positions = self.model.config.max_position_embeddings
         length = windows.get("max_seq_length", min(_LONGEST_WINDOW, longest_input(self.tokenizer, positions)))
         if length > positions:
@@ -197,13 +200,6 @@ class ExtractiveQuestionAnsweringPipeline(_ReadsText, ChunkPipeline):  # type: i
     def _task(self, **settings: Any) -> SquadTask:
         config = replace(SquadConfig(model_name_or_path="-", do_eval=True), **settings)
         return replace(SQUAD, settings=config, tokenizer=self.tokenizer)
-
-
-def _question_and_context(input_: Any) -> tuple[str, str]:
-    """Returns question and passage of one input."""
-    if not isinstance(input_, dict) or not all(str(input_.get(name) or "").strip() for name in ("question", "context")):
-        raise UserError(f"extractive-question-answering takes {{'question': ..., 'context': ...}}, got {shown(input_)}")
-    return input_["question"], input_["context"]
 
 
 PIPELINE_REGISTRY.register_pipeline(

@@ -6,7 +6,6 @@ fine-tuned on the Hub's dataset agree. Official files are read as published; qui
 
 import logging
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +185,12 @@ def make_glue_zip(config: GlueZipConfig) -> Path:
             written.
     """
     target = Path(config.output_file)
-    runs = [run for folder in config.runs for run in _finished_runs(Path(folder))]
+    runs = [
+        (path.parent, read_results(path.parent).get("task"))
+        for folder in map(Path, config.runs)
+        for path in sorted(folder.rglob(RESULTS))
+        if SWEEP not in path.relative_to(folder).parts  # a sweep is one run
+    ]
     contents = {}
     for name, (task, split) in FILES.items():
         if task is WNLI:
@@ -201,13 +205,6 @@ def make_glue_zip(config: GlueZipConfig) -> Path:
             archive.writestr(name, content)
     logger.info("%s: %d files, ready for the leaderboard", target, len(contents))
     return target
-
-
-def _finished_runs(folder: Path) -> Iterator[tuple[Path, Any]]:
-    """Yields the folders of finished runs and their tasks, at any depth; a sweep is one run."""
-    for path in sorted(folder.rglob(RESULTS)):
-        if SWEEP not in path.relative_to(folder).parts:
-            yield path.parent, read_results(path.parent).get("task")
 
 
 def _run_with(runs: list[tuple[Path, Any]], name: str, task: GlueTask, split: str) -> Path:

@@ -19,7 +19,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,7 @@ class ParallelModel:
     Attributes:
         model: whose parameters train.
         wrapped: what a training step calls: a `TrainingForward`.
+        compiles: whether training steps are compiled.
     """
 
     def __init__(
@@ -115,8 +116,8 @@ class ParallelModel:
         count_right: CountRight = count_nothing,
     ) -> None:
         self.accelerator = accelerator
-        self._compiles = compile_options is not None
-        if self._compiles:
+        self.compiles = compile_options is not None
+        if self.compiles:
             # All our models share code, of which PyTorch compiles eight versions in a process and runs the others
             # eagerly; an experiment makes many models in one process.
             torch.compiler.reset()
@@ -138,10 +139,6 @@ class ParallelModel:
                 layer.compile(**compile_options)
         elif compile_options is not None:
             self.wrapped = torch.compile(self.wrapped, **compile_options)  # type: ignore[assignment]
-
-    def uncompiled(self) -> AbstractContextManager[Any]:
-        """Returns a context in which layers are not compiled again for the shapes of an evaluation."""
-        return torch.compiler.set_stance("force_eager") if self._compiles else nullcontext()
 
     def seed(self, seed: int) -> None:
         """Seeds dropout on this process's device."""
@@ -176,7 +173,7 @@ class ParallelModel:
 
             compilations = metrics.metric_data("CompileTime")
             return int(compilations[0]) if compilations else 0
-        if not self._compiles:
+        if not self.compiles:
             return 0
         from torch._dynamo.utils import counters
 
@@ -291,7 +288,8 @@ class Trainer:
             read_all = self._due(self.config.eval_steps) or self._due(self.config.save_steps) or not self.reads_late
             stop = self._read(leave=0 if read_all else 1)
             if self._due(self.config.eval_steps) and self.evaluate:
-                with self.parallel.uncompiled():
+                # Layers are not compiled again for the shapes of an evaluation.
+                with torch.compiler.set_stance("force_eager") if self.parallel.compiles else nullcontext():
                     scores = self.log.evaluation(self.state.step, self.evaluate)
                 if self.best:
                     self.best.consider(scores, self.state.step, self.model, write=self.accelerator.is_main_process)
