@@ -107,6 +107,7 @@ class RunResult(dict[str, Any]):
         """Returns what the model says about texts; see `bert_repro.predict`."""
         return predict(self.folder, data, **settings)
 
+    @_names_arguments
     def push_to_hub(self, repo_id: str | None = None, *, dry_run: bool = False) -> None:
         """Uploads the folder to a repository of the Hub (default: of its name); a dry run lists files and sizes."""
         from bert_repro.configs import PushConfig

@@ -114,7 +114,8 @@ def closing_lines(recipe: str, config: Any) -> list[str]:
         return []
     if not config.do_train:
         return [f"scores and predictions: {folder} (results.json)"]
-    file = getattr(config, "test_file", None) or getattr(config, "validation_file", None)
+    given = (getattr(config, name, None) for name in ("test_file", "validation_file", "train_file"))
+    file = next(filter(None, given), None)
     if file:
         step = f"predict --model_name_or_path {folder} --input_file {shlex.quote(file)} --output_file answers.csv"
         step += " --input_format conll" * (isinstance(config, NerConfig) and file.endswith(".txt"))

@@ -68,15 +68,21 @@ def test_labels_that_are_numbers_come_back_as_such(
     frame = pd.DataFrame({"text": ["What a bright morning.", "The road was cold."] * 8, "label": [1, 0] * 8})
     with caplog.at_level(logging.INFO, "bert_repro"):
         found = bert_repro.finetune(
-            model=untrained, train=frame, validation=frame, max_steps=2, train_batch_size=4, output_dir=tmp_path / "out"
-        )
+            model=untrained, train=frame, validation=frame, max_steps=2, train_batch_size=4, mixed_precision="bf16",
+            output_dir=tmp_path / "out",
+        )  # fmt: skip
     assert "16 rows, 16 inputs: 2 steps of 4 inputs" in caplog.text
+    assert (
+        "may help: more rows, more than 2 steps (more --num_train_epochs, a smaller --train_batch_size)" in caplog.text
+    )
     predicted = pd.DataFrame(found.predict(frame))
     assert (predicted.label == frame.label).all()
     assert (predicted.prediction == frame.label).mean() == found["metrics"]["accuracy"]
     assert [row["prediction"] for row in found.predict(frame["text"])] == predicted.prediction.tolist()
     found.push_to_hub(dry_run=True)
     assert "files to out" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"^train_batch_size is 17, but there are 16 inputs; lower it$"):
+        bert_repro.finetune(model=untrained, train=frame, train_batch_size=17, output_dir=tmp_path / "more")
 
 
 def test_columns_say_the_task_and_data_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

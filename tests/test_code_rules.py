@@ -31,15 +31,15 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 805,
-    "configs": 1282,
+    "": 807,
+    "configs": 1281,
     "models": 1391,
     "corpus": 1105,
     "pretraining": 1456,
     "training": 1680,
     "tasks": 2601,
-    "finetuning": 776,
-    "inference": 776,
+    "finetuning": 785,
+    "inference": 775,
     "hub": 732,
     "conversion": 440,
     "reproduction": 1420,

@@ -17,9 +17,7 @@ from bert_repro.errors import UserError
 from bert_repro.utils.process import is_free_folder, is_main_process, is_unfinished_run
 from bert_repro.utils.readers import shown
 
-LOCATIONS = frozenset({
-    "model_name_or_path", "tokenizer_name", "data_dir", "corpus", "train_file", "validation_file",
-})  # fmt: skip
+LOCATIONS = frozenset({"model_name_or_path", "tokenizer_name", "data_dir", "corpus", "train_file", "validation_file"})
 """Settings that say where a run reads what decides its result. Files may move: a resumed run compares their content."""
 
 
@@ -99,10 +97,11 @@ def _without_influence() -> frozenset[str]:
     )
 
 
-def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "", *, cutoff: float = 0.6) -> str:
     """Returns "did you mean ...?" with the known name closest to a mistyped one or that holds it; empty without one."""
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1) or [other for other in names if len(name) > 3 and name in other]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
+    close = close or [other for other in names if len(name) > 3 and name in other]
     return f"did you mean {prefix}{close[0]}?" if close else ""
 
 
@@ -217,7 +216,7 @@ def _nearest(path: Path) -> str:
         names = os.listdir(path.parent)
     except (OSError, ValueError):
         return ""
-    return did_you_mean(path.name, names, prefix="" if path.parent == Path() else f"{path.parent}/")
+    return did_you_mean(path.name, names, "" if path.parent == Path() else f"{path.parent}/", cutoff=0.75)
 
 
 def _require_place(setting: str, path: Path) -> None:

@@ -19,7 +19,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
 
-from bert_repro.configs import FinetuningConfig, NerConfig
+from bert_repro.configs import FinetuningConfig, NerConfig, require
 from bert_repro.errors import UserError
 from bert_repro.models.loading import tokenizer_fingerprint
 from bert_repro.models.modeling_bert_repro import BertReproTokenFeatures
@@ -111,7 +111,9 @@ class SplitReader:
         """Returns what results and the card say about the data, with an example of it for the card."""
         known, example = task.data_description(), task.example(self.train().examples if self.config.do_train else None)
         if self.config.do_train and example and known.get("files"):
-            logger.info("the card shows a training text as its example; change it in README.md if the text is private")
+            logger.info(
+                "README.md and results.json show a training text as the example; change it there if it is private"
+            )
         return {"title": task.title, **known, **({"example": example} if example else {})}
 
     def _read(self, names: Sequence[str], limit: int | None) -> dict[str, Split]:
@@ -239,6 +241,9 @@ class FinetuningSource:
         self.config, self.task, self.features = config, task, features
         self.sizes, self.processes, self.model_inputs = sizes, processes, model_inputs
         self._orders: dict[int, Ids] = {}
+        given = config.train_batch_size
+        fault = f"--train_batch_size is {given}, but there are {len(features):,} inputs; lower it"
+        require(given is None or given <= len(features), fault)
         epochs = config.num_train_epochs or task.paper_epochs
         self.data_fingerprint: dict[str, Any] = {
             "seed": config.seed,

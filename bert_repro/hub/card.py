@@ -280,7 +280,7 @@ def card_metadata(results: Mapping[str, Any], model_id: str) -> str:
     ]
     fields: dict[str, Any] = {
         "library_name": "transformers",
-        "license": results.get("license", "apache-2.0"),
+        "license": results.get("license"),
         "language": data.get("language"),
         "datasets": [data["dataset"]] if data.get("dataset") else None,
         "base_model": results.get("base_model"),

@@ -25,6 +25,7 @@ from bert_repro.tasks import configured_task
 from bert_repro.tasks.classification import found_text_columns
 from bert_repro.tasks.data import TAGGED_SUFFIXES, Lines, as_dataset, read_file, require_columns, texts, values
 from bert_repro.tasks.tagging import WORD_COLUMNS
+from bert_repro.training.run import forget_precision
 from bert_repro.utils.files import atomic_path, disk_errors
 from bert_repro.utils.readers import decode_line, numbered_lines
 
@@ -47,9 +48,7 @@ _TASK_SETTINGS = (
     "answer_text", "null_score_diff_threshold",
 )  # fmt: skip
 """Settings of a training that decide how texts are read and answers found."""
-_SHARED = (
-    "model_name_or_path", "per_device_eval_batch_size", "mixed_precision", "attn_implementation",
-)  # fmt: skip
+_SHARED = ("model_name_or_path", "per_device_eval_batch_size", "mixed_precision", "attn_implementation")
 
 
 def predict(config: PredictConfig) -> None:
@@ -97,6 +96,7 @@ def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None
     run_config = _run_config(config, family, rows, where, trained)
     require_fit(run_config, load_config(config.model_name_or_path))
     task = configured_task(run_config, {"test": rows}).prepared(run_config, tokenizer)
+    forget_precision(config.mixed_precision)
     splits = SplitReader(run_config, task, tokenizer, Accelerator(mixed_precision=config.mixed_precision), {})
     (split,) = splits.prediction().values()
     run = FinetuningRun(run_config, task, tokenizer, splits, splits.accelerator)

@@ -251,8 +251,7 @@ def _accelerator(config: RunConfig) -> Accelerator:
     trackers = wanted_trackers(config)
     # Batches without padding differ in size, which would leave gaps in a GPU's memory.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    if AcceleratorState._shared_state.get("_mixed_precision") not in (None, config.mixed_precision):
-        AcceleratorState._reset_state()  # of an earlier run of this process; the processes stay together
+    forget_precision(config.mixed_precision)
     try:
         accelerator = Accelerator(
             mixed_precision=config.mixed_precision,
@@ -274,6 +273,12 @@ def _accelerator(config: RunConfig) -> Accelerator:
     if config.torch_compile and accelerator.device.type == "xla":
         raise UserError("--torch_compile: XLA compiles by itself; leave it out")
     return accelerator
+
+
+def forget_precision(wanted: str) -> None:
+    """Lets an `Accelerator` have another precision than an earlier run of this process; the processes stay together."""
+    if AcceleratorState._shared_state.get("_mixed_precision") not in (None, wanted):
+        AcceleratorState._reset_state()
 
 
 def load_model(model_class: Any, config: Any, *, may_add_weights: bool, **options: Any) -> Any:
