@@ -117,6 +117,7 @@ class NerConfig(CustomDataConfig):
         config = bert_repro.NerConfig(model_name_or_path="org/bert-cased", train_file="train.txt", do_train=True)
         print(config.max_seq_length)  # for `bert_repro.finetune(config)`
 
+    A file has a word and its tag on each line, an empty line after a sentence and -DOCSTART- lines between documents.
     --data_dir holds the official eng.train, eng.testa, eng.testb. Without it the Hub's copy is used, whose
     document boundaries come with this package. --feature_based concat_last_four, or another row of Table 7, trains a
     BiLSTM on hidden states of the frozen encoder. Entity F1: 96.4 dev, 92.4 test (BERT-base).

@@ -123,11 +123,12 @@ def _pretrain(
     model, adapter = adapters.merge_and_save(trainer.model, tokenizer, begun.output_dir, write=writes)
     phases = source.phases
     train = {"steps": trainer.state.step, "compiled_graphs": trainer.compiled_graphs}
-    if trainer.micro_batch_parts > 1:
-        train["micro_batch_parts"] = trainer.micro_batch_parts
-    breakdown = MlmBreakdown(corpus.token_counts(), tokenizer.mask_token_id)
+    train |= {"micro_batch_parts": trainer.micro_batch_parts} if trainer.micro_batch_parts > 1 else {}
+    counts = corpus.token_counts()
+    breakdown = MlmBreakdown(counts, tokenizer.mask_token_id)
     metrics = evaluations[-1].measure(model, accelerator, breakdown)
-    logger.info("held-out: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    logger.info("held-out: %s; the most frequent token is %.4f of the text", scores, counts.max() / counts.sum())
     if accelerator.is_local_main_process:  # every process has read its last example
         shutil.rmtree(begun.output_dir / SAMPLE_INDEX, ignore_errors=True)
     return begun.finish(

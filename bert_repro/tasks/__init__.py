@@ -49,6 +49,3 @@ def configured_task(config: FinetuningConfig, data: "Mapping[str, datasets.Datas
             raise UserError(f"--task_name is missing; it must be one of: {known}; or name your data with --train_file")
         case _:
             return TASKS[config.task_name]
-
-
-__all__ = ["TASKS", "Task", "configured_task"]
