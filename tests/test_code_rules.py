@@ -34,7 +34,7 @@ BUDGETS = {
     "": 807,
     "configs": 1281,
     "models": 1391,
-    "corpus": 1105,
+    "corpus": 1106,
     "pretraining": 1457,
     "training": 1680,
     "tasks": 2600,
@@ -43,7 +43,7 @@ BUDGETS = {
     "hub": 732,
     "conversion": 440,
     "reproduction": 1420,
-    "utils": 527,
+    "utils": 526,
 }
 MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.

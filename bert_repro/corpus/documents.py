@@ -73,6 +73,13 @@ class Source:
     origin: int = 0
     options: TextSource = field(default_factory=lambda: TextSource(""))
 
+    @property
+    def digest(self) -> str | None:
+        """SHA-256 of its texts or its file; None for a dataset of the Hub, which its commit names."""
+        if self.texts is not None:
+            return json_digest(list(self.texts))
+        return None if self.revision else file_digest(Path(self.name))
+
 
 def find_sources(config: TextConfig, texts: Sequence[str] | None = None) -> list[Source]:
     """Resolves the names the user gave to files and Hub datasets, in a defined order.
@@ -105,13 +112,7 @@ def find_sources(config: TextConfig, texts: Sequence[str] | None = None) -> list
 
 def source_identities(sources: list[Source]) -> list[list[Any]]:
     """Returns name, size, revision and SHA-256 of each source: a file written again at equal size is another one."""
-    return [[source.name, source.size, source.revision, _digest(source)] for source in sources]
-
-
-def _digest(source: Source) -> str | None:
-    if source.texts is not None:
-        return json_digest(list(source.texts))
-    return None if source.revision else file_digest(Path(source.name))
+    return [[source.name, source.size, source.revision, source.digest] for source in sources]
 
 
 def read_documents(source: Source) -> Iterator[Document]:

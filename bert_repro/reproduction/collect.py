@@ -214,7 +214,10 @@ def no_difference(column: Column, runs: Sequence[FinishedRun]) -> str | None:
     reasons = [column.incomparable]
     for run in runs:
         if not run.is_pretraining:
-            reasons += [_scored_differently(column, run), _trained_differently(column, run)]
+            reasons.append(_scored_differently(column, run))
+            rows, published = run.results["train"]["examples"], SPLIT_ROWS[column.task, "train"]
+            if rows != published:
+                reasons.append(f"ours is fine-tuned on {rows:,} rows, the published set has {published:,}")
     return "; ".join(dict.fromkeys(filter(None, reasons))) or None
 
 
@@ -225,8 +228,3 @@ def _scored_differently(column: Column, run: FinishedRun) -> str | None:
         part = "" if rows == published else f"{rows:,} rows of "
         return f"ours is scored on {part}{split}, the paper on {column.split}"
     return None if rows == published else f"ours is scored on {rows:,} rows, the published set has {published:,}"
-
-
-def _trained_differently(column: Column, run: FinishedRun) -> str | None:
-    rows, published = run.results["train"]["examples"], SPLIT_ROWS[column.task, "train"]
-    return None if rows == published else f"ours is fine-tuned on {rows:,} rows, the published set has {published:,}"

@@ -77,7 +77,10 @@ def draw(*names: Integers) -> UInt64Array:
     state = np.zeros((), dtype=np.uint64)
     with np.errstate(over="ignore"):
         for name in names:
-            state = _mix(state + _GOLDEN + _as_uint64(name))
+            state = state + _GOLDEN + _as_uint64(name)
+            state = (state ^ (state >> np.uint64(30))) * _MULTIPLIER_1
+            state = (state ^ (state >> np.uint64(27))) * _MULTIPLIER_2
+            state = state ^ (state >> np.uint64(31))
     return state
 
 
@@ -129,12 +132,6 @@ def sample_without_replacement(
         taken[np.where(taken[drawn[number]], latest[number], drawn[number])] = True
     taken[base + width - 1] = False
     return np.flatnonzero(taken) - np.repeat(base, counts)
-
-
-def _mix(state: UInt64Array) -> UInt64Array:
-    state = (state ^ (state >> np.uint64(30))) * _MULTIPLIER_1
-    state = (state ^ (state >> np.uint64(27))) * _MULTIPLIER_2
-    return state ^ (state >> np.uint64(31))
 
 
 def _as_uint64(value: Integers) -> UInt64Array:
