@@ -16,13 +16,12 @@ class PredictConfig(Config):
 
       echo "Wo bleibt mein Paket?" | bert-repro predict --model_name_or_path runs/my-classifier
 
-      bert-repro predict --model_name_or_path runs/my-classifier --input_file new.csv --id_column ticket \\
-        --output_file answers.csv
+      bert-repro predict --model_name_or_path runs/my-classifier --input_file new.csv --output_file answers.csv
 
       bert-repro predict --model_name_or_path runs/my-answers --input_file questions.txt --context_file handbook.txt
 
     The model knows which task it is for. Input: a text on each line, or .csv, .tsv, .jsonl with the columns that the
-    model was trained on. Output: the texts, the prediction and its probability.
+    model was trained on. Output: all columns of the input, the prediction and its probability.
     """
 
     REQUIRED = ("model_name_or_path",)
@@ -38,12 +37,9 @@ class PredictConfig(Config):
     text_columns: tuple[str, ...] = setting(
         (), "Columns of the texts; default: as in training, else text, text_a and text_b, or those of a GLUE task."
     )
-    label_column: str | None = setting(
-        None, "Column of the right answers, carried along where it is there; default: as in training."
-    )
-    id_column: str | None = setting(None, "A column to carry along as id.")
+    label_column: str | None = setting(None, "Column of the right answers, to score; default: as in training.")
     context_file: str | None = setting(None, "Questions in plain text: the file of the passage that they are about.")
-    output_file: str | None = setting(None, "File to write, .csv or .jsonl; default: CSV to the standard output.")
+    output_file: str | None = setting(None, "A .csv, .jsonl or .conll (tags); default: CSV to the standard output.")
     overwrite_output_file: bool = setting(False, "Replace the output file.")
     max_seq_length: int | None = setting(
         None,
@@ -56,8 +52,8 @@ class PredictConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "max_seq_length", "per_device_eval_batch_size")
-        known = Path(self.output_file or "").suffix in ("", ".csv", ".jsonl")
-        require(known, f"--output_file {self.output_file}: write .csv or .jsonl")
+        known = Path(self.output_file or "").suffix in ("", ".csv", ".jsonl", ".conll")
+        require(known, f"--output_file {self.output_file}: write .csv, .jsonl or .conll")
 
 
 @dataclass(frozen=True)

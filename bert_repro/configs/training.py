@@ -132,7 +132,7 @@ class RunConfig(AdapterConfig):
     )
     logging_steps: int | None = setting(
         None,
-        "Steps between two lines of the log; default: 1 in runs of fewer than 200 steps, else 10.",
+        "Steps between two lines of the log; default: a hundredth of the run, at most 10.",
         decides_result=False,
     )
     eval_steps: int | None = setting(

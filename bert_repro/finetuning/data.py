@@ -5,6 +5,7 @@ input. A sweep hands the same cache to all its runs, so that files are read and 
 features of what it reads from the Hub.
 """
 
+import functools
 import hashlib
 import logging
 import os
@@ -111,9 +112,7 @@ class SplitReader:
         """Returns what results and the card say about the data, with an example of it for the card."""
         known, example = task.data_description(), task.example(self.train().examples if self.config.do_train else None)
         if self.config.do_train and example and known.get("files"):
-            logger.info(
-                "README.md and results.json show a training text as the example; change it there if it is private"
-            )
+            _log_example()
         return {"title": task.title, **known, **({"example": example} if example else {})}
 
     def _read(self, names: Sequence[str], limit: int | None) -> dict[str, Split]:
@@ -128,6 +127,11 @@ class SplitReader:
     def _tokenize(self, dataset: "datasets.Dataset", limit: int | None) -> Split:
         kept = dataset.select(range(min(limit or len(dataset), len(dataset))))
         return Split(kept, encode(self.task, kept, self.tokenizer, self.config.max_seq_length))
+
+
+@functools.cache
+def _log_example() -> None:  # once, not for every run of a sweep
+    logger.info("README.md and results.json show a training text as the example; change it there if it is private")
 
 
 def load_splits(task: Task, data_dir: str | None, names: Sequence[str]) -> "dict[str, datasets.Dataset]":

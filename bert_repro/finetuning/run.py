@@ -106,6 +106,7 @@ def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> R
         begun = dataclasses.replace(begun, config=config)
     require_fit(config, shape)
     task = task.prepared(config, tokenizer)
+    is_first = not cache  # of the runs on these splits, which have their baselines in common
     splits = SplitReader(config, task, tokenizer, begun.accelerator, cache)
     splits.read_all()
     finetuning = FinetuningRun(config, task, tokenizer, splits, begun.accelerator)
@@ -120,9 +121,11 @@ def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> R
         name, split = next(iter(scored.items()))
         results |= {"split": name, "metrics": split["metrics"], "rows_scored": split["rows_scored"]}
         results |= {"primary_metric": task.primary_metric, "degenerate": split["degenerate"]}
-        if config.do_train and last and begun.accelerator.is_main_process:
-            reached, steps = split["metrics"][task.primary_metric], results["train"]["steps"]
-            results["baselines"] = finetuning.baselines(name, reached, steps)
+        if config.do_train and is_first and begun.accelerator.is_main_process:
+            rows = splits.evaluation()[name].examples
+            results["baselines"] = finetuning.task.baselines(splits.train().examples, rows)
+            if last:
+                log_baselines(config, results)
     if config.do_predict:
         results["splits"] |= finetuning.split_results(task.predict_splits, splits.prediction(), is_dev=False)
     results |= {"deviations": finetuning.deviations(), "data": splits.description(finetuning.task)}
@@ -153,6 +156,23 @@ def model_changes(config: Any) -> dict[str, Any]:
         "bilstm_size": config.bilstm_size or FEATURE_BILSTM_SIZE,
         "bilstm_layers": FEATURE_BILSTM_LAYERS,
     }
+
+
+def log_baselines(config: FinetuningConfig, results: Mapping[str, Any]) -> None:
+    """Logs the baselines of a run's results, and what may help a model that is not ahead of them."""
+    metric, found, steps = results["primary_metric"], results["baselines"], results["train"]["steps"]
+    if not found:
+        return
+    scores = ", ".join(f"{baseline} {values[metric]:.4f}" for baseline, values in found.items())
+    logger.info("baselines on the same rows: %s: %s", metric, scores)
+    if ahead := [baseline for baseline, values in found.items() if values[metric] >= results["metrics"][metric]]:
+        advice = ["more rows"]
+        if steps < FEW_STEPS:
+            advice += [f"more than {steps} steps (more --num_train_epochs, a smaller --train_batch_size)"]
+        if config.learning_rate < 2e-4:
+            advice += ["for a small checkpoint --learning_rate 3e-4"]
+        advice += [] if config.bias_correction else ["--bias_correction true"]
+        logger.warning("the model is not ahead of %s; may help: %s", " and ".join(ahead), ", ".join(advice))
 
 
 class FinetuningRun:
@@ -293,23 +313,6 @@ class FinetuningRun:
             files = self.task.write_predictions(self.config.output_dir, name, examples, predictions)
         truncated = self.task.count_truncated(split.features)
         return results | {"rows": len(examples), "truncated": truncated, "files": [path.name for path in files]}
-
-    def baselines(self, name: str, reached: float, steps: int) -> dict[str, dict[str, float]]:
-        """Scores the baselines on a split, and logs the metric that decides, of which the model has `reached`."""
-        dataset, metric = self.splits.evaluation()[name].examples, self.task.primary_metric
-        found = self.task.baselines(self.splits.train().examples, dataset)
-        if found:
-            scores = ", ".join(f"{baseline} {values[metric]:.4f}" for baseline, values in found.items())
-            logger.info("baselines on the same rows: %s: %s", metric, scores)
-            if ahead := [baseline for baseline, values in found.items() if values[metric] >= reached]:
-                advice = ["more rows"]
-                if steps < FEW_STEPS:
-                    advice += [f"more than {steps} steps (more --num_train_epochs, a smaller --train_batch_size)"]
-                if self.config.learning_rate < 2e-4:
-                    advice += ["for a small checkpoint --learning_rate 3e-4"]
-                advice += [] if self.config.bias_correction else ["--bias_correction true"]
-                logger.warning("the model is not ahead of %s; may help: %s", " and ".join(ahead), ", ".join(advice))
-        return found
 
     def deviations(self) -> dict[str, str]:
         """Returns where the given data or model make the run depart from the paper; each is logged as a warning."""

@@ -28,7 +28,7 @@ from accelerate import Accelerator
 from bert_repro.configs import SWEPT, AdapterConfig, FinetuningConfig, deciding_settings
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.finetuning.data import SplitCache, load_splits
-from bert_repro.finetuning.run import finetune
+from bert_repro.finetuning.run import finetune, log_baselines
 from bert_repro.hub.export import republish
 from bert_repro.hub.push import push_folder
 from bert_repro.models.loading import load_tokenizer
@@ -104,10 +104,12 @@ def run_sweep(config: FinetuningConfig, task: Task) -> RunResults:
     results: Any = None
     if accelerator.is_main_process:
         metric = task.primary_metric
-        _publish(config, best, sweep_results(sweep.outcomes(), split=sweep.split(), metric=metric))
+        found = sweep_results(sweep.outcomes(), split=sweep.split(), metric=metric)
+        _publish(config, best, found, sweep.baselines())
         results = read_results(Path(config.output_dir))
         score = results["metrics"][metric]
         logger.info("best of %d runs: %s %.4f, %s; all are on the card", len(planned_runs), metric, score, best.path)
+        log_baselines(best.config, results)
     agreed: RunResults = broadcast(results)
     accelerator.end_training()
     return agreed
@@ -200,6 +202,11 @@ class _Sweep:
                 outcomes.append({**planned.varied, "not_finite": True})
         return outcomes
 
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Returns the scores of the baselines on the runs' splits, which the first run has."""
+        done = (read_results(planned.path) for planned in self.runs if self._state(planned) == "done")
+        return next((dict(results["baselines"]) for results in done if "baselines" in results), {})
+
     def split(self) -> str:
         """Returns the dev split that chooses: the first that exists."""
         done = next((planned for planned in self.runs if self._state(planned) == "done"), None)
@@ -279,7 +286,7 @@ def _planned_runs(config: FinetuningConfig, task: Task, processes: int, *, each_
             yield SweepRun({**varied, "seed": seed, "folder": folder}, run_config)
 
 
-def _publish(config: FinetuningConfig, best: SweepRun, found: SweepResults) -> None:
+def _publish(config: FinetuningConfig, best: SweepRun, found: SweepResults, baselines: dict[str, Any]) -> None:
     """Publishes the best run's model in the output folder, with the sweep in its results."""
     output_dir, results = Path(config.output_dir), read_results(best.path)
     files = [path for path in (best.path / ADAPTER,) if path.exists()]
@@ -289,7 +296,7 @@ def _publish(config: FinetuningConfig, best: SweepRun, found: SweepResults) -> N
         test = best.path / _TEST
         results["splits"] |= read_results(test)["splits"]
         files += [path for path in test.iterdir() if "prediction" in path.name or "null_odds" in path.name]
-    republish(best.path, output_dir, results={**results, "sweep": found}, files=files)
+    republish(best.path, output_dir, results={**results, "sweep": found, "baselines": baselines}, files=files)
     if config.push_to_hub and config.hub_model_id:
         push_folder(output_dir, config.hub_model_id, private=config.hub_private_repo)
 

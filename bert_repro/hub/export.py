@@ -99,9 +99,12 @@ def export_checkpoint(
         model.save_pretrained(stage)
         write_pooling(model, stage, tokenizer, pooling)
         save_tokenizer(tokenizer, stage)
-        longest = longest_input(tokenizer, model.config.max_position_embeddings)
-        facts = {"longest_input": longest, **record.get("model", {})}
-        record = {**record, "model": _model_facts(model, stage, facts)}
+        published = json.loads((stage / _CONFIG).read_text(encoding="utf-8"))
+        facts = {"model_type": published["model_type"], **model_facts(model)}
+        if labels := published.get("id2label"):
+            facts["labels"] = [labels[index] for index in sorted(labels, key=int)]
+        facts["longest_input"] = longest_input(tokenizer, model.config.max_position_embeddings)
+        record = {**record, "model": {**facts, **record.get("model", {})}}
         _describe(stage, Path(output_dir), record, model_id, with_results=results is not None)
     return Path(output_dir)
 
@@ -157,19 +160,11 @@ def _describe(
         write_json(stage / RESULTS, record, ensure_ascii=False)
 
 
-def _model_facts(model: "PreTrainedModel", stage: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what the card says about the model itself; what the results already say wins."""
-    published = json.loads((stage / _CONFIG).read_text(encoding="utf-8"))
-    facts: dict[str, Any] = {
-        "class": type(model).__name__,
-        "model_type": published["model_type"],
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        **{name: getattr(model.config, name) for name in _SHAPE},
-    }
-    if "id2label" in published:
-        labels = published["id2label"]
-        facts["labels"] = [labels[index] for index in sorted(labels, key=int)]
-    return {**facts, **given}
+def model_facts(model: "PreTrainedModel") -> dict[str, Any]:
+    """Returns a model's class, parameters and shape, for results.json and the card."""
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    shape = {name: getattr(model.config, name) for name in _SHAPE}
+    return {"class": type(model).__name__, "parameters": parameters, **shape}
 
 
 def remove(folder: Path, patterns: Sequence[str]) -> None:

@@ -23,8 +23,8 @@ from bert_repro.models.loading import load_config, load_tokenizer, quiet_transfo
 from bert_repro.results import read_results
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.classification import found_text_columns
-from bert_repro.tasks.data import TAGGED_SUFFIXES, Lines, as_dataset, read_file, require_columns, texts, values
-from bert_repro.tasks.tagging import WORD_COLUMNS
+from bert_repro.tasks.data import TAGGED_SUFFIXES, Lines, as_dataset, read_file, require_columns, texts
+from bert_repro.tasks.tagging import TAG_COLUMNS, WORD_COLUMNS
 from bert_repro.training.run import forget_precision
 from bert_repro.utils.files import atomic_path, disk_errors
 from bert_repro.utils.readers import decode_line, numbered_lines
@@ -48,6 +48,7 @@ _TASK_SETTINGS = (
     "answer_text", "null_score_diff_threshold",
 )  # fmt: skip
 """Settings of a training that decide how texts are read and answers found."""
+_ANSWERS = ("prediction", "answer", "probability", "probabilities")
 _SHARED = ("model_name_or_path", "per_device_eval_batch_size", "mixed_precision", "attn_implementation")
 
 
@@ -58,7 +59,8 @@ def predict(config: PredictConfig) -> None:
         UserError: the model is not fine-tuned, the input is not as its task needs it, or the output cannot be written.
     """
     records = predictions_of(config)
-    write = _write_json_lines if Path(config.output_file or "").suffix == ".jsonl" else _write_csv
+    ending = Path(config.output_file or "").suffix
+    write = {".jsonl": _write_json_lines, ".conll": _write_tagged}.get(ending, _write_csv)
     if config.output_file is None:
         try:
             write(records, sys.stdout)
@@ -73,7 +75,8 @@ def predict(config: PredictConfig) -> None:
 
 
 def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None) -> list[Record]:
-    """Returns what a fine-tuned model says about every text, as `Task.records` documents it.
+    """Returns the columns of every row, and what a fine-tuned model says about it: its `prediction`, `probability` and
+    `probabilities`, as `Task.records` documents them.
 
     Args:
         config: the settings.
@@ -84,6 +87,8 @@ def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None
     """
     quiet_transformers()
     family = _family(config)
+    tagged = family is NerConfig or not (config.output_file or "").endswith(".conll")
+    require(tagged, f"--output_file {config.output_file}: only tags go into .conll; write .csv or .jsonl")
     where = "the data" if rows is not None else config.input_file or "the standard input"
     rows = _read_input(config, family, where) if rows is None else rows
     try:
@@ -104,12 +109,10 @@ def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None
     if run.task.is_labelled(split.examples):
         scores = run.task.score(predictions, split.examples)
         logger.info("%s", ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))
-    records = list(run.task.records(split.examples, predictions))
-    if config.id_column is None:
-        return records
+    records = run.task.records(split.examples, predictions)
     return [
-        {"id": identity, **{name: value for name, value in record.items() if name not in ("id", "index")}}
-        for identity, record in zip(values(rows, config.id_column, where), records, strict=True)
+        {**row, **{name: value for name, value in record.items() if name in _ANSWERS}}
+        for row, record in zip(rows, records, strict=True)
     ]
 
 
@@ -202,8 +205,7 @@ def _divided_into_words(
     require_columns(rows, [name], where, "name the column of text with --text_columns")
     splitter = tokenizer.backend_tokenizer.pre_tokenizer
     words = [[word for word, _ in splitter.pre_tokenize_str(text)] for text in texts(rows, name, where)]
-    others = {column: rows[column][:] for column in rows.column_names if column == config.id_column}
-    return as_dataset({**others, "words": words}, where)
+    return rows.add_column("words", words)
 
 
 def _write_json_lines(records: Sequence[Record], file: TextIO) -> None:
@@ -222,7 +224,17 @@ def _write_csv(records: Sequence[Record], file: TextIO) -> None:
 def _flat(record: Record) -> Iterator[tuple[str, Any]]:
     separator = " " if "words" in record else "|"
     for name, value in record.items():
-        if isinstance(value, dict):
+        if name == "probabilities":
             yield from ((f"probability_{label}", share) for label, share in value.items())
+        elif isinstance(value, dict):  # right answers to a question
+            yield name, json.dumps(value, ensure_ascii=False)
         else:
             yield name, separator.join(map(str, value)) if isinstance(value, list) else value
+
+
+def _write_tagged(records: Sequence[Record], file: TextIO) -> None:
+    """Writes a word on each line, its right tag where that is known and its predicted one, as conlleval reads it."""
+    columns = [name for name in (*WORD_COLUMNS, *TAG_COLUMNS, "prediction") if name in records[0]]
+    for record in records:
+        file.writelines(f"{' '.join(line)}\n" for line in zip(*(record[name] for name in columns), strict=True))
+        file.write("\n")

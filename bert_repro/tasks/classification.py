@@ -237,13 +237,9 @@ class ClassificationTask(Task):
 
     def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
         answers, probabilities = self.answers(predictions), predictions.get("probabilities")
-        labelled = self.is_labelled(dataset)
         for row, (example, answer) in enumerate(zip(dataset, answers, strict=True)):
-            record = {"index": example["idx"], **{name: example[name] for name in self.text_columns}}
-            if labelled:
-                record["label"] = self.json_label(example["label"])
             blank = not any(str(example[name]).strip() for name in self.text_columns)  # has no answer, but a row
-            record |= {"prediction": None} if blank else self.json_answer(example, answer)
+            record: dict[str, Any] = {"prediction": None} if blank else self.json_answer(example, answer)
             if probabilities is not None:
                 record["probability"] = None if blank else self.answer_probability(answer, probabilities[row])
                 shares = zip(self.answer_names, probabilities[row], strict=True)

@@ -26,7 +26,7 @@ from transformers.utils import is_peft_available
 
 from bert_repro.configs import RunConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
-from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpoint, remove
+from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpoint, model_facts, remove
 from bert_repro.hub.plots import plot_scores, plot_training
 from bert_repro.hub.push import prepare_repository, push_folder
 from bert_repro.models.cpu_kernels import use_cpu_kernels
@@ -59,7 +59,6 @@ from bert_repro.utils.readers import first_line, redacted
 
 logger = logging.getLogger("bert_repro")
 
-_SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 _NOTEBOOKS = ("ipykernel_launcher", "colab_kernel_launcher")
 
 _PRODUCTS = (
@@ -181,8 +180,6 @@ class Run:
 
     def _completed(self, results: Mapping[str, Any], model: Any) -> RunResults:
         """Adds what every run says of itself: settings, versions, device, time."""
-        shape = {name: getattr(model.config, name) for name in _SHAPE}
-        parameters = sum(parameter.numel() for parameter in model.parameters())
         facts = {
             "seed": self.config.seed,
             "settings": dataclasses.asdict(self.config),
@@ -191,7 +188,7 @@ class Run:
             "hardware": hardware(self.accelerator.device) | {"processes": self.accelerator.num_processes},
             "command": command(),
             "base_model": _hub_id(self.config.model_name_or_path),
-            "model": {"class": type(model).__name__, "parameters": parameters, **shape},
+            "model": model_facts(model),
             "wall_time_seconds": round(time.perf_counter() - self.began, 1),
         }
         return typing.cast(RunResults, redacted({**results, **facts}))

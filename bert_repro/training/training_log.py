@@ -25,9 +25,6 @@ from bert_repro.utils.files import TRAIN_LOG, disk_errors, write_text
 from bert_repro.utils.readers import first_line, redacted, without_machine_paths
 
 logger = logging.getLogger("bert_repro")
-
-SHORT_RUN = 200
-"""Steps below which a run logs every one of them."""
 _SHOWN = ("loss", "mlm_loss", "nsp_loss")
 
 
@@ -113,7 +110,7 @@ class TrainingLog:
         on_row: Callable[[dict[str, float]], None] | None = None,
     ) -> None:
         self.accelerator, self.on_row = accelerator, on_row
-        self.every = config.logging_steps or (1 if total < SHORT_RUN else 10)
+        self.every = config.logging_steps or min(10, max(1, total // 100))
         self.precision = config.mixed_precision
         self.path = Path(config.output_dir) / TRAIN_LOG
         self.start, self.total = 0, total

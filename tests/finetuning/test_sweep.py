@@ -52,6 +52,7 @@ def test_the_best_on_dev_is_published_as_a_single_run_is(swept: Path) -> None:
     assert record["metrics"] == own["metrics"] and record["seed"] == best["seed"]
     assert record["settings"]["learning_rate"] == best["learning_rate"]
     assert record["settings"]["output_dir"] == str(swept)
+    assert record["baselines"] == results(swept / "sweep" / folders[0])["baselines"] and record["baselines"]
     assert record["splits"]["test"]["rows"] == 5 and (swept / "predictions.test.tsv").exists()
     assert (swept / "predictions.validation.tsv").exists() and (swept / "training.png").exists()
     weights = [safetensors.torch.load_file(path) for path in swept.rglob("model.safetensors")]

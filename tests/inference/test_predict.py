@@ -40,24 +40,26 @@ def test_lines_of_the_standard_input_become_rows_of_csv(models, monkeypatch, cap
     assert recipe("predict", "--model_name_or_path", models / "classifier") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["text"] for row in rows] == ["the river falls", "", 'a, "quoted" stone']
-    assert list(rows[0]) == ["index", "text", "prediction", "probability", "probability_cold", "probability_warm"]
+    assert list(rows[0]) == ["text", "prediction", "probability", "probability_cold", "probability_warm"]
     answered, blank, _ = rows
     assert float(answered["probability"]) == float(answered[f"probability_{answered['prediction']}"]) >= 0.5
     assert [blank[name] for name in ("prediction", "probability", "probability_cold")] == ["", "", ""]
 
 
-def test_a_table_keeps_its_ids_and_right_answers(models, tmp_path, refused):
+def test_a_table_keeps_its_columns(models, tmp_path, refused):
     table = tmp_path / "new.csv"
-    table.write_text("ticket;text;label\nA7;the river;warm \nA9;a stone;cold\n")
+    table.write_text("ticket;text;label\nA7;the river;warm\nA9;a stone;cold\n")
     out = tmp_path / "answers.jsonl"
-    flags = ("--input_file", table, "--output_file", out, "--id_column ticket")
+    flags = ("--input_file", table, "--output_file", out)
     assert recipe("predict", "--model_name_or_path", models / "classifier", *flags) == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    kept = [(row["id"], row["text"], row["label"]) for row in rows]
+    kept = [(row["ticket"], row["text"], row["label"]) for row in rows]
     assert kept == [("A7", "the river", "warm"), ("A9", "a stone", "cold")]
-    assert sum(rows[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5) and "index" not in rows[0]
+    assert sum(rows[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
     again = refused("predict", "--model_name_or_path", models / "classifier", *flags)
     assert "answers.jsonl exists; name another" in again
+    tagged = refused("predict", "--model_name_or_path", models / "classifier", *flags[:3], tmp_path / "answers.conll")
+    assert "answers.conll: only tags go into .conll; write .csv or .jsonl" in tagged
 
 
 def test_every_family_answers_in_its_own_form(models, tmp_path):
@@ -71,7 +73,12 @@ def test_every_family_answers_in_its_own_form(models, tmp_path):
     assert set(tagged["prediction"]) <= {"O", "B-X"} and len(tagged["probability"]) == 4
     (tmp_path / "words.conll").write_text("The O\nriver B-X\n\nfalls O\n")
     found = bert_repro.predict(models / "tagger", tmp_path / "words.conll")
-    assert [row["words"] for row in found] == [["The", "river"], ["falls"]] and found[0]["label"] == ["O", "B-X"]
+    assert [row["words"] for row in found] == [["The", "river"], ["falls"]] and found[0]["tags"] == ["O", "B-X"]
+    flags = ("--input_file", tmp_path / "words.conll", "--output_file", tmp_path / "tagged.conll")
+    assert recipe("predict", "--model_name_or_path", models / "tagger", *flags) == 0
+    lines = [line.split() for line in (tmp_path / "tagged.conll").read_text().splitlines()]
+    first, second = (row["prediction"] for row in found)
+    assert lines == [["The", "O", first[0]], ["river", "B-X", first[1]], [], ["falls", "O", second[0]], []]
     answers = bert_repro.predict(models / "answers", rows)
     assert [answer["question"] for answer in answers] == ["what falls", "what grows"]
     assert all(answer["prediction"] in answer["context"] and 0 < answer["probability"] <= 1 for answer in answers)
