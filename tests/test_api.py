@@ -56,7 +56,7 @@ def test_what_finetune_returns_has_the_model_and_its_scores(untrained: Path, tmp
     assert found["settings"]["train_file"] == "train data in memory"
     assert found["data"]["files"] == {"train": "train data in memory", "validation": "validation data in memory"}
     assert found.model.config.id2label == {0: "bad", 1: "good"}
-    assert [row["text"] for row in found.predict(["Rain.", None])] == ["Rain.", ""]
+    assert [row["text"] for row in found.predict(["Rain.", None])] == ["Rain.", None]
     assert bert_repro.RunResult(found.folder).metrics == found.metrics
     assert "accuracy, bag of words" in repr(found) and found._repr_html_().startswith("<table><tr><th>task</th>")
     assert not list(tmp_path.glob("out-data*")), "no files are made of the data"

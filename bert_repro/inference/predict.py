@@ -226,7 +226,7 @@ def _flat(record: Record) -> Iterator[tuple[str, Any]]:
     for name, value in record.items():
         if name == "probabilities":
             yield from ((f"probability_{label}", share) for label, share in value.items())
-        elif isinstance(value, dict):  # right answers to a question
+        elif name == "answers":  # the right ones to a question
             yield name, json.dumps(value, ensure_ascii=False)
         else:
             yield name, separator.join(map(str, value)) if isinstance(value, list) else value
