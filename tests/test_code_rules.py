@@ -37,7 +37,7 @@ BUDGETS = {
     "corpus": 1106,
     "pretraining": 1457,
     "training": 1675,
-    "tasks": 2596,
+    "tasks": 2592,
     "finetuning": 794,
     "inference": 783,
     "hub": 727,

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bert_repro")
 
-GLUE_DATASET = "nyu-mll/glue"
 DEGENERATE_SPREAD = 0.01
 """Numbers whose standard deviation is below this share of the labels' count as constant (our choice)."""
 DEFAULT_THRESHOLD = 0.5
@@ -288,6 +287,8 @@ class ClassificationTask(Task):
 
     def from_published(self, dataset: "datasets.Dataset") -> "datasets.Dataset":
         rows = super().from_published(dataset)
+        if "label" in rows.features and rows.features["label"].dtype == "string":
+            return self.from_rows(rows, self.title)
         rows = rows.select_columns([name for name in (*self.text_columns, "label", "idx") if name in rows.column_names])
         return rows if "idx" in rows.column_names else rows.add_column("idx", list(range(len(rows))))
 
@@ -398,9 +399,11 @@ class GlueTask(ClassificationTask):
     example_texts: tuple[str, ...] = ("A man is playing a guitar.", "Someone makes music.")
     data_license: str | None = "that of its source; most of GLUE is for research use, or states none"
     official_folder = "the folder that holds the official CoLA/, SST-2/, MRPC/ ..."
+    collection = "nyu-mll/glue"  # where a task is a configuration of its name, unless `hub` says otherwise
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hub", (GLUE_DATASET, self.name, None))
+        if not self.hub[0]:
+            object.__setattr__(self, "hub", (self.collection, self.name, None))
 
     def official_file(self, data_dir: Path, split: str) -> Path:
         folders = [data_dir / name for name in (self.title, *self.other_folders)]
@@ -417,12 +420,7 @@ class GlueTask(ClassificationTask):
         if column:
             rows = rows.filter(lambda found: found == value, input_columns=column)
         return self.from_rows(
-            rows,
-            str(path),
-            columns=file.texts,
-            label=file.label,
-            index=file.index,
-            may_lack_labels=not file.labelled,
+            rows, str(path), columns=file.texts, label=file.label, index=file.index, may_lack_labels=not file.labelled
         )
 
     def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:

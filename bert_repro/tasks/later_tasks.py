@@ -43,10 +43,7 @@ class LaterTask(GlueTask):
     example_texts: tuple[str, ...] = ()
     language: str = "en"
     official_folder = "the folder that holds the official files in a folder of the task's title"
-
-    def __post_init__(self) -> None:
-        if self.files is SUPER_GLUE_FILES:
-            object.__setattr__(self, "hub", (SUPER_GLUE, self.name, None))
+    collection = SUPER_GLUE
 
     def data_description(self) -> dict[str, Any]:
         return super().data_description() | {"language": self.language}
