@@ -94,7 +94,7 @@ _ALWAYS = ("learning_rate", "num_train_epochs")
 _NAMES = {
     "examples": "training rows", "rows": "training inputs", "steps": "optimizer steps", "batch": "examples per step",
     "tokens": "tokens read", "best_step": "step of the published weights", "seconds": "seconds of training",
-    "mfu": "MFU",
+    "mfu": "MFU (share of the peak FLOPs)",
     "f1": "F1", "macro_f1": "macro F1", "micro_f1": "micro F1", "weighted_f1": "weighted F1", "entity_f1": "entity F1",
     "matthews_correlation": "Matthews correlation", "pearson": "Pearson correlation",
     "spearmanr": "Spearman correlation", "has_answer_f1": "F1 where there is an answer",
