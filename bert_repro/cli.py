@@ -19,6 +19,7 @@ from bert_repro.configs import Config, FinetuningConfig, NerConfig
 from bert_repro.configs.base import did_you_mean
 from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested, UserError, outcome
 from bert_repro.recipes import RECIPES
+from bert_repro.results import read_results
 from bert_repro.utils.process import hold_signals, is_main_process, stop_on_signals
 
 logger = logging.getLogger("bert_repro")
@@ -114,15 +115,17 @@ def closing_lines(recipe: str, config: Any) -> list[str]:
         return []
     if not config.do_train:
         return [f"scores and predictions: {folder} (results.json)"]
-    given = (getattr(config, name, None) for name in ("test_file", "validation_file", "train_file"))
-    file = next(filter(None, given), None)
+    file = getattr(config, "test_file", None) or getattr(config, "validation_file", None)
+    step = f"bert-repro predict --model_name_or_path {folder}"
     if file:
-        step = f"predict --model_name_or_path {folder} --input_file {shlex.quote(file)} --output_file answers.csv"
+        step += f" --input_file {shlex.quote(file)} --output_file answers.csv"
         step += " --input_format conll" * (isinstance(config, NerConfig) and file.endswith(".txt"))
+    elif set(example := read_results(Path(config.output_dir))["data"].get("example") or {}) == {"text"}:
+        step = f"echo {shlex.quote(example['text'])} | {step}"
     else:
-        step = f"push_to_hub --folder {folder} --hub_model_id ORG/{Path(config.output_dir).name} --dry_run"
+        step = f"bert-repro push_to_hub --folder {folder} --hub_model_id ORG/{Path(config.output_dir).name} --dry_run"
     scores = "scores" if config.do_eval else "no scores, as there is no --validation_file or --do_eval"
-    return [f"model, card and {scores}: {folder} (README.md, results.json)", f"next: bert-repro {step}"]
+    return [f"model, card and {scores}: {folder} (README.md, results.json)", f"next: {step}"]
 
 
 def _list_of_recipes() -> str:

@@ -17,6 +17,7 @@ import bert_repro
 from bert_repro import api
 from bert_repro.configs import GlueConfig, NerConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
+from bert_repro.finetuning.run import log_baselines
 
 MOODS = [{"text": "What a bright morning.", "label": "good"}, {"text": "The road was cold.", "label": "bad"}]
 ORDER = ["train_wordpiece", "train_tokenizer", "prepare_corpus", "pretrain", "finetune"]
@@ -72,9 +73,9 @@ def test_labels_that_are_numbers_come_back_as_such(
             output_dir=tmp_path / "out",
         )  # fmt: skip
     assert "16 rows, 16 inputs: 2 steps of 4 inputs" in caplog.text
-    assert (
-        "may help: more rows, more than 2 steps (more --num_train_epochs, a smaller --train_batch_size)" in caplog.text
-    )
+    assert "degenerate run" in caplog.text and "may help" not in caplog.text
+    log_baselines(GlueConfig(model_name_or_path="m", do_train=True), {**found, "degenerate": False})
+    assert "more than 2 steps (more --num_train_epochs, a smaller --train_batch_size)" in caplog.text
     predicted = pd.DataFrame(found.predict(frame))
     assert (predicted.label == frame.label).all()
     assert (predicted.prediction == frame.label).mean() == found["metrics"]["accuracy"]
@@ -82,7 +83,9 @@ def test_labels_that_are_numbers_come_back_as_such(
     found.push_to_hub(dry_run=True)
     assert "files to out" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"^train_batch_size is 17, but there are 16 inputs; lower it$"):
-        bert_repro.finetune(model=untrained, train=frame, train_batch_size=17, output_dir=tmp_path / "more")
+        settings = {"train_batch_size": 17, "output_dir": found.folder, "overwrite_output_dir": True}
+        bert_repro.finetune(model=untrained, train=frame, **settings)
+    assert bert_repro.RunResult(found.folder).metrics == found.metrics, "what is refused removes nothing"
 
 
 def test_columns_say_the_task_and_data_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

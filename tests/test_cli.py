@@ -7,6 +7,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 
 import bert_repro
@@ -14,6 +15,7 @@ from bert_repro import cli, configs
 from bert_repro.configs import GlueConfig, NerConfig, Phase, PretrainingConfig, SentenceScoringConfig, TriviaqaConfig
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.recipes import RECIPES, Recipe
+from bert_repro.tasks.data import from_hub
 
 GLUE = ["--model_name_or_path", "m", "--do_eval"]
 
@@ -56,13 +58,14 @@ def test_flags_win_over_yaml_over_presets_over_defaults_as_transformers_users_wr
         (["--sweep_batch_sizes", "8", "0"], "--sweep_batch_sizes is 0; it must be positive"),
         (["--num_train_epochs", "nan"], "--num_train_epochs is nan; it must be positive"),
         (["--learning_rate", "-1"], "--learning_rate is -1.0; it must not be negative"),
+        (["--learning_rate", "3"], "--learning_rate is 3.0; BERT's are 1e-5 to 1e-3"),
         (["--max_seq_length", "4"], "--max_seq_length is 4; it must be at least 8"),
         (["--seed", "-1"], "--seed is -1; it must be at least 0"),
         (["--push_to_hub"], "--push_to_hub needs --do_train"),
         (["--load_best_model_at_end"], "--load_best_model_at_end needs --do_train and --eval_steps"),
         (["--train_file", "a", "--data_dir", "b"], "--data_dir b excludes --train_file"),
         (["--train_file", "a", "--validation_fraction", "0.1", "--task_name", "rte"], "rte excludes --train_file"),
-        (["--do_train", "--learning_rate", "1", "--sweep_learning_rates", "1"], "--learning_rate 1.0 and --sweep_lear"),
+        (["--do_train", "--learning_rate", ".1", "--sweep_learning_rates", "1"], "--learning_rate 0.1 and --sweep"),
         (["--preset", "paper-base"], "--preset 'paper-base' is for PretrainingConfig; choose one of: glue"),
         (["--config", "nowhere.yaml"], "--config nowhere.yaml: cannot be read"),
     ],
@@ -259,13 +262,17 @@ def test_settings_say_whether_they_decide_the_result():
     assert [name for name, said in flags.items() if len(said) > 1] == [], "one name, one meaning"
 
 
-def test_without_a_network_a_model_of_the_hub_is_refused_at_once(monkeypatch):
-    def getaddrinfo(*_):
-        raise OSError("Name or service not known")
-
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+def test_without_a_network_the_hub_is_not_asked_for_minutes(monkeypatch):
     monkeypatch.setattr("urllib.request.getproxies", dict)
-    monkeypatch.setattr("socket.getaddrinfo", getaddrinfo)
-    with pytest.raises(UserError, match=r"org/none: the Hub cannot be reached.*HF_HUB_OFFLINE=1"):
-        configs.require_paths(GlueConfig(model_name_or_path="org/none", task_name="mrpc", do_eval=True))
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("socket.getaddrinfo", lambda host, port: Path("/no/such/name").stat())
+    config = GlueConfig(model_name_or_path="org/none", task_name="mrpc", do_eval=True)
+    for ask, answer in (
+        (lambda: configs.require_paths(config), r"org/none: no such folder, the Hub cannot be reached.*HF_HUB_OFFLINE"),
+        (lambda: from_hub("org/none", ["train"]), r"org/none cannot be read from the Hub"),
+    ):
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        with pytest.raises(UserError, match=answer):
+            ask()
+        assert huggingface_hub.constants.HF_HUB_OFFLINE

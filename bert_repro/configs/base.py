@@ -17,7 +17,7 @@ from bert_repro.errors import UserError
 from bert_repro.utils.process import is_free_folder, is_main_process, is_unfinished_run
 from bert_repro.utils.readers import shown
 
-LOCATIONS = frozenset({"model_name_or_path", "tokenizer_name", "data_dir", "corpus", "train_file", "validation_file"})
+LOCATIONS = frozenset({"model_name_or_path", "data_dir", "corpus", "train_file", "validation_file"})
 """Settings that say where a run reads what decides its result. Files may move: a resumed run compares their content."""
 
 
@@ -133,7 +133,7 @@ def _numbers(config: Config, name: str) -> list[float]:
 
 # --- Paths ----------------------------------------------------------------------------------------------------------
 
-_ON_THE_HUB_TOO = ("model_name_or_path", "tokenizer_name", "tokenizer", "ensemble_with", "corpus")
+_ON_THE_HUB_TOO = ("model_name_or_path", "tokenizer", "ensemble_with", "corpus")
 _FILES = (
     "train_file", "validation_file", "test_file", "context_file", "data_file", "predictions_file", "null_odds_file",
     "qa_file", "triviaqa_file", "input_file",
@@ -177,34 +177,43 @@ def looks_like_a_folder(name: str) -> bool:
 def _require_model_or_corpus(setting: str, name: str) -> None:
     if os.path.exists(name):
         return
-    fix = _nearest(Path(name))
+    fix = nearest(Path(name))
     if fix or looks_like_a_folder(name):
         fix = fix or "name the output folder of a finished run, or an id of the Hub such as org/name"
         raise UserError(f"--{setting} {name}: no such folder; {fix}")
+    if not hub_is_reachable() and setting == "model_name_or_path":
+        from huggingface_hub import try_to_load_from_cache
+
+        if not isinstance(try_to_load_from_cache(name, "config.json"), str):
+            raise UserError(
+                f"--{setting} {name}: no such folder, the Hub cannot be reached, and its cache here has no such model; "
+                "check the path or the connection (HF_HUB_OFFLINE=1 asks the cache alone)"
+            )
+
+
+def hub_is_reachable() -> bool:
+    """Returns whether the Hub's name resolves; where not, its library goes offline, as it would try for minutes."""
     host = urllib.parse.urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") or urllib.request.getproxies():
-        return
+        return True  # as far as can be said
     try:
         socket.getaddrinfo(host, None)
-    except OSError:  # the Hub's library would try again for minutes
-        from huggingface_hub import constants, try_to_load_from_cache
+    except OSError:
+        from huggingface_hub import constants
 
         os.environ["HF_HUB_OFFLINE"], constants.HF_HUB_OFFLINE = "1", True
-        if setting == "model_name_or_path" and not isinstance(try_to_load_from_cache(name, "config.json"), str):
-            raise UserError(
-                f"--{setting} {name}: the Hub cannot be reached, and its cache here has no such model; check "
-                "the connection or name a folder (HF_HUB_OFFLINE=1 asks the cache alone)"
-            ) from None
+        return False
+    return True
 
 
 def _require_input(setting: str, name: str, *, is_file: bool) -> None:
     kind, other = ("file", "folder") if is_file else ("folder", "file")
     if not os.path.exists(name):
-        raise UserError(f"--{setting} {name}: no such {kind}; {_nearest(Path(name)) or 'check the path'}")
+        raise UserError(f"--{setting} {name}: no such {kind}; {nearest(Path(name)) or 'check the path'}")
     require(os.path.isdir(name) != is_file, f"--{setting} {name} is a {other}; name a {kind}")
 
 
-def _nearest(path: Path) -> str:
+def nearest(path: Path) -> str:
     """Returns "did you mean ...?" with the closest name in the folder of a path that does not exist."""
     if len(path.parts) < 2 and "." not in path.name:
         return ""  # a model of the Hub such as bert-base-uncased

@@ -21,7 +21,6 @@ class FinetuningConfig(OptimizerConfig, RunConfig):
     REQUIRED = ("model_name_or_path", "output_dir")
 
     model_name_or_path: str = setting("", "Checkpoint to start from: a folder or a Hub id.")
-    tokenizer_name: str | None = setting(None, "Tokenizer, where it is not with the model.")
     ensemble_with: tuple[str, ...] = setting(
         (), "More finished models of the task: the mean of all models' logits is scored."
     )

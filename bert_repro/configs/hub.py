@@ -19,9 +19,6 @@ class CardConfig(Config):
     folder: str = setting("", "Output folder of a finished run.")
     hub_model_id: str | None = setting(None, "The model's name on the card; default: as in the run, else the folder.")
     base_model: str | None = setting(None, "Id on the Hub of the weights that the run started from.")
-    dataset: str | None = setting(
-        None, "Id on the Hub of the data, where --data_dir held other data than the task's; none: it has no id there."
-    )
     language: tuple[str, ...] = setting((), "Languages of the text, as ISO 639 codes.")
     license: str | None = setting(None, "License of the weights, as the Hub spells it, for example apache-2.0.")
     note: str | None = setting(None, "A sentence about the data or the scores.")

@@ -211,15 +211,11 @@ class CurveComparisonConfig(Config):
       bert-repro compare_curve --run runs/mini --reference docs/reference_curves/bert-repro-mini.jsonl
 
     Losses compare only between runs with the same vocabulary and held-out documents. Exit codes: 0 on track; 4 behind
-    by more than --tolerance of the run's tokens; 5 diverged.
+    by more than a tenth of the run's tokens; 5 diverged.
     """
 
     REQUIRED = ("run", "reference")
 
     run: str = setting("", "Output folder of a pre-training run, finished or not, or its train_log.jsonl.")
     reference: str = setting("", "The curve to compare with: a file of docs/reference_curves/, or another run.")
-    metric: str | None = setting(
-        None, "What to compare, as the log calls it. Default: eval_mlm_loss where both have it, else mlm_loss."
-    )
-    tolerance: float = setting(0.1, "Fraction of its tokens that a run may lag behind and still be on track.")
     output_file: str | None = setting(None, "Plot to write; default: curve_comparison.png in the folder of the log.")

@@ -35,6 +35,7 @@ class OptimizerConfig(Config):
             value = getattr(self, name)
             require(value is None or value >= 0, f"--{name} is {value}; it must not be negative")
         require_positive(self, "adam_epsilon")
+        require(self.learning_rate <= 0.1, f"--learning_rate is {self.learning_rate}; BERT's are 1e-5 to 1e-3")
         require_fraction(self, "warmup_ratio")
         require_fraction(self, "adam_beta1", "adam_beta2", below_one=True)
 
@@ -56,18 +57,11 @@ class AdapterConfig(Config):
     lora_r: int = setting(8, "lora, dora: rank of the added matrices.")
     lora_alpha: int = setting(16, "lora, dora: their product is scaled by lora_alpha / lora_r.")
     lora_dropout: float = setting(0.1, "lora, dora: dropout in front of them.")
-    peft_target_modules: tuple[str, ...] = setting(
-        (), "Ends of the names of the layers that get an adapter; default: the library's choice for BERT."
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "lora_r", "lora_alpha")
         require_fraction(self, "lora_dropout", below_one=True)
-        require(
-            self.peft is not None or not self.peft_target_modules,
-            "--peft_target_modules needs --peft, for example --peft lora",
-        )
         for item in fields(AdapterConfig):
             value = getattr(self, item.name)
             require(

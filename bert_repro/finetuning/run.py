@@ -98,7 +98,7 @@ def finetune(config: FinetuningConfig, task: Task, *, last: bool = True, cache: 
 def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> RunResults:
     config: FinetuningConfig = begun.config
     shape = load_config(config.model_name_or_path)
-    tokenizer = load_tokenizer(config.tokenizer_name or config.model_name_or_path)
+    tokenizer = load_tokenizer(config.model_name_or_path)
     longest = longest_input(tokenizer, shape.max_position_embeddings)
     if config.max_seq_length == type(config).max_seq_length > longest:
         logger.info("inputs of at most %d tokens, as %s was trained on", longest, config.model_name_or_path)
@@ -110,11 +110,12 @@ def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> R
     splits = SplitReader(config, task, tokenizer, begun.accelerator, cache)
     splits.read_all()
     finetuning = FinetuningRun(config, task, tokenizer, splits, begun.accelerator)
+    source = finetuning.source() if config.do_train else None
     begun.clear()
 
     results: dict[str, Any] = {"task": task.name, "splits": {}}
-    if config.do_train:
-        results["train"] = finetuning.train()
+    if source is not None:
+        results["train"] = finetuning.train(source)
     if config.do_eval:
         results["splits"] |= finetuning.split_results(task.eval_splits, splits.evaluation(), is_dev=True)
         scored = {name: split for name, split in results["splits"].items() if "metrics" in split}
@@ -165,7 +166,8 @@ def log_baselines(config: FinetuningConfig, results: Mapping[str, Any]) -> None:
         return
     scores = ", ".join(f"{baseline} {values[metric]:.4f}" for baseline, values in found.items())
     logger.info("baselines on the same rows: %s: %s", metric, scores)
-    if ahead := [baseline for baseline, values in found.items() if values[metric] >= results["metrics"][metric]]:
+    ahead = [baseline for baseline, values in found.items() if values[metric] >= results["metrics"][metric]]
+    if ahead and not results["degenerate"]:  # which has advice of its own
         advice = ["more rows"]
         if steps < FEW_STEPS:
             advice += [f"more than {steps} steps (more --num_train_epochs, a smaller --train_batch_size)"]
@@ -221,15 +223,24 @@ class FinetuningRun:
         self.model_inputs = ModelInputs(config, self.task, pad, device, self.feature_cache)
         self._members = [self._checked_member(name) for name in config.ensemble_with]
 
-    def train(self) -> dict[str, Any]:
-        """Fine-tunes the model; returns the `train` part of the results."""
-        task, config, split = self.task, self.config, self.splits.train()
-        features = task.training_features(split.features)
-        sizes = batch_sizes(config, self.accelerator.num_processes, task.paper_batch)
-        source = FinetuningSource(config, task, features, sizes, self.accelerator.num_processes, self.model_inputs)
-        if config.do_eval:  # scores on dev choose weights, and end runs
+    def source(self) -> FinetuningSource:
+        """Returns the training inputs in their order.
+
+        Raises:
+            UserError: the batch cannot be shared, or is larger than the data.
+        """
+        processes = self.accelerator.num_processes
+        features = self.task.training_features(self.splits.train().features)
+        sizes = batch_sizes(self.config, processes, self.task.paper_batch)
+        source = FinetuningSource(self.config, self.task, features, sizes, processes, self.model_inputs)
+        if self.config.do_eval:  # scores on dev choose weights, and end runs
             contents = [content_digest(split.features) for split in self.splits.evaluation().values()]
             source.data_fingerprint["content of the evaluation inputs"] = contents
+        return source
+
+    def train(self, source: FinetuningSource) -> dict[str, Any]:
+        """Fine-tunes the model; returns the `train` part of the results."""
+        task, config, split = self.task, self.config, self.splits.train()
         best, patience = None, config.early_stopping_patience
         if patience is not None or config.load_best_model_at_end:
             best = BestModel(Path(config.output_dir), task.primary_metric, patience=patience)
@@ -244,8 +255,8 @@ class FinetuningRun:
             compile_options={"dynamic": True} if self._compiles(source.total_steps) else None,
             by_layer=True,
         )
-        rows, inputs = len(split.examples), len(features)
-        logger.info("%d rows, %d inputs: %d steps of %d inputs", rows, inputs, source.total_steps, sizes.batch)
+        rows, inputs, batch = len(split.examples), len(source.features), source.sizes.batch
+        logger.info("%d rows, %d inputs: %d steps of %d inputs", rows, inputs, source.total_steps, batch)
         trainer.train()
         folder, writes = Path(config.output_dir), self.accelerator.is_main_process
         self.model, adapter = adapters.merge_and_save(trainer.model, self.tokenizer, folder, write=writes)
@@ -255,9 +266,9 @@ class FinetuningRun:
             "published_rows": SPLIT_ROWS.get((task.name, str(task.train_split))),
             "rows": inputs,
             "dropped": len(split.features) - inputs,
-            "truncated": task.count_truncated(features),
+            "truncated": task.count_truncated(source.features),
             "steps": trainer.state.step,
-            "batch": sizes.batch,
+            "batch": batch,
             "sequences_per_example": task.sequences_per_example,
             "compiled_graphs": trainer.compiled_graphs,
             **({"best_step": best.step} if best else {}),
@@ -381,7 +392,7 @@ class FinetuningRun:
     def _checked_member(self, name: str) -> Any:
         """Loads another model of the ensemble, which must read the inputs of the first and have the same labels."""
         config = self.config
-        tokenizer = load_tokenizer(config.tokenizer_name or name)
+        tokenizer = load_tokenizer(name)
         if tokenizer_fingerprint(tokenizer) != tokenizer_fingerprint(self.tokenizer):
             raise UserError(f"--ensemble_with {name}: has another tokenizer than {config.model_name_or_path}")
         model_class = getattr(modeling_bert_repro, self.task.head)

@@ -89,10 +89,10 @@ def run_sweep(config: FinetuningConfig, task: Task) -> RunResults:
     begun = _begin(config)
     accelerator = begun.accelerator
     labelled = _test_set_is_labelled(config, task, accelerator)
+    planned_runs = list(_planned_runs(config, task, accelerator.num_processes, each_predicts=labelled))
     begun.clear()
     if accelerator.is_main_process and not (_folder(config) / SWEEP_STATE).exists():
         write_json(_folder(config) / SWEEP_STATE, _settings(config))
-    planned_runs = list(_planned_runs(config, task, accelerator.num_processes, each_predicts=labelled))
     sweep = _Sweep(config, task, accelerator, planned_runs)
     for number, planned in enumerate(planned_runs, start=1):
         logger.info("run %d of %d: %s", number, len(planned_runs), planned.varied["folder"])
@@ -258,7 +258,7 @@ def _test_set_is_labelled(config: FinetuningConfig, task: Task, accelerator: Acc
             earlier sweep is removed or hours are spent.
     """
     with accelerator.main_process_first():
-        prepared = task.prepared(config, load_tokenizer(config.tokenizer_name or config.model_name_or_path))
+        prepared = task.prepared(config, load_tokenizer(config.model_name_or_path))
         if task.train_split is not None:
             load_splits(prepared, config.data_dir, [task.train_split])
         found = load_splits(prepared, config.data_dir, prepared.predict_splits) if config.do_predict else {}

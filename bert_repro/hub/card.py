@@ -192,10 +192,6 @@ def write_card(config: configs.CardConfig) -> Path:
     if "train" not in results:
         raise UserError(f"--folder {folder}: its run made no model, it scored others; name a training run's folder")
     data = results["data"] = dict(results.get("data", {}))
-    if config.dataset is not None:
-        for name in ("config", "language", "license"):  # facts about the run's own dataset
-            data.pop(name, None)
-        data["dataset"] = None if config.dataset == "none" else config.dataset
     data |= {name: value for name, value in {"language": list(config.language), "note": config.note}.items() if value}
     given = {"base_model": config.base_model, "license": config.license}
     results |= {name: value for name, value in given.items() if value}

@@ -19,6 +19,7 @@ LogRow = Mapping[str, Any]
 
 _DOTS_PER_INCH = 120
 _SMOOTHED_FROM = 60  # points of a training curve
+_ON_DEV = "score on dev"
 _MOST_LABELS_WITH_COUNTS, _MOST_NAMED_LABELS = 12, 30
 
 
@@ -28,8 +29,8 @@ _MOST_LABELS_WITH_COUNTS, _MOST_NAMED_LABELS = 12, 30
 def plot_training(path: Path, rows: Sequence[LogRow], results: Mapping[str, Any]) -> None:
     """Draws losses, dev scores and learning rate over the steps of a run.
 
-    Pre-training has a panel for each of MLM and NSP, fine-tuning one for the metric on dev where it was measured on the
-    way. The warm-up is shaded.
+    Pre-training has a panel for each of MLM and NSP, fine-tuning one for the scores on dev, with the baselines of the
+    first. The warm-up is shaded.
 
     Args:
         path: the picture.
@@ -51,6 +52,11 @@ def plot_training(path: Path, rows: Sequence[LogRow], results: Mapping[str, Any]
             _draw_curve(axis, rows, name, curve, ends, held_out=held_out)
         for end in ends:
             axis.axvline(end, color="black", linestyle=":", linewidth=1, label="next phase")
+        if label == _ON_DEV:
+            for style, (name, scores) in zip(("--", ":"), results.get("baselines", {}).items(), strict=False):
+                axis.axhline(scores[results["primary_metric"]], color="gray", linestyle=style, label=name)
+            if best := results["train"].get("best_step"):
+                axis.axvline(best, color="tab:green", linestyle="--", linewidth=1, label=f"published: step {best}")
         axis.set_ylabel(label)
         axis.legend(fontsize=8)
     warmup = _draw_learning_rate(axes[-1], rows)
@@ -58,7 +64,6 @@ def plot_training(path: Path, rows: Sequence[LogRow], results: Mapping[str, Any]
         axis.grid(alpha=0.3)
         if warmup:
             axis.axvspan(0, warmup, color="tab:orange", alpha=0.12, linewidth=0)
-    _mark_published(list(axes[1:-1]), results)
     with atomic_path(path) as partial:
         figure.savefig(partial, dpi=_DOTS_PER_INCH)
 
@@ -79,19 +84,20 @@ def _panels(rows: Sequence[LogRow], results: Mapping[str, Any]) -> list[tuple[st
     panels: list[tuple[str, Curves]] = [
         (f"loss ({unit})", [("loss", "training", False), ("eval_loss", "held out", True)])
     ]
-    # What was measured while training, the primary metric first, three at most.
+    # The primary metric first, three at most.
     metrics = [name for name in results.get("metrics", {}) if f"eval_{name}" in fields and "threshold" not in name]
     if metrics:
         metrics.sort(key=lambda name: name != results.get("primary_metric"))
-        panels.append(("score on dev", [(f"eval_{name}", _metric(name), True) for name in metrics[:3]]))
+        shown = 3 if sum(f"eval_{metrics[0]}" in row for row in rows) > 1 else 1
+        panels.append((_ON_DEV, [(f"eval_{name}", _metric(name), True) for name in metrics[:shown]]))
     return panels
 
 
 def _last_score(rows: Sequence[LogRow], results: Mapping[str, Any]) -> list[LogRow]:
-    """Returns the scores of the published weights as the last row of the dev curve, where one was drawn."""
+    """Returns the scores of the published weights as the last row of the dev curve."""
     train, metrics = results.get("train", {}), results.get("metrics", {})
     measured = {row["step"] for row in rows if any(f"eval_{name}" in row for name in metrics)}
-    if not (measured or "mlm_loss" in metrics) or "best_step" in train or train.get("steps", 0) in measured:
+    if not metrics or "best_step" in train or train.get("steps", 0) in measured:
         return []
     return [{"step": train["steps"], **{f"eval_{name}": value for name, value in metrics.items()}}]
 
@@ -150,14 +156,6 @@ def _draw_learning_rate(axis: "Axes", rows: Sequence[LogRow]) -> int:
     axis.set_xlim(left=0)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     return warmup
-
-
-def _mark_published(axes: Sequence["Axes"], results: Mapping[str, Any]) -> None:
-    """Marks the step whose weights were published, where it is not the last."""
-    best = results.get("train", {}).get("best_step")
-    for axis in axes if best else ():
-        axis.axvline(best, color="tab:green", linestyle="--", linewidth=1, label=f"published: step {best}")
-        axis.legend(fontsize=8)
 
 
 # --- scores.png -----------------------------------------------------------------------------------------------------

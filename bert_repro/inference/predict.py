@@ -105,11 +105,18 @@ def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None
     splits = SplitReader(run_config, task, tokenizer, Accelerator(mixed_precision=config.mixed_precision), {})
     (split,) = splits.prediction().values()
     run = FinetuningRun(run_config, task, tokenizer, splits, splits.accelerator)
-    predictions = run.predictions(split)
-    if run.task.is_labelled(split.examples):
-        scores = run.task.score(predictions, split.examples)
+    predictions, examples = run.predictions(split), split.examples
+    records = list(run.task.records(examples, predictions))
+    if run.task.is_labelled(examples):
+        answered = [row for row, record in enumerate(records) if record["prediction"] is not None]
+        if len(answered) < len(records):  # rows without text
+            examples = examples.select(answered)
+            predictions = {name: value[answered] for name, value in predictions.items()}
+        scores = run.task.score(predictions, examples)
         logger.info("%s", ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))
-    records = run.task.records(split.examples, predictions)
+        tags = next((name for name in TAG_COLUMNS if name in rows.column_names), None)
+        if family is NerConfig and tags:  # in the scheme of the predictions
+            rows = rows.remove_columns(tags).add_column(tags, run.task.references(examples))
     return [
         {**row, **{name: value for name, value in record.items() if name in _ANSWERS}}
         for row, record in zip(rows, records, strict=True)
@@ -157,7 +164,7 @@ def _text_columns(
         needed = "pairs of texts" if len(trained) == 2 else "single texts"
         raise UserError(
             f"{where}: has {' and '.join(columns)}, but the model was trained on {needed} ({' and '.join(trained)}); "
-            "name the columns with --text_columns"
+            "give a table and name its columns with --text_columns"
         )
     return columns
 
@@ -169,7 +176,7 @@ def _read_input(config: PredictConfig, family: type[FinetuningConfig], where: st
     """Reads a file or the standard input, a text on each line unless its ending or a flag says otherwise."""
     path = Path(where)
     ending = "conll" if path.suffix in TAGGED_SUFFIXES[1:] else path.suffix[1:]
-    kind = config.input_format or (ending if ending in ("csv", "tsv", "jsonl", "json", "conll") else "text")
+    kind = config.input_format or (ending if ending in ("csv", "tsv", "jsonl", "json", "parquet", "conll") else "text")
     lines = numbered_lines(path) if config.input_file else _standard_input()
     if kind != "text":
         return read_file(path, tagged=kind == "conll", lines=lines, kind=kind)

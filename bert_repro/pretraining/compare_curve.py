@@ -24,7 +24,8 @@ _PREFERRED = ("eval_mlm_loss", "mlm_loss")
 _START = 0.5  # nats between starts that show other vocabularies: 5,000 and 8,192 word pieces
 _WINDOW = 5  # rows of a training metric that one point averages; held-out metrics are taken as they are
 _NOISE = 0.02  # relative difference of values that says nothing
-_DIVERGED = {"loss": 0.5, "accuracy": 0.1}  # worse than the run's own best, and than the reference, by more
+_DIVERGED = 0.5  # nats above the run's own best, and above the reference
+_TOLERANCE = 0.1  # share of its tokens that a run may lag and still be on track
 
 
 @dataclass(frozen=True)
@@ -83,15 +84,15 @@ def compare_curve(config: CurveComparisonConfig) -> CurveComparison:
     starts = _start(run, config.run), _start(reference, config.reference)
     if None not in starts and abs(starts[0] - starts[1]) > _START:  # type: ignore[operator]
         raise UserError(
-            f"the run starts at an MLM loss of {starts[0]:.2f} and the reference at {starts[1]:.2f}: they have other "
-            "vocabularies, or one continues; name a reference with the vocabulary of the run"
+            f"an untrained model of the run has an MLM loss of {starts[0]:.2f} and the reference begins at "
+            f"{starts[1]:.2f}: they have other vocabularies, or one continues; name a reference that begins alike"
         )
     # Evaluations of sequences as long as the run's last ones; where a row says no length, it was that.
     if length := next((row[_LENGTH] for row in reversed(run) if _LENGTH in row), None):
         run, reference = ([row for row in rows if row.get(_LENGTH, length) == length] for rows in (run, reference))
-    metric = config.metric or _common_metric(run, reference)
+    metric = _common_metric(run, reference)
     curves = _curve(run, metric, config.run), _curve(reference, metric, config.reference)
-    found = compare(*curves, metric, tolerance=config.tolerance)
+    found = compare(*curves, metric)
     path = Path(config.output_file) if config.output_file else _log_file(config.run).with_name("curve_comparison.png")
     _plot(path, metric, found, *curves)
     sys.stdout.write(f"{found.sentence()}; {path}\n")
@@ -100,40 +101,37 @@ def compare_curve(config: CurveComparisonConfig) -> CurveComparison:
     return found
 
 
-def compare(run: Curve, reference: Curve, metric: str, *, tolerance: float) -> CurveComparison:
+def compare(run: Curve, reference: Curve, metric: str) -> CurveComparison:
     """Compares two curves at the last point of the run that the reference reaches.
 
     Args:
         run: the run.
         reference: a run that went well; values that are not finite are left out.
-        metric: what both show; of an accuracy more is better.
-        tolerance: share of its tokens that a run may lag and still be on track.
+        metric: the loss that both show.
 
     Raises:
         UserError: the run begins after the reference ends.
     """
-    sign = -1.0 if metric.endswith("accuracy") else 1.0  # from here on less is better
     kept = np.isfinite(reference.values)
-    known, best = reference.tokens[kept], np.minimum.accumulate(sign * reference.values[kept])
+    known, best = reference.tokens[kept], np.minimum.accumulate(reference.values[kept])
     within = run.tokens <= known[-1]
     if not within.any():
         raise UserError(
             f"the run's first point is after {run.tokens[0]:,.0f} tokens, the reference ends after {known[-1]:,.0f}; "
             "name a longer reference"
         )
-    tokens, values = run.tokens[within], sign * run.values[within]
+    tokens, values = run.tokens[within], run.values[within]
     at, value = float(tokens[-1]), float(values[-1])
-    expected = float(np.interp(at, known, sign * reference.values[kept]))
+    expected = float(np.interp(at, known, reference.values[kept]))
     # Tokens after which the reference was first as good; 0 if it always was, its last if it never is.
     reached = float(np.interp(-value, -best, known, left=0.0)) if math.isfinite(value) else 0.0
     lag = at - reached
-    threshold = _DIVERGED["accuracy" if sign < 0 else "loss"]
     verdict: Verdict = "on track"
-    if not math.isfinite(value) or (value - np.nanmin(values) > threshold and value - expected > threshold):
+    if not math.isfinite(value) or (value - np.nanmin(values) > _DIVERGED and value - expected > _DIVERGED):
         verdict = "diverged"
-    elif value > expected + _NOISE * abs(expected) and lag > tolerance * at:
+    elif value > expected + _NOISE * abs(expected) and lag > _TOLERANCE * at:
         verdict = "behind"
-    return CurveComparison(verdict, metric, int(at), sign * value, sign * expected, round(lag))
+    return CurveComparison(verdict, metric, int(at), value, expected, round(lag))
 
 
 def _log_file(name: str) -> Path:
@@ -163,9 +161,7 @@ def _common_metric(run: Rows, reference: Rows) -> str:
     for name in _PREFERRED:
         if all(any(name in row for row in rows) for rows in (run, reference)):
             return name
-    raise UserError(
-        f"the run and the reference have none of {', '.join(_PREFERRED)} in common; name a metric with --metric"
-    )
+    raise UserError(f"the run and the reference have none of {', '.join(_PREFERRED)} in common; name another reference")
 
 
 def _curve(rows: Rows, metric: str, name: str) -> Curve:
@@ -177,7 +173,7 @@ def _curve(rows: Rows, metric: str, name: str) -> Curve:
             value = row[metric]
             points.append((tokens, math.nan if value is None else float(value)))
     if not points:
-        raise UserError(f"{name}: no row has {metric}; name another with --metric")
+        raise UserError(f"{name}: no row has {metric}; name another log")
     seen, values = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
     if not metric.startswith("eval_"):
         starts = [max(0, end - _WINDOW) for end in range(1, len(values) + 1)]

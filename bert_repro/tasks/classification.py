@@ -577,9 +577,13 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
     for split, where in names.items():
         given: dict[str, Any] = {"label": config.label_column, "may_lack_labels": split == "test", "missing": ""}
         data[split] = task.from_rows(rows[split], where, **given)
-        for name in text_columns:
-            if empty := sum(not text.strip() for text in data[split][name]):
-                logger.warning("%s: column %r is empty in %d of %d rows", where, name, empty, len(rows[split]))
+        each = zip(*(data[split][name] for name in text_columns), strict=True)
+        written = [row for row, found in enumerate(each) if any(map(str.strip, found))]
+        if missing := len(rows[split]) - len(written):
+            fate = "get no answer" if split == "test" else "are left out"
+            logger.warning("%s: %d of %d rows have no text and %s", where, missing, len(rows[split]), fate)
+            require(written, f"{where}: no text in any row; name its column with --text_columns")
+            data[split] = data[split] if split == "test" else data[split].select(written)
     data = hold_out(data, config, together=text_columns, strata="" if kind == "number" else "label")
     if {"train", "validation"} <= data.keys():
         texts_of = {split: list(zip(*(data[split][name][:] for name in text_columns), strict=True)) for split in data}
@@ -605,9 +609,10 @@ def _training_labels(config: GlueConfig, rows: "datasets.Dataset", where: str) -
     found = values(rows, config.label_column, where)
     if config.multi_label:
         return [split_labels(text) for text in found]
-    for row, label in enumerate(found, 1):
-        fault = f"{where}, row {row}: column {config.label_column!r} is empty; give the row a label, or leave it out"
-        require(str(label or "").strip(), fault)
+    empty = [row for row, label in enumerate(found, 1) if not str(label or "").strip()]
+    if empty:
+        rows_without = f"row {empty[0]}" + (f" and {len(empty) - 1} more" if len(empty) > 1 else "")
+        raise UserError(f"{where}, {rows_without}: column {config.label_column!r} is empty; give each row a label")
     return [[str(label).strip()] for label in found]
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, cast
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.configs.base import require
+from bert_repro.configs.base import hub_is_reachable, nearest, require
 from bert_repro.errors import UserError
 from bert_repro.utils.arrays import draw
 from bert_repro.utils.readers import first_line, json_rows, listed, numbered_lines, shown
@@ -98,20 +98,24 @@ def _from_columns(columns: dict[str, Any], name: str) -> "datasets.Dataset":
 def read_file(
     path: Path, *, tagged: bool = False, lines: Lines | None = None, kind: str | None = None
 ) -> "datasets.Dataset":
-    """Reads a .csv, .tsv, .jsonl, .json file or tagged text.
+    """Reads a .csv, .tsv, .jsonl, .json, .parquet file or tagged text.
 
     Args:
         path: the file; its ending says the format.
-        tagged: what is neither .jsonl nor .json is tagged text (`read_tagged_text`).
+        tagged: what is not .jsonl, .json or .parquet is tagged text (`read_tagged_text`).
         lines: the content, where it is not in the file.
         kind: the format, in place of the ending.
 
     Raises:
         UserError: the file is missing, empty, of another format, not UTF-8, or has a bad row.
     """
+    import datasets
+
     kind = kind or path.suffix[1:]
-    require(lines is not None or path.is_file(), f"{path}: no such file")
+    require(lines is not None or path.is_file(), f"{path}: no such file; {nearest(path) or 'check the path'}")
     lines = numbered_lines(path) if lines is None else lines
+    if kind == "parquet":
+        return datasets.Dataset.from_parquet(str(path))
     if kind in ("jsonl", "json"):
         return _read_json(path, list(lines))
     if tagged and kind == "csv":
@@ -122,7 +126,7 @@ def read_file(
         return _table(path, _csv_rows(path, lines))
     if kind == "tsv":
         return _table(path, _tsv_rows(lines))
-    raise UserError(f"{path}: unknown format; name a file that ends in .csv, .tsv, .jsonl or .json")
+    raise UserError(f"{path}: unknown format; name a .csv, .tsv, .jsonl, .json or .parquet file")
 
 
 def read_glue(
@@ -298,6 +302,8 @@ def from_hub(
     import datasets
 
     title = f"{dataset_id} ({name})" if name else dataset_id
+    if not hub_is_reachable():
+        datasets.config.HF_HUB_OFFLINE = True
     try:
         published = datasets.load_dataset(dataset_id, name, revision=revision)
     except (OSError, RuntimeError, ValueError, StopIteration, datasets.exceptions.DatasetsError) as error:

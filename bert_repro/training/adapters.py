@@ -45,14 +45,14 @@ def add_adapter(model: Any, config: Any, new_weights: Iterable[str]) -> Any:
 
     Args:
         model: one of our models, as loaded.
-        config: its `peft`, `lora_*`, `peft_target_modules` and `model_name_or_path`.
+        config: its `peft`, `lora_*` and `model_name_or_path`.
         new_weights: names of the weights that the checkpoint lacked.
 
     Returns:
         A `peft.PeftModel`.
 
     Raises:
-        UserError: no such layers; the checkpoint lacks the head that predicts tokens.
+        UserError: the checkpoint lacks the head that predicts tokens.
     """
     import peft
 
@@ -62,16 +62,9 @@ def add_adapter(model: Any, config: Any, new_weights: Iterable[str]) -> Any:
             f"--model_name_or_path {config.model_name_or_path}: lacks {lacking}, which an adapter cannot replace; "
             "leave out --peft, or name a checkpoint with its masked-language head"
         )
-    layers = [name for name, _ in model.named_modules()]
-    for target in config.peft_target_modules:
-        if not any(f".{layer}".endswith(f".{target}") for layer in layers):
-            raise UserError(f"--peft_target_modules {target}: no layer's name ends so; name some such as query value")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # peft asks newer transformers by older names
-            return peft.get_peft_model(model, _peft_config(model, config, new_weights))
-    except ValueError as error:
-        raise UserError(f"--peft_target_modules: {str(error).splitlines()[0]}") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks newer transformers by older names
+        return peft.get_peft_model(model, _peft_config(model, config, new_weights))
 
 
 def save(model: Any, folder: Path) -> None:
@@ -156,10 +149,9 @@ def _peft_config(model: Any, config: Any, new_weights: Iterable[str]) -> Any:
 
     family = UPSTREAM_MODEL_TYPE
     options: dict[str, Any] = {"modules_to_save": _trained_modules(model, new_weights) or None}
-    named: list[str] = list(config.peft_target_modules)
     if config.peft == "ia3":
         feed_forward = constants.TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING[family]
-        targets = named or constants.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING[family]
+        targets = constants.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING[family]
         known = [name for name in feed_forward if name in targets]
         return peft.IA3Config(target_modules=targets, feedforward_modules=known, **options)
     return peft.LoraConfig(
@@ -167,7 +159,7 @@ def _peft_config(model: Any, config: Any, new_weights: Iterable[str]) -> Any:
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
         use_dora=config.peft == "dora",
-        target_modules=named or list(constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING[family]),
+        target_modules=list(constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING[family]),
         **options,
     )
 

@@ -46,20 +46,26 @@ def test_lines_of_the_standard_input_become_rows_of_csv(models, monkeypatch, cap
     assert [blank[name] for name in ("prediction", "probability", "probability_cold")] == ["", "", ""]
 
 
+def test_rows_without_text_are_no_part_of_the_score(models, tmp_path, caplog):
+    rows = [{"text": text, "label": "warm"} for text in ("the river", " ", "a stone")]
+    answers = bert_repro.predict(models / "classifier", rows)
+    right = sum(answer["prediction"] == "warm" for answer in answers)
+    assert f"accuracy {right / 2:.4f}" in caplog.text and answers[1]["prediction"] is None
+    assert "1 of 3 rows have no text and get no answer" in caplog.text
+
+
 def test_a_table_keeps_its_columns(models, tmp_path, refused):
     table = tmp_path / "new.csv"
     table.write_text("ticket;text;label\nA7;the river;warm\nA9;a stone;cold\n")
     out = tmp_path / "answers.jsonl"
-    flags = ("--input_file", table, "--output_file", out)
-    assert recipe("predict", "--model_name_or_path", models / "classifier", *flags) == 0
+    flags = ("--model_name_or_path", models / "classifier", "--input_file", table, "--output_file", out)
+    assert recipe("predict", *flags) == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     kept = [(row["ticket"], row["text"], row["label"]) for row in rows]
     assert kept == [("A7", "the river", "warm"), ("A9", "a stone", "cold")]
     assert sum(rows[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
-    again = refused("predict", "--model_name_or_path", models / "classifier", *flags)
-    assert "answers.jsonl exists; name another" in again
-    tagged = refused("predict", "--model_name_or_path", models / "classifier", *flags[:3], tmp_path / "answers.conll")
-    assert "answers.conll: only tags go into .conll; write .csv or .jsonl" in tagged
+    assert "answers.jsonl exists; name another" in refused("predict", *flags)
+    assert "only tags go into .conll; write .csv" in refused("predict", *flags[:-1], tmp_path / "answers.conll")
 
 
 def test_every_family_answers_in_its_own_form(models, tmp_path):
@@ -76,9 +82,9 @@ def test_every_family_answers_in_its_own_form(models, tmp_path):
     assert [row["words"] for row in found] == [["The", "river"], ["falls"]] and found[0]["tags"] == ["O", "B-X"]
     flags = ("--input_file", tmp_path / "words.conll", "--output_file", tmp_path / "tagged.conll")
     assert recipe("predict", "--model_name_or_path", models / "tagger", *flags) == 0
-    lines = [line.split() for line in (tmp_path / "tagged.conll").read_text().splitlines()]
-    first, second = (row["prediction"] for row in found)
-    assert lines == [["The", "O", first[0]], ["river", "B-X", first[1]], [], ["falls", "O", second[0]], []]
+    (first, second), (third,) = (row["prediction"] for row in found)
+    written = f"The O {first}\nriver B-X {second}\n\nfalls O {third}\n\n"
+    assert (tmp_path / "tagged.conll").read_text() == written
     answers = bert_repro.predict(models / "answers", rows)
     assert [answer["question"] for answer in answers] == ["what falls", "what grows"]
     assert all(answer["prediction"] in answer["context"] and 0 < answer["probability"] <= 1 for answer in answers)

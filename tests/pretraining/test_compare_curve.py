@@ -52,17 +52,15 @@ def test_a_run_with_another_vocabulary_is_refused(tmp_path, reference, capfd):
     start = json.dumps({"step": 0, "tokens": 0, "eval_mlm_loss": 9.1}) + "\n"
     reference.write_text(start + reference.read_text())
     code, out = verdict(tmp_path / "run", reference, capfd)
-    assert code == 2 and "starts at an MLM loss of 8.01 and the reference at 9.10" in out
+    assert code == 2 and "MLM loss of 8.01 and the reference begins at 9.10" in out
 
 
 def test_a_run_at_half_the_pace_is_behind_by_half_its_tokens_and_at_twice_the_pace_ahead(tmp_path, reference, capfd):
     run = write_log(tmp_path / "run.jsonl", [(n * MILLION, reference_loss(n * MILLION / 2)) for n in range(1, 9)])
     code, out = verdict(run, reference, capfd)
-    assert code == 4
-    assert out.startswith("behind: ")
+    assert code == 4 and out.startswith("behind: ")
     lag = int(out.split(" tokens behind")[0].rpartition(" ")[2].replace(",", ""))
     assert lag == pytest.approx(4 * MILLION, rel=0.01)
-    assert verdict(run, reference, capfd, "--tolerance 0.6")[0] == 0
     run = write_log(tmp_path / "run.jsonl", [(n * MILLION, reference_loss(n * MILLION * 2)) for n in range(1, 5)])
     code, out = verdict(run, reference, capfd)
     assert code == 0 and any(f"{tokens} tokens ahead" in out for tokens in ("3,999,999", "4,000,000", "4,000,001"))

@@ -12,6 +12,7 @@ import pytest
 from bert_repro.configs import GlueConfig, NerConfig, SquadConfig, SwagConfig
 from bert_repro.errors import UserError
 from bert_repro.tasks import configured_task
+from bert_repro.tasks.base import Task
 from bert_repro.tasks.data import as_dataset, held_out_rows, read_file, values
 from bert_repro.tasks.squad_windows import questions_of
 
@@ -29,10 +30,11 @@ def test_every_form_of_rows_is_the_same_dataset(tmp_path: Path) -> None:
     names = datasets.ClassLabel(names=["no", "yes"])
     columns = {name: [row[name] for row in ROWS] for name in ("text", "label")}
     rows = datasets.Dataset.from_list(ROWS)
+    rows.to_parquet(tmp_path / "a.parquet")
     forms: list[Any] = [
         ROWS, columns, rows, rows.cast_column("label", names), pandas.DataFrame(ROWS),
         write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n\n" for row in ROWS)),
-        write(tmp_path / "a.json", json.dumps(ROWS)),
+        write(tmp_path / "a.json", json.dumps(ROWS)), tmp_path / "a.parquet",
         write(tmp_path / "a.csv", '\ufefftext,label\r\n"Good, ""really"".",yes \r\nbad\tthing,no\r\n'),
         write(tmp_path / "b.csv", 'text;label\n"Good, ""really"".";yes\nbad\tthing;no\n\n'),
     ]  # fmt: skip
@@ -62,7 +64,7 @@ def test_every_form_of_rows_is_the_same_dataset(tmp_path: Path) -> None:
         ("x.jsonl", '{"label": 1}\n{"label": "a"}\n', "the rows are no table"),
         ("x.jsonl", "", "no rows"),
         ("x.json", '{"data": [{"title": "x"}]}', "is not as SQuAD's files are"),
-        ("x.xlsx", "a", "unknown format; name a file that ends in .csv, .tsv, .jsonl or .json"),
+        ("x.xlsx", "a", "unknown format; name a .csv, .tsv, .jsonl, .json or .parquet file"),
         ("gone.csv", None, "no such file"),
     ],
 )
@@ -83,8 +85,8 @@ def test_a_table_is_no_tagged_text(tmp_path: Path) -> None:
         read_file(write(tmp_path / "x.csv", "words,tags\n"), tagged=True)
 
 
-def classify(data: dict[str, datasets.Dataset], **settings: Any) -> None:
-    configured_task(GlueConfig(model_name_or_path="m", do_train=True, train_file="train.csv", **settings), data)
+def classify(data: dict[str, datasets.Dataset], **settings: Any) -> Task:
+    return configured_task(GlueConfig(model_name_or_path="m", do_train=True, train_file="train.csv", **settings), data)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def classify(data: dict[str, datasets.Dataset], **settings: Any) -> None:
         ({"body": ["a"], "label": ["x"]}, {}, "no column of text (text, text_a and text_b,"),
         ({"body": ["a"], "label": ["x"]}, {"text_columns": ("txt",)}, "no column 'txt'; found body, label; name"),
         ({"text": [["a"], ["b"]], "label": ["x", "y"]}, {}, "row 1: column 'text' is ['a']; it must be a text"),
-        ({"text": ["a", "b"], "label": ["x", " "]}, {}, "row 2: column 'label' is empty; give the row a label"),
+        ({"text": ["a", "b"], "label": ["x", " "]}, {}, "row 2: column 'label' is empty; give each row a label"),
         ({"text": ["a", "b"], "label": ["x", "x "]}, {}, "column 'label' is 'x' in every row; two labels are needed"),
         ({"text": ["a"] * 30, "label": list(range(30))}, {}, "30 different labels in 30 rows; name the column"),
         ({"text": ["a", "b"], "label": ["1", "inf"]}, {"regression": True}, "row 2: column 'label': 'inf' is not a"),
@@ -107,9 +109,10 @@ def test_columns_and_labels_that_are_wrong(rows: Any, settings: Any, message: st
     assert message in str(raised.value)
 
 
-def test_a_text_that_is_missing_is_empty_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    classify({"train": as_dataset({"text": ["a", None, ""], "label": ["x", "y", "y"]}, "train")})
-    assert "train.csv: column 'text' is empty in 2 of 3 rows" in caplog.text
+def test_rows_without_text_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    task = classify({"train": as_dataset({"text": ["a", None, "", "b"], "label": ["x", "y", "y", "y"]}, "train")})
+    assert task.load(None, ["train"])["train"]["idx"][:] == [0, 3]
+    assert "train.csv: 2 of 4 rows have no text and are left out" in caplog.text
 
 
 def test_a_label_of_dev_that_training_does_not_know() -> None:

@@ -107,10 +107,7 @@ def test_every_word_is_tagged_once_in_a_window_that_fits(context):
 
 @pytest.mark.parametrize(
     ("context", "texts"),
-    [
-        ("tile", ["[CLS]abcd[SEP]", "[CLS]ef[SEP]"]),
-        ("sentence", ["[CLS]abc[SEP]", "[CLS]d[SEP]", "[CLS]ef[SEP]"]),
-    ],
+    [("tile", ["[CLS]abcd[SEP]", "[CLS]ef[SEP]"]), ("sentence", ["[CLS]abc[SEP]", "[CLS]d[SEP]", "[CLS]ef[SEP]"])],
 )
 def test_windows_stay_in_their_document(tokenizer, context, texts):
     sentences = dataset([["ab", "c"], ["d"], ["ef"]], documents=[0, 0, 1], tags=[[1, 2], [3], [4]])

@@ -162,19 +162,10 @@ def test_peft_is_named_where_it_is_not_installed(world, base, tmp_path, monkeypa
     assert "--peft lora: the package peft is not installed; run: pip install peft" in line
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--peft lora --do_train false", "--peft lora needs --do_train"),
-        ("--peft_target_modules query", "--peft_target_modules needs --peft"),
-        ("--lora_r 4", "--lora_r 4 needs --peft lora or --peft dora"),
-        ("--peft ia3 --lora_dropout 0.2", "--lora_dropout 0.2 needs --peft lora or --peft dora"),
-        ("--peft lora --peft_target_modules LayerNorm", "--peft_target_modules: Target module LayerNorm"),
-        ("--peft lora --peft_target_modules nothing", "--peft_target_modules nothing: no layer's name ends so"),
-    ],
-)
-def test_settings_that_cannot_be(world, base, tmp_path, refused, flags, message):
-    assert message in refused(*command(world, base, tmp_path / "run", flags))
+def test_settings_that_cannot_be(world, base, tmp_path, refused):
+    for flags in ("--lora_r 4", "--peft ia3 --lora_r 4"):
+        assert "--lora_r 4 needs --peft lora or --peft dora" in refused(*command(world, base, tmp_path / "run", flags))
+    assert "lora needs --do_train" in refused(*command(world, base, tmp_path, "--peft lora --do_train false"))
 
 
 def test_an_adapter_alone_is_no_model_and_another_run_does_not_resume_from_it(world, tuned, tmp_path, refused, base):

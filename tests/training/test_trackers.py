@@ -71,7 +71,7 @@ def test_every_tracker_of_accelerate_is_known_and_gets_no_secret(monkeypatch):
 
 def test_a_run_sends_settings_log_and_results(recorder, run, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_" + "x1Y" * 9)
-    assert run("--run_name try-1 --project reviews --tokenizer_name runs/none") == 2
+    assert run("--run_name try-1 --project reviews --model_name_or_path runs/none") == 2
     assert recorder.made == [], "a run that cannot begin leaves no trace"
     assert run("--run_name try-1 --project reviews") == 0
     (sent,) = recorder.made
