@@ -31,7 +31,7 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 811,
+    "": 810,
     "configs": 1269,
     "models": 1391,
     "corpus": 1106,
@@ -40,7 +40,7 @@ BUDGETS = {
     "tasks": 2602,
     "finetuning": 799,
     "inference": 790,
-    "hub": 723,
+    "hub": 724,
     "conversion": 440,
     "reproduction": 1420,
     "utils": 526,
