@@ -58,7 +58,6 @@ def test_flags_win_over_yaml_over_presets_over_defaults_as_transformers_users_wr
         (["--sweep_batch_sizes", "8", "0"], "--sweep_batch_sizes is 0; it must be positive"),
         (["--num_train_epochs", "nan"], "--num_train_epochs is nan; it must be positive"),
         (["--learning_rate", "-1"], "--learning_rate is -1.0; it must not be negative"),
-        (["--learning_rate", "3"], "--learning_rate is 3.0; BERT's are 1e-5 to 1e-3"),
         (["--max_seq_length", "4"], "--max_seq_length is 4; it must be at least 8"),
         (["--seed", "-1"], "--seed is -1; it must be at least 0"),
         (["--push_to_hub"], "--push_to_hub needs --do_train"),

@@ -36,7 +36,7 @@ BUDGETS = {
     "models": 1391,
     "corpus": 1106,
     "pretraining": 1454,
-    "training": 1669,
+    "training": 1668,
     "tasks": 2602,
     "finetuning": 799,
     "inference": 790,

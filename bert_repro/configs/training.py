@@ -35,7 +35,6 @@ class OptimizerConfig(Config):
             value = getattr(self, name)
             require(value is None or value >= 0, f"--{name} is {value}; it must not be negative")
         require_positive(self, "adam_epsilon")
-        require(self.learning_rate <= 0.1, f"--learning_rate is {self.learning_rate}; BERT's are 1e-5 to 1e-3")
         require_fraction(self, "warmup_ratio")
         require_fraction(self, "adam_beta1", "adam_beta2", below_one=True)
 
