@@ -32,11 +32,11 @@ MODELING = "models/modeling_bert_repro.py"
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
     "": 810,
-    "configs": 1269,
+    "configs": 1268,
     "models": 1391,
     "corpus": 1106,
     "pretraining": 1454,
-    "training": 1668,
+    "training": 1669,
     "tasks": 2602,
     "finetuning": 799,
     "inference": 790,
