@@ -1,6 +1,6 @@
 """What pre-training and fine-tuning share: optimizer, adapters, the run itself."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 from bert_repro.configs.base import Config, require, require_fraction, require_positive, setting
@@ -61,12 +61,9 @@ class AdapterConfig(Config):
         super().__post_init__()
         require_positive(self, "lora_r", "lora_alpha")
         require_fraction(self, "lora_dropout", below_one=True)
-        for item in fields(AdapterConfig):
-            value = getattr(self, item.name)
-            require(
-                self.peft in ("lora", "dora") or not item.name.startswith("lora_") or value == item.default,
-                f"--{item.name} {value} needs --peft lora or --peft dora",
-            )
+        for name in ("lora_r", "lora_alpha", "lora_dropout"):
+            fits = self.peft in ("lora", "dora") or getattr(self, name) == getattr(AdapterConfig, name)
+            require(fits, f"--{name} {getattr(self, name)} needs --peft lora or --peft dora")
 
 
 @dataclass(frozen=True)

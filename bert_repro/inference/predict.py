@@ -100,13 +100,22 @@ def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None
         rows = _divided_into_words(rows, config, tokenizer, where)
     run_config = _run_config(config, family, rows, where, trained)
     require_fit(run_config, load_config(config.model_name_or_path))
-    task = configured_task(run_config, {"test": rows}).prepared(run_config, tokenizer)
+    try:
+        task = configured_task(run_config, {"test": rows})
+    except UserError as error:
+        if (column := getattr(run_config, "label_column", None)) not in rows.column_names or config.label_column:
+            raise
+        logger.warning("no scores, as the labels are others: %s", error)
+        task = configured_task(run_config, {"test": rows.remove_columns(column)})
+    task = task.prepared(run_config, tokenizer)
     forget_precision(config.mixed_precision)
     splits = SplitReader(run_config, task, tokenizer, Accelerator(mixed_precision=config.mixed_precision), {})
     (split,) = splits.prediction().values()
     run = FinetuningRun(run_config, task, tokenizer, splits, splits.accelerator)
     predictions, examples = run.predictions(split), split.examples
     records = list(run.task.records(examples, predictions))
+    taken = ", ".join(sorted({*_ANSWERS} & records[0].keys() & {*rows.column_names}))
+    require(not taken, f"{where}: has columns that predictions are written to: {taken}; rename or remove them")
     if run.task.is_labelled(examples):
         answered = [row for row, record in enumerate(records) if record["prediction"] is not None]
         if len(answered) < len(records):  # rows without text

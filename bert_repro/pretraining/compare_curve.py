@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bert_repro.configs import CurveComparisonConfig
+from bert_repro.configs import CurveComparisonConfig, require
 from bert_repro.errors import UserError
 from bert_repro.training import training_log
 from bert_repro.utils.files import TRAIN_LOG, atomic_path
@@ -158,10 +158,9 @@ def _start(rows: Rows, name: str) -> float | None:
 
 
 def _common_metric(run: Rows, reference: Rows) -> str:
-    for name in _PREFERRED:
-        if all(any(name in row for row in rows) for rows in (run, reference)):
-            return name
-    raise UserError(f"the run and the reference have none of {', '.join(_PREFERRED)} in common; name another reference")
+    found = [name for name in _PREFERRED if all(any(name in row for row in rows) for rows in (run, reference))]
+    require(found, f"the run and the reference have none of {', '.join(_PREFERRED)} in common; name another reference")
+    return found[0]
 
 
 def _curve(rows: Rows, metric: str, name: str) -> Curve:

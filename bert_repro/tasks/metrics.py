@@ -188,6 +188,5 @@ def _correlation(function: Callable[..., Any], predictions: npt.ArrayLike, refer
     predicted, expected = (values.astype(np.float64) for values in _arrays(predictions, references))
     if not (np.isfinite(predicted).all() and np.isfinite(expected).all()):
         raise NonFiniteError("a correlation needs finite numbers")
-    if np.ptp(predicted) == 0 or np.ptp(expected) == 0:
-        return 0.0
-    return float(function(predicted, expected)[0])
+    is_constant = np.ptp(predicted) == 0 or np.ptp(expected) == 0
+    return 0.0 if is_constant else float(function(predicted, expected)[0])

@@ -146,9 +146,8 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
         "eps": config.adam_epsilon,
         "bias_correction": config.bias_correction,
     }
-    if device.type == "xla":
-        return LazyBertAdam(groups, **options)
-    return BertAdam(groups, **options)
+    adam = LazyBertAdam if device.type == "xla" else BertAdam
+    return adam(groups, **options)
 
 
 def accurate_norm(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -173,9 +172,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
 
 def warmup_steps(config: OptimizerConfig, total_steps: int) -> int:
     """Returns the length of the warm-up in steps: `warmup_steps` where given, else the ratio's share, rounded down."""
-    if config.warmup_steps is not None:
-        return config.warmup_steps
-    return int(total_steps * config.warmup_ratio)
+    return int(total_steps * config.warmup_ratio) if config.warmup_steps is None else config.warmup_steps
 
 
 def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float:

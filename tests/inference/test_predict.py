@@ -52,6 +52,8 @@ def test_rows_without_text_are_no_part_of_the_score(models, tmp_path, caplog):
     right = sum(answer["prediction"] == "warm" for answer in answers)
     assert f"accuracy {right / 2:.4f}" in caplog.text and answers[1]["prediction"] is None
     assert "1 of 3 rows have no text and get no answer" in caplog.text
+    assert bert_repro.predict(models / "classifier", [{"text": "a", "label": "never"}])[0]["prediction"]
+    assert "no scores, as the labels are others: the data, row 1" in caplog.text
 
 
 def test_a_table_keeps_its_columns(models, tmp_path, refused):
@@ -102,7 +104,7 @@ def test_every_family_answers_in_its_own_form(models, tmp_path):
         ("choices", "x.txt", "what\n", "a choice needs a table"),
         ("classifier", "gone.csv", None, "--input_file"),
         ("tagger", "x.txt", "rain B-X\nfalls O\n\nstone O\n", "x.txt: lines end in tags; give --input_format conll"),
-        ("tagger", "x.jsonl", '{"words": ["a"]}\n{"words": [\n', "x.jsonl, line 2: is not valid JSON"),
+        ("classifier", "x.csv", "text,prediction\na,b\n", "has columns that predictions are written to: prediction"),
     ],
 )
 def test_bad_input_is_one_line(models, tmp_path, refused, model, name, content, message):
