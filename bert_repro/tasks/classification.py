@@ -88,6 +88,7 @@ class ClassificationTask(Task):
         class_weights: weight of each label in the loss, in the order of `label_names`; empty: all equal. The loss is
             the weighted mean over the global batch.
         label_smoothing: share of the target that is spread evenly over all labels.
+        notes: sentences on the data for log and card.
     """
 
     head: str = "BertReproForSequenceClassification"
@@ -96,6 +97,7 @@ class ClassificationTask(Task):
     number_range: tuple[float, float] | None = None
     class_weights: tuple[float, ...] = ()
     label_smoothing: float = 0.0
+    notes: tuple[str, ...] = ()
     predictions_suffix: ClassVar[str] = ".tsv"
 
     @property
@@ -273,6 +275,7 @@ class ClassificationTask(Task):
         known = super().data_description() | {"text_columns": list(self.text_columns)}
         if self.name == "custom":
             known["kind"] = next(kind for kind, metrics in METRICS_OF.items() if metrics == self.metrics)
+            known |= {"note": " ".join(self.notes)} if self.notes else {}
         return known
 
     def example(self, dataset: "datasets.Dataset | None") -> dict[str, Any] | None:
@@ -573,7 +576,7 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
         class_weights=_balanced_weights(label_names, labels) if config.class_weights and labels else (),
         label_smoothing=config.label_smoothing,
     )
-    data = {}
+    data, notes = {}, []
     for split, where in names.items():
         given: dict[str, Any] = {"label": config.label_column, "may_lack_labels": split == "test", "missing": ""}
         data[split] = task.from_rows(rows[split], where, **given)
@@ -581,17 +584,17 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
         written = [row for row, found in enumerate(each) if any(map(str.strip, found))]
         if missing := len(rows[split]) - len(written):
             fate = "get no answer" if split == "test" else "are left out"
-            logger.warning("%s: %d of %d rows have no text and %s", where, missing, len(rows[split]), fate)
+            notes.append(f"{Path(where).name}: {missing} of {len(rows[split])} rows have no text and {fate}.")
             require(written, f"{where}: no text in any row; name its column with --text_columns")
             data[split] = data[split] if split == "test" else data[split].select(written)
     data = hold_out(data, config, together=text_columns, strata="" if kind == "number" else "label")
     if {"train", "validation"} <= data.keys():
         texts_of = {split: list(zip(*(data[split][name][:] for name in text_columns), strict=True)) for split in data}
-        known = sum(map(set(texts_of["train"]).__contains__, texts_of["validation"]))
-        if known:
-            total = len(texts_of["validation"])
-            logger.warning("%d of %d dev rows have the texts of training rows, which flatters the score", known, total)
-    return replace(task, data=data)
+        if known := sum(map(set(texts_of["train"]).__contains__, dev := texts_of["validation"])):
+            notes.append(f"{known} of {len(dev)} dev rows have the texts of training rows, which flatters the score.")
+    for note in notes:
+        logger.warning("%s", note)
+    return replace(task, data=data, notes=tuple(notes))
 
 
 def found_text_columns(present: Sequence[str], where: str) -> tuple[str, ...]:

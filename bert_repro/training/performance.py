@@ -154,10 +154,8 @@ def estimated_times(flops: float, mixed_precision: str, devices: int) -> list[st
 def format_hours(seconds: float) -> str:
     """Returns a duration in minutes, hours or days."""
     hours = seconds / 3600
-    if seconds < 60:
-        return "under a minute"
     if hours < 2:
-        return f"{hours * 60:.0f} minutes"
+        return f"{seconds / 60:.0f} minutes" if seconds >= 60 else "under a minute"
     return f"{hours:,.0f} hours" if hours < 72 else f"{hours / 24:,.0f} days"
 
 

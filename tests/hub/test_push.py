@@ -62,7 +62,7 @@ def test_a_push_sends_the_published_files_as_one_commit(hub, folder):
     assert sent.pop("auto_map")["AutoModel"] == f"{REPO}--modeling_bert_repro.BertReproModel"
     assert kept.pop("auto_map")["AutoModel"] == "modeling_bert_repro.BertReproModel" and sent == kept
     card = tree["README.md"].decode()
-    assert f"\n# {REPO}\n" in card and f'pipeline("text-classification", model="{REPO}")' in card
+    assert f"\n# {REPO}\n" in card and f'pipeline("text-classification", model="{REPO}", truncation=True)' in card
     assert "# toy\n" in (folder / "README.md").read_text() and '"toy"' not in card
 
 

@@ -48,7 +48,7 @@ def test_pretraining_learns_and_leaves_everything_the_contract_names(pretrained:
     for folder in (pretrained, pretrained / "checkpoints" / "step-20"):
         assert AutoTokenizer.from_pretrained(folder).model_max_length == 64  # of 512 positions
         assert json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"] == 64
-    assert "at most 64 tokens at once (its tokenizer truncates there)" in (pretrained / "README.md").read_text()
+    assert "at most 64 tokens at once (`truncation=True` cuts" in (pretrained / "README.md").read_text()
     model, info = AutoModelForPreTraining.from_pretrained(pretrained, output_loading_info=True)
     assert type(model).__module__.startswith("transformers.")
     assert not info["missing_keys"] and not info["unexpected_keys"]
@@ -166,7 +166,7 @@ def test_finetuning_learns_scores_and_predicts(finetuned: Path) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(finetuned)
     assert model.config.id2label == {0: "negative", 1: "positive"}
     assert AutoTokenizer.from_pretrained(finetuned).model_max_length == 64  # as pre-trained
-    assert "at most 64 tokens at once (its tokenizer" in (finetuned / "README.md").read_text()
+    assert "at most 64 tokens at once (`truncation=True`" in (finetuned / "README.md").read_text()
 
 
 def test_continuing_from_a_checkpoint(world: Any, pretrained: Path, tmp_path: Path) -> None:
