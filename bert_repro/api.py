@@ -52,6 +52,7 @@ T = TypeVar("T")
 _ARGUMENTS = {
     "model_name_or_path": "model", "train_file": "train", "validation_file": "validation", "test_file": "test",
     "input_file": "data", "input_files": "data",
+    "overwrite_output_dir": "overwrite_output_dir=True",
 }  # fmt: skip
 """Settings that the functions here call otherwise."""
 _RECIPES = {GlueConfig: "run_glue", NerConfig: "run_ner", SquadConfig: "run_squad", SwagConfig: "run_swag"}
@@ -330,8 +331,8 @@ def predict(model: str | Path, data: "Texts", **settings: Any) -> list[dict[str,
         settings: of `bert_repro.configs.PredictConfig`, by name.
 
     Returns:
-        A row for each text, in order: the text, `label` where the data has it, `prediction`, `probability` and, where
-        there are few answers, the `probabilities` of all.
+        A row for each text, in order: the columns of the data, `prediction`, its `probability` and, where there are few
+        answers, that of each, such as `probability_good`.
 
     Raises:
         UserError: the model is not fine-tuned, or the data is not as its task needs it.

@@ -31,16 +31,16 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 810,
+    "": 811,
     "configs": 1265,
     "models": 1391,
     "corpus": 1106,
     "pretraining": 1453,
     "training": 1664,
-    "tasks": 2603,
-    "finetuning": 799,
-    "inference": 799,
-    "hub": 724,
+    "tasks": 2606,
+    "finetuning": 795,
+    "inference": 795,
+    "hub": 728,
     "conversion": 440,
     "reproduction": 1420,
     "utils": 526,

@@ -5,7 +5,6 @@ input. A sweep hands the same cache to all its runs, so that files are read and 
 features of what it reads from the Hub.
 """
 
-import functools
 import hashlib
 import logging
 import os
@@ -111,8 +110,6 @@ class SplitReader:
     def description(self, task: Task) -> dict[str, Any]:
         """Returns what results and the card say about the data, with an example of it for the card."""
         known, example = task.data_description(), task.example(self.train().examples if self.config.do_train else None)
-        if self.config.do_train and example and known.get("files"):
-            _log_example()
         return {"title": task.title, **known, **({"example": example} if example else {})}
 
     def _read(self, names: Sequence[str], limit: int | None) -> dict[str, Split]:
@@ -120,18 +117,17 @@ class SplitReader:
         if key not in self.cache:
             with self.accelerator.main_process_first():
                 loaded = load_splits(self.task, self.config.data_dir, names)
-                self.cache[key] = {name: self._tokenize(loaded[name], limit) for name in names if name in loaded}
+                self.cache[key] = {name: self._tokenize(name, loaded[name], limit) for name in names if name in loaded}
         self.read |= self.cache[key]
         return self.cache[key]
 
-    def _tokenize(self, dataset: "datasets.Dataset", limit: int | None) -> Split:
-        kept = dataset.select(range(min(limit or len(dataset), len(dataset))))
-        return Split(kept, encode(self.task, kept, self.tokenizer, self.config.max_seq_length))
-
-
-@functools.cache
-def _log_example() -> None:  # once, not for every run of a sweep
-    logger.info("README.md and results.json show a training text as the example; change it there if it is private")
+    def _tokenize(self, name: str, dataset: "datasets.Dataset", limit: int | None) -> Split:
+        kept, length = dataset.select(range(min(limit or len(dataset), len(dataset)))), self.config.max_seq_length
+        features = encode(self.task, kept, self.tokenizer, length)
+        if cut := self.task.count_truncated(features):
+            whose = self.task.data_names.get(name, f"{self.task.name} {name}")
+            logger.info("%s: %d of %d inputs were cut at --max_seq_length %d", whose, cut, len(features), length)
+        return Split(kept, features)
 
 
 def load_splits(task: Task, data_dir: str | None, names: Sequence[str]) -> "dict[str, datasets.Dataset]":
@@ -182,9 +178,6 @@ def encode(
             new_fingerprint=datasets.fingerprint.Hasher.hash(key),
             desc=f"tokenizing {task.name}",
         )
-    truncated = task.count_truncated(features)
-    if truncated:
-        logger.info("%s: %d of %d inputs lost text to the length limit", task.name, truncated, len(features))
     return features
 
 

@@ -310,6 +310,11 @@ def _notes(results: Mapping[str, Any]) -> Iterator[str]:
         yield f"Trained on {train['examples']:,} of the {train['published_rows']:,} published rows."
     if settings.get(THRESHOLD) is None and "train" in results and THRESHOLD in results.get("metrics", {}):
         yield "The threshold for no answer was chosen on the split that is scored here, which flatters it a little."
+    rows, share = results.get("rows_scored"), results.get("metrics", {}).get("accuracy")
+    # Of tags, which are scored by word, the words are not independent.
+    if rows and share is not None and not str(results.get("model", {}).get("class")).endswith("ForTokenClassification"):
+        half = 1.96 * math.sqrt(share * (1 - share) / rows)
+        yield f"The 95% interval of an accuracy over {rows:,} rows is ± {half:.3f} (binomial); other seeds add to it."
     metric, baselines = results.get("primary_metric"), results.get("baselines", {})
     if ahead := [name for name in baselines if baselines[name][metric] >= results["metrics"][metric]]:
         yield f"The model is not ahead of {' and '.join(ahead)}."

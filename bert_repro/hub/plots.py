@@ -58,7 +58,7 @@ def plot_training(path: Path, rows: Sequence[LogRow], results: Mapping[str, Any]
             if best := results["train"].get("best_step"):
                 axis.axvline(best, color="tab:green", linestyle="--", linewidth=1, label=f"published: step {best}")
         axis.set_ylabel(label)
-        axis.legend(fontsize=8)
+        axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     warmup = _draw_learning_rate(axes[-1], rows)
     for axis in axes:
         axis.grid(alpha=0.3)

@@ -48,7 +48,7 @@ _TASK_SETTINGS = (
     "answer_text", "null_score_diff_threshold",
 )  # fmt: skip
 """Settings of a training that decide how texts are read and answers found."""
-_ANSWERS = ("prediction", "answer", "probability", "probabilities")
+_ANSWERS = ("prediction", "answer", "probability")
 _SHARED = ("model_name_or_path", "per_device_eval_batch_size", "mixed_precision", "attn_implementation")
 
 
@@ -76,7 +76,7 @@ def predict(config: PredictConfig) -> None:
 
 def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None) -> list[Record]:
     """Returns the columns of every row, and what a fine-tuned model says about it: its `prediction`, `probability` and
-    `probabilities`, as `Task.records` documents them.
+    the probability of each label, as `Task.records` documents them.
 
     Args:
         config: the settings.
@@ -114,7 +114,8 @@ def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None
     run = FinetuningRun(run_config, task, tokenizer, splits, splits.accelerator)
     predictions, examples = run.predictions(split), split.examples
     records = list(run.task.records(examples, predictions))
-    taken = ", ".join(sorted({*_ANSWERS} & records[0].keys() & {*rows.column_names}))
+    answers = [name for name in records[0] if name in _ANSWERS or name.startswith("probability_")]
+    taken = ", ".join(sorted({*answers} & {*rows.column_names}))
     require(not taken, f"{where}: has columns that predictions are written to: {taken}; rename or remove them")
     if run.task.is_labelled(examples):
         answered = [row for row, record in enumerate(records) if record["prediction"] is not None]
@@ -126,10 +127,7 @@ def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None
         tags = next((name for name in TAG_COLUMNS if name in rows.column_names), None)
         if family is NerConfig and tags:  # in the scheme of the predictions
             rows = rows.remove_columns(tags).add_column(tags, run.task.references(examples))
-    return [
-        {**row, **{name: value for name, value in record.items() if name in _ANSWERS}}
-        for row, record in zip(rows, records, strict=True)
-    ]
+    return [{**row, **{name: record[name] for name in answers}} for row, record in zip(rows, records, strict=True)]
 
 
 def _family(config: PredictConfig) -> type[FinetuningConfig]:
@@ -230,7 +228,7 @@ def _write_json_lines(records: Sequence[Record], file: TextIO) -> None:
 
 
 def _write_csv(records: Sequence[Record], file: TextIO) -> None:
-    """Writes a row for each record; lists become one text, and every probability has a column."""
+    """Writes a row for each record; lists become one text."""
     rows = [dict(_flat(record)) for record in records]
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -240,9 +238,7 @@ def _write_csv(records: Sequence[Record], file: TextIO) -> None:
 def _flat(record: Record) -> Iterator[tuple[str, Any]]:
     separator = " " if "words" in record else "|"
     for name, value in record.items():
-        if name == "probabilities":
-            yield from ((f"probability_{label}", share) for label, share in value.items())
-        elif name == "answers":  # the right ones to a question
+        if name == "answers":  # the right ones to a question
             yield name, json.dumps(value, ensure_ascii=False)
         else:
             yield name, separator.join(map(str, value)) if isinstance(value, list) else value

@@ -90,7 +90,10 @@ def compare_curve(config: CurveComparisonConfig) -> CurveComparison:
     # Evaluations of sequences as long as the run's last ones; where a row says no length, it was that.
     if length := next((row[_LENGTH] for row in reversed(run) if _LENGTH in row), None):
         run, reference = ([row for row in rows if row.get(_LENGTH, length) == length] for rows in (run, reference))
-    metric = _common_metric(run, reference)
+    metric = next(
+        (name for name in _PREFERRED if all(any(name in row for row in rows) for rows in (run, reference))), ""
+    )
+    require(metric, f"run and reference have none of {', '.join(_PREFERRED)} in common; name another reference")
     curves = _curve(run, metric, config.run), _curve(reference, metric, config.reference)
     found = compare(*curves, metric)
     path = Path(config.output_file) if config.output_file else _log_file(config.run).with_name("curve_comparison.png")
@@ -155,12 +158,6 @@ def _start(rows: Rows, name: str) -> float | None:
         return float(found)
     config = _log_file(name).with_name("config.json")
     return math.log(read_json_object(config)["vocab_size"]) if config.exists() else None
-
-
-def _common_metric(run: Rows, reference: Rows) -> str:
-    found = [name for name in _PREFERRED if all(any(name in row for row in rows) for rows in (run, reference))]
-    require(found, f"the run and the reference have none of {', '.join(_PREFERRED)} in common; name another reference")
-    return found[0]
 
 
 def _curve(rows: Rows, metric: str, name: str) -> Curve:

@@ -52,27 +52,12 @@ def count_right(output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
         next_tokens = next_token_labels(inputs["labels"], inputs.get("cu_seq_lens_q"))
         return {"loss": ((output.logits.max(-1).indices == next_tokens) & (next_tokens != IGNORE_INDEX)).sum()}
     labels = inputs["labels"].flatten().index_select(0, inputs["prediction_positions"])
-    counts = {"mlm_loss": count_predicted(output.prediction_logits, labels)}
+    # On the CPU, max is three times as fast as argmax in bfloat16.
+    right = (output.prediction_logits.max(-1).indices == labels) & (labels != IGNORE_INDEX)
+    counts = {"mlm_loss": right.sum()}
     if "next_sentence_label" in inputs:
         counts["nsp_loss"] = (output.seq_relationship_logits.argmax(-1) == inputs["next_sentence_label"]).sum()
     return counts
-
-
-def count_predicted(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Counts the rows whose first largest logit is the label's.
-
-    Args:
-        logits: (P, V).
-        labels: (P,), -100 where nothing is predicted.
-    """
-    counted = labels != IGNORE_INDEX
-    if logits.device.type == "cpu":
-        # The largest logit is found in a third of the time of its place, which is asked of rows that may be right only.
-        chosen = logits.gather(1, labels.where(counted, 0).unsqueeze(1)).squeeze(1)
-        candidates = ((chosen == logits.amax(-1)) & counted).nonzero().squeeze(1)
-        logits, labels, counted = logits[candidates], labels[candidates], counted[candidates]
-    # On the CPU, max is six times as fast as argmax in bfloat16.
-    return ((logits.max(-1).indices == labels) & counted).sum()
 
 
 class MlmBreakdown:

@@ -83,21 +83,21 @@ def _pretrain(
         fix = "give --extend_positions rotation" if start else "raise --max_position_embeddings"
         raise UserError(f"--max_seq_length is {longest}; the model has {positions} positions; {fix}")
     tokenizer.model_max_length = max(longest, trained if start else 0)
-    if config.max_train_hours and checkpoint.resumes(config):  # as many steps as it had planned
-        folder = checkpoint.find(begun.output_dir, config.resume_from_checkpoint or "")
-        planned = (checkpoint.read_state(folder).data_fingerprint or {}).get("steps", ())
-        phases = tuple(replace(phase, steps=steps) for phase, steps in zip(phases, planned, strict=True))
+    if config.max_train_hours and checkpoint.resumes(config):
+        phases = _as_planned(phases, begun)
     begun.clear()  # before the sample indexes, which are in the folder
     extension = {}
     if extends:
         sides = (training, heldout)
         extension = extend_and_measure(config, accelerator, model, corpus, sides, tokenizer, trained, longest)
     source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
-    on_xla = accelerator.device.type == "xla"
-    evaluations = [
-        HeldOutEvaluation(config, phase, corpus, heldout, tokenizer, static_shapes=on_xla) for phase in phases
-    ]
-    data = _data_description(corpus, len(training), len(heldout))
+    xla = accelerator.device.type == "xla"
+    evaluations = [HeldOutEvaluation(config, phase, corpus, heldout, tokenizer, static_shapes=xla) for phase in phases]
+    data, counts = _data_description(corpus, len(training), len(heldout)), corpus.token_counts()
+    metric = "lm_accuracy" if config.left_to_right else "mlm_accuracy"
+    baselines = {"the most frequent token": {metric: float(counts.max() / counts.sum())}}
+    if start and not extends:  # which measures more
+        baselines["the model before"] = evaluations[-1].measure(model.to(accelerator.device), accelerator)
     health = HealthChecks(config)
     health.check_data(*source.sample_shares())
 
@@ -124,11 +124,11 @@ def _pretrain(
     phases = source.phases
     train = {"steps": trainer.state.step, "compiled_graphs": trainer.compiled_graphs}
     train |= {"micro_batch_parts": trainer.micro_batch_parts} if trainer.micro_batch_parts > 1 else {}
-    counts = corpus.token_counts()
     breakdown = MlmBreakdown(counts, tokenizer.mask_token_id)
     metrics = evaluations[-1].measure(model, accelerator, breakdown)
-    scores = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-    logger.info("held-out: %s; the most frequent token is %.4f of the text", scores, counts.max() / counts.sum())
+    logger.info("held-out: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+    before = ", ".join(f"{name} {found[metric]:.4f}" for name, found in baselines.items())
+    logger.info("baselines: %s: %s", metric, before)
     if accelerator.is_local_main_process:  # every process has read its last example
         shutil.rmtree(begun.output_dir / SAMPLE_INDEX, ignore_errors=True)
     return begun.finish(
@@ -138,12 +138,21 @@ def _pretrain(
             "task": "pre-training",
             "split": "held-out documents",
             "metrics": metrics,
+            "primary_metric": metric,
+            "baselines": baselines,
             "mlm_breakdown": breakdown.results(accelerator),
             "rows_scored": evaluations[-1].rows,
             "data": data,
             "train": {**adapter, **extension, **train, "phases": [vars(phase) for phase in phases]},
         },
     )
+
+
+def _as_planned(phases: tuple[Phase, ...], begun: run.Run) -> tuple[Phase, ...]:
+    """Returns the phases with as many steps as the run had planned for its time when it was interrupted."""
+    folder = checkpoint.find(begun.output_dir, begun.config.resume_from_checkpoint or "")
+    planned = (checkpoint.read_state(folder).data_fingerprint or {}).get("steps", ())
+    return tuple(replace(phase, steps=steps) for phase, steps in zip(phases, planned, strict=True))
 
 
 class TimeBudget:

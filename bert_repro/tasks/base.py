@@ -292,7 +292,8 @@ class Task(ABC):
     @abstractmethod
     def records(self, dataset: "datasets.Dataset", predictions: Predictions) -> Iterator[dict[str, Any]]:
         """Yields the answer to each example of a split, in order: `prediction` in the form of the label, its
-        `probability`, and the `probabilities` of all where these are few. What is written as JSON has the example too.
+        `probability`, and that of each answer where these are few (`probability_NAME`). What is written as JSON has the
+        example too.
         """
 
     def is_degenerate(self, predictions: Predictions, dataset: "datasets.Dataset") -> bool:

@@ -243,8 +243,8 @@ class ClassificationTask(Task):
             record: dict[str, Any] = {"prediction": None} if blank else self.json_answer(example, answer)
             if probabilities is not None:
                 record["probability"] = None if blank else self.answer_probability(answer, probabilities[row])
-                shares = zip(self.answer_names, probabilities[row], strict=True)
-                record["probabilities"] = {name: None if blank else round(float(share), 6) for name, share in shares}
+                for name, share in zip(self.answer_names, probabilities[row], strict=True):
+                    record[f"probability_{name}"] = None if blank else round(float(share), 6)
             yield record
 
     def answers(self, predictions: Predictions) -> Sequence[Any]:

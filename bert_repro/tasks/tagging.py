@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.configs import FinetuningConfig, NerConfig
+from bert_repro.configs import FinetuningConfig, NerConfig, require
 from bert_repro.errors import UserError
 from bert_repro.tasks.base import (
     Batch,
@@ -390,6 +390,9 @@ def custom_tagging(config: NerConfig, rows: Splits, names: Mapping[str, str]) ->
     if config.do_train:
         found = _column(rows["train"], TAG_COLUMNS, names["train"])
         tags = tuple(sorted(set(chain.from_iterable(found))))
+        words = set(chain.from_iterable(_column(rows["train"], WORD_COLUMNS, names["train"])))
+        swapped = f"{names['train']}: has {len(words)} words and {len(tags)} tags; words come first, tags last"
+        require(len(tags) <= max(20, len(words)), swapped)
         if are_entity_tags(tags):  # both tags of every type, so that a dev set may hold the one that training lacks
             kinds = sorted({tag[2:] for tag in tags if tag != "O"})
             tags = ("O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BI"))

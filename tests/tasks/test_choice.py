@@ -69,7 +69,7 @@ def test_scores_and_predictions(tmp_path, examples):
     assert predictions["probabilities"].sum(axis=1) == pytest.approx([1, 1])
     (path,) = SWAG.write_predictions(tmp_path, "test", examples, predictions)
     record = list(SWAG.records(examples, predictions))[1]
-    assert record["answer"] == examples[1]["ending1"] and record["probability"] == record["probabilities"]["ending1"]
+    assert record["answer"] == examples[1]["ending1"] and record["probability"] == record["probability_ending1"]
     lines = path.read_text().splitlines()
     probabilities = ",".join(f"probability_{name}" for name in ENDINGS)
     assert lines[0] == f"index,prediction,label,{probabilities},sent1,sent2,{','.join(ENDINGS)}"
