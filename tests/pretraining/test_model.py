@@ -17,7 +17,6 @@ from bert_repro.errors import UserError
 from bert_repro.models.loading import load_tokenizer
 from bert_repro.pretraining.model import rotated
 from bert_repro.pretraining.run import resolve_phases
-from bert_repro.results import read_results
 from bert_repro.training.trainer import Trainer
 from bert_repro.training.training_log import TrainingLog
 
@@ -77,12 +76,9 @@ def test_words_are_appended_and_begin_as_the_mean_of_their_pieces(world: Any, pr
     arguments = f"--corpus {tmp_path / 'corpus'} --model_name_or_path {pretrained} --max_steps 1 --learning_rate 1e-12"
     arguments += " --next_sentence_prediction false --train_batch_size 4 --heldout_fraction 0.3 --max_seq_length 32"
     assert recipe("run_pretraining", arguments, "--output_dir", tmp_path / "run") == 0
-    results = read_results(tmp_path / "run")
-    assert results["baselines"]["the model before"]["mlm_loss"] == pytest.approx(
-        results["metrics"]["mlm_loss"], abs=1e-6
-    )
-    before = AutoModelForPreTraining.from_pretrained(pretrained)
-    after = AutoModelForPreTraining.from_pretrained(tmp_path / "run")
+    found = results(tmp_path / "run")
+    assert found["baselines"]["the model before"]["mlm_loss"] == pytest.approx(found["metrics"]["mlm_loss"], abs=1e-6)
+    before, after = map(AutoModelForPreTraining.from_pretrained, (pretrained, tmp_path / "run"))
     pieces, number = old("quagga", add_special_tokens=False)["input_ids"], new.get_vocab()["quagga"]
     for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
         expected = before.state_dict()[name][pieces].mean(0)

@@ -163,8 +163,7 @@ def test_tags_of_files_and_of_rows_and_what_is_wrong_with_them(tmp_path: Path) -
     assert task.label_names == ("DET", "NOUN") and task.metrics == ("accuracy",)
     dev = task.load(None, ["train"])["train"]
     assert task.score({"prediction": [["DET", "DET"]]}, dev) == {"accuracy": 0.5}
-    assert task.is_degenerate({"prediction": [["DET", "DET"]]}, dev)
-    assert not task.is_degenerate({"prediction": [["DET", "NOUN"]]}, dev)
+    assert [task.is_degenerate({"prediction": [["DET", tag]]}, dev) for tag in ("DET", "NOUN")] == [True, False]
     assert task.score_details({"prediction": [["DET", "DET"]]}, dev)["confusion_matrix"] == [[1, 0], [1, 0]]
     for wrong, message in (
         ({"words": [["a"]], "tags": [["X"]]}, "validation, row 1: tag 'X' is not known; it must be one of: DET, NOUN"),
@@ -175,6 +174,8 @@ def test_tags_of_files_and_of_rows_and_what_is_wrong_with_them(tmp_path: Path) -
         with pytest.raises(UserError) as raised:
             configured_task(config, {"train": other, "validation": as_dataset(wrong, "x")})
         assert message in str(raised.value)
+    with pytest.raises(UserError, match="x: has 1 words and 30 tags; words come first, tags last"):
+        configured_task(config, {"train": as_dataset([{"words": ["a"], "tags": [*map(str, range(30))]}], "x")})
 
 
 def test_rows_are_held_out_in_proportion_and_by_the_seed() -> None:
