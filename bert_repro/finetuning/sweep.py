@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from accelerate import Accelerator
 
-from bert_repro.configs import SWEPT, AdapterConfig, FinetuningConfig, deciding_settings
+from bert_repro.configs import SWEPT, AdapterConfig, FinetuningConfig, deciding_settings, require
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.finetuning.data import SplitCache, load_splits
 from bert_repro.finetuning.run import finetune, log_baselines
@@ -44,7 +44,6 @@ from bert_repro.utils.readers import read_json_object, redacted
 
 logger = logging.getLogger("bert_repro")
 
-_TEST = "test"  # folder of the best run's test predictions
 _ONLY_TRAINING = {
     "bilstm_size", "feature_based", "freeze_layers", "early_stopping_patience", "load_best_model_at_end",
     *(item.name for item in fields(AdapterConfig)),
@@ -165,7 +164,7 @@ class _Sweep:
 
     def predict(self, best: SweepRun) -> None:
         """Predicts the test set with the best run's model, in a folder of that run."""
-        path = best.path / _TEST
+        path = best.path / "test"
         if broadcast((path / RESULTS).exists()):
             return
         only: dict[str, Any] = {"do_train": False, "do_eval": False, "do_predict": True, "output_dir": str(path)}
@@ -254,13 +253,15 @@ def _test_set_is_labelled(config: FinetuningConfig, task: Task, accelerator: Acc
     """Returns whether the test set has labels (CoNLL-2003), so that every run is scored on it, not only the best.
 
     Raises:
-        UserError: the tokenizer, the training set or, if asked for, the test set is missing; found here, before an
-            earlier sweep is removed or hours are spent.
+        UserError: the tokenizer, the training set or, if asked for, the test set is missing, or a batch is larger than
+            the data; found here, before an earlier sweep is removed or hours are spent.
     """
     with accelerator.main_process_first():
         prepared = task.prepared(config, load_tokenizer(config.model_name_or_path))
         if task.train_split is not None:
-            load_splits(prepared, config.data_dir, [task.train_split])
+            rows = len(load_splits(prepared, config.data_dir, [task.train_split]).get(task.train_split, ()))
+            fault = f"--sweep_batch_sizes: there are {rows:,} training rows; lower those above"
+            require(max(config.sweep_batch_sizes, default=0) <= min(rows, config.max_train_samples or rows), fault)
         found = load_splits(prepared, config.data_dir, prepared.predict_splits) if config.do_predict else {}
     return any(prepared.is_labelled(dataset) for dataset in found.values())
 
@@ -293,7 +294,7 @@ def _publish(config: FinetuningConfig, best: SweepRun, found: SweepResults, base
     asked = ("output_dir", "overwrite_output_dir", "do_predict", "push_to_hub", "hub_model_id", "run_name")
     results["settings"] |= {name: getattr(config, name) for name in asked}
     if config.do_predict and not best.config.do_predict:
-        test = best.path / _TEST
+        test = best.path / "test"
         results["splits"] |= read_results(test)["splits"]
         files += [path for path in test.iterdir() if "prediction" in path.name or "null_odds" in path.name]
     republish(best.path, output_dir, results={**results, "sweep": found, "baselines": baselines}, files=files)
@@ -303,8 +304,7 @@ def _publish(config: FinetuningConfig, best: SweepRun, found: SweepResults, base
 
 def _settings(config: FinetuningConfig) -> dict[str, Any]:
     kept = {name: value for name, value in deciding_settings(config).items() if name not in _MAY_CHANGE}
-    settings: dict[str, Any] = json.loads(json.dumps(redacted(kept)))
-    return settings
+    return cast(dict[str, Any], json.loads(json.dumps(redacted(kept))))
 
 
 def _folder(config: FinetuningConfig) -> Path:

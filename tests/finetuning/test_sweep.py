@@ -42,8 +42,7 @@ def scores(folder: Path) -> dict[str, Any]:
 
 
 def test_the_best_on_dev_is_published_as_a_single_run_is(swept: Path) -> None:
-    record = results(swept)
-    found = record["sweep"]
+    found = (record := results(swept))["sweep"]
     folders = [f"{name}/seed{seed}" for name in CONFIGURATIONS for seed in (42, 43)]
     assert [run["folder"] for run in found["runs"]] == folders
     best = max(found["runs"], key=lambda run: (run["splits"]["validation"]["accuracy"], not run["degenerate"]))
@@ -65,8 +64,8 @@ def test_the_best_on_dev_is_published_as_a_single_run_is(swept: Path) -> None:
 
 
 def test_a_wider_sweep_makes_only_what_is_new(command: Any, swept: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in (swept / "sweep").glob("*/seed*/results.json")}
-    found = scores(swept)
+    made = (swept / "sweep").glob("*/seed*/results.json")
+    before, found = {path: path.stat().st_mtime_ns for path in made}, scores(swept)
     wider = "--sweep_learning_rates 1e-2 1e-4 3e-4 --num_restarts 2"
     assert recipe(*command(swept, wider)) == 0
     assert len(scores(swept)) == 6 and found.items() <= scores(swept).items()
@@ -102,8 +101,7 @@ def test_a_run_that_is_not_finite_is_counted_and_without_any_other_the_sweep_say
     assert complete["splits"]["validation"]["accuracy"] == single
     assert json.loads((tmp_path / "sweep/lr1e+30-batch8-steps4/seed42/status.json").read_text())["code"] == 3
     assert "| 1e+30 | 8 | 4 | 1 |" in (tmp_path / "README.md").read_text()
-    none = command(tmp_path / "none", "--max_steps 4 --learning_rate 1e30 --num_restarts 2")
-    assert recipe(*none) == 3
+    assert recipe(*command(tmp_path / "none", "--max_steps 4 --learning_rate 1e30 --num_restarts 2")) == 3
     assert "none of the 2 runs kept a finite loss" in capsys.readouterr().err
 
 
@@ -119,6 +117,8 @@ def test_a_folder_of_another_sweep_or_run_is_left_alone(command, swept, refused,
     assert "is not empty" in refused(*command(swept, "--learning_rate 1e-2"))
     (tmp_path / "file").touch()
     assert "is not empty" in refused(*command(tmp_path, GRID))
+    typed = " ".join(command(swept, "--overwrite_output_dir")).replace("--train_batch_size", "--sweep_batch_sizes 4000")
+    assert "there are 64 training rows; lower those above" in refused(*typed.split())
     assert "holds no sweep" in refused(*command(tmp_path, GRID, "--resume_from_checkpoint latest"))
     assert {path: path.stat().st_mtime_ns for path in swept.rglob("*") if path.is_file()} == before
 
