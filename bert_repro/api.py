@@ -66,8 +66,9 @@ def _names_arguments(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*given, **settings)
         except UserError as error:
-            named = re.sub(r"(?<![\w'\"-])--(\w+)", lambda flag: _ARGUMENTS.get(flag[1], flag[1]), str(error))
-            error.args = (named,)
+            spoken = str(error).replace("--resume_from_checkpoint latest", "resume_from_checkpoint='latest'")
+            spoken = re.sub(r"(?<![\w'\"-])--(\w+)", lambda flag: _ARGUMENTS.get(flag[1], flag[1]), spoken)
+            error.args = (spoken,)
             raise
 
     return called
@@ -113,8 +114,8 @@ class RunResult(dict[str, Any]):
         """Uploads the folder to a repository of the Hub (default: of its name); a dry run lists files and sizes."""
         from bert_repro.configs import PushConfig
 
-        name = repo_id or self.folder.name
-        RECIPES["push_to_hub"].run(PushConfig(folder=str(self.folder), hub_model_id=name, dry_run=dry_run))
+        config = PushConfig(folder=str(self.folder), hub_model_id=repo_id or self.folder.name, dry_run=dry_run)
+        RECIPES["push_to_hub"].run(config)
 
     def _rows(self) -> list[tuple[str, str]]:
         scores = [(name, f"{value:.4f}") for name, value in self.metrics.items()]
@@ -354,8 +355,9 @@ def predict(model: str | Path, data: "Texts", **settings: Any) -> list[dict[str,
 
 
 def _listed(data: Any) -> Any:
-    """Returns a list for a pandas series, and anything else as it is."""
-    return data.to_list() if hasattr(data, "to_list") and not hasattr(data, "column_names") else data
+    """Returns a list for a series or an array, and anything else as it is."""
+    convert = getattr(data, "tolist", getattr(data, "to_list", None))
+    return convert() if convert and not hasattr(data, "column_names") else data
 
 
 def _family(columns: Sequence[str]) -> type[FinetuningConfig]:

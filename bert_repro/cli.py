@@ -63,7 +63,7 @@ def console() -> NoReturn:
     name = asked if asked.startswith("-") else asked.replace("-", "_")
     if name in RECIPES:
         main(name, arguments)
-    if name in ("-h", "--help", "help"):
+    if name in ("-h", "--help", "--help_all", "help"):
         sys.stdout.write(_list_of_recipes())
         sys.exit(0)
     if name in ("-V", "--version", "version"):

@@ -37,6 +37,11 @@ class Recipe:
         try:
             configs.require_paths(config, data.get("data", ()))
             with disk_errors(Path(output_dir or "."), "cannot be read or written"):
+                if isinstance(config, configs.FinetuningConfig):
+                    # The models are imported later, so that a wrong column is refused within seconds.
+                    from bert_repro.tasks import configured_task
+
+                    data = {"task": configured_task(config, data.get("data"))}
                 result = self.load()(config, **data)
         except BaseException as error:
             self._record(output_dir, *outcome(error))

@@ -73,7 +73,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
-    say("Text: docstrings of installed packages; some modules are held out to validate a classifier")
+    say("Text: docstrings of installed packages, half a minute; some modules are held out to validate a classifier")
     modules = gather_docstrings()
     validation, heldout = choose_texts(modules, VALIDATION_TEXTS)
     modules = [module for number, module in enumerate(modules) if number not in heldout]

@@ -3,6 +3,7 @@
 import inspect
 import json
 import logging
+import math
 import re
 import shutil
 import textwrap
@@ -57,7 +58,7 @@ def test_what_finetune_returns_has_the_model_and_its_scores(untrained: Path, tmp
     assert found["settings"]["train_file"] == "train data in memory"
     assert found["data"]["files"] == {"train": "train data in memory", "validation": "validation data in memory"}
     assert found.model.config.id2label == {0: "bad", 1: "good"}
-    assert [row["text"] for row in found.predict(["Rain.", None])] == ["Rain.", None]
+    assert [row["text"] for row in found.predict(["Rain.", None, math.nan])] == ["Rain.", None, None]
     assert bert_repro.RunResult(found.folder).metrics == found.metrics
     assert "accuracy, bag of words" in repr(found) and found._repr_html_().startswith("<table><tr><th>task</th>")
     assert not list(tmp_path.glob("out-data*")), "no files are made of the data"
@@ -79,7 +80,7 @@ def test_labels_that_are_numbers_come_back_as_such(
     predicted = pd.DataFrame(found.predict(frame))
     assert (predicted.label == frame.label).all()
     assert (predicted.prediction == frame.label).mean() == found["metrics"]["accuracy"]
-    assert [row["prediction"] for row in found.predict(frame["text"])] == predicted.prediction.tolist()
+    assert [row["prediction"] for row in found.predict(frame["text"].to_numpy())] == predicted.prediction.tolist()
     found.push_to_hub(dry_run=True)
     assert "files to out" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"^train_batch_size is 17, but there are 16 inputs; lower it$"):

@@ -121,6 +121,7 @@ def test_wrong_yaml_is_named(tmp_path, text, message):
         (GlueConfig, {"output_dir": "dev.csv/run"}, "--output_dir dev.csv/run lies below the file dev.csv"),
         (GlueConfig, {"output_dir": "models"}, "--output_dir models is not empty; name another folder"),
         (PretrainingConfig, {"corpus": "runs/corpus"}, "--corpus runs/corpus: no such folder"),
+        (PretrainingConfig, {"corpus": "models"}, "--corpus models: not a prepared corpus (manifest.json is missing)"),
         (TriviaqaConfig, {"qa_file": "dev.csv", "evidence_dir": "models", "output_file": "dev.csv"}, "dev.csv exists"),
         (SentenceScoringConfig, {"input_file": "none.txt", "output_dir": "o"}, "none.txt: no such file"),
     ],
@@ -176,13 +177,13 @@ def test_every_recipe_exists_and_its_help_shows_what_is_needed_first(name, capsy
 
 
 def run_main(monkeypatch: pytest.MonkeyPatch, output_dir: Path, error: BaseException | None) -> int:
-    def recipe(config: object) -> None:
+    def recipe(config: object, task: object) -> None:
         if error:
             raise error
 
     monkeypatch.setattr(Recipe, "load", lambda self: recipe)
     with pytest.raises(SystemExit) as raised:
-        cli.main("run_glue", argv=[*GLUE, "--output_dir", str(output_dir)])
+        cli.main("run_glue", argv=[*GLUE, "--task_name", "mrpc", "--output_dir", str(output_dir)])
     return int(raised.value.code or 0)
 
 
@@ -222,9 +223,9 @@ def test_the_console_lists_recipes_and_its_version_and_suggests_a_recipe(monkeyp
 
 def test_files_alone_say_what_to_do_and_the_end_of_a_run_says_what_comes_next(monkeypatch, tmp_path, capsys):
     seen: list[GlueConfig] = []
-    monkeypatch.setattr(Recipe, "load", lambda self: seen.append)
+    monkeypatch.setattr(Recipe, "load", lambda self: lambda config, task: seen.append(config))
     for name in ("a.csv", "b c.csv"):
-        (tmp_path / name).write_text("text,label\n")
+        (tmp_path / name).write_text("text,label\na,x\nb,y\n")
     monkeypatch.chdir(tmp_path)
     flags = ["run-glue", "--model_name_or_path", "org/m", "--output_dir", "out", "--train_file", "a.csv"]
     assert console(monkeypatch, *flags, "--validation_file", "b c.csv") == 0
@@ -238,10 +239,8 @@ def test_files_alone_say_what_to_do_and_the_end_of_a_run_says_what_comes_next(mo
         cli.closing_lines("prepare_corpus", configs.CorpusConfig(input_files="t", tokenizer=tokenizer, output_dir="c"))
         for tokenizer in (str(tmp_path), "org/bert")
     )
-    assert (
-        "--preset cpu-trial" in made[-1]
-        and "--model_name_or_path org/bert --train_batch_size 32 --max_steps 4882" in continued[-1]
-    )
+    assert "--preset cpu-trial" in made[-1]
+    assert "--model_name_or_path org/bert --train_batch_size 32 --max_steps 4882" in continued[-1]
     (tmp_path / "dev.txt").write_text("")
     tagger = NerConfig(model_name_or_path="m", train_file="t.txt", validation_file="dev.txt", output_dir="out")
     tags = cli.closing_lines("run_ner", tagger)[-1]

@@ -31,19 +31,19 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 811,
-    "configs": 1265,
-    "models": 1391,
-    "corpus": 1106,
-    "pretraining": 1453,
-    "training": 1664,
-    "tasks": 2606,
-    "finetuning": 795,
-    "inference": 795,
-    "hub": 728,
+    "": 816,
+    "configs": 1269,
+    "models": 1393,
+    "corpus": 1103,
+    "pretraining": 1449,
+    "training": 1661,
+    "tasks": 2614,
+    "finetuning": 792,
+    "inference": 794,
+    "hub": 729,
     "conversion": 440,
-    "reproduction": 1420,
-    "utils": 526,
+    "reproduction": 1415,
+    "utils": 525,
 }
 MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.

@@ -176,6 +176,10 @@ def looks_like_a_folder(name: str) -> bool:
 
 def _require_model_or_corpus(setting: str, name: str) -> None:
     if os.path.exists(name):
+        is_prepared = setting != "corpus" or os.path.exists(os.path.join(name, "manifest.json"))
+        require(
+            is_prepared, f"--corpus {name}: not a prepared corpus (manifest.json is missing); run prepare_corpus first"
+        )
         return
     fix = nearest(Path(name))
     if fix or looks_like_a_folder(name):
@@ -254,8 +258,8 @@ def _require_unused(config: Config) -> None:
     resumes = is_unfinished_run(Path(output_dir)) if resume == "auto" and output_dir else resume
     goes_on = getattr(config, "overwrite_output_dir", True) or resumes
     if output_dir and not (goes_on or getattr(config, "sweeps", False) or hasattr(config, "num_proc")):
-        require(
-            is_free_folder(Path(output_dir)),
-            f"--output_dir {output_dir} is not empty; name another folder, give --overwrite_output_dir"
-            + (", or resume with --resume_from_checkpoint latest" if hasattr(config, "max_steps") else ""),
-        )
+        held = "holds a finished run or other files" if resume else "is not empty"
+        fix = "name another folder, give --overwrite_output_dir"
+        if hasattr(config, "max_steps") and not resume:
+            fix += ", or resume with --resume_from_checkpoint latest"
+        require(is_free_folder(Path(output_dir)), f"--output_dir {output_dir} {held}; {fix}")

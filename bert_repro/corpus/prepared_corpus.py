@@ -163,8 +163,7 @@ class PreparedCorpus:
         ends = begins + lengths
         parts = self._parts
         triples = zip(part.tolist(), begins.tolist(), ends.tolist(), strict=True)
-        tokens: TokenArray = np.concatenate([parts[number][begin:end] for number, begin, end in triples])
-        return tokens
+        return np.concatenate([parts[number][begin:end] for number, begin, end in triples])
 
     def token_counts(self) -> Int64Array:
         """Returns how often each token occurs, int64 [V]; reads all tokens once."""
@@ -208,5 +207,4 @@ def _map_tokens(path: Path) -> TokenArray:
 
     with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
         batch = reader.read_next_batch()
-    tokens: TokenArray = batch.column("input_ids").values.to_numpy(zero_copy_only=True)
-    return tokens
+    return batch.column("input_ids").values.to_numpy(zero_copy_only=True)

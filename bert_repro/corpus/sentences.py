@@ -119,8 +119,7 @@ def sentence_splitter(name: str, language: str) -> Splitter:
     if name == "nupunkt" or (name == "auto" and language == "en"):
         import nupunkt
 
-        splitter: Splitter = nupunkt.load("default").tokenize
-        return splitter
+        return nupunkt.load("default").tokenize
     if language not in SENTENCEX_LANGUAGES:
         raise UserError(
             f"--language {language}: there are no rules for its sentences; use the code of a language that is written "

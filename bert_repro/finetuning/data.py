@@ -396,8 +396,7 @@ class FeatureCache:
         batch = send_to_device(collate_features(rows, pad_token_id=0, packing=True), self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.mixed_precision == "bf16"):
             states = self.encoder(**batch, output_hidden_states=True).hidden_states
-        array: npt.NDArray[np.float32] = torch.stack([state[0].float() for state in states]).cpu().numpy()
-        return array
+        return torch.stack([state[0].float() for state in states]).cpu().numpy()
 
 
 def _digest_encoder(encoder: torch.nn.Module) -> str:

@@ -34,7 +34,6 @@ from bert_repro.models.loading import (
     tokenizer_fingerprint,
 )
 from bert_repro.results import RunResults
-from bert_repro.tasks import configured_task
 from bert_repro.tasks.base import FloatArray, Predictions, Task
 from bert_repro.tasks.data import SPLIT_ROWS
 from bert_repro.training import adapters, run
@@ -57,15 +56,14 @@ NARROW = 256  # hidden size; a learning rate for BERT-base is low for such model
 FEATURES_AT_ONCE = 8192  # computed between two exchanges of the processes, and held in memory
 
 
-def run_finetuning(config: FinetuningConfig, data: "Mapping[str, datasets.Dataset] | None" = None) -> RunResults:
+def run_finetuning(config: FinetuningConfig, task: Task) -> RunResults:
     """Fine-tunes, scores and predicts once, or sweeps over several runs where the configuration asks for it.
 
     Args:
         config: the settings.
-        data: the user's rows by split (`train`, `validation`, `test`), in place of the files that the settings name.
+        task: of `bert_repro.tasks.configured_task`.
     """
     config = resolve_precision(config)
-    task = configured_task(config, data)
     if config.sweeps:
         from bert_repro.finetuning.sweep import run_sweep
 

@@ -39,12 +39,13 @@ def plot_training(path: Path, rows: Sequence[LogRow], results: Mapping[str, Any]
     """
     from matplotlib.figure import Figure
 
-    rows = [*rows, *_last_score(rows, results)]
+    before = results.get("baselines", {}).get("the model before", {})
+    first = [{"step": 0, **{f"eval_{name}": value for name, value in before.items()}}] if before else []
+    rows = [*first, *rows, *_last_score(rows, results)]
     panels = _panels(rows, results)
     figure = Figure(figsize=(8, 2 + 2.2 * len(panels)), layout="constrained")
-    axes = figure.subplots(len(panels) + 1, 1, sharex=True, height_ratios=[3] * len(panels) + [1.4], squeeze=False)[
-        :, 0
-    ]
+    heights = [3] * len(panels) + [1.4]
+    axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     figure.suptitle(_training_title(path.parent, rows, results), fontsize=11)
     for axis, (label, curves) in zip(axes, panels, strict=False):
         ends = list(accumulate(phase["steps"] for phase in results.get("train", {}).get("phases", [])[:-1]))
@@ -108,7 +109,7 @@ def _metric(name: str) -> str:
 
 
 def _training_title(folder: Path, rows: Sequence[LogRow], results: Mapping[str, Any]) -> str:
-    name = folder.resolve().name
+    name = results.get("settings", {}).get("run_name") or folder.resolve().name
     task = results.get("data", {}).get("title") or results.get("task", "")
     steps = results.get("train", {}).get("steps") or max((row["step"] for row in rows), default=0)
     primary = results.get("primary_metric") or ""

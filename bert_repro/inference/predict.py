@@ -71,7 +71,8 @@ def predict(config: PredictConfig) -> None:
     path = Path(config.output_file)
     with disk_errors(path), atomic_path(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         write(records, file)
-    logger.info("wrote %s: %d predictions", path, len(records))
+    answered = sum(record["prediction"] is not None for record in records)
+    logger.info("wrote %s: %d rows, %d predictions", path, len(records), answered)
 
 
 def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None) -> list[Record]:
@@ -223,8 +224,7 @@ def _divided_into_words(
 
 
 def _write_json_lines(records: Sequence[Record], file: TextIO) -> None:
-    for record in records:
-        file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
 def _write_csv(records: Sequence[Record], file: TextIO) -> None:

@@ -194,8 +194,7 @@ def _log_probabilities(model: BertReproForMaskedLM, batch: Sequence[_MaskedCopy]
     chosen = logits.float().log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
     if not chosen.isfinite().all():
         raise NonFiniteError("the model's output is not finite; score with another checkpoint")
-    values: list[float] = chosen.tolist()
-    return values
+    return chosen.tolist()
 
 
 # --- The recipe -----------------------------------------------------------------------------------------------------

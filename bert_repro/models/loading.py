@@ -112,8 +112,10 @@ def load_pretrained(
 
     quiet_transformers()  # its report of missing and unused weights is replaced by one line of ours
     load_config(name, flag)
-    if (Path(name) / _PICKLE).exists() and not any(Path(name).glob("*.safetensors*")):
-        raise UserError(f"{flag} {name}: its weights are {_PICKLE}, and only safetensors are read; {_CONVERT}")
+    if Path(name).is_dir() and not any(Path(name).glob("*.safetensors*")):
+        pickle = f"its weights are {_PICKLE}, and only safetensors are read; {_CONVERT}"
+        none = "has no weights; name the folder of a finished run, or that of the sweep"
+        raise UserError(f"{flag} {name}: {pickle if (Path(name) / _PICKLE).exists() else none}")
     options |= {"dtype": torch.float32, "output_loading_info": True}
     options |= {"use_safetensors": True, "trust_remote_code": False}
     try:

@@ -190,8 +190,7 @@ def fill_without_overflow(sizes: Int64Array, groups: Int64Array, limits: Int64Ar
             break
     in_place = np.zeros(exists.shape, dtype=bool)
     np.put_along_axis(in_place, order, taken.T, axis=1)
-    chosen: BoolArray = in_place[exists]
-    return chosen
+    return in_place[exists]
 
 
 @dataclass(frozen=True)
@@ -347,5 +346,4 @@ class DataCollatorForBertPreTraining:
             return flatten_field(features, "token_type_ids")
         separators = np.cumsum(tokens == self._sep_token_id)
         before = separators - (tokens == self._sep_token_id)
-        segments: Int64Array = (before > np.repeat(before[row_starts(lengths)[:-1]], lengths)).astype(np.int64)
-        return segments
+        return (before > np.repeat(before[row_starts(lengths)[:-1]], lengths)).astype(np.int64)

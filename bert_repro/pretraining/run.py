@@ -121,14 +121,14 @@ def _pretrain(
     trainer.train()
     writes = accelerator.is_main_process
     model, adapter = adapters.merge_and_save(trainer.model, tokenizer, begun.output_dir, write=writes)
-    phases = source.phases
     train = {"steps": trainer.state.step, "compiled_graphs": trainer.compiled_graphs}
     train |= {"micro_batch_parts": trainer.micro_batch_parts} if trainer.micro_batch_parts > 1 else {}
     breakdown = MlmBreakdown(counts, tokenizer.mask_token_id)
     metrics = evaluations[-1].measure(model, accelerator, breakdown)
     logger.info("held-out: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
-    before = ", ".join(f"{name} {found[metric]:.4f}" for name, found in baselines.items())
-    logger.info("baselines: %s: %s", metric, before)
+    for name, found in baselines.items():
+        remark = ": the model is not ahead of it" if found[metric] >= metrics[metric] else ""
+        logger.info("baseline: %s: %s %.4f%s", metric, name, found[metric], remark)
     if accelerator.is_local_main_process:  # every process has read its last example
         shutil.rmtree(begun.output_dir / SAMPLE_INDEX, ignore_errors=True)
     return begun.finish(
@@ -143,7 +143,7 @@ def _pretrain(
             "mlm_breakdown": breakdown.results(accelerator),
             "rows_scored": evaluations[-1].rows,
             "data": data,
-            "train": {**adapter, **extension, **train, "phases": [vars(phase) for phase in phases]},
+            "train": {**adapter, **extension, **train, "phases": [vars(phase) for phase in source.phases]},
         },
     )
 

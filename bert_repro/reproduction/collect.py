@@ -62,8 +62,7 @@ class FinishedRun:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Its settings, as far as they are known."""
-        settings: Mapping[str, Any] = self.results.get("settings", {})
-        return settings
+        return self.results.get("settings", {})
 
     @property
     def parameters(self) -> int:

@@ -465,16 +465,13 @@ def resampled_scores(examples: Float64Array) -> Float64Array:
     parts = [weights[start : start + _AT_ONCE].astype(np.float64) @ integers for start in range(0, RESAMPLES, _AT_ONCE)]
     sums = np.concatenate(parts)
     if examples.ndim == 1:
-        means: Float64Array = sums[:, 0] / (_SCALE * len(examples))
-        return means
+        return sums[:, 0] / (_SCALE * len(examples))
     if correlated:
         x, y, xx, yy, xy = sums.T / (_SCALE * len(examples))
         spread = np.sqrt(np.maximum(xx - x**2, 0) * np.maximum(yy - y**2, 0))
-        correlation: Float64Array = np.divide(xy - x * y, spread, out=np.zeros(len(sums)), where=spread > 1e-9)
-        return correlation
+        return np.divide(xy - x * y, spread, out=np.zeros(len(sums)), where=spread > 1e-9)
     right, predicted, true = sums.T
-    score: Float64Array = np.divide(2 * right, predicted + true, out=np.zeros(len(sums)), where=predicted + true > 0)
-    return score
+    return np.divide(2 * right, predicted + true, out=np.zeros(len(sums)), where=predicted + true > 0)
 
 
 def interval(scores: Sequence[float], resampled: Sequence[Float64Array]) -> tuple[float, float]:
@@ -540,8 +537,7 @@ def _seed_part(scores: Float64Array, draws: npt.NDArray[np.int64]) -> Float64Arr
     tail = (1 + CONFIDENCE) / 2
     few = len(scores) / (len(scores) - 1)
     widened = np.sqrt(few) * t.ppf(tail, len(scores) - 1) / norm.ppf(tail)
-    part: Float64Array = widened * (scores - scores.mean())[draws].mean(axis=1)
-    return part
+    return widened * (scores - scores.mean())[draws].mean(axis=1)
 
 
 def _ends(resampled: Float64Array) -> tuple[float, float]:

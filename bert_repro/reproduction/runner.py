@@ -218,7 +218,7 @@ def start_run(config: PretrainingConfig | FinetuningConfig) -> None:
     if isinstance(config, PretrainingConfig):
         run_pretraining(config)
     else:
-        run_finetuning(config)
+        run_finetuning(config, configured_task(config))
 
 
 def example_scores(config: PretrainingConfig | FinetuningConfig) -> dict[str, Any]:

@@ -221,7 +221,7 @@ class ClassificationTask(Task):
         """Writes `predictions.SPLIT.tsv` (of choices .csv).
 
         Columns: index, prediction (a label's name, or a number), label (where known), the probability of each label,
-        and the texts.
+        the texts, and the other columns of the user's data.
         """
         path = Path(directory) / f"predictions.{split}{self.predictions_suffix}"
         columns: dict[str, Sequence[object]] = {
@@ -232,7 +232,8 @@ class ClassificationTask(Task):
             columns["label"] = [self.spelled(label) for label in dataset["label"]]
         for place, name in enumerate(self.answer_names if "probabilities" in predictions else ()):
             columns[f"probability_{name}"] = [f"{share:.6f}" for share in predictions["probabilities"][:, place]]
-        columns |= {name: dataset[name][:] for name in self.text_columns}
+        own = [name for name in dataset.column_names if name not in (*columns, *self.text_columns, "idx", "label")]
+        columns |= {name: dataset[name][:] for name in (*self.text_columns, *own)}
         write_prediction_rows(path, columns)
         return [path]
 
@@ -249,8 +250,7 @@ class ClassificationTask(Task):
 
     def answers(self, predictions: Predictions) -> Sequence[Any]:
         """Returns the answer to each example: a label id or a number."""
-        found: Sequence[Any] = predictions["prediction"]
-        return found
+        return predictions["prediction"]
 
     def spelled(self, value: Any) -> str:
         """Spells a label by its name, or a number so that it is read back exactly."""
@@ -550,6 +550,8 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
         UserError: a column is missing or cannot be text, a label is empty or unknown, there are fewer than two
             different ones, or the finished model predicts something else.
     """
+    import datasets
+
     first = next(iter(rows))
     text_columns = config.text_columns or found_text_columns(rows[first].column_names, names[first])
     for split in rows:
@@ -563,6 +565,7 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
         kind = "labels" if config.multi_label else "label"
         labels = _training_labels(config, rows["train"], names["train"])
         label_names = _label_names(labels, names["train"], config.label_column)
+        logger.info("labels: %s", listed(label_names))
     task_class = MultiLabelTask if kind == "labels" else ClassificationTask
     task = task_class(
         name="custom",
@@ -580,6 +583,9 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
     for split, where in names.items():
         given: dict[str, Any] = {"label": config.label_column, "may_lack_labels": split == "test", "missing": ""}
         data[split] = task.from_rows(rows[split], where, **given)
+        taken = {*text_columns, config.label_column, *data[split].column_names}
+        if others := [name for name in rows[split].column_names if name not in taken]:
+            data[split] = datasets.concatenate_datasets([data[split], rows[split].select_columns(others)], axis=1)
         each = zip(*(data[split][name] for name in text_columns), strict=True)
         written = [row for row, found in enumerate(each) if any(map(str.strip, found))]
         if missing := len(rows[split]) - len(written):
@@ -613,9 +619,8 @@ def _training_labels(config: GlueConfig, rows: "datasets.Dataset", where: str) -
     if config.multi_label:
         return [split_labels(text) for text in found]
     empty = [row for row, label in enumerate(found, 1) if not str(label or "").strip()]
-    if empty:
-        rows_without = f"row {empty[0]}" + (f" and {len(empty) - 1} more" if len(empty) > 1 else "")
-        raise UserError(f"{where}, {rows_without}: column {config.label_column!r} is empty; give each row a label")
+    fault = f"{where}: column {config.label_column!r} is empty in row {listed(map(str, empty))}; give each row a label"
+    require(not empty, fault)
     return [[str(label).strip()] for label in found]
 
 
@@ -624,11 +629,12 @@ def _label_names(labels: Sequence[Sequence[str]], where: str, column: str) -> tu
     if len(names) < 2:
         found = shown(names[0]) if names else "empty"
         raise UserError(f"{where}: column {column!r} is {found} in every row; two labels are needed")
-    if len(names) > 20 and len(names) > len(labels) // 2:
-        raise UserError(
-            f"{where}: column {column!r} has {len(names)} different labels in {len(labels)} rows; name the column of "
-            "labels with --label_column, or predict numbers with --regression"
-        )
+    numbers = [value for is_text, value, _ in map(_numbers_first, names) if not is_text]
+    are_numbers = len(numbers) == len(names) and any(value % 1 for value in numbers)
+    if len(names) > 20 and (are_numbers or len(names) > len(labels) // 2):
+        found = f"{len(names)} different labels in {len(labels)} rows, such as {shown(names[0])}"
+        fix = "name the column of labels with --label_column, or predict numbers with --regression"
+        raise UserError(f"{where}: column {column!r} has {found}; {fix}")
     spellings = Counter(map(str.casefold, names))
     if twins := [name for name in names if spellings[name.casefold()] > 1]:
         logger.warning("%s: %s are different labels, although only their case differs", where, " and ".join(twins))

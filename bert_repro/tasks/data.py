@@ -9,6 +9,7 @@ import csv
 import json
 import logging
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ T = TypeVar("T")
 
 TAGGED_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".iob2")
 DOCUMENT_START = "-DOCSTART-"
+_QUOTED = re.compile(r'"([^"]|"")*"')
 HELD_OUT = 31  # names this draw in `randomness.draw`
 
 
@@ -65,6 +67,7 @@ def as_dataset(data: Data, name: str) -> "datasets.Dataset":
     elif isinstance(data, Mapping):
         dataset = _from_columns(dict(data), name)
     else:
+        require(isinstance(data, Iterable), f"{name}: is {shown(data)}; give a list of rows, a data frame or a file")
         dataset = _from_rows(list(data), name)
     require(len(dataset) > 0, f"{name}: no rows; give at least one")
     return dataset
@@ -73,9 +76,8 @@ def as_dataset(data: Data, name: str) -> "datasets.Dataset":
 def _from_rows(rows: Sequence[Any], name: str) -> "datasets.Dataset":
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
-            raise UserError(
-                f"{name}, row {number}: is {shown(row)}, not a dict; give rows such as {{'text': ..., 'label': ...}}"
-            )
+            fix = "give rows such as {'text': ..., 'label': ...}"
+            raise UserError(f"{name}, row {number}: is {shown(row)}, not a dict; {fix}")
     require(len(rows) > 0, f"{name}: no rows; give at least one")
     names = dict.fromkeys(column for row in rows for column in row)
     return _from_columns({column: [row.get(column) for row in rows] for column in names}, name)
@@ -84,8 +86,11 @@ def _from_rows(rows: Sequence[Any], name: str) -> "datasets.Dataset":
 def _from_columns(columns: dict[str, Any], name: str) -> "datasets.Dataset":
     import datasets
 
+    def known(value: Any) -> Any:  # pandas has NaN where a text is missing
+        return None if isinstance(value, float) and math.isnan(value) else value
+
     try:
-        return datasets.Dataset.from_dict(columns)
+        return datasets.Dataset.from_dict({name: list(map(known, column)) for name, column in columns.items()})
     except (ValueError, TypeError) as error:  # pyarrow's, of lengths and of types
         raise UserError(
             f"{name}: the rows are no table ({error}); give each column one type and every row all of them"
@@ -125,7 +130,11 @@ def read_file(
     if kind == "csv":
         return _table(path, _csv_rows(path, lines))
     if kind == "tsv":
-        return _table(path, _tsv_rows(lines))
+        found = list(lines)
+        begun = [field for _, line in found for field in line.split("\t") if field.startswith('"')]
+        # pandas and spreadsheets double the quotes in a text and put it into quotes.
+        are_quoted = all(map(_QUOTED.fullmatch, begun)) and any('""' in field[1:-1] for field in begun)
+        return _table(path, _csv_rows(path, found, "\t") if are_quoted else _tsv_rows(found))
     raise UserError(f"{path}: unknown format; name a .csv, .tsv, .jsonl, .json or .parquet file")
 
 
@@ -144,15 +153,15 @@ def read_glue(
     return _table(path, rows, header=header, kept=kept, drop_incomplete_rows=drop_incomplete_rows)
 
 
-def _csv_rows(path: Path, lines: Lines) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(path: Path, lines: Lines, delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
     """Yields the first line of each row and its fields (RFC 4180); one that is empty has none.
 
-    Columns are separated by commas or, where the first line has none, by semicolons or tabs.
+    Unless they are said, columns are separated by commas or, where the first line has none, by semicolons or tabs.
     """
     csv.field_size_limit(sys.maxsize)  # the default refuses long texts
     texts = [text + "\n" for _, text in lines]
     first = texts[0] if texts else ""
-    delimiter = "," if "," in first else next((one for one in ";\t" if one in first), ",")
+    delimiter = delimiter or next((one for one in ",;\t" if one in first), ",")
     rows, start = csv.reader(texts, strict=True, delimiter=delimiter), 1
     try:
         for fields in rows:
@@ -265,8 +274,8 @@ def read_tagged_text(path: Path, lines: Lines | None = None) -> "datasets.Datase
     documents: list[int] = []
     document, width, open_sentence = -1, 0, False
     for number, line in numbered_lines(path) if lines is None else lines:
-        fields = line.replace("\t", " ").strip(" \r").split(" ")  # other white space may be inside a word
-        fields = [field for field in fields if field]
+        # Other white space may be inside a word.
+        fields = [field for field in line.replace("\t", " ").strip(" \r").split(" ") if field]
         if not fields or fields[0] == DOCUMENT_START:
             document += bool(fields)
             open_sentence = False

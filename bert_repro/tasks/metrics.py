@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.errors import NonFiniteError
+from bert_repro.configs.base import did_you_mean
+from bert_repro.errors import NonFiniteError, UserError
 
 if TYPE_CHECKING:
     import evaluate
@@ -131,7 +132,7 @@ def load_metric(name: str, **options: Any) -> "evaluate.Metric":
             add batches.
 
     Raises:
-        ValueError: there is no such metric.
+        UserError: there is no such metric.
     """
     import evaluate
     from datasets import Features, List, Value
@@ -142,9 +143,8 @@ def load_metric(name: str, **options: Any) -> "evaluate.Metric":
     hub_names = {"mnli_matched": "mnli", "mnli_mismatched": "mnli", "seqeval": "conll2003"}
     task = TASKS.get(hub_names.get(name, name))
     if task is None and name not in METRICS:
-        raise ValueError(
-            f"metric {name!r} is not known; it must be one of: {', '.join([*TASKS, *hub_names, *METRICS])}"
-        )
+        known = [*TASKS, *hub_names, *METRICS]
+        raise UserError(f"there is no metric {name!r}; {did_you_mean(name, known) or 'known are ' + ', '.join(known)}")
     names = (name,) if task is None else task.metrics
     of_questions = task is not None and task.name in ("squad", "squad_v2")
     if of_questions:
@@ -177,9 +177,7 @@ def load_metric(name: str, **options: Any) -> "evaluate.Metric":
 def _arrays(predictions: npt.ArrayLike, references: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     predicted, expected = np.asarray(predictions), np.asarray(references)
     if predicted.shape != expected.shape or predicted.size == 0:
-        raise ValueError(
-            f"predictions {predicted.shape} and references {expected.shape} must have one shape, not empty"
-        )
+        raise ValueError(f"predictions {predicted.shape} and references {expected.shape}: give one shape, not empty")
     return predicted, expected
 
 

@@ -274,8 +274,7 @@ def device_name(device: torch.device) -> str:
 
 def stored_settings(config: Any) -> dict[str, Any]:
     """Returns a run's settings as a checkpoint keeps them: plain JSON without secrets."""
-    settings: dict[str, Any] = json.loads(json.dumps(redacted(asdict(config))))
-    return settings
+    return json.loads(json.dumps(redacted(asdict(config))))
 
 
 def require_same_data(folder: Path, state: TrainerState, source: "BatchSource", config: Any) -> None:

@@ -66,8 +66,7 @@ def broadcast(value: T) -> T:
     """Returns the main process's value; all processes must call this together. Values are pickled between them."""
     from accelerate.utils import broadcast_object_list
 
-    agreed: T = broadcast_object_list([value])[0]
-    return agreed
+    return broadcast_object_list([value])[0]
 
 
 _HANDLED = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]

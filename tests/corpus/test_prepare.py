@@ -204,8 +204,7 @@ def test_split_follows_the_text_alone_and_needs_both_sides(make_config, tmp_path
     rows = [json.dumps({"title": str(n), "text": document(n % 40)}) + "\n" for n in range(79, -1, -1)]
     twice.write_text("".join(rows))
     other = prepared(make_config(input_files=(str(twice),), output_dir=str(tmp_path / "other")))
-    held_keys = set(corpus.document_keys[heldout].tolist())
-    assert set(other.document_keys[other.split(0.2)[1]].tolist()) == held_keys
+    assert set(other.document_keys[other.split(0.2)[1]].tolist()) == set(corpus.document_keys[heldout].tolist())
     assert len(other.split(0.2)[1]) == 2 * len(heldout)
     assert len(corpus.split(1e-9)[1]) == 1
     corpus = prepared(make_config(max_documents=1, output_dir=str(tmp_path / "one")))
@@ -273,8 +272,7 @@ def test_large_vocabularies_use_int32(make_config, tmp_path):
 
 def test_tokenizer_from_a_corpus_sees_passages_only(make_config, tmp_path):
     options = {"input_files": make_config().input_files, "vocab_size": 150, "lowercase": False}
-    config = TokenizerConfig(output_dir=str(tmp_path / "trained"), **options)
-    tokenizer = train_tokenizer(config)
+    tokenizer = train_tokenizer(TokenizerConfig(output_dir=str(tmp_path / "trained"), **options))
     assert tokenizer.get_vocab() == load_tokenizer(tmp_path / "trained").get_vocab()
     assert "Nobody" in tokenizer.get_vocab() and "R" not in tokenizer.get_vocab()  # River heads no passage
     few = TokenizerConfig(output_dir=str(tmp_path / "few"), max_words=10, **options)
@@ -353,7 +351,6 @@ def test_other_languages_have_their_own_rules_for_sentences(tmp_path, tokenizer_
     config = CorpusConfig(
         tokenizer=str(tokenizer_dir), output_dir=str(tmp_path / "de"), language="de", text_passages_only=False
     )
-    manifest = prepare_corpus(config, texts=[german, german + " Warum?"])
-    assert manifest["counts"]["sentences"] == 7
+    assert prepare_corpus(config, texts=[german, german + " Warum?"])["counts"]["sentences"] == 7
     with pytest.raises(UserError, match=r"--language tlh: there are no rules"):
         prepare_corpus(replace(config, language="tlh"), texts=[german])

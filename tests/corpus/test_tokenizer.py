@@ -133,8 +133,7 @@ def test_plain_vocabulary_says_its_case(tmp_path):
     write_vocabulary(tmp_path / "folder" / "vocab.txt", ["the", "##s"])
     uncased = load_tokenizer(tmp_path / "folder")
     assert uncased.tokenize("Thés") == ["the", "##s"] and uncased.do_lower_case is True
-    forced = load_tokenizer(tmp_path / "folder", lowercase=False)
-    assert forced.tokenize("The") == ["[UNK]"]
+    assert load_tokenizer(tmp_path / "folder", lowercase=False).tokenize("The") == ["[UNK]"]
 
 
 def test_loading_errors_are_user_errors(tmp_path, monkeypatch):

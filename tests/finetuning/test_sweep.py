@@ -59,7 +59,8 @@ def test_the_best_on_dev_is_published_as_a_single_run_is(swept: Path) -> None:
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     upstream = AutoModelForSequenceClassification.from_pretrained(swept)
     assert upstream.config.id2label == {0: "negative", 1: "positive"}
-    assert "best of 4 runs on the dev set" in (swept / "README.md").read_text()
+    card = (swept / "README.md").read_text()
+    assert "best of 4 runs on the dev set" in card and " |\n\nTrained on 64 of" in card
     assert json.loads((swept / "status.json").read_text()) == {"code": 0, "reason": "done"}
 
 

@@ -67,8 +67,7 @@ def test_every_command_of_the_page_runs(hub, world, untrained, tmp_path, monkeyp
         arguments += ["--glue_dir", str(world.glue)] if words[1] == "run_study" else []
         arguments += ["--vocab_size", "150"] if words[1] == "train_tokenizer" else []
         assert recipe(words[1], *arguments) == 0, command
-    manifest = json.loads(Path("runs/corpus/manifest.json").read_text())
-    assert manifest["counts"]["documents"] == len(documents)
+    assert json.loads(Path("runs/corpus/manifest.json").read_text())["counts"]["documents"] == len(documents)
     report = Path("runs/report/report.md").read_text()
     assert "google-bert/bert-base-uncased against bert-repro-base" in report and "next to BERT-base" in report
     records = [

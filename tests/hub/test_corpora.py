@@ -38,8 +38,7 @@ def test_a_run_pulls_the_corpus_by_its_id(hub, world, pushed, tmp_path, monkeypa
     pulled, here = PreparedCorpus.load(corpus_folder(DATASET)), PreparedCorpus.load(world.corpus)
     assert pulled.folder != here.folder and pulled.content_digest == here.content_digest
     assert np.array_equal(pulled.document_starts, here.document_starts)
-    results = json.loads(Path("run/results.json").read_text())
-    assert results["settings"]["corpus"] == DATASET
+    assert json.loads(Path("run/results.json").read_text())["settings"]["corpus"] == DATASET
     asked = hub.count("GET .*arrow")
     assert corpus_folder(DATASET) == pulled.folder and hub.count("GET .*arrow") == asked, "fetched once"
 

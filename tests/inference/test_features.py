@@ -51,5 +51,4 @@ def test_parquet_has_a_row_for_each_text(model, tmp_path, layers, wanted):
         assert np.allclose(row["features"], wanted(states), atol=1e-5)
         assert len(row["tokens"]) == len(row["features"]) <= LENGTH
         assert (row["tokens"][0], row["tokens"][-1]) == ("[CLS]", "[SEP]")
-    facts = json.loads(table.schema.metadata[b"bert_repro"])
-    assert facts["model"] == str(model)
+    assert json.loads(table.schema.metadata[b"bert_repro"])["model"] == str(model)

@@ -304,8 +304,7 @@ class TestForMultipleChoice(HeadTests):
     auto_class = "AutoModelForMultipleChoice"
 
     def batch(self):
-        batch = self.tiny.batch((9, 5, 8, 3, 7, 9))
-        return {name: values.view(2, 3, -1) for name, values in batch.items()}
+        return {name: values.view(2, 3, -1) for name, values in self.tiny.batch((9, 5, 8, 3, 7, 9)).items()}
 
     def labels(self, batch):
         return {"labels": torch.tensor([2, 0])}

@@ -86,7 +86,7 @@ DAMAGE = {
         lambda folder: (folder / "config.json").rename(folder / "bert_model.ckpt.index"),
         "is a checkpoint of TensorFlow's; convert it: bert-repro convert_checkpoint",
     ),
-    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no file named model.safetensors"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "has no weights; name the folder"),
     "truncated weights": (truncate, "model"),
     "no configuration": (lambda folder: (folder / "config.json").unlink(), "holds no config.json; name a folder with"),
     "half a configuration": (text("config.json", '{"hidden_size": 16,'), "config.json: is not valid JSON"),

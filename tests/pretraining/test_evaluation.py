@@ -20,8 +20,7 @@ def one_hot(tokens: list[int], size: int) -> torch.Tensor:
 
 
 def test_predictions_are_counted_by_action_and_frequency() -> None:
-    counts = np.array([0, 0, 0, 0, 0, 9, 10, 1000])
-    breakdown = MlmBreakdown(counts, MASK)
+    breakdown = MlmBreakdown(np.array([0, 0, 0, 0, 0, 9, 10, 1000]), MASK)
     # Places 1 to 4 are predicted: [MASK] twice, itself, random; place 0 is [CLS], with which static shapes fill up.
     inputs = {
         "input_ids": torch.tensor([[2, MASK, MASK, 6, 7, 3]]),

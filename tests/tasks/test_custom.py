@@ -30,7 +30,7 @@ def topics(path: Path, count: int, seed: int) -> Path:
     for _ in range(count):
         there = [word for word in WORDS if generator.random() < 0.4]
         text = " ".join(generator.permutation(["the", "runs", *there]))
-        rows.append({"text": text, "label": [WORDS[word] for word in there]})
+        rows.append({"text": text, "label": [WORDS[word] for word in there], "number": len(rows)})
     return write_rows(path, rows)
 
 
@@ -76,8 +76,8 @@ class TestSeveralLabels:
         assert recipe("run_glue", "--do_eval --model_name_or_path", first, "--output_dir", again, *data) == 0
         assert results(again)["metrics"] == found["metrics"]
         head, row, *_ = (again / "predictions.validation.tsv").read_text().splitlines()
-        assert head.split("\t")[:3] == ["index", "prediction", "label"] and head.endswith("\ttext")
-        assert len(row.split("\t")) == 7
+        assert head.split("\t")[:3] == ["index", "prediction", "label"] and head.endswith("\ttext\tnumber")
+        assert len(row.split("\t")) == 8
 
 
 def test_baselines_are_the_most_frequent_label_and_words() -> None:

@@ -75,6 +75,16 @@ def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, name: str, content:
     assert str(path) in str(raised.value) and message in str(raised.value)
 
 
+def test_a_tsv_of_pandas_has_its_quotes_taken_off_and_one_without_doubled_quotes_is_as_it_stands(
+    tmp_path: Path,
+) -> None:
+    kept = ['he said "no" twice', "a, b", "plain", '"open']
+    pandas.DataFrame({"text": kept, "label": ["x"] * 4}).to_csv(tmp_path / "a.tsv", sep="\t", index=False)
+    assert read_file(tmp_path / "a.tsv")["text"][:] == kept
+    for content in ('"quoted"', '"open ""', 'say ""no""'):
+        assert read_file(write(tmp_path / "b.tsv", f"text\tlabel\n{content}\tx\n"))["text"][:] == [content]
+
+
 def test_numbers_that_pandas_made_fractions_are_whole_again() -> None:
     rows = as_dataset({"label": [1.0, 0.0, 2.5, None]}, "train")
     assert values(rows, "label", "train") == ["1", "0", "2.5", None]
@@ -96,9 +106,10 @@ def classify(data: dict[str, datasets.Dataset], **settings: Any) -> Task:
         ({"body": ["a"], "label": ["x"]}, {}, "no column of text (text, text_a and text_b,"),
         ({"body": ["a"], "label": ["x"]}, {"text_columns": ("txt",)}, "no column 'txt'; found body, label; name"),
         ({"text": [["a"], ["b"]], "label": ["x", "y"]}, {}, "row 1: column 'text' is ['a']; it must be a text"),
-        ({"text": ["a", "b"], "label": ["x", " "]}, {}, "row 2: column 'label' is empty; give each row a label"),
+        ({"text": ["a", "b"], "label": ["x", " "]}, {}, "column 'label' is empty in row 2; give each row a label"),
         ({"text": ["a", "b"], "label": ["x", "x "]}, {}, "column 'label' is 'x' in every row; two labels are needed"),
-        ({"text": ["a"] * 30, "label": list(range(30))}, {}, "30 different labels in 30 rows; name the column"),
+        ({"text": ["a"] * 99, "label": [n % 30 / 10 for n in range(99)]}, {}, "30 different labels in 99"),
+        ({"text": ["a"] * 30, "label": list(range(30))}, {}, "30 different labels in 30 rows, such as '0'; name"),
         ({"text": ["a", "b"], "label": ["1", "inf"]}, {"regression": True}, "row 2: column 'label': 'inf' is not a"),
         ({"text": ["a", "b"], "label": ["1", ""]}, {"regression": True}, "row 2: column 'label': '' is not a number"),
     ],

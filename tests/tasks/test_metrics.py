@@ -16,7 +16,7 @@ def test_degenerate_correlations_are_zero_and_never_nan(name, predictions, refer
 @pytest.mark.parametrize("name", ["accuracy", "f1", "matthews_correlation", "pearson", "spearmanr"])
 def test_scores_refuse_rows_that_are_empty_unequal_or_not_finite(name):
     for predictions, references in (([], []), ([1], [1, 0])):
-        with pytest.raises(ValueError, match="must have one shape, not empty"):
+        with pytest.raises(ValueError, match="give one shape, not empty"):
             metrics.compute([name], predictions, references)
     if name in ("pearson", "spearmanr"):
         with pytest.raises(NonFiniteError):

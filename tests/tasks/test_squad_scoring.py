@@ -31,8 +31,7 @@ def test_golden_files(version):
         files["null_odds_file"] = "null_odds-v2.0.json"
     paths = {name: str(GOLDEN / file) for name, file in files.items()}
     config = SquadScoringConfig(task_name="squad" if version == "1.1" else "squad_v2", **paths)
-    expected = read("expected.json")[f"v{version}"]["scores"]
-    assert scoring.score_squad(config) == expected
+    assert scoring.score_squad(config) == read("expected.json")[f"v{version}"]["scores"]
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input

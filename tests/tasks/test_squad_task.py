@@ -75,8 +75,7 @@ def long_passage():
 
 
 def test_windows_carry_question_passage_and_target(tokenizer, long_passage):
-    task = prepared(tokenizer)
-    features = encode(task, long_passage, tokenizer, LENGTH)
+    features = encode(prepared(tokenizer), long_passage, tokenizer, LENGTH)
     pieces = tokenizer(long_passage[0]["context"], add_special_tokens=False)["input_ids"]
     answer = tokenizer("bird", add_special_tokens=False)["input_ids"]
     assert features["window"][:] == list(range(len(features))) and len(features) > 3

@@ -24,8 +24,7 @@ def train(world: Any, folder: Path, *arguments: object) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("flags", ["no", "bf16", "fp16", "bf16 --static_shapes true", "bf16 --packing false"])
 def test_training_is_finite_and_compiles_one_graph(world: Any, tmp_path: Path, flags: str) -> None:
     assert len(train(world, tmp_path / "run", "--mixed_precision", flags)) == STEPS
-    record = results(tmp_path / "run")
-    assert record["train"]["compiled_graphs"] == 1
+    assert results(tmp_path / "run")["train"]["compiled_graphs"] == 1
     weights = safetensors.torch.load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.isfinite(value).all() for value in weights.values())
 
