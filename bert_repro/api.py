@@ -131,6 +131,13 @@ class RunResult(dict[str, Any]):
         return f"<table>{''.join(rows)}</table>"
 
 
+class CorpusManifest(dict[str, Any]):
+    """The manifest of a prepared corpus, a dict that is shown as its folder and sizes."""
+
+    def __repr__(self) -> str:
+        return f"{self['folder']}: {self['counts']['documents']:,} documents, {self['counts']['tokens']:,} tokens"
+
+
 @_names_arguments
 def train_tokenizer(data: "Corpus | TokenizerConfig", **settings: Any) -> "PreTrainedTokenizerFast":
     """Trains a WordPiece vocabulary on text and saves the tokenizer in `output_dir`.
@@ -150,12 +157,11 @@ def train_tokenizer(data: "Corpus | TokenizerConfig", **settings: Any) -> "PreTr
     """
     config, texts = _text_settings(TokenizerConfig, data, settings)
     with _progress_on_stdout():
-        tokenizer: PreTrainedTokenizerFast = RECIPES["train_tokenizer"].run(config, texts=texts)
-    return tokenizer
+        return RECIPES["train_tokenizer"].run(config, texts=texts)
 
 
 @_names_arguments
-def prepare_corpus(data: "Corpus | CorpusConfig", *, tokenizer: Any = None, **settings: Any) -> dict[str, Any]:
+def prepare_corpus(data: "Corpus | CorpusConfig", *, tokenizer: Any = None, **settings: Any) -> CorpusManifest:
     """Turns text into a corpus for pre-training: documents, sentences, token ids.
 
         import bert_repro
@@ -179,8 +185,7 @@ def prepare_corpus(data: "Corpus | CorpusConfig", *, tokenizer: Any = None, **se
         settings["tokenizer"] = str(getattr(tokenizer, "name_or_path", tokenizer))
     config, texts = _text_settings(CorpusConfig, data, settings)
     with _progress_on_stdout():
-        manifest: dict[str, Any] = RECIPES["prepare_corpus"].run(config, texts=texts)
-    return {"folder": config.output_dir, **manifest}
+        return CorpusManifest(RECIPES["prepare_corpus"].run(config, texts=texts), folder=config.output_dir)
 
 
 def _text_settings(

@@ -130,6 +130,9 @@ def test_bad_data_and_settings_are_one_line(tmp_path: Path) -> None:
 def test_a_series_becomes_a_corpus_that_pretrain_takes_as_it_is(world, tmp_path: Path) -> None:
     texts = pd.Series(world.text.read_text("utf-8").split("\n\n")[:20])
     corpus = bert_repro.prepare_corpus(texts, tokenizer=world.tokenizer, output_dir=tmp_path / "corpus")
+    assert repr(corpus).endswith(
+        f"corpus: {corpus['counts']['documents']} documents, {corpus['counts']['tokens']:,} tokens"
+    )
     tiny = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 1, "train_batch_size": 4}
     found = bert_repro.pretrain(corpus=corpus, max_steps=1, max_seq_length=32, output_dir=tmp_path / "bert", **tiny)
     assert found["train"]["steps"] == 1

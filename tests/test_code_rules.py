@@ -31,11 +31,11 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 816,
+    "": 817,
     "configs": 1269,
     "models": 1393,
     "corpus": 1103,
-    "pretraining": 1449,
+    "pretraining": 1448,
     "training": 1661,
     "tasks": 2614,
     "finetuning": 792,
