@@ -217,8 +217,8 @@ def test_the_console_lists_recipes_and_its_version_and_suggests_a_recipe(monkeyp
     assert all(f"  {name} " in listed for name in RECIPES) and max(map(len, listed.splitlines())) <= 110
     assert console(monkeypatch, "--version") == 0
     assert capsys.readouterr().out == f"bert-repro {bert_repro.__version__}\n"
-    assert console(monkeypatch, "run-gleu") == 2
-    assert capsys.readouterr().err == "error: there is no recipe 'run-gleu'; did you mean run_glue?\n"
+    assert console(monkeypatch, "finetune") == 2
+    assert capsys.readouterr().err == "error: there is no recipe 'finetune'; did you mean run_glue?\n"
 
 
 def test_files_alone_say_what_to_do_and_the_end_of_a_run_says_what_comes_next(monkeypatch, tmp_path, capsys):

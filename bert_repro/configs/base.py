@@ -97,9 +97,12 @@ def _without_influence() -> frozenset[str]:
     )
 
 
+_ELSEWHERE = {"lr": "learning_rate", "fp16": "mixed_precision", "bf16": "mixed_precision", "finetune": "run_glue"}
+
+
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "", *, cutoff: float = 0.6) -> str:
     """Returns "did you mean ...?" with the known name closest to a mistyped one or that holds it; empty without one."""
-    names = list(known)
+    names, name = list(known), _ELSEWHERE.get(name, name)
     close = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
     close = close or [other for other in names if len(name) > 3 and name in other]
     return f"did you mean {prefix}{close[0]}?" if close else ""
@@ -259,7 +262,6 @@ def _require_unused(config: Config) -> None:
     goes_on = getattr(config, "overwrite_output_dir", True) or resumes
     if output_dir and not (goes_on or getattr(config, "sweeps", False) or hasattr(config, "num_proc")):
         held = "holds a finished run or other files" if resume else "is not empty"
-        fix = "name another folder, give --overwrite_output_dir"
-        if hasattr(config, "max_steps") and not resume:
-            fix += ", or resume with --resume_from_checkpoint latest"
-        require(is_free_folder(Path(output_dir)), f"--output_dir {output_dir} {held}; {fix}")
+        fix = ", or resume with --resume_from_checkpoint latest" * (hasattr(config, "max_steps") and not resume)
+        fault = f"--output_dir {output_dir} {held}; name another folder, give --overwrite_output_dir{fix}"
+        require(is_free_folder(Path(output_dir)), fault)
