@@ -117,7 +117,7 @@ def test_wrong_yaml_is_named(tmp_path, text, message):
         (GlueConfig, {"validation_file": "de.csv"}, "--validation_file de.csv: no such file; did you mean dev.csv?"),
         (GlueConfig, {"validation_file": "models"}, "--validation_file models is a folder; name a file"),
         (GlueConfig, {"data_dir": "dev.csv"}, "--data_dir dev.csv is a file; name a folder"),
-        (GlueConfig, {"output_dir": "dev.csv"}, "--output_dir dev.csv is a file; name a folder"),
+        (GlueConfig, {"model_name_or_path": "dev.csv"}, "--model_name_or_path dev.csv is a file; name a folder"),
         (GlueConfig, {"output_dir": "dev.csv/run"}, "--output_dir dev.csv/run lies below the file dev.csv"),
         (GlueConfig, {"output_dir": "models"}, "--output_dir models is not empty; name another folder"),
         (PretrainingConfig, {"corpus": "runs/corpus"}, "--corpus runs/corpus: no such folder"),

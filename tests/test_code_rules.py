@@ -32,13 +32,13 @@ MODELING = "models/modeling_bert_repro.py"
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
     "": 817,
-    "configs": 1269,
+    "configs": 1270,
     "models": 1393,
     "corpus": 1103,
     "pretraining": 1448,
     "training": 1661,
     "tasks": 2614,
-    "finetuning": 792,
+    "finetuning": 790,
     "inference": 794,
     "hub": 729,
     "conversion": 440,

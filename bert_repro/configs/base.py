@@ -97,7 +97,7 @@ def _without_influence() -> frozenset[str]:
     )
 
 
-_ELSEWHERE = {"lr": "learning_rate", "fp16": "mixed_precision", "bf16": "mixed_precision", "finetune": "run_glue"}
+_ELSEWHERE = {"lr": "learning_rate", "model": "model_name_or_path", "bf16": "mixed_precision", "finetune": "run_glue"}
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "", *, cutoff: float = 0.6) -> str:
@@ -179,6 +179,7 @@ def looks_like_a_folder(name: str) -> bool:
 
 def _require_model_or_corpus(setting: str, name: str) -> None:
     if os.path.exists(name):
+        require(os.path.isdir(name), f"--{setting} {name} is a file; name a folder")
         is_prepared = setting != "corpus" or os.path.exists(os.path.join(name, "manifest.json"))
         require(
             is_prepared, f"--corpus {name}: not a prepared corpus (manifest.json is missing); run prepare_corpus first"

@@ -368,8 +368,6 @@ def _summaries(scores: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str,
             found[split] = {}
             for metric in scores[0][split]:
                 values = [score[split][metric] for score in scores]
-                deviation = statistics.stdev(values) if len(values) > 1 else None
-                found[split][metric] = {
-                    "mean": statistics.fmean(values), "standard_deviation": deviation, "best": max(values),
-                }  # fmt: skip
+                mean, deviation = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+                found[split][metric] = {"mean": mean, "standard_deviation": deviation, "best": max(values)}
     return found
