@@ -32,14 +32,14 @@ MODELING = "models/modeling_bert_repro.py"
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
     "": 817,
-    "configs": 1270,
+    "configs": 1272,
     "models": 1393,
     "corpus": 1103,
     "pretraining": 1448,
     "training": 1661,
-    "tasks": 2614,
+    "tasks": 2611,
     "finetuning": 790,
-    "inference": 794,
+    "inference": 796,
     "hub": 729,
     "conversion": 440,
     "reproduction": 1415,

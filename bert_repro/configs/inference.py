@@ -39,7 +39,9 @@ class PredictConfig(Config):
     )
     label_column: str | None = setting(None, "Column of the right answers, to score; default: as in training.")
     context_file: str | None = setting(None, "Questions in plain text: the file of the passage that they are about.")
-    output_file: str | None = setting(None, "A .csv, .jsonl or .conll (tags); default: CSV to the standard output.")
+    output_file: str | None = setting(
+        None, "A .csv, .tsv, .jsonl or .conll (tags); default: CSV to the standard output."
+    )
     overwrite_output_file: bool = setting(False, "Replace the output file.")
     max_seq_length: int | None = setting(
         None,
@@ -52,8 +54,8 @@ class PredictConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "max_seq_length", "per_device_eval_batch_size")
-        known = Path(self.output_file or "").suffix in ("", ".csv", ".jsonl", ".conll")
-        require(known, f"--output_file {self.output_file}: write .csv, .jsonl or .conll")
+        known = Path(self.output_file or "").suffix in ("", ".csv", ".tsv", ".jsonl", ".conll")
+        require(known, f"--output_file {self.output_file}: write .csv, .tsv, .jsonl or .conll")
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def predict(config: PredictConfig) -> None:
     """
     records = predictions_of(config)
     ending = Path(config.output_file or "").suffix
-    write = {".jsonl": _write_json_lines, ".conll": _write_tagged}.get(ending, _write_csv)
+    write = {".jsonl": _write_json_lines, ".conll": _write_tagged, ".tsv": _write_tsv}.get(ending, _write_csv)
     if config.output_file is None:
         try:
             write(records, sys.stdout)
@@ -227,12 +227,16 @@ def _write_json_lines(records: Sequence[Record], file: TextIO) -> None:
     file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
-def _write_csv(records: Sequence[Record], file: TextIO) -> None:
+def _write_csv(records: Sequence[Record], file: TextIO, delimiter: str = ",") -> None:
     """Writes a row for each record; lists become one text."""
     rows = [dict(_flat(record)) for record in records]
-    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n", delimiter=delimiter)
     writer.writeheader()
     writer.writerows(rows)
+
+
+def _write_tsv(records: Sequence[Record], file: TextIO) -> None:
+    _write_csv(records, file, "\t")
 
 
 def _flat(record: Record) -> Iterator[tuple[str, Any]]:

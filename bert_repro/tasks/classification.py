@@ -619,8 +619,7 @@ def _training_labels(config: GlueConfig, rows: "datasets.Dataset", where: str) -
     if config.multi_label:
         return [split_labels(text) for text in found]
     empty = [row for row, label in enumerate(found, 1) if not str(label or "").strip()]
-    fault = f"{where}: column {config.label_column!r} is empty in row {listed(map(str, empty))}; give each row a label"
-    require(not empty, fault)
+    require(not empty, f"{where}: {config.label_column!r} is empty in row {listed(map(str, empty))}; label every row")
     return [[str(label).strip()] for label in found]
 
 

@@ -245,10 +245,8 @@ def _squad_rows(path: Path, content: Mapping[str, Any]) -> "datasets.Dataset":
                         row["answers"] = question["answers"]
                     rows.append(row)
     except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{path}: is not as SQuAD's files are: data, paragraphs, context, qas, answers ({error!r} in question "
-            f"{len(rows) + 1})"
-        ) from None
+        where = f"{error!r} in question {len(rows) + 1}"
+        raise UserError(f"{path}: is not as SQuAD's files are: data, paragraphs, context, qas ({where})") from None
     return _from_rows(rows, str(path))
 
 

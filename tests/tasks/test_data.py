@@ -106,7 +106,7 @@ def classify(data: dict[str, datasets.Dataset], **settings: Any) -> Task:
         ({"body": ["a"], "label": ["x"]}, {}, "no column of text (text, text_a and text_b,"),
         ({"body": ["a"], "label": ["x"]}, {"text_columns": ("txt",)}, "no column 'txt'; found body, label; name"),
         ({"text": [["a"], ["b"]], "label": ["x", "y"]}, {}, "row 1: column 'text' is ['a']; it must be a text"),
-        ({"text": ["a", "b"], "label": ["x", " "]}, {}, "column 'label' is empty in row 2; give each row a label"),
+        ({"text": ["a", "b"], "label": ["x", " "]}, {}, "'label' is empty in row 2; label every row"),
         ({"text": ["a", "b"], "label": ["x", "x "]}, {}, "column 'label' is 'x' in every row; two labels are needed"),
         ({"text": ["a"] * 99, "label": [n % 30 / 10 for n in range(99)]}, {}, "30 different labels in 99"),
         ({"text": ["a"] * 30, "label": list(range(30))}, {}, "30 different labels in 30 rows, such as '0'; name"),
