@@ -140,8 +140,7 @@ def test_reading_late_changes_no_number_and_logs_every_step(tmp_path: Path) -> N
 
 
 def test_log_holds_the_sum_of_the_losses_and_accuracies_apart(tmp_path: Path) -> None:
-    config = ToyConfig(output_dir=str(tmp_path), max_steps=4, per_device_train_batch_size=3)
-    trained(config)
+    trained(ToyConfig(output_dir=str(tmp_path), max_steps=4, per_device_train_batch_size=3))
     for row in training_log.read(tmp_path / TRAIN_LOG):
         assert row["loss"] == pytest.approx(row["token_loss"] + row["row_loss"])
         assert row["row_accuracy"] * 8 == pytest.approx(round(row["row_accuracy"] * 8), abs=1e-5)
