@@ -32,7 +32,7 @@ MODELING = "models/modeling_bert_repro.py"
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
     "": 817,
-    "configs": 1272,
+    "configs": 1270,
     "models": 1393,
     "corpus": 1103,
     "pretraining": 1448,
@@ -42,7 +42,7 @@ BUDGETS = {
     "inference": 796,
     "hub": 729,
     "conversion": 440,
-    "reproduction": 1415,
+    "reproduction": 1417,
     "utils": 525,
 }
 MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80

@@ -39,9 +39,7 @@ class PredictConfig(Config):
     )
     label_column: str | None = setting(None, "Column of the right answers, to score; default: as in training.")
     context_file: str | None = setting(None, "Questions in plain text: the file of the passage that they are about.")
-    output_file: str | None = setting(
-        None, "A .csv, .tsv, .jsonl or .conll (tags); default: CSV to the standard output."
-    )
+    output_file: str | None = setting(None, "A .csv, .tsv, .jsonl or .conll (tags); default: CSV to standard output.")
     overwrite_output_file: bool = setting(False, "Replace the output file.")
     max_seq_length: int | None = setting(
         None,

@@ -17,7 +17,7 @@ D documents, N sentences. A part is one Arrow record batch, so its tokens are on
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -207,4 +207,4 @@ def _map_tokens(path: Path) -> TokenArray:
 
     with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
         batch = reader.read_next_batch()
-    return batch.column("input_ids").values.to_numpy(zero_copy_only=True)
+    return cast(TokenArray, batch.column("input_ids").values.to_numpy(zero_copy_only=True))

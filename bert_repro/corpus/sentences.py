@@ -10,7 +10,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -119,7 +119,7 @@ def sentence_splitter(name: str, language: str) -> Splitter:
     if name == "nupunkt" or (name == "auto" and language == "en"):
         import nupunkt
 
-        return nupunkt.load("default").tokenize
+        return cast(Splitter, nupunkt.load("default").tokenize)
     if language not in SENTENCEX_LANGUAGES:
         raise UserError(
             f"--language {language}: there are no rules for its sentences; use the code of a language that is written "

@@ -304,7 +304,7 @@ def _publish(config: FinetuningConfig, best: SweepRun, found: SweepResults, base
 
 def _settings(config: FinetuningConfig) -> dict[str, Any]:
     kept = {name: value for name, value in deciding_settings(config).items() if name not in _MAY_CHANGE}
-    return json.loads(json.dumps(redacted(kept)))
+    return cast(dict[str, Any], json.loads(json.dumps(redacted(kept))))
 
 
 def _folder(config: FinetuningConfig) -> Path:

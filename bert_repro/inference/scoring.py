@@ -22,7 +22,7 @@ from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -194,7 +194,7 @@ def _log_probabilities(model: BertReproForMaskedLM, batch: Sequence[_MaskedCopy]
     chosen = logits.float().log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
     if not chosen.isfinite().all():
         raise NonFiniteError("the model's output is not finite; score with another checkpoint")
-    return chosen.tolist()
+    return cast(list[float], chosen.tolist())
 
 
 # --- The recipe -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ sequences together (tokens that may be predicted), `P` predictions of all sequen
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -346,4 +346,4 @@ class DataCollatorForBertPreTraining:
             return flatten_field(features, "token_type_ids")
         separators = np.cumsum(tokens == self._sep_token_id)
         before = separators - (tokens == self._sep_token_id)
-        return (before > np.repeat(before[row_starts(lengths)[:-1]], lengths)).astype(np.int64)
+        return cast(Int64Array, (before > np.repeat(before[row_starts(lengths)[:-1]], lengths)).astype(np.int64))

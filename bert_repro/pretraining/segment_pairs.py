@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -240,7 +240,7 @@ class PairGenerator:
         """Returns True for NotNext, [E]."""
         if self.rules.sampling == "contiguous":
             return np.zeros(draws.shape[1], dtype=bool)
-        return chunk.forced | (below(2, draws[_PairDraw.LABEL]) == NOT_NEXT)
+        return cast(BoolArray, chunk.forced | (below(2, draws[_PairDraw.LABEL]) == NOT_NEXT))
 
     def _other_documents(self, members: Int64Array, draws: UInt64Array) -> Int64Array:
         """Draws a document for each: never its own in paper mode; in original mode its own after ten equal tries."""
@@ -310,7 +310,7 @@ def removed_in_front(removed: Int64Array, keys: UInt64Array) -> Int64Array:
 
 def sequence_lengths(rows: RowArray) -> Int64Array:
     """Returns the tokens of each example, [CLS] and [SEP] included, int64 [B], from rows, [B]."""
-    return rows["length_a"].astype(np.int64) + rows["length_b"] + np.where(rows["length_b"] > 0, 3, 2)
+    return cast(Int64Array, rows["length_a"].astype(np.int64) + rows["length_b"] + np.where(rows["length_b"] > 0, 3, 2))
 
 
 class EpochIndexes:

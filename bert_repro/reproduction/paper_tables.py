@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from statistics import NormalDist
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -469,9 +470,10 @@ def resampled_scores(examples: Float64Array) -> Float64Array:
     if correlated:
         x, y, xx, yy, xy = sums.T / (_SCALE * len(examples))
         spread = np.sqrt(np.maximum(xx - x**2, 0) * np.maximum(yy - y**2, 0))
-        return np.divide(xy - x * y, spread, out=np.zeros(len(sums)), where=spread > 1e-9)
+        return cast(Float64Array, np.divide(xy - x * y, spread, out=np.zeros(len(sums)), where=spread > 1e-9))
     right, predicted, true = sums.T
-    return np.divide(2 * right, predicted + true, out=np.zeros(len(sums)), where=predicted + true > 0)
+    total = predicted + true
+    return cast(Float64Array, np.divide(2 * right, total, out=np.zeros(len(sums)), where=total > 0))
 
 
 def interval(scores: Sequence[float], resampled: Sequence[Float64Array]) -> tuple[float, float]:
@@ -537,7 +539,7 @@ def _seed_part(scores: Float64Array, draws: npt.NDArray[np.int64]) -> Float64Arr
     tail = (1 + CONFIDENCE) / 2
     few = len(scores) / (len(scores) - 1)
     widened = np.sqrt(few) * t.ppf(tail, len(scores) - 1) / norm.ppf(tail)
-    return widened * (scores - scores.mean())[draws].mean(axis=1)
+    return cast(Float64Array, widened * (scores - scores.mean())[draws].mean(axis=1))
 
 
 def _ends(resampled: Float64Array) -> tuple[float, float]:

@@ -278,7 +278,7 @@ class Task(ABC):
 
     def references(self, dataset: "datasets.Dataset") -> Sequence[Any]:
         """Returns what the predictions of a labelled split are compared with."""
-        return dataset[self.reference_column][:]
+        return cast(list[Any], dataset[self.reference_column][:])
 
     def score(self, predictions: Predictions, dataset: "datasets.Dataset") -> dict[str, float]:
         """Scores what `postprocess` returned for a labelled split; fractions, see `bert_repro.tasks.metrics`."""

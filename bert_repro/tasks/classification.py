@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -250,7 +250,7 @@ class ClassificationTask(Task):
 
     def answers(self, predictions: Predictions) -> Sequence[Any]:
         """Returns the answer to each example: a label id or a number."""
-        return predictions["prediction"]
+        return cast(Sequence[Any], predictions["prediction"])
 
     def spelled(self, value: Any) -> str:
         """Spells a label by its name, or a number so that it is read back exactly."""

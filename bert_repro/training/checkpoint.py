@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import safetensors.torch
 import torch
@@ -274,7 +274,7 @@ def device_name(device: torch.device) -> str:
 
 def stored_settings(config: Any) -> dict[str, Any]:
     """Returns a run's settings as a checkpoint keeps them: plain JSON without secrets."""
-    return json.loads(json.dumps(redacted(asdict(config))))
+    return cast(dict[str, Any], json.loads(json.dumps(redacted(asdict(config)))))
 
 
 def require_same_data(folder: Path, state: TrainerState, source: "BatchSource", config: Any) -> None:

@@ -160,7 +160,7 @@ def accurate_norm(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     for tensor in tensors:
         rows = torch.linalg.vector_norm(tensor, dim=-1) if tensor.ndim > 1 else tensor
         norms.append(torch.linalg.vector_norm(rows))
-    return torch.linalg.vector_norm(torch.stack(norms))
+    return cast(torch.Tensor, torch.linalg.vector_norm(torch.stack(norms)))
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -541,7 +541,7 @@ class Trainer:
     def _clip_gradient(self, max_norm: float) -> torch.Tensor:
         """Scales the gradient to a norm of at most `max_norm`; returns its norm before."""
         if self.accelerator.device.type != "cpu":
-            return self.accelerator.clip_grad_norm_(self._parameters, max_norm)
+            return cast(torch.Tensor, self.accelerator.clip_grad_norm_(self._parameters, max_norm))
         norm = accurate_norm(parameter.grad for parameter in self._parameters if parameter.grad is not None)
         torch.nn.utils.clip_grads_with_norm_(self._parameters, max_norm, norm)
         return norm

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from bert_repro.errors import StopRequested, UserError
 from bert_repro.utils.files import STATUS, UNFINISHED, unlock, write_in_place, write_json
@@ -66,7 +66,7 @@ def broadcast(value: T) -> T:
     """Returns the main process's value; all processes must call this together. Values are pickled between them."""
     from accelerate.utils import broadcast_object_list
 
-    return broadcast_object_list([value])[0]
+    return cast(T, broadcast_object_list([value])[0])
 
 
 _HANDLED = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
