@@ -28,7 +28,7 @@ class SplitResults(TypedDict, total=False):
 class AdapterResults(TypedDict, total=False):
     """An adapter that was trained in place of the model's own weights."""
 
-    kind: Annotated[str, "lora, dora or ia3"]
+    kind: Annotated[str, "lora or dora"]
     target_modules: list[str]
     trained_parameters: int
     trained_share: Annotated[float, "of all weights"]

@@ -138,7 +138,7 @@ def pretrained(world: World) -> Path:
 @pytest.fixture(scope="session")
 def finetuned(world: World, pretrained: Path) -> Path:
     folder: Path = world.root / "finetuned"
-    run = "--task_name sst2 --do_train --do_eval --do_predict --num_train_epochs 60 --train_batch_size 16 --seed 1"
+    run = "--task_name sst2 --do_train --do_eval --do_predict --num_train_epochs 60 --train_batch_size 16 --seed 2"
     # Without bias correction 64 examples are too few for this width, as with upstream BERT: the loss stays at ln 2.
     rates = "--learning_rate 4e-3 --bias_correction true --warmup_ratio 0.3 --data_dir"
     places = [world.glue, "--model_name_or_path", pretrained, "--output_dir", folder]

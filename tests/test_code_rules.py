@@ -33,17 +33,17 @@ MODELING = "models/modeling_bert_repro.py"
 BUDGETS = {
     "": 817,
     "configs": 1270,
-    "models": 1393,
+    "models": 1406,
     "corpus": 1103,
-    "pretraining": 1448,
-    "training": 1661,
+    "pretraining": 1450,
+    "training": 1653,
     "tasks": 2611,
     "finetuning": 790,
     "inference": 796,
-    "hub": 729,
+    "hub": 726,
     "conversion": 440,
-    "reproduction": 1417,
-    "utils": 525,
+    "reproduction": 1415,
+    "utils": 523,
 }
 MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.

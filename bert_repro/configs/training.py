@@ -50,19 +50,19 @@ class DryRunConfig(Config):
 class AdapterConfig(Config):
     """Adapters of the `peft` library: a few added weights are trained instead of all (Hu et al., 2021)."""
 
-    peft: Literal["lora", "dora", "ia3"] | None = setting(
+    peft: Literal["lora", "dora"] | None = setting(
         None, "Train an adapter of this kind and freeze the rest; it needs higher learning rates, such as 5e-4."
     )
-    lora_r: int = setting(8, "lora, dora: rank of the added matrices.")
-    lora_alpha: int = setting(16, "lora, dora: their product is scaled by lora_alpha / lora_r.")
-    lora_dropout: float = setting(0.1, "lora, dora: dropout in front of them.")
+    lora_r: int = setting(8, "Rank of the added matrices.")
+    lora_alpha: int = setting(16, "Their product is scaled by lora_alpha / lora_r.")
+    lora_dropout: float = setting(0.1, "Dropout in front of them.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "lora_r", "lora_alpha")
         require_fraction(self, "lora_dropout", below_one=True)
         for name in ("lora_r", "lora_alpha", "lora_dropout"):
-            fits = self.peft in ("lora", "dora") or getattr(self, name) == getattr(AdapterConfig, name)
+            fits = self.peft or getattr(self, name) == getattr(AdapterConfig, name)
             require(fits, f"--{name} {getattr(self, name)} needs --peft lora or --peft dora")
 
 

@@ -87,8 +87,8 @@ def finetune(config: FinetuningConfig, task: Task, *, last: bool = True, cache: 
         UserError: the data or the checkpoint cannot be used as asked.
         NonFiniteError, StopRequested: see `bert_repro.training.trainer.Trainer.train`.
     """
-    if config.do_train and task.train_split is None:
-        raise UserError(f"--do_train: task {task.name} has no training set; name a finished model and leave it out")
+    fault = f"--do_train: task {task.name} has no training set; name a finished model and leave it out"
+    require(task.train_split or not config.do_train, fault)
     with run.begin(config) as begun:
         return _finetune(begun, task, cache={} if cache is None else cache, last=last)
 

@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from importlib import resources
 from pathlib import Path
 
-from bert_repro.configs import CorpusPushConfig, PushConfig, looks_like_a_folder
+from bert_repro.configs import CorpusPushConfig, PushConfig, looks_like_a_folder, require
 from bert_repro.corpus.prepared_corpus import MANIFEST, PreparedCorpus, manifest_digest
 from bert_repro.errors import UserError
 from bert_repro.hub.card import renamed
@@ -92,11 +92,8 @@ def published_files(folder: Path) -> list[Path]:
     if links := [path for path in found if (folder / path).resolve() != folder.resolve() / path]:
         raise UserError(f"{folder / links[0]}: is a link, which a push does not follow; put the file there")
     has_weights = any(path.match("model*.safetensors") for path in found)
-    if not has_weights and not any(path.name == "adapter_model.safetensors" for path in found):
-        raise UserError(
-            f"{folder} holds no published model (no model.safetensors); name the output folder of a finished run, or "
-            "one of its checkpoints"
-        )
+    fault = f"{folder} holds no published model (no model.safetensors); name the folder of a finished run or checkpoint"
+    require(has_weights or any(path.name == "adapter_model.safetensors" for path in found), fault)
     if has_weights:
         check_folder(folder)
     return found

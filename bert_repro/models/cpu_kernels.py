@@ -39,6 +39,8 @@ def use_cpu_kernels(model: nn.Module) -> None:
     for module in list(model.modules()):
         if isinstance(module, BertReproModel):
             module.packed_attention = PACKED_ATTENTION
+            module.encoder.register_forward_pre_hook(round_tokens_up, with_kwargs=True)
+            module.encoder.register_forward_hook(drop_added_tokens, with_kwargs=True)
         if isinstance(module, BertReproTokenPredictor):
             module.token_loss = token_cross_entropy
         for name, child in module.named_children():
@@ -51,10 +53,31 @@ def computes_here(states: torch.Tensor) -> bool:
     return states.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
+# --- Few shapes -----------------------------------------------------------------------------------------------------
+
+
+def round_tokens_up(encoder: nn.Module, args: tuple[Any, ...], packing: dict[str, Any]) -> Any:
+    """Adds up to 3% of tokens, of zeros, to the states of packed sequences in training, so that few shapes occur.
+
+    Every batch has another number of tokens. For each, the C library finds no freed block of just that size, so memory
+    grows from step to step, and oneDNN makes new kernels. Added tokens attend to each other; their gradient is zero.
+    """
+    states, tokens = args[0], args[0].shape[1]
+    if encoder.training and packing.get("cu_seq_lens_q") is not None and computes_here(states):
+        states = nn.functional.pad(states, (0, 0, 0, -tokens % (1 << max(0, tokens.bit_length() - 6))))
+    return (states, *args[1:]), packing
+
+
+def drop_added_tokens(encoder: nn.Module, _: Any, packing: dict[str, Any], states: torch.Tensor) -> torch.Tensor:
+    """Returns the states of the tokens that `round_tokens_up` did not add."""
+    offsets = packing.get("cu_seq_lens_q")
+    return states if offsets is None or not computes_here(states) else states[:, : int(offsets[-1])]
+
+
 # --- Dropout --------------------------------------------------------------------------------------------------------
 
 
-def draw_kept(shape: torch.Size, dtype: torch.dtype, probability: float) -> torch.Tensor:
+def draw_kept(shape: torch.Size, probability: float) -> torch.Tensor:
     """Draws what dropout keeps, on the CPU.
 
     PyTorch's generator there is serial and draws one element at a time. 64 bits at a time, 16 for each element, take a
@@ -62,29 +85,31 @@ def draw_kept(shape: torch.Size, dtype: torch.dtype, probability: float) -> torc
 
     Args:
         shape: shape of what is dropped from.
-        dtype: its floating-point type.
         probability: how much is dropped.
 
     Returns:
-        Integers as wide as `dtype`, all bits set where a value is kept and none where it is dropped.
+        int16, all bits set where a value is kept and none where it is dropped.
     """
     count = shape.numel()
     draws = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
     kept = torch.empty(shape, dtype=torch.int16)
     torch.ge(draws[:count].view(shape), round(probability * DROPOUT_STEPS) - DROPOUT_STEPS // 2, out=kept)
-    return kept.neg_().to({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize])
+    return kept.neg_()
 
 
-def keep(states: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+def keep(states: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
     """Sets to zero what dropout does not keep, without a look at the values.
 
     Args:
         states: floating-point numbers.
-        kept: of `draw_kept` for the same shape and type.
+        kept: of `draw_kept` for the same shape; None keeps all.
 
     Returns:
-        A new tensor.
+        A new tensor, or `states` where all is kept.
     """
+    if kept is None:
+        return states
+    kept = kept.to({2: torch.int16, 4: torch.int32, 8: torch.int64}[states.dtype.itemsize])
     return (states.view(kept.dtype) & kept).view(states.dtype)
 
 
@@ -116,7 +141,7 @@ class CpuDropout(nn.Dropout):
         """Drops from states of any shape."""
         if not (self.training and 0 < self.p < 1 and computes_here(states)):
             return super().forward(states)
-        return ScaledKeep.apply(states, draw_kept(states.shape, states.dtype, self.p), dropout_scale(self.p))
+        return ScaledKeep.apply(states, draw_kept(states.shape, self.p), dropout_scale(self.p))
 
 
 # --- Packed attention -----------------------------------------------------------------------------------------------
@@ -173,9 +198,9 @@ class PackedAttention(torch.autograd.Function):
                 if causal:
                     scores.masked_fill_(torch.ones(scores.shape[1:], dtype=torch.bool).triu_(1), -torch.inf)
                 probabilities = scores.softmax(-1)
-                kept = draw_kept(scores.shape, precise, dropout) if dropout else None
-                dropped = probabilities if kept is None else keep(probabilities, kept)
-                output.copy_(torch.bmm(dropped.to(v.dtype), v).mul_(ctx.scale).view(output.shape))
+                kept = draw_kept(scores.shape, dropout) if dropout else None
+                dropped = keep(probabilities.to(v.dtype), kept)
+                torch.mul(torch.bmm(dropped, v).view(output.shape), ctx.scale, out=output)
                 saved += [q, k, v, probabilities, kept]
         ctx.save_for_backward(*saved)
         return groups.scatter(attended).unsqueeze(0)
@@ -194,11 +219,10 @@ class PackedAttention(torch.autograd.Function):
             split = zip(*(groups.split(each) for each in (*gradients, grad)), strict=True)
             for (q, k, v, probabilities, kept), (dq, dk, dv, g) in zip(saved, split, strict=True):
                 g = g.flatten(0, 1)
-                dropped = probabilities if kept is None else keep(probabilities, kept)
-                dv.copy_(torch.bmm(dropped.to(v.dtype).transpose(1, 2), g).view(dv.shape))
-                dp = torch.bmm(g.to(dropped.dtype), v.to(dropped.dtype).transpose(1, 2))
-                dp = dp if kept is None else keep(dp, kept)
-                ds = torch.ops.aten._softmax_backward_data(dp, probabilities, -1, dp.dtype)
+                dropped = keep(probabilities.to(v.dtype), kept)
+                dv.copy_(torch.bmm(dropped.transpose(1, 2), g).view(dv.shape))
+                dp = torch.bmm(g.type_as(probabilities), v.type_as(probabilities).transpose(1, 2))
+                ds = torch.ops.aten._softmax_backward_data(keep(dp, kept), probabilities, -1, dp.dtype)
                 ds = ds.mul_(ctx.scaling).to(q.dtype)
                 dq.copy_(torch.bmm(ds, k).view(dq.shape))
                 dk.copy_(torch.bmm(ds.transpose(1, 2), q).view(dk.shape))
@@ -311,6 +335,7 @@ def packed_attention_on_cpu(
     if not computes_here(query):
         return packed_attention_forward(module, query, key, value, attention_mask, scaling, dropout, **packing)
     lengths = packing["cu_seq_lens_q"].diff().tolist()
+    lengths.append(query.shape[2] - sum(lengths))  # of `round_tokens_up`
     return PackedAttention.apply(query, key, value, lengths, scaling, dropout, module.is_causal), None
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 BoolArray = npt.NDArray[np.bool_]
 
+PREDICTIONS_MULTIPLE = 32  # few shapes of logits, and such that processors with matrix units take at full speed
+
 
 class _MaskDraw(IntEnum):
     """What a draw decides: the name that follows the sequence's key."""
@@ -277,8 +279,8 @@ class DataCollatorForBertPreTraining:
             themselves), with `attention_mask`, int64 (B, S), or packed, int64 (1, T), with `position_ids`,
             `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q`, `max_length_k` as `collate_features` returns them. With
             NSP `next_sentence_label`, int64 (B). On request `prediction_positions`, int64 (P), flat places of the
-            predicted tokens; padded batches have as many as their shape allows, the surplus 0, where [CLS] has no
-            label.
+            predicted tokens; padded batches have as many as their shape allows, packed ones a multiple of
+            `PREDICTIONS_MULTIPLE`, the surplus 0, where [CLS] has no label.
 
         Raises:
             ValueError: a sequence is longer than `pad_to_length`, or there are more than `pad_to_sequences`.
@@ -313,7 +315,8 @@ class DataCollatorForBertPreTraining:
             positions = masked.positions
             if not self.packing:
                 positions = self._padded_positions(positions, lengths, batch["input_ids"].shape[1])
-            batch["prediction_positions"] = int64_tensor(positions)
+            surplus = -len(positions) % PREDICTIONS_MULTIPLE if self.packing else 0
+            batch["prediction_positions"] = int64_tensor(np.pad(positions, (0, surplus)))
         if labels is not None and self.config.next_sentence_prediction:
             batch["next_sentence_label"] = int64_tensor(labels)
         return batch

@@ -15,7 +15,6 @@ import torch
 from bert_repro.configs import Phase, PretrainingConfig, require
 from bert_repro.configs.presets import tokens_including_padding
 from bert_repro.corpus.prepared_corpus import PreparedCorpus
-from bert_repro.errors import UserError
 from bert_repro.hub.push import corpus_folder
 from bert_repro.models.loading import load_config, load_tokenizer, longest_input
 from bert_repro.models.modeling_bert_repro import BertReproForPreTraining
@@ -79,9 +78,9 @@ def _pretrain(
     start = config.model_name_or_path
     trained = longest_input(load_tokenizer(start), positions) if start else positions
     extends = start is not None and longest > trained and config.extend_positions != "none"
-    if longest > positions and not extends:
-        fix = "give --extend_positions rotation" if start else "raise --max_position_embeddings"
-        raise UserError(f"--max_seq_length is {longest}; the model has {positions} positions; {fix}")
+    fix = "give --extend_positions rotation" if start else "raise --max_position_embeddings"
+    fault = f"--max_seq_length is {longest}; the model has {positions} positions; {fix}"
+    require(longest <= positions or extends, fault)
     tokenizer.model_max_length = max(longest, trained if start else 0)
     if config.max_train_hours and checkpoint.resumes(config):
         phases = _as_planned(phases, begun)
@@ -217,8 +216,8 @@ def resolve_phases(config: PretrainingConfig, processes: int) -> tuple[Phase, ..
             sizes = batch_sizes(replace(config, per_device_train_batch_size=micro), processes, 0, fixed=phase.batch)
             phases.append(replace(phase, steps=own_steps, per_device_batch=sizes.micro))
         return tuple(phases)
-    if config.max_steps is None and config.max_train_hours is None:
-        raise UserError("--max_steps is missing; give it, --max_train_hours, or phases through --preset or --config")
+    missing = "--max_steps is missing; give it, --max_train_hours, or phases through --preset or --config"
+    require(config.max_steps or config.max_train_hours, missing)
     sizes = batch_sizes(config, processes, PAPER_BATCH)
     limit = config.max_predictions_per_seq
     return (Phase(config.max_seq_length, config.max_steps or _UNTIL_MEASURED, sizes.batch, limit, sizes.micro),)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.configs import LOCATIONS, StudyConfig, decides_result
-from bert_repro.errors import UserError
+from bert_repro.configs import LOCATIONS, StudyConfig, decides_result, require
 from bert_repro.hub.card import default_settings
 from bert_repro.reproduction.paper_results import EXAMPLES_FILE, Column, TableEntry
 from bert_repro.results import RunResults, read_results
@@ -112,17 +111,13 @@ def collect(folder: Path) -> list[FinishedRun]:
     Raises:
         UserError: there is no such folder, or two runs fill a table entry with one seed.
     """
-    if not folder.is_dir():
-        raise UserError(
-            f"--runs_dir {folder}: no such folder; name one with the results.json of finished runs below it"
-        )
+    require(folder.is_dir(), f"--runs_dir {folder}: no such folder; name one with finished runs below it")
     runs = [_read_run(folder, path) for path in sorted(folder.rglob(RESULTS))]
     filled: dict[tuple[str, TableEntry, tuple[int, int]], str] = {}
     for run in runs:
         for entry in run.entries:
             other = filled.setdefault((run.size_preset, entry, run.seeds), run.name)
-            if other != run.name:
-                raise UserError(f"{other} and {run.name} both fill {entry} with one seed; remove one of them")
+            require(other == run.name, f"{other} and {run.name} both fill {entry} with one seed; remove one of them")
     return runs
 
 

@@ -145,22 +145,16 @@ def merge_and_save(model: Any, tokenizer: Any, output_dir: Path, *, write: bool)
 
 def _peft_config(model: Any, config: Any, new_weights: Iterable[str]) -> Any:
     import peft
-    from peft.utils import constants
 
-    family = UPSTREAM_MODEL_TYPE
-    options: dict[str, Any] = {"modules_to_save": _trained_modules(model, new_weights) or None}
-    if config.peft == "ia3":
-        feed_forward = constants.TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING[family]
-        targets = constants.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING[family]
-        known = [name for name in feed_forward if name in targets]
-        return peft.IA3Config(target_modules=targets, feedforward_modules=known, **options)
     return peft.LoraConfig(
         r=config.lora_r,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
         use_dora=config.peft == "dora",
-        target_modules=list(constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING[family]),
-        **options,
+        target_modules=list(
+            peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING[UPSTREAM_MODEL_TYPE]
+        ),
+        modules_to_save=_trained_modules(model, new_weights) or None,
     )
 
 

@@ -119,11 +119,7 @@ def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:
 
 PUBLISHED_TFLOPS = {  # dense: 16-bit (bfloat16 where the device has it) and float32, from the makers' data sheets
     "t4": (65.0, 8.1),
-    "v100": (125.0, 15.7),
-    "rtx3090": (71.0, 35.6),
     "rtx4090": (165.2, 82.6),
-    "l4": (121.0, 30.3),
-    "l40s": (362.0, 91.6),
     "a100": (312.0, 19.5),
     "h100": (989.4, 66.9),
     "h200": (989.4, 66.9),
@@ -141,8 +137,10 @@ def estimated_times(flops: float, mixed_precision: str, devices: int) -> list[st
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     peak = measured_peak(device, mixed_precision)
     low, high = (format_hours(flops / (peak * devices * share)) for share in (0.6, 0.3))
-    place = int(mixed_precision == "no")
-    named = {name: flops / (tflops[place] * 1e12 * devices * 0.4) for name, tflops in PUBLISHED_TFLOPS.items()}
+    named = {
+        name: flops / (tflops[mixed_precision == "no"] * 1e12 * devices * 0.4)
+        for name, tflops in PUBLISHED_TFLOPS.items()
+    }
     return [
         f"time      estimated: {low} to {high}, at 60% to 30% of the {peak / 1e12:.2f} TFLOP/s that a large matrix "
         f"product reaches here ({device.type})",

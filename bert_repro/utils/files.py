@@ -79,17 +79,6 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
-def write_in_place(path: Path, text: str) -> None:
-    """Writes over the beginning of an existing file of a few bytes, where a full disk has no room for another.
-
-    Raises:
-        OSError: there is no such file, or it cannot be written.
-    """
-    with path.open("r+b", buffering=0) as file:
-        file.write(text.encode())
-        file.truncate()
-
-
 def write_json(path: Path, content: Any, *, ensure_ascii: bool = True) -> None:
     """Writes strict JSON; the bare words NaN and Infinity, which are none, are refused.
 

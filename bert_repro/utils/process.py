@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from bert_repro.errors import StopRequested, UserError
-from bert_repro.utils.files import STATUS, UNFINISHED, unlock, write_in_place, write_json
+from bert_repro.utils.files import STATUS, UNFINISHED, unlock, write_json
 from bert_repro.utils.readers import read_json_object, redacted
 
 T = TypeVar("T")
@@ -178,7 +178,9 @@ def _record_here(folder: Path, code: int, reason: str) -> None:
             try:
                 write_status(folder, code, reason)
             except UserError:  # on a full disk there is room for what takes the place of "running"
-                write_in_place(folder / STATUS, json.dumps({"code": code, "reason": "see what was printed"}))
+                with (folder / STATUS).open("r+b", buffering=0) as file:
+                    file.write(json.dumps({"code": code, "reason": "see what was printed"}).encode())
+                    file.truncate()
     except (OSError, UserError):
         return  # a full or read-only disk has already been reported as the reason of the exit
 

@@ -148,3 +148,23 @@ def test_recomputed_layers_drop_the_same(tiny, inputs):
             model.gradient_checkpointing_enable()
         gradients.append(word_gradient(model, inputs))
     assert torch.equal(*gradients)
+
+
+def test_added_tokens_change_no_gradient_and_few_shapes_occur(tiny):
+    torch.manual_seed(0)
+    config = tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model, shapes, results = BertReproForPreTraining(config).train(), [], []
+    model.bert.encoder.layer[0].register_forward_pre_hook(lambda layer, args: shapes.append(args[0].shape[1]))
+    batches = [tiny.pack(tiny.batch((11,) * sequences)) for sequences in (7, 9)]
+    for kernels in (False, True):
+        if kernels:
+            use_cpu_kernels(model)
+        for batch in batches:
+            model.zero_grad()
+            model(**batch, labels=torch.where(batch["position_ids"] == 1, batch["input_ids"], -100)).loss.backward()
+            results.append([each.grad for each in model.bert.encoder.parameters()])
+    assert shapes == [77, 99, 78, 100]
+    for ours, plain in zip(results[2:], results[:2], strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-6)
+    with torch.no_grad():
+        assert model.eval()(**batches[0]).prediction_logits.shape[1] == 77

@@ -75,6 +75,8 @@ def test_prediction_positions_depend_on_the_shape_alone(tokenizer, examples):
     assert not positions[count:].any() and labels[0] == -100
     limited = DataCollatorForBertPreTraining(tokenizer, **options, max_predictions_per_seq=3)(examples)
     assert limited["prediction_positions"].shape == (4 * 3,)
+    packed = DataCollatorForBertPreTraining(tokenizer, packing=True, return_prediction_positions=True)(examples)
+    assert packed["prediction_positions"].shape == (32,) and packed["labels"][0, 0] == -100
 
 
 def test_masks_of_features_are_drawn_by_torch(tokenizer, examples):

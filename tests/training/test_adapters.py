@@ -88,7 +88,7 @@ def test_resume_after_a_step_is_bit_identical(world: Any, base: Path, tuned: Pat
     assert results(tmp_path / "run")["metrics"] == results(tuned)["metrics"]
 
 
-@pytest.mark.parametrize("kind", ["lora", "dora", "ia3"])
+@pytest.mark.parametrize("kind", ["lora", "dora"])
 def test_an_upstream_environment_loads_adapter_and_merged_folder_alike(world, base, tuned, tmp_path, kind):
     folder = tuned
     if kind != "lora":
@@ -163,7 +163,7 @@ def test_peft_is_named_where_it_is_not_installed(world, base, tmp_path, monkeypa
 
 
 def test_settings_that_cannot_be(world, base, tmp_path, refused):
-    assert "--lora_r 4 needs --peft lora" in refused(*command(world, base, tmp_path / "run", "--peft ia3 --lora_r 4"))
+    assert "--lora_r 4 needs --peft lora" in refused(*command(world, base, tmp_path / "run", "--lora_r 4"))
     assert "lora needs --do_train" in refused(*command(world, base, tmp_path, "--peft lora --do_train false"))
 
 
@@ -173,4 +173,4 @@ def test_an_adapter_alone_is_no_model_and_another_run_does_not_resume_from_it(wo
     start = ["--resume_from_checkpoint", tuned / "checkpoints" / "step-3"]
     assert train(world, base, tmp_path / "full", "--max_steps 5", *start) == 2
     assert train(world, base, tmp_path / "rank", "--max_steps 5 --peft lora --lora_r 4", *start) != 0
-    assert train(world, base, tmp_path / "kind", "--max_steps 5 --peft ia3", *start) == 2
+    assert train(world, base, tmp_path / "kind", "--max_steps 5 --peft dora", *start) == 2
