@@ -579,7 +579,9 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
         class_weights=_balanced_weights(label_names, labels) if config.class_weights and labels else (),
         label_smoothing=config.label_smoothing,
     )
-    data, notes = {}, []
+    data, notes, spellings = {}, [], Counter(map(str.casefold, label_names))
+    if twins := [name for name in label_names if spellings[name.casefold()] > 1]:
+        notes.append(f"The labels {' and '.join(twins)} are different, although only their case differs.")
     for split, where in names.items():
         given: dict[str, Any] = {"label": config.label_column, "may_lack_labels": split == "test", "missing": ""}
         data[split] = task.from_rows(rows[split], where, **given)
@@ -634,9 +636,6 @@ def _label_names(labels: Sequence[Sequence[str]], where: str, column: str) -> tu
         found = f"{len(names)} different labels in {len(labels)} rows, such as {shown(names[0])}"
         fix = "name the column of labels with --label_column, or predict numbers with --regression"
         raise UserError(f"{where}: column {column!r} has {found}; {fix}")
-    spellings = Counter(map(str.casefold, names))
-    if twins := [name for name in names if spellings[name.casefold()] > 1]:
-        logger.warning("%s: %s are different labels, although only their case differs", where, " and ".join(twins))
     return tuple(names)
 
 

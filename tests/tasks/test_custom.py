@@ -118,6 +118,7 @@ def test_labels_that_differ_only_in_case_and_dev_rows_of_the_training_data_are_s
     with caplog.at_level("WARNING", "bert_repro"):
         (dev := tmp_path / "dev.csv").write_text("text,label\nrain,bad\nhail,bad\n")
         task = GlueConfig(model_name_or_path="-", do_train=True, train_file=str(path), validation_file=str(dev))
-        configured_task(task)
-    assert "Good and good are different labels, although only their case differs" in caplog.text
+        made = configured_task(task)
+    assert "labels Good and good are different, although only their case differs" in caplog.text
     assert "1 of 2 dev rows have the texts of training rows" in caplog.text
+    assert "only their case differs" in made.data_description()["note"]
