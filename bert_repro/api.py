@@ -308,8 +308,7 @@ def finetune(
         if given or model or preset or settings:
             raise TypeError("give config=, or data and settings, not both")
         return _run(_RECIPES[type(config)], config)
-    if not given:
-        raise UserError("no data: give train=, validation= or test=, or config= for a task of the paper")
+    require(given, "no data: give train=, validation= or test=, or config= for a task of the paper")
     from bert_repro.tasks.data import as_dataset
 
     rows = {split: as_dataset(data, f"{split}=") for split, data in given.items()}

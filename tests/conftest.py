@@ -82,14 +82,14 @@ def write_text(path: Path, documents: int, seed: int = 0) -> Path:
 
 
 def write_glue(folder: Path) -> Path:
-    """SST-2 whose label is whether the sentence says "bright"."""
+    """SST-2 whose label is whether the sentence says "bright" or "dull": every one of ten seeds learns it."""
     generator = random.Random(1)
     (folder / "SST-2").mkdir(parents=True)
     for split, rows in (("train", 64), ("dev", 21)):
         lines = ["sentence\tlabel"]
         for row in range(rows):
             words = [word for word in sentence(generator).lower().split() if word.strip(".") != "bright"]
-            lines.append(f"{'bright ' if row % 2 else ''}{' '.join(words)}\t{row % 2}")
+            lines.append(f"{3 * ('bright ' if row % 2 else 'dull ')}{' '.join(words)}\t{row % 2}")
         (folder / "SST-2" / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     tests = "\n".join(f"{row}\t{sentence(generator)}" for row in range(5))
     (folder / "SST-2" / "test.tsv").write_text(f"index\tsentence\n{tests}\n", encoding="utf-8")
@@ -138,7 +138,7 @@ def pretrained(world: World) -> Path:
 @pytest.fixture(scope="session")
 def finetuned(world: World, pretrained: Path) -> Path:
     folder: Path = world.root / "finetuned"
-    run = "--task_name sst2 --do_train --do_eval --do_predict --num_train_epochs 60 --train_batch_size 16 --seed 2"
+    run = "--task_name sst2 --do_train --do_eval --do_predict --num_train_epochs 60 --train_batch_size 16"
     # Without bias correction 64 examples are too few for this width, as with upstream BERT: the loss stays at ln 2.
     rates = "--learning_rate 4e-3 --bias_correction true --warmup_ratio 0.3 --data_dir"
     places = [world.glue, "--model_name_or_path", pretrained, "--output_dir", folder]

@@ -31,18 +31,18 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 817,
+    "": 816,
     "configs": 1270,
-    "models": 1406,
+    "models": 1440,
     "corpus": 1103,
-    "pretraining": 1450,
-    "training": 1653,
-    "tasks": 2611,
+    "pretraining": 1439,
+    "training": 1641,
+    "tasks": 2610,
     "finetuning": 790,
     "inference": 796,
     "hub": 726,
-    "conversion": 440,
-    "reproduction": 1415,
+    "conversion": 436,
+    "reproduction": 1408,
     "utils": 523,
 }
 MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80

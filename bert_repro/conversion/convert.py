@@ -143,7 +143,10 @@ def _read(weights: Path, config: ConversionConfig) -> Original:
     head = config.head if config.head != "auto" else _head_named_by(known) or head_of(tensors)
     decisions = {"head": f"{head} ({'as its files say' if config.head == 'auto' else '--head'})"}
     if known is not None:
-        settings = _torch_settings(known, config)
+        if config.gelu is not None:
+            raise UserError("--gelu is for bert_config.json, which does not say which; config.json does; leave it out")
+        require(not known.is_decoder, f"{_TORCH_CONFIG}: is_decoder is true; a BERT sees both sides")
+        settings = {name: getattr(known, name) for name in (*SETTINGS, *_ALSO_KEPT)}
     else:
         settings, activation = read_settings(read_json(folder / _ORIGINAL_CONFIG), _ORIGINAL_CONFIG)
         settings["hidden_act"] = _decide_activation(activation, config.gelu, is_torch)
@@ -228,17 +231,8 @@ def _match_tensors(original: Original) -> None:
 def _head_named_by(config: BertReproConfig | None) -> str | None:
     """Returns the head that a config.json of transformers names."""
     names = (config.architectures or []) if config else []
-    for head, auto_class in HEAD_NAMES.items():
-        if names and names[0] in (AUTO_CLASSES[auto_class].ours, AUTO_CLASSES[auto_class].upstream):
-            return head
-    return None
-
-
-def _torch_settings(known: BertReproConfig, config: ConversionConfig) -> dict[str, Any]:
-    if config.gelu is not None:
-        raise UserError("--gelu is for bert_config.json, which does not say which; config.json does; leave it out")
-    require(not known.is_decoder, f"{_TORCH_CONFIG}: is_decoder is true; a BERT sees both sides")
-    return {name: getattr(known, name) for name in (*SETTINGS, *_ALSO_KEPT)}
+    classes = {head: (AUTO_CLASSES[name].ours, AUTO_CLASSES[name].upstream) for head, name in HEAD_NAMES.items()}
+    return next((head for head, both in classes.items() if names and names[0] in both), None)
 
 
 def _decide_activation(named: str | None, gelu: str | None, is_torch: bool) -> str:

@@ -39,8 +39,9 @@ def use_cpu_kernels(model: nn.Module) -> None:
     for module in list(model.modules()):
         if isinstance(module, BertReproModel):
             module.packed_attention = PACKED_ATTENTION
-            module.encoder.register_forward_pre_hook(round_tokens_up, with_kwargs=True)
-            module.encoder.register_forward_hook(drop_added_tokens, with_kwargs=True)
+        if isinstance(getattr(module, "bert", None), BertReproModel):
+            module.bert.encoder.register_forward_pre_hook(round_tokens_up, with_kwargs=True)
+            LastLayer(module)
         if isinstance(module, BertReproTokenPredictor):
             module.token_loss = token_cross_entropy
         for name, child in module.named_children():
@@ -68,10 +69,60 @@ def round_tokens_up(encoder: nn.Module, args: tuple[Any, ...], packing: dict[str
     return (states, *args[1:]), packing
 
 
-def drop_added_tokens(encoder: nn.Module, _: Any, packing: dict[str, Any], states: torch.Tensor) -> torch.Tensor:
-    """Returns the states of the tokens that `round_tokens_up` did not add."""
-    offsets = packing.get("cu_seq_lens_q")
-    return states if offsets is None or not computes_here(states) else states[:, : int(offsets[-1])]
+# --- Last layer -----------------------------------------------------------------------------------------------------
+
+
+class LastLayer:
+    """Lets the last layer compute only the packed tokens that the head reads: a sixth of them in pre-training.
+
+    They are the predicted tokens, and the one of each sequence that is pooled. The states of the others become zeros;
+    they still are keys and values of the attention. Tokens that `round_tokens_up` added are dropped.
+
+    Args:
+        model: a model with a head.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.tokens: int | None = None
+        self.places: torch.Tensor | None = None
+        self.head_called = False
+        last = model.bert.encoder.layer[-1]
+        for module in (model, model.bert):
+            module.register_forward_pre_hook(self.choose, with_kwargs=True)
+        last.attention.output.register_forward_pre_hook(self.take)
+        last.register_forward_hook(self.put_back)
+
+    def choose(self, model: Any, _: Any, inputs: dict[str, Any]) -> None:
+        """Chooses tokens, up to 63 more so that few shapes occur; none where all are read or shown."""
+        is_head = hasattr(model, "bert")
+        if self.head_called and not is_head:  # it has chosen for its encoder
+            self.head_called = False
+            return
+        self.tokens, self.places, self.head_called = None, None, is_head
+        offsets, predicted = inputs.get("cu_seq_lens_q"), inputs.get("prediction_positions")
+        if offsets is None or not computes_here(offsets):
+            return
+        self.tokens = int(offsets[-1])
+        if inputs.get("output_hidden_states", model.config.output_hidden_states) or not is_head:
+            return
+        if predicted is None and (isinstance(model, BertReproTokenPredictor) or model.bert.pooler is None):
+            return
+        read = torch.zeros(self.tokens, dtype=torch.bool)
+        read[offsets[:-1].clamp(max=self.tokens - 1) if model.config.pool_token == "first" else offsets[1:] - 1] = True
+        if predicted is not None:
+            read[predicted] = True
+        read[(~read).nonzero()[: -int(read.sum()) % 64, 0]] = True
+        self.places = read.nonzero()[:, 0]
+
+    def take(self, _: Any, states: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """Maps what attended and the residual, (1, T, H) each, to (1, R, H)."""
+        return states if self.places is None else tuple(each.index_select(1, self.places) for each in states)
+
+    def put_back(self, _: Any, args: tuple[torch.Tensor, ...], states: torch.Tensor) -> torch.Tensor:
+        """Maps (1, R, H) to (1, T, H)."""
+        if self.places is None:
+            return states[:, : self.tokens]
+        return states.new_zeros(1, self.tokens, states.shape[2]).index_copy(1, self.places, states)
 
 
 # --- Dropout --------------------------------------------------------------------------------------------------------

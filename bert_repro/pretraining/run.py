@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from bert_repro.configs import Phase, PretrainingConfig, require
@@ -26,6 +25,7 @@ from bert_repro.training import adapters, checkpoint, run
 from bert_repro.training.batches import batch_sizes
 from bert_repro.training.performance import estimated_times, pretraining_flops, resolve_precision
 from bert_repro.training.trainer import Trainer
+from bert_repro.utils.arrays import Int64Array
 from bert_repro.utils.files import SAMPLE_INDEX
 from bert_repro.utils.process import broadcast, world_size
 
@@ -64,11 +64,7 @@ def run_pretraining(config: PretrainingConfig) -> RunResults:
 
 
 def _pretrain(
-    begun: run.Run,
-    corpus: PreparedCorpus,
-    training: npt.NDArray[np.int64],
-    heldout: npt.NDArray[np.int64],
-    tokenizer: Any,
+    begun: run.Run, corpus: PreparedCorpus, training: Int64Array, heldout: Int64Array, tokenizer: Any
 ) -> RunResults:
     accelerator, processes = begun.accelerator, begun.accelerator.num_processes
     config: PretrainingConfig = resolve_layout(begun.config, accelerator.device)
@@ -83,7 +79,10 @@ def _pretrain(
     require(longest <= positions or extends, fault)
     tokenizer.model_max_length = max(longest, trained if start else 0)
     if config.max_train_hours and checkpoint.resumes(config):
-        phases = _as_planned(phases, begun)
+        # As many steps as the run had planned for its time when it was interrupted.
+        state = checkpoint.read_state(checkpoint.find(begun.output_dir, config.resume_from_checkpoint or ""))
+        planned = (state.data_fingerprint or {}).get("steps", ())
+        phases = tuple(replace(phase, steps=steps) for phase, steps in zip(phases, planned, strict=True))
     begun.clear()  # before the sample indexes, which are in the folder
     extension = {}
     if extends:
@@ -145,13 +144,6 @@ def _pretrain(
             "train": {**adapter, **extension, **train, "phases": [vars(phase) for phase in source.phases]},
         },
     )
-
-
-def _as_planned(phases: tuple[Phase, ...], begun: run.Run) -> tuple[Phase, ...]:
-    """Returns the phases with as many steps as the run had planned for its time when it was interrupted."""
-    folder = checkpoint.find(begun.output_dir, begun.config.resume_from_checkpoint or "")
-    planned = (checkpoint.read_state(folder).data_fingerprint or {}).get("steps", ())
-    return tuple(replace(phase, steps=steps) for phase, steps in zip(phases, planned, strict=True))
 
 
 class TimeBudget:

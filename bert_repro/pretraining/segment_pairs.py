@@ -167,7 +167,10 @@ class PairGenerator:
         """Returns which of the documents each example belongs to, and the examples."""
         documents = self.documents[members]
         keys = draw(self.seed, self.phase, epoch, documents)
-        targets = self._targets(keys)
+        longest = self.rules.max_tokens
+        is_short, short_length = draw(keys, _ALL_EXAMPLES, np.arange(2)[:, None])
+        short = fraction(is_short) < self.rules.short_seq_prob
+        targets = np.where(short, 2 + below(longest - 1, short_length), longest)
         sentence = self._document_sentences[documents]
         active = np.arange(len(members))
         rows, owners = [np.empty(0, ROW)], [active[:0].astype(np.int32)]
@@ -183,19 +186,15 @@ class PairGenerator:
             example += 1
         return np.concatenate(owners), np.concatenate(rows)
 
-    def _targets(self, keys: UInt64Array) -> Int64Array:
-        longest = self.rules.max_tokens
-        is_short, short_length = draw(keys, _ALL_EXAMPLES, np.arange(2)[:, None])
-        short = fraction(is_short) < self.rules.short_seq_prob
-        return np.where(short, 2 + below(longest - 1, short_length), longest)
-
     def _examples(
         self, members: Int64Array, sentence: Int64Array, targets: Int64Array, draws: UInt64Array
     ) -> tuple[RowArray, BoolArray, Int64Array]:
         """Makes one example per document: the rows, which of them count, the sentence where each document continues."""
         documents = self.documents[members]
         chunk = self._chunk(documents, sentence, targets, draws)
-        not_next = self._labels(chunk, draws)
+        not_next = chunk.forced | (below(2, draws[_PairDraw.LABEL]) == NOT_NEXT)  # [E]
+        if self.rules.sampling == "contiguous":
+            not_next[:] = False
         document_b, start_b, end_b = documents.copy(), chunk.cut.copy(), chunk.end.copy()
         away = np.flatnonzero(not_next)
         document_b[away] = self._other_documents(members[away], draws[:, away])
@@ -235,12 +234,6 @@ class PairGenerator:
             return _Chunk(start, cut, end, after_a, after, is_single)
         cut = np.where(is_single, start + 1 + below(np.maximum(end - start - 1, 0), split), cut)
         return _Chunk(start, cut, end, after_a, after, np.zeros_like(is_single))
-
-    def _labels(self, chunk: _Chunk, draws: UInt64Array) -> BoolArray:
-        """Returns True for NotNext, [E]."""
-        if self.rules.sampling == "contiguous":
-            return np.zeros(draws.shape[1], dtype=bool)
-        return cast(BoolArray, chunk.forced | (below(2, draws[_PairDraw.LABEL]) == NOT_NEXT))
 
     def _other_documents(self, members: Int64Array, draws: UInt64Array) -> Int64Array:
         """Draws a document for each: never its own in paper mode; in original mode its own after ten equal tries."""

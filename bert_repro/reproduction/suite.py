@@ -240,13 +240,9 @@ class _Suite:
         else:
             name += "".join(f"-{key.split('_')[0]}-{100 * value:.0f}" for key, value in changes.items())
         shape = self.preset.sizes[size or self.preset.base]
-        return PlannedRun(
-            name,
-            "run_pretraining",
-            {**self.preset.pretraining, **shape, **changes},
-            self.corpus,
-            save_steps=math.gcd(*self.preset.checkpoints),
-        )
+        settings = {**self.preset.pretraining, **shape, **changes}
+        save_steps = math.gcd(*self.preset.checkpoints)
+        return PlannedRun(name, "run_pretraining", settings, self.corpus, save_steps=save_steps)
 
     def _finetuning(
         self,

@@ -28,7 +28,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from bert_repro import __version__
-from bert_repro.configs import LOCATIONS, decides_result
+from bert_repro.configs import LOCATIONS, decides_result, require
 from bert_repro.errors import UserError
 from bert_repro.hub.export import write_pooling
 from bert_repro.models.loading import save_tokenizer
@@ -179,14 +179,18 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, envir
     saved = safetensors.torch.load_file(folder / _OPTIMIZER)
     # An optimizer that creates its state with its first update has none yet, and would start again from nothing.
     own = dict(named_state(model, optimizer))
-    if different := sorted(saved.keys() ^ own.keys()):
-        raise UserError(
-            f"{folder}: its optimizer state is not that of this run (for example {different[0]}); resume with the "
-            "optimizer and trainable weights that its run had"
-        )
+    fault = (
+        f"{folder}: its optimizer state is not that of this run; resume with the same optimizer and trainable weights"
+    )
+    require(saved.keys() == own.keys(), fault)
     for name, value in own.items():
         value.copy_(saved[name])
-    _report_changes(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["environment"], environment)
+    before = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["environment"]
+    # What is run on, and of the versions only those that changed.
+    old, new = ({**found, **found.get("versions", {}), "versions": None} for found in (before, environment))
+    if changed := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
+        found = ", ".join(f"{name} {new.get(name)} (was {old.get(name)})" for name in changed)
+        logger.warning("resuming with %s: the last bits may differ from those of an uninterrupted run", found)
 
 
 def _load_weights(folder: Path, model: Any) -> None:
@@ -207,14 +211,6 @@ def named_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             yield f"{name}/{key}", value
-
-
-def _report_changes(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Names what differs in one line: what is run on, and of `versions` only those that changed."""
-    old, new = ({**found, **found.get("versions", {}), "versions": None} for found in (before, now))
-    if changed := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
-        found = ", ".join(f"{name} {new.get(name)} (was {old.get(name)})" for name in changed)
-        logger.warning("resuming with %s: the last bits may differ from those of an uninterrupted run", found)
 
 
 def drop_last(output_dir: Path, step: int) -> None:

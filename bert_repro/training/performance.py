@@ -117,13 +117,8 @@ def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:
     return (time.perf_counter() - began) / count
 
 
-PUBLISHED_TFLOPS = {  # dense: 16-bit (bfloat16 where the device has it) and float32, from the makers' data sheets
-    "t4": (65.0, 8.1),
-    "rtx4090": (165.2, 82.6),
-    "a100": (312.0, 19.5),
-    "h100": (989.4, 66.9),
-    "h200": (989.4, 66.9),
-}
+# Dense, in 16 bits (bfloat16 where the device has it) and in 32, from the makers' data sheets.
+PUBLISHED_TFLOPS = {"t4": (65.0, 8.1), "rtx4090": (165.2, 82.6), "a100": (312.0, 19.5), "h100 or h200": (989.4, 66.9)}
 
 
 def estimated_times(flops: float, mixed_precision: str, devices: int) -> list[str]:
@@ -137,15 +132,14 @@ def estimated_times(flops: float, mixed_precision: str, devices: int) -> list[st
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     peak = measured_peak(device, mixed_precision)
     low, high = (format_hours(flops / (peak * devices * share)) for share in (0.6, 0.3))
-    named = {
-        name: flops / (tflops[mixed_precision == "no"] * 1e12 * devices * 0.4)
-        for name, tflops in PUBLISHED_TFLOPS.items()
+    seconds = {
+        name: flops / (fast[mixed_precision == "no"] * 4e11 * devices) for name, fast in PUBLISHED_TFLOPS.items()
     }
     return [
         f"time      estimated: {low} to {high}, at 60% to 30% of the {peak / 1e12:.2f} TFLOP/s that a large matrix "
         f"product reaches here ({device.type})",
         f"          estimated on {devices} x, at 40% of the maker's figure: "
-        + ", ".join(f"{name} {format_hours(seconds)}" for name, seconds in named.items()),
+        + ", ".join(f"{name} {format_hours(time)}" for name, time in seconds.items()),
     ]
 
 
@@ -167,6 +161,8 @@ def flops_per_token(
     predicted_fraction: float = 0.15,
 ) -> float:
     """Returns the FLOPs of one token's forward and backward pass (the backward pass costs two forward passes).
+
+    The last layer counts whole, although a CPU computes only the tokens of it that a head reads (`cpu_kernels`).
 
     Args:
         num_hidden_layers: layers (the paper's L).

@@ -184,7 +184,9 @@ class TrainingLog:
         seconds = self._window_seconds()
         # A product on XLA would be one more graph, and its time that of compiling it.
         if self._peak is None and metrics["flops"] and self.accelerator.device.type != "xla":
-            self._peak = self._peak_of_all_processes()
+            self.accelerator.wait_for_everyone()  # all measure at once, as processes on one chip slow each other down
+            peak = measured_peak(self.accelerator.device, self.precision)
+            self._peak = float(self.accelerator.reduce(torch.tensor(peak, device=self.accelerator.device), "sum"))
         if self.active:
             self._report(step, self._summary(metrics, seconds))
         self._window, self._window_began, self._window_seconds_before = [], time.perf_counter(), 0.0
@@ -213,13 +215,6 @@ class TrainingLog:
             if self._peak:
                 row["mfu"] = sums["flops"] / seconds / self._peak
         return row
-
-    def _peak_of_all_processes(self) -> float:
-        """Returns the sum of what each process reaches while all measure, as those of one chip slow each other down."""
-        accelerator = self.accelerator
-        accelerator.wait_for_everyone()
-        peak = torch.tensor(measured_peak(accelerator.device, self.precision), device=accelerator.device)
-        return float(accelerator.reduce(peak, "sum"))
 
     def evaluation(self, step: int, evaluate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Evaluates, writes the metrics, each named `eval_...`, and returns them; no speed counts the time it takes."""

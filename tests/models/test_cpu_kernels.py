@@ -7,7 +7,11 @@ import torch
 import torch.nn.functional as F
 from scipy import stats
 
-from bert_repro import BertReproForPreTraining
+from bert_repro import (
+    BertReproForPreTraining,
+    BertReproForSequenceClassification,
+    BertReproForTokenClassification,
+)
 from bert_repro.models.cpu_kernels import (
     MANY_CLASSES,
     CpuDropout,
@@ -168,3 +172,48 @@ def test_added_tokens_change_no_gradient_and_few_shapes_occur(tiny):
         torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-6)
     with torch.no_grad():
         assert model.eval()(**batches[0]).prediction_logits.shape[1] == 77
+
+
+@pytest.mark.parametrize("pool_token", ["first", "last"])
+def test_the_last_layer_computes_only_what_the_head_reads(tiny, pool_token):
+    config = tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, pool_token=pool_token)
+    batch, sequences = tiny.pack(tiny.batch((11,) * 20)), 20
+    masked = torch.arange(sequences) * 11 + 3
+    labels = torch.full_like(batch["input_ids"], -100)
+    labels[0, masked] = batch["input_ids"][0, masked]
+    heads = {
+        BertReproForPreTraining: {
+            "labels": labels,
+            "prediction_positions": F.pad(masked, (0, 12)),
+            "next_sentence_label": torch.arange(sequences) % 2,
+        },
+        BertReproForSequenceClassification: {"labels": torch.arange(sequences) % 2},
+        BertReproForTokenClassification: {"labels": batch["input_ids"] % 2},
+    }
+    for (head, answers), computed in zip(heads.items(), (64, 64, 220), strict=True):
+        torch.manual_seed(0)
+        model, results, shapes = head(config).train(), [], []
+        last = model.bert.encoder.layer[-1].output
+        last.register_forward_hook(lambda *call, shapes=shapes: shapes.append(call[2].shape[1]))
+        for kernels in (False, True):
+            if kernels:
+                use_cpu_kernels(model)
+            model.zero_grad()
+            output = model(**batch, **answers)
+            output.loss.backward()
+            gradients = [each.grad for each in model.parameters() if each.grad is not None]
+            results.append([output.loss, *gradients])
+        assert shapes == [220, computed]
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
+        shown = model(**batch, **answers, output_hidden_states=True).hidden_states[-1]
+        assert shown.shape[1] == 220 and shown.any(-1).all()
+
+
+def test_an_encoder_called_by_itself_computes_every_token(tiny):
+    config = tiny.config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model, batch = BertReproForSequenceClassification(config).train(), tiny.pack(tiny.batch((11,) * 19))
+    alone = model.bert(**batch).last_hidden_state
+    use_cpu_kernels(model)
+    for _ in range(2):
+        model(**batch)
+        torch.testing.assert_close(model.bert(**batch).last_hidden_state, alone, rtol=1e-4, atol=1e-6)
