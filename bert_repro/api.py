@@ -315,7 +315,7 @@ def finetune(
     for split, data in given.items():  # what the results call them
         settings[f"{split}_file"] = str(data) if isinstance(data, str | Path) else f"{split} data in memory"
     if model:
-        settings["model_name_or_path"] = str(model)
+        settings["model_name_or_path"] = model
     config = _configured(_family(next(iter(rows.values())).column_names), preset, settings)
     return _run(_RECIPES[type(config)], config, data=rows)
 
@@ -346,11 +346,11 @@ def predict(model: str | Path, data: "Texts", **settings: Any) -> list[dict[str,
     from bert_repro.tasks.data import as_dataset
 
     rows = _listed(data)
-    if isinstance(rows, list | tuple) and rows and isinstance(rows[0], str | list):
-        rows = {"text" if isinstance(rows[0], str) else "words": list(rows)}
+    if isinstance(rows, list | tuple) and any(isinstance(row, str | list) for row in rows):
+        rows = {"words" if isinstance(rows[0], list) else "text": list(rows)}
     elif isinstance(rows, list | tuple) and rows and all(isinstance(pair, tuple) and len(pair) == 2 for pair in rows):
         rows = dict(zip(("text_a", "text_b"), map(list, zip(*rows, strict=True)), strict=True))
-    config = _configured(PredictConfig, None, {"model_name_or_path": str(model), **settings})
+    config = _configured(PredictConfig, None, {"model_name_or_path": model, **settings})
     require_paths(config)
     if isinstance(data, str | Path):
         require(os.path.exists(data), f"data {shown(str(data))}: no such file; give texts as a list")
@@ -380,6 +380,8 @@ def _configured(config_class: type[C], preset: str | None, settings: dict[str, A
         fix = did_you_mean(unknown, arguments) or f"{config_class.__name__} has all settings"
         raise UserError(f"{unknown} is no setting here; {fix}")
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+    model = settings.get("model_name_or_path") or ""
+    require(isinstance(model, str), f"model is a {type(model).__name__}; give a folder or an id of the Hub")
     return config_class(**(preset_values(preset, config_class, settings) if preset else {}) | settings)
 
 

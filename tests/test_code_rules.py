@@ -31,10 +31,10 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 816,
+    "": 818,
     "configs": 1270,
     "models": 1440,
-    "corpus": 1103,
+    "corpus": 1106,
     "pretraining": 1439,
     "training": 1641,
     "tasks": 2610,

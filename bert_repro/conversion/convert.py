@@ -140,7 +140,10 @@ def _read(weights: Path, config: ConversionConfig) -> Original:
     is_torch, folder = weights.suffix == ".bin", weights.parent
     tensors, left_out = _torch_tensors(weights) if is_torch else _tensorflow_tensors(weights)
     known = read_model_config(folder) if is_torch and (folder / _TORCH_CONFIG).is_file() else None
-    head = config.head if config.head != "auto" else _head_named_by(known) or head_of(tensors)
+    named = (known.architectures or []) if known else []  # the head that a config.json of transformers names
+    classes = {head: (AUTO_CLASSES[name].ours, AUTO_CLASSES[name].upstream) for head, name in HEAD_NAMES.items()}
+    found = next((head for head, both in classes.items() if named and named[0] in both), None)
+    head = config.head if config.head != "auto" else found or head_of(tensors)
     decisions = {"head": f"{head} ({'as its files say' if config.head == 'auto' else '--head'})"}
     if known is not None:
         if config.gelu is not None:
@@ -226,13 +229,6 @@ def _match_tensors(original: Original) -> None:
 
 
 # ------------------------------------------------------------------------------------------ what the files do not say
-
-
-def _head_named_by(config: BertReproConfig | None) -> str | None:
-    """Returns the head that a config.json of transformers names."""
-    names = (config.architectures or []) if config else []
-    classes = {head: (AUTO_CLASSES[name].ours, AUTO_CLASSES[name].upstream) for head, name in HEAD_NAMES.items()}
-    return next((head for head, both in classes.items() if names and names[0] in both), None)
 
 
 def _decide_activation(named: str | None, gelu: str | None, is_torch: bool) -> str:

@@ -293,7 +293,8 @@ def _resolve(name: str) -> list[Source]:
         require(files, f"no file matches the pattern {name!r}")
         return [_file_source(file) for file in files]
     if name.endswith(SUFFIXES) or looks_like_a_folder(name) or not HUB_ID.fullmatch(name):
-        raise UserError(f"input file {name} does not exist; check the path")
+        text = ", or give texts as a list" if " " in name else ""
+        raise UserError(f"input file {name} does not exist; check the path{text}")
     return [_hub_source(name)]
 
 

@@ -266,8 +266,9 @@ def _join_parts(
     counts.update(duplicates.counts)
     if not counts["documents"]:
         shutil.rmtree(folder)
-        dropped = f"; {counts['documents_read']} documents were read and none kept" if counts["documents_read"] else ""
-        raise UserError(f"the corpus is empty: no text in {', '.join(s[0] for s in settings['sources'])}{dropped}")
+        dropped = f"; none of {counts['documents_read']} documents is kept; --text_passages_only false keeps all lines"
+        names = ", ".join(source[0] for source in settings["sources"])
+        raise UserError(f"the corpus is empty: no text in {names}{dropped if counts['documents_read'] else ''}")
     _write_index(folder, parts)
     _write_datasets_files(folder, parts)
     save_tokenizer(tokenizer, folder / "tokenizer")
@@ -374,8 +375,9 @@ def _log_counts(manifest: dict[str, Any], output_dir: Path) -> None:
     counts, dropped = manifest["counts"], manifest["dropped_lines"]
     numbers = ", ".join(f"{counts[name]} {name}" for name in ("sentences", "tokens", "words"))
     rules = ", ".join(f"{rule} {lines}" for rule, lines in dropped.items())
-    text = "Corpus %s: %d of %d documents, %s; lines dropped: %s."
-    logger.info(text, output_dir, counts["documents"], counts["documents_read"], numbers, rules)
+    text = "Corpus %s: %d of %d documents, %s; lines dropped (--text_passages_only false keeps all): %s."
+    report = logger.info if 2 * counts["documents"] >= counts["documents_read"] else logger.warning
+    report(text, output_dir, counts["documents"], counts["documents_read"], numbers, rules)
     if counts["documents"] < 2:
         logger.warning("One document only: pre-training holds some out. In .txt a blank line ends a document.")
     if counts["sentences"] < FEW_SENTENCES * counts["documents"]:

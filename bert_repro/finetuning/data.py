@@ -273,17 +273,13 @@ class FinetuningSource:
         size = len(self.features)
         ids = np.empty_like(places)
         for epoch in np.unique(places // size):
+            if epoch not in self._orders:  # kept while steps of that epoch are read
+                self._orders.pop(epoch - 2, None)
+                draws = draw(self.config.seed, ORDER, int(epoch), np.arange(size))
+                self._orders[epoch] = np.argsort(draws, kind="stable")
             inside = places // size == epoch
-            ids[inside] = self._order(int(epoch))[places[inside] % size]
+            ids[inside] = self._orders[epoch][places[inside] % size]
         return ids
-
-    def _order(self, epoch: int) -> Ids:
-        """Returns the permutation of an epoch; computed once and kept while steps of that epoch are read."""
-        if epoch not in self._orders:
-            self._orders.pop(epoch - 2, None)
-            draws = draw(self.config.seed, ORDER, epoch, np.arange(len(self.features)))
-            self._orders[epoch] = np.argsort(draws, kind="stable")
-        return self._orders[epoch]
 
 
 def rows_of(features: "datasets.Dataset", ids: Ids) -> list[dict[str, Any]]:

@@ -76,7 +76,7 @@ def as_dataset(data: Data, name: str) -> "datasets.Dataset":
 def _from_rows(rows: Sequence[Any], name: str) -> "datasets.Dataset":
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
-            fix = "give rows such as {'text': ..., 'label': ...}"
+            fix = f"give {'texts, or ' if name == 'data=' else ''}rows such as {{'text': ..., 'label': ...}}"
             raise UserError(f"{name}, row {number}: is {shown(row)}, not a dict; {fix}")
     require(len(rows) > 0, f"{name}: no rows; give at least one")
     names = dict.fromkeys(column for row in rows for column in row)
