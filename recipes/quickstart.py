@@ -21,6 +21,8 @@ import timeit
 import warnings
 from pathlib import Path
 
+import bert_repro  # before torch, which reads as it is imported how long its threads spin
+
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 warnings.simplefilter("ignore")
 
@@ -30,7 +32,6 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 from quickstart_text import choose_texts, gather_docstrings  # noqa: E402
 
-import bert_repro  # noqa: E402
 from bert_repro.errors import StopRequested  # noqa: E402
 from bert_repro.utils.arrays import torch_seed  # noqa: E402
 
