@@ -9,14 +9,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
-SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SNIPPETS = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", README, re.DOTALL)
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=[str(number) for number in range(len(SNIPPETS))])
-def test_its_python_runs(snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("snippet", "output"), SNIPPETS)
+def test_its_python_prints_what_it_says(
+    snippet: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "checkpoints").symlink_to(ROOT / "checkpoints")
     monkeypatch.chdir(tmp_path)
     exec(compile(snippet, "README.md", "exec"), {})
+    assert capsys.readouterr().out == output
 
 
 def test_the_scores_of_the_checkpoint_are_those_of_its_results() -> None:
@@ -25,6 +28,12 @@ def test_the_scores_of_the_checkpoint_are_those_of_its_results() -> None:
     for value in (metrics["mlm_accuracy"], metrics["nsp_accuracy"], masked["accuracy"]):
         assert f"{value:.3f}" in README
     assert f"{results['train']['seconds'] / 3600:.1f} hours" in README
+
+
+def test_the_scores_of_its_example_are_those_of_the_stored_run() -> None:
+    record = ROOT / "model_cards" / "bert-repro-mini-stsb" / "csv" / "results.json"
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in json.loads(record.read_text("utf-8"))["metrics"].items())
+    assert f"custom validation: {shown}\n" in README
 
 
 def test_the_speeds_are_those_of_the_benchmark() -> None:

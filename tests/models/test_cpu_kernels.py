@@ -132,8 +132,9 @@ def test_cross_entropy_by_rows_equals_pytorchs(dtype, scale):
 
 @pytest.fixture
 def inputs(tiny):
-    batch = tiny.pack(tiny.batch())
-    return {**batch, "labels": torch.where(batch["position_ids"] == 1, batch["input_ids"], -100)}
+    batch = tiny.pack(tiny.batch((11,) * 20))
+    labels = torch.where(batch["position_ids"] == 1, batch["input_ids"], -100)
+    return {**batch, "labels": labels, "prediction_positions": (labels.flatten() != -100).nonzero()[:, 0]}
 
 
 def word_gradient(model, inputs):
