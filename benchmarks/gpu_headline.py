@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> Path:
         "transformers, compiled": (baselines.upstream, replace(spec, compile=True)),
     }
     if options.toy:
-        spec = StepSpec(2, 32, 32, 4, 1, "bf16", "cpu", documents=50)
+        spec = StepSpec(2, 32, 32, 4, 1, "no", "cpu", documents=50)
         sides = {"ours": (baselines.ours, spec), "transformers, tuned": (baselines.upstream, spec)}
     useful = flops_per_token(spec.layers, spec.hidden, spec.vocabulary, spec.length)
     content: dict[str, Any] = {"spec": str(spec), "flops_per_token": useful, "sides": {}}

@@ -79,7 +79,7 @@ def compiled_steps(toy: bool) -> dict[str, Any]:
 
     spec = StepSpec(12, 768, 128, 256, 1, "bf16", "cuda", documents=5000, workers=8)
     if toy:
-        spec = StepSpec(2, 32, 32, 4, 1, "bf16", "cpu", documents=50)
+        spec = StepSpec(2, 32, 32, 4, 1, "no", "cpu", documents=50)
     times, losses, rows = [], [], list[dict[str, Any]]()
     kernels = profile(activities=[ProfilerActivity.CPU] if toy else [ProfilerActivity.CPU, ProfilerActivity.CUDA])
 

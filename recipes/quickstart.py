@@ -17,7 +17,6 @@ import os
 import shutil
 import subprocess
 import sys
-import timeit
 import warnings
 from pathlib import Path
 
@@ -99,7 +98,6 @@ def main() -> None:
     )  # fmt: skip
     bert_repro.BertReproForPreTraining(shape).save_pretrained(root / "untrained")
     tokenizer.save_pretrained(root / "untrained")
-    precision = quickest_precision()
     pretrained = bert_repro.pretrain(
         corpus=str(root / "corpus"),
         model_name_or_path=str(root / "untrained"),
@@ -110,7 +108,7 @@ def main() -> None:
         learning_rate=2e-3,
         bias_correction=True,  # at this learning rate the first steps would be too large without it
         warmup_ratio=0.06,
-        mixed_precision=precision,
+        mixed_precision="auto",
         packing=False,  # nearly all sequences are full, so padding costs less than attention one by one
         heldout_fraction=0.05,
         max_eval_sequences=512,
@@ -134,7 +132,7 @@ def main() -> None:
             hidden_dropout_prob=0.2,  # 64 texts a label are soon memorized
             attention_probs_dropout_prob=0.2,
             train_batch_size=16,
-            mixed_precision=precision,
+            mixed_precision="auto",
         )
         accuracy[start] = results["metrics"]["accuracy"]
 
@@ -172,16 +170,6 @@ def main() -> None:
 def say(title: str) -> None:
     """Prints a heading."""
     print(f"\n--- {title}", flush=True)
-
-
-def quickest_precision() -> str:
-    """Returns `bf16` where this processor multiplies it natively, in half the time; `no` where it would emulate it."""
-
-    def seconds(dtype: torch.dtype) -> float:
-        matrix = torch.ones(512, 512, dtype=dtype)
-        return min(timeit.repeat(lambda: matrix @ matrix, number=5, repeat=8))
-
-    return "bf16" if 1.3 * seconds(torch.bfloat16) < seconds(torch.float32) else "no"
 
 
 def difference_from_upstream(auto_class: str, folder: Path, texts: list[str]) -> float:

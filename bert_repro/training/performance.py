@@ -7,6 +7,7 @@ speed is shown as a share of the measured peak (MFU).
 
 import ctypes
 import itertools
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -14,15 +15,15 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from accelerate.utils import parse_flag_from_env
+from accelerate.utils import is_torch_xla_available, parse_flag_from_env
 
 from bert_repro.configs import Phase, PretrainingConfig
 from bert_repro.configs.presets import tokens_including_padding
 from bert_repro.results import TrainResults
 
+logger = logging.getLogger("bert_repro")
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h
 _SIZES = {"cpu": 1024, "cuda": 8192}
-_PRODUCTS = {"cpu": 1}  # timed together; elsewhere 10, as a call returns before the device is done
 _KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")  # oneDNN's own and PyTorch's on top of it
 _KERNELS_KEPT = 256
 
@@ -30,9 +31,9 @@ _KERNELS_KEPT = 256
 def measured_peak(device: torch.device, mixed_precision: str) -> float:
     """Measures the FLOPs per second of a large matrix product on this device, in the run's precision.
 
-    A published peak is rarely reached by any product, and unknown for most processors; this takes under a second. The
-    data are random, as constant data let a chip run faster than a model can, one product warms up,
-    and on an accelerator several are timed together.
+    A published peak is rarely reached by any product, and unknown for most processors; this takes under a second,
+    where a processor emulates bfloat16 five. The data are random, as constant data let a chip run faster than a model
+    can, one product warms up, and on an accelerator several are timed together.
 
     Args:
         device: where the run computes.
@@ -42,21 +43,23 @@ def measured_peak(device: torch.device, mixed_precision: str) -> float:
     size = _SIZES.get(device.type, 2048)
     generator = torch.Generator().manual_seed(0)  # of its own: a run's random numbers must not depend on this
     left, right = (torch.randn(size, size, generator=generator).to(device, dtype) for _ in range(2))
-    _seconds(left, right)
-    return 2 * size**3 / min(_seconds(left, right) for _ in range(5))
+    first = _seconds(left, right)
+    return 2 * size**3 / min(first, *(_seconds(left, right) for _ in range(5 if first < 1 else 1)))
 
 
 def resolve_precision(config: Any) -> Any:
     """Returns the settings of a run with `mixed_precision` auto as what it is on this device: bf16 where that is fast.
 
-    Fast are GPUs from Ampere on and processors with instructions for bfloat16. Others emulate it.
+    Fast are TPUs, GPUs from Ampere on and processors with instructions for bfloat16. Others emulate it: with AVX2
+    alone, a product takes 150 times as long as in float32. Where bf16 was asked for there, a warning says so.
     """
-    if config.mixed_precision != "auto":
-        return config
     gpu = torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
     # Processors with AMX have the instructions of AVX-512 too.
     fast = torch.cuda.get_device_capability() >= (8, 0) if gpu else torch.cpu._is_avx512_bf16_supported()
-    return replace(config, mixed_precision="bf16" if fast else "no")
+    fast = fast or is_torch_xla_available(check_is_tpu=True)
+    if config.mixed_precision == "bf16" and not fast:
+        logger.warning("--mixed_precision bf16: this device may emulate it, many times as slow; auto avoids that")
+    return config if config.mixed_precision != "auto" else replace(config, mixed_precision="bf16" if fast else "no")
 
 
 def prepare_cpu() -> None:
@@ -68,7 +71,6 @@ def prepare_cpu() -> None:
     """
     for name in _KERNEL_CACHES:
         os.environ.setdefault(name, str(_KERNELS_KEPT))
-    torch.set_float32_matmul_precision("highest")
     use_fast_float32()
     keep_freed_memory()
 
@@ -79,14 +81,13 @@ def use_fast_float32() -> None:
     "medium" allows bfloat16 products on processors that have them, so it is kept only where a trial product against
     float64 shows an error that bfloat16 cannot reach.
     """
-    before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(256, 256, generator=generator) for _ in range(2))
     exact = left.double() @ right.double()
     error = ((left @ right).double() - exact).abs().max() / exact.abs().max()
     if error > 1e-5:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision("highest")
 
 
 def keep_freed_memory() -> bool:
@@ -110,7 +111,7 @@ def keep_freed_memory() -> bool:
 def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:
     """Returns seconds per product."""
     began = time.perf_counter()
-    count = _PRODUCTS.get(left.device.type, 10)
+    count = 1 if left.device.type == "cpu" else 10  # elsewhere a call returns before the device is done
     for _ in range(count):
         product = left @ right
     float(product[0, 0])  # waits for the device

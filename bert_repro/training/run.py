@@ -266,7 +266,7 @@ def _accelerator(config: RunConfig) -> Accelerator:
             "share the work on CPUs set ACCELERATE_USE_CPU=true, else start one"
         )
     if config.mixed_precision == "fp16" and accelerator.device.type == "cpu":
-        raise UserError("--mixed_precision fp16 needs a GPU; use bf16 on this device")
+        raise UserError("--mixed_precision fp16 needs a GPU; use auto on this device")
     if config.torch_compile and accelerator.device.type == "xla":
         raise UserError("--torch_compile: XLA compiles by itself; leave it out")
     return accelerator

@@ -15,8 +15,9 @@ from accelerate.state import AcceleratorState
 from running import TINY, recipe, results
 from toy import ToyConfig, ToyModel, ToySource, ToyTokenizer, losses
 
+from bert_repro.configs import PretrainingConfig
 from bert_repro.errors import NonFiniteError
-from bert_repro.training import training_log
+from bert_repro.training import performance, training_log
 from bert_repro.training.batches import batch_sizes
 from bert_repro.training.trainer import Trainer
 from bert_repro.utils.files import TRAIN_LOG
@@ -102,3 +103,15 @@ def test_auto_is_what_the_device_has_in_the_estimate_the_results_and_on_resume(
     resumed = [*run, "--output_dir", tmp_path / "run", "--resume_from_checkpoint", tmp_path / "run/checkpoints/step-1"]
     assert "its run had --mixed_precision 'bf16', now 'no';" in refused("run_pretraining", *resumed)
     assert recipe("run_pretraining", *run, "--dry_run") == 0 and "FLOPs in float32\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("native", "tpu"), [(True, False), (False, True), (False, False)])
+def test_bf16_that_the_device_emulates_is_warned_of_and_not_taken_by_auto(caplog, monkeypatch, native, tpu):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
+    monkeypatch.setattr(performance, "is_torch_xla_available", lambda check_is_tpu: tpu)
+    fast = native or tpu
+    assert performance.resolve_precision(PretrainingConfig(mixed_precision="bf16")).mixed_precision == "bf16"
+    assert ("may emulate it" in caplog.text) is not fast
+    auto = performance.resolve_precision(PretrainingConfig(mixed_precision="auto")).mixed_precision
+    assert auto == ("bf16" if fast else "no")
