@@ -59,19 +59,32 @@ _RECIPES = {GlueConfig: "run_glue", NerConfig: "run_ner", SquadConfig: "run_squa
 
 
 def _names_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """Lets a function's errors speak of its arguments where the recipes speak of flags."""
+    """Lets a function's errors and log speak of its arguments where the recipes speak of flags."""
 
     @wraps(function)
     def called(*given: P.args, **settings: P.kwargs) -> T:
+        logger.addFilter(_name_arguments)
         try:
             return function(*given, **settings)
         except UserError as error:
-            spoken = str(error).replace("--resume_from_checkpoint latest", "resume_from_checkpoint='latest'")
-            spoken = re.sub(r"(?<![\w'\"-])--(\w+)", lambda flag: _ARGUMENTS.get(flag[1], flag[1]), spoken)
-            error.args = (spoken,)
+            error.args = (_in_python(str(error)),)
             raise
+        finally:
+            logger.removeFilter(_name_arguments)
 
     return called
+
+
+def _name_arguments(record: logging.LogRecord) -> bool:
+    record.msg, record.args = _in_python(record.getMessage()), None
+    return True
+
+
+def _in_python(message: str) -> str:
+    """Returns a message with `name=value` for each `--name value`."""
+    message = message.replace("--resume_from_checkpoint latest", "resume_from_checkpoint='latest'")
+    message = re.sub(r"(--\w+) (true|false|\d)", lambda found: f"{found[1]}={found[2].title()}", message)
+    return re.sub(r"(?<![\w'\"-])--(\w+)", lambda flag: _ARGUMENTS.get(flag[1], flag[1]), message)
 
 
 class RunResult(dict[str, Any]):

@@ -120,12 +120,11 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
 
     def __init__(self, config_class: type[Config], prog: str = "") -> None:
         self._config_class, self._names = config_class, type_hints(config_class)
-        self._required: tuple[str, ...] = config_class.REQUIRED
         super().__init__(
             config_class,
             prog=prog,
             usage="%(prog)s [flags]",
-            formatter_class=_HelpFormatter,
+            formatter_class=lambda prog: _HelpFormatter(prog, max_help_position=30),
             allow_abbrev=False,
             add_help=False,
         )
@@ -133,9 +132,7 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
         presets = ", ".join(preset_names(config_class))
         help_of_presets = f"Start from a named set of values: {presets}." if presets else argparse.SUPPRESS
         files.add_argument("--preset", metavar="NAME", help=help_of_presets)
-        files.add_argument(
-            "--config", metavar="FILE", help="YAML file of settings; it wins over a preset, flags over it."
-        )
+        files.add_argument("--config", metavar="FILE", help="YAML file; it wins over a preset, flags over it.")
         files.add_argument("--help", "-h", action="store_true", help="Print the most important settings.")
         files.add_argument("--help_all", "--help-all", action="store_true", help="Print all settings.")
         for action in self._actions:
@@ -196,7 +193,7 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
         """Returns a field as transformers' parser takes it: help alone, lists for tuples; choices are checked later."""
         item, hint = self._config_class.__dataclass_fields__[name], self._names[name]
         text, default = item.metadata["help"], item.default
-        if name in self._required and not default:
+        if name in self._config_class.REQUIRED and not default:
             text += " (required)"
         elif default not in (None, "", (), False) and "default" not in text.lower():
             shown_default = f"{default:g}" if isinstance(default, float) else default
@@ -221,9 +218,6 @@ class _Parser(HfArgumentParser):  # type: ignore[misc]
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Shows each flag in one spelling."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         several = " ..." if action.nargs == "+" else ""

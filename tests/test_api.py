@@ -75,6 +75,7 @@ def test_labels_that_are_numbers_come_back_as_such(
         )  # fmt: skip
     assert "16 rows, 16 inputs: 2 steps of 4 inputs" in caplog.text
     assert "degenerate run" in caplog.text and "may help" not in caplog.text
+    assert "learns more with learning_rate=3e-4 bias_correction=True" in caplog.text, "arguments, not flags"
     log_baselines(GlueConfig(model_name_or_path="m", do_train=True), {**found, "degenerate": False})
     assert "not ahead of most frequent label and bag of words; may help: more rows" in caplog.text
     predicted = pd.DataFrame(found.predict(frame))

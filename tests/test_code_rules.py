@@ -31,17 +31,17 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 818,
+    "": 821,
     "configs": 1270,
     "models": 1440,
     "corpus": 1106,
-    "pretraining": 1439,
+    "pretraining": 1440,
     "training": 1641,
     "tasks": 2610,
-    "finetuning": 790,
-    "inference": 796,
+    "finetuning": 788,
+    "inference": 792,
     "hub": 726,
-    "conversion": 436,
+    "conversion": 435,
     "reproduction": 1408,
     "utils": 523,
 }

@@ -155,19 +155,15 @@ def _run_config(
     if family is SquadConfig:
         shared["max_query_length"] = min(shared.get("max_query_length", 64), length - 8)
     if family is GlueConfig:
-        shared["text_columns"] = _text_columns(config, rows, where, trained.get("data", {}).get("text_columns", []))
+        columns = trained.get("data", {}).get("text_columns", [])
+        shared["text_columns"] = _text_columns(config.text_columns, rows.column_names, where, columns)
         shared["label_column"] = config.label_column or settings.get("label_column") or "label"
     return family(**shared, max_seq_length=length, test_file=where, do_predict=True)  # type: ignore[call-arg]
 
 
-def _text_columns(
-    config: PredictConfig, rows: "datasets.Dataset", where: str, trained: Sequence[str]
-) -> tuple[str, ...]:
+def _text_columns(asked: Sequence[str], present: Sequence[str], where: str, trained: Sequence[str]) -> tuple[str, ...]:
     """Returns the columns of text: as asked for, as in training, or by their usual names; as many as in training."""
-    columns = config.text_columns
-    if not columns:
-        is_there = trained and set(trained) <= set(rows.column_names)
-        columns = tuple(trained) if is_there else found_text_columns(rows.column_names, where)
+    columns = tuple(asked or found_text_columns(present, where, trained))
     if trained and len(columns) != len(trained):
         needed = "pairs of texts" if len(trained) == 2 else "single texts"
         raise UserError(

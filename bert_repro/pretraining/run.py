@@ -123,7 +123,8 @@ def _pretrain(
     train |= {"micro_batch_parts": trainer.micro_batch_parts} if trainer.micro_batch_parts > 1 else {}
     breakdown = MlmBreakdown(counts, tokenizer.mask_token_id)
     metrics = evaluations[-1].measure(model, accelerator, breakdown)
-    logger.info("held-out: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    logger.info("held-out, %s sequences: %s", f"{evaluations[-1].rows:,}", scores)
     for name, found in baselines.items():
         remark = ": the model is not ahead of it" if found[metric] >= metrics[metric] else ""
         logger.info("baseline: %s: %s %.4f%s", metric, name, found[metric], remark)

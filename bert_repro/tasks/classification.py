@@ -605,12 +605,12 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
     return replace(task, data=data, notes=tuple(notes))
 
 
-def found_text_columns(present: Sequence[str], where: str) -> tuple[str, ...]:
-    """Returns the first of `TEXT_COLUMNS` that data has all of."""
-    for columns in TEXT_COLUMNS:
-        if set(columns) <= set(present):
+def found_text_columns(present: Sequence[str], where: str, trained: Sequence[str] = ()) -> tuple[str, ...]:
+    """Returns those that a model was trained on or else the first of `TEXT_COLUMNS`, whichever data has all of."""
+    for columns in (tuple(trained), *TEXT_COLUMNS):
+        if columns and set(columns) <= set(present):
             return columns
-    known = ", ".join(" and ".join(columns) for columns in TEXT_COLUMNS)
+    known = f"{' and '.join(trained)} in training" if trained else ", ".join(map(" and ".join, TEXT_COLUMNS))
     raise UserError(f"{where}: no column of text ({known}); found {listed(present)}; name it with --text_columns")
 
 

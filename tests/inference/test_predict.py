@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -70,6 +71,21 @@ def test_a_table_keeps_its_columns(models, tmp_path, refused):
     assert recipe("predict", *flags[:-1], tmp_path / "answers.tsv") == 0
     assert (tmp_path / "answers.tsv").read_text().startswith("ticket\ttext\tlabel\tprediction\t")
     assert "only tags go into .conll; write .csv" in refused("predict", *flags[:-1], tmp_path / "answers.conll")
+
+
+def test_the_columns_of_training_are_read_and_named_where_they_are_missing(models, tmp_path, refused, capsys):
+    model = shutil.copytree(models / "classifier", tmp_path / "model")
+    trained = {"data": {"text_columns": ["review"]}, "settings": {"label_column": "mood"}}
+    (model / "results.json").write_text(json.dumps(trained))
+    rows = [{"text": "a stone", "review": "the river", "mood": "warm"}]
+    (answer,), (alone,) = bert_repro.predict(model, rows), bert_repro.predict(model, ["the river"])
+    assert answer["probability_warm"] == alone["probability_warm"], "the column of training wins over the usual name"
+    capsys.readouterr()
+    (tmp_path / "x.csv").write_text("body,mood\na,warm\n")
+    flags = ("--model_name_or_path", model, "--input_file", tmp_path / "x.csv")
+    assert "no column of text (review in training); found body, mood; name it" in refused("predict", *flags)
+    (tmp_path / "x.csv").write_text("text_a,text_b\na,b\n")
+    assert "but the model was trained on single texts (review)" in refused("predict", *flags)
 
 
 def test_every_family_answers_in_its_own_form(models, tmp_path):
