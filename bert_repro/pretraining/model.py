@@ -123,7 +123,7 @@ def extend_and_measure(
     Args:
         config: the run's settings.
         accelerator: devices and precision.
-        model: on the CPU; it is moved to the device.
+        model: on its device.
         corpus: the prepared corpus.
         sides: ids of the documents to train on and of those held out.
         tokenizer: of the corpus.
@@ -138,7 +138,6 @@ def extend_and_measure(
         return {}
     training, heldout = sides
     few = replace(config, max_eval_sequences=_SEQUENCES_TO_CHOOSE_BY)
-    model.to(accelerator.device)
     name = "lm_accuracy" if config.left_to_right else "mlm_accuracy"
 
     def accuracy(documents: npt.NDArray[np.int64], at: int) -> float:

@@ -24,7 +24,7 @@ from bert_repro.results import RunResults
 from bert_repro.training import adapters, checkpoint, run
 from bert_repro.training.batches import batch_sizes
 from bert_repro.training.performance import estimated_times, pretraining_flops, resolve_precision
-from bert_repro.training.trainer import Trainer
+from bert_repro.training.trainer import Trainer, place
 from bert_repro.utils.arrays import Int64Array
 from bert_repro.utils.files import SAMPLE_INDEX
 from bert_repro.utils.process import broadcast, world_size
@@ -68,7 +68,7 @@ def _pretrain(
 ) -> RunResults:
     accelerator, processes = begun.accelerator, begun.accelerator.num_processes
     config: PretrainingConfig = resolve_layout(begun.config, accelerator.device)
-    model = build_model(config, tokenizer)
+    model = place(build_model(config, tokenizer), accelerator.device)
     phases = resolve_phases(config, processes)
     longest, positions = max(phase.max_seq_length for phase in phases), model.config.max_position_embeddings
     start = config.model_name_or_path
@@ -95,7 +95,7 @@ def _pretrain(
     metric = "lm_accuracy" if config.left_to_right else "mlm_accuracy"
     baselines = {"the most frequent token": {metric: float(counts.max() / counts.sum())}}
     if start and not extends:  # which measures more
-        baselines["the model before"] = evaluations[-1].measure(model.to(accelerator.device), accelerator)
+        baselines["the model before"] = evaluations[-1].measure(model, accelerator)
     health = HealthChecks(config)
     health.check_data(*source.sample_shares())
 

@@ -67,6 +67,13 @@ def count_nothing(output: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor
     return {}
 
 
+def place(model: Any, device: torch.device) -> Any:
+    """Moves a model to a device; on the way to XLA every module gets parameters of its own, so they are tied again."""
+    tied = find_tied_parameters(model)
+    retie_parameters(model.to(device), tied)
+    return model
+
+
 class TrainingForward(nn.Module):
     """A forward pass down to what a training step reads: losses, and numbers of right answers.
 
@@ -122,10 +129,7 @@ class ParallelModel:
             # eagerly; an experiment makes many models in one process.
             torch.compiler.reset()
         self._on_xla = accelerator.device.type == "xla"
-        tied = find_tied_parameters(model) if self._on_xla else []
-        self.model = model.to(accelerator.device)
-        if tied:  # on the way to XLA every module gets parameters of its own
-            retie_parameters(self.model, tied)
+        self.model = place(model, accelerator.device)
         self._graphs_before = self._graphs_of_process()
         self.wrapped: nn.Module = accelerator.prepare_model(TrainingForward(self.model, count_right))
         # Accelerate's autocast also turns every output into float32, logits of the complete vocabulary among them.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from running import SHORT, TINY, TORCHRUN, launch, recipe, results
 from tiny_models import save_model
 from toy import ToyConfig, make_trainer
@@ -47,6 +48,24 @@ def test_a_checkpoint_reads_longer_inputs_and_resumes_with_them(world: Any, pret
     step = tmp_path / "whole" / "checkpoints" / "step-2"
     assert recipe("run_pretraining", *common, "--output_dir", tmp_path / "again", "--resume_from_checkpoint", step) == 0
     models = [AutoModelForPreTraining.from_pretrained(tmp_path / name) for name in ("whole", "again")]
+    assert all(torch.equal(a, b) for a, b in zip(*(model.parameters() for model in models), strict=True))
+
+
+def test_the_decoder_stays_tied_where_a_device_gives_modules_parameters_of_their_own(
+    world: Any, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = [TINY, "--corpus", world.corpus, "--model_name_or_path", pretrained, "--max_steps 2"]
+    assert recipe("run_pretraining", *common, "--output_dir", tmp_path / "usual") == 0
+    give_own, prepare = torch.__future__.set_overwrite_module_params_on_conversion, Accelerator.prepare_model
+
+    def prepared(accelerator: Accelerator, model: Any) -> Any:
+        give_own(False)  # Accelerate ties again what it moves to XLA
+        return prepare(accelerator, model)
+
+    monkeypatch.setattr(Accelerator, "prepare_model", prepared)
+    give_own(True)
+    assert recipe("run_pretraining", *common, "--output_dir", tmp_path / "own") == 0
+    models = [AutoModelForPreTraining.from_pretrained(tmp_path / name) for name in ("usual", "own")]
     assert all(torch.equal(a, b) for a, b in zip(*(model.parameters() for model in models), strict=True))
 
 
