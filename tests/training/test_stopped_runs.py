@@ -41,7 +41,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "evaluation": (f"{PRETRAINED}evaluation:MlmBreakdown.add", *[f"{FINETUNED}FinetuningRun._outputs_of"] * 2),
     "prediction": (
         "bert_repro.training.run:plot_training",
-        f"{TASKS}base:Task.write_predictions",
+        f"{TASKS}classification:ClassificationTask.write_predictions",
         f"{TASKS}squad_task:SquadTask.write_predictions",
     ),
     "writing the card": ("bert_repro.hub.export:make_card",),
