@@ -254,8 +254,9 @@ def pretrain(config: PretrainingConfig | None = None, *, preset: str | None = No
         NonFiniteError: the loss is not finite; lower the learning rate.
     """
     if config is None:
-        if isinstance(corpus := settings.get("corpus"), dict):
-            settings["corpus"] = corpus["folder"]
+        if isinstance(corpus := settings.get("corpus", ""), dict):
+            settings["corpus"] = corpus = corpus["folder"]
+        require(isinstance(corpus, str | Path), f"corpus is a {type(corpus).__name__}; call prepare_corpus first")
         config = _configured(PretrainingConfig, preset, settings)
     elif preset or settings:
         raise TypeError("give config=, or preset= and settings, not both")

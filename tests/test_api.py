@@ -137,5 +137,7 @@ def test_a_series_becomes_a_corpus_that_pretrain_takes_as_it_is(world, tmp_path:
     tiny = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 1, "train_batch_size": 4}
     found = bert_repro.pretrain(corpus=corpus, max_steps=1, max_seq_length=32, output_dir=tmp_path / "bert", **tiny)
     assert found["train"]["steps"] == 1
+    with pytest.raises(UserError, match=r"^corpus is a Series; call prepare_corpus first$"):
+        bert_repro.pretrain(corpus=texts, max_steps=1, output_dir=tmp_path / "bert")
     with pytest.raises(UserError, match=r"without a task; fine-tune it first$"):
         found.predict(["A text."])

@@ -31,18 +31,18 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 821,
+    "": 822,
     "configs": 1270,
     "models": 1440,
     "corpus": 1106,
-    "pretraining": 1440,
-    "training": 1641,
+    "pretraining": 1437,
+    "training": 1642,
     "tasks": 2610,
     "finetuning": 788,
-    "inference": 792,
+    "inference": 796,
     "hub": 726,
     "conversion": 435,
-    "reproduction": 1408,
+    "reproduction": 1405,
     "utils": 523,
 }
 MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80

@@ -210,8 +210,8 @@ class CurveComparisonConfig(Config):
 
       bert-repro compare_curve --run runs/mini --reference docs/reference_curves/bert-repro-mini.jsonl
 
-    Losses compare only between runs with the same vocabulary and held-out documents. Exit codes: 0 on track; 4 behind
-    by more than a tenth of the run's tokens; 5 diverged.
+    Losses compare only between runs with the same vocabulary and held-out documents. Exit codes: 0 on track; 4 worse by
+    more than 2% and behind by more than a tenth of the run's tokens; 5 diverged.
     """
 
     REQUIRED = ("run", "reference")

@@ -128,7 +128,8 @@ def _draw_curve(
         return
     steps, values = zip(*points, strict=True)
     if held_out:
-        (line,) = axis.plot(steps, values, marker="o", markersize=4, linewidth=1.2, label=label)
+        # A line between two points says more than was measured.
+        (line,) = axis.plot(steps, values, marker="o", markersize=4, linewidth=1.2 * (len(points) > 2), label=label)
         if name.endswith("loss"):
             line.set_color("tab:orange")
     elif len(points) < _SMOOTHED_FROM:

@@ -8,6 +8,7 @@ import csv
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from bert_repro.tasks.data import TAGGED_SUFFIXES, Lines, as_dataset, read_file,
 from bert_repro.tasks.tagging import TAG_COLUMNS, WORD_COLUMNS
 from bert_repro.training.run import forget_precision
 from bert_repro.utils.files import atomic_path, disk_errors
-from bert_repro.utils.readers import decode_line, numbered_lines
+from bert_repro.utils.readers import decode_line, numbered_lines, shown
 
 if TYPE_CHECKING:
     import datasets
@@ -91,11 +92,11 @@ def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None
     tagged = family is NerConfig or not (config.output_file or "").endswith(".conll")
     require(tagged, f"--output_file {config.output_file}: only tags go into .conll; write .csv or .jsonl")
     where = "the data" if rows is not None else config.input_file or "the standard input"
-    rows = _read_input(config, family, where) if rows is None else rows
     try:
         trained: Any = read_results(Path(config.model_name_or_path))
     except UserError:  # a model of the Hub, or of another library
         trained = {}
+    rows = _read_input(config, family, where, trained) if rows is None else rows
     tokenizer = load_tokenizer(config.model_name_or_path)
     if family is NerConfig and not set(WORD_COLUMNS) & set(rows.column_names):
         rows = _divided_into_words(rows, config, tokenizer, where)
@@ -176,7 +177,7 @@ def _text_columns(asked: Sequence[str], present: Sequence[str], where: str, trai
 # --- Input and output -------------------------------------------------------------------------------------------------
 
 
-def _read_input(config: PredictConfig, family: type[FinetuningConfig], where: str) -> "datasets.Dataset":
+def _read_input(config: PredictConfig, family: type[FinetuningConfig], where: str, trained: Any) -> "datasets.Dataset":
     """Reads a file or the standard input, a text on each line unless its ending or a flag says otherwise."""
     path = Path(where)
     ending = "conll" if path.suffix in TAGGED_SUFFIXES[1:] else path.suffix[1:]
@@ -186,6 +187,9 @@ def _read_input(config: PredictConfig, family: type[FinetuningConfig], where: st
         return read_file(path, tagged=kind == "conll", lines=lines, kind=kind)
     found = [line for _, line in lines]
     require(any(line.strip() for line in found), f"{where}: no text; write one on each line")
+    header = {*re.split(r"[,;\t]", found[0])} if family is GlueConfig else set()
+    table = len(header) > 1 and header & {"text", "text_a", *trained.get("data", {}).get("text_columns", [])}
+    require(not table, f"{where}: begins as a table, {shown(found[0])}; give --input_format csv (or tsv)")
     tabular = f"{where}: a choice needs a table with sent1, sent2, ending0 ...; give a .csv or .jsonl"
     require(family is not SwagConfig, tabular)
     if family is NerConfig:

@@ -21,7 +21,7 @@ Rows = list[dict[str, Any]]
 
 _LENGTH = "eval_max_seq_length"
 _PREFERRED = ("eval_mlm_loss", "mlm_loss")
-_START = 0.5  # nats between starts that show other vocabularies: 5,000 and 8,192 word pieces
+_START = 0.5  # nats between starts that show other vocabularies: 5,000 and 8,192 word pieces, not 8,000
 _WINDOW = 5  # rows of a training metric that one point averages; held-out metrics are taken as they are
 _NOISE = 0.02  # relative difference of values that says nothing
 _DIVERGED = 0.5  # nats above the run's own best, and above the reference
@@ -51,8 +51,8 @@ class CurveComparison:
         tokens: of the last point that both curves reach.
         value: of the run there.
         reference: of the reference there.
-        lag: tokens that the run has seen more than the reference needed for `value`; negative where it is ahead, and
-            its own tokens where the reference was never as bad.
+        lag: tokens that the run has seen more than the reference needed for `value`; negative where it is ahead, its
+            own tokens where the reference was never as bad, 0 where both values are equal within 2%.
     """
 
     verdict: Verdict
@@ -65,7 +65,7 @@ class CurveComparison:
     def sentence(self) -> str:
         """Returns the comparison in words."""
         name = self.metric.replace("eval_", "held-out ").replace("_", " ")
-        lag = f"{abs(self.lag):,} tokens {'ahead' if self.lag < 0 else 'behind'}"
+        lag = f"{abs(self.lag):,} tokens {'ahead' if self.lag < 0 else 'behind'}" if self.lag else "equal within 2%"
         where = f"{name} {self.value:.3f} after {self.tokens:,} tokens, reference {self.reference:.3f}"
         return f"{self.verdict}: {where}, {lag}"
 
@@ -94,7 +94,7 @@ def compare_curve(config: CurveComparisonConfig) -> CurveComparison:
         (name for name in _PREFERRED if all(any(name in row for row in rows) for rows in (run, reference))), ""
     )
     require(metric, f"run and reference have none of {', '.join(_PREFERRED)} in common; name another reference")
-    curves = _curve(run, metric, config.run), _curve(reference, metric, config.reference)
+    curves = _curve(run, metric), _curve(reference, metric)
     found = compare(*curves, metric)
     path = Path(config.output_file) if config.output_file else _log_file(config.run).with_name("curve_comparison.png")
     _plot(path, metric, found, *curves)
@@ -128,11 +128,11 @@ def compare(run: Curve, reference: Curve, metric: str) -> CurveComparison:
     expected = float(np.interp(at, known, reference.values[kept]))
     # Tokens after which the reference was first as good; 0 if it always was, its last if it never is.
     reached = float(np.interp(-value, -best, known, left=0.0)) if math.isfinite(value) else 0.0
-    lag = at - reached
+    lag = 0.0 if abs(value - expected) <= _NOISE * abs(expected) else at - reached
     verdict: Verdict = "on track"
     if not math.isfinite(value) or (value - np.nanmin(values) > _DIVERGED and value - expected > _DIVERGED):
         verdict = "diverged"
-    elif value > expected + _NOISE * abs(expected) and lag > _TOLERANCE * at:
+    elif value > expected and lag > _TOLERANCE * at:
         verdict = "behind"
     return CurveComparison(verdict, metric, int(at), value, expected, round(lag))
 
@@ -160,7 +160,7 @@ def _start(rows: Rows, name: str) -> float | None:
     return math.log(read_json_object(config)["vocab_size"]) if config.exists() else None
 
 
-def _curve(rows: Rows, metric: str, name: str) -> Curve:
+def _curve(rows: Rows, metric: str) -> Curve:
     """Returns the metric's curve; rows of an evaluation have the tokens of the training row before them."""
     tokens, points = 0.0, []
     for row in rows:
@@ -168,8 +168,6 @@ def _curve(rows: Rows, metric: str, name: str) -> Curve:
         if metric in row:
             value = row[metric]
             points.append((tokens, math.nan if value is None else float(value)))
-    if not points:
-        raise UserError(f"{name}: no row has {metric}; name another log")
     seen, values = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
     if not metric.startswith("eval_"):
         starts = [max(0, end - _WINDOW) for end in range(1, len(values) + 1)]

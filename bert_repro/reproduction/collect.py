@@ -81,10 +81,7 @@ class FinishedRun:
 
     def split(self, column: Column) -> Mapping[str, Any]:
         """Returns its results on the split for a column: `metrics`, `rows_scored`."""
-        found: Mapping[str, Any] = (
-            self.results if self.is_pretraining else self.results["splits"][self.split_name(column)]
-        )
-        return found
+        return self.results if self.is_pretraining else self.results["splits"][self.split_name(column)]
 
     def is_scored(self, column: Column) -> bool:
         """Whether it has a score in a column; the files of a split may have been missing."""

@@ -23,9 +23,7 @@ from bert_repro.results import TrainResults
 
 logger = logging.getLogger("bert_repro")
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h
-_SIZES = {"cpu": 1024, "cuda": 8192}
 _KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")  # oneDNN's own and PyTorch's on top of it
-_KERNELS_KEPT = 256
 
 
 def measured_peak(device: torch.device, mixed_precision: str) -> float:
@@ -40,7 +38,7 @@ def measured_peak(device: torch.device, mixed_precision: str) -> float:
         mixed_precision: `no`, `bf16` or `fp16`.
     """
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(mixed_precision, torch.float32)
-    size = _SIZES.get(device.type, 2048)
+    size = {"cpu": 1024, "cuda": 8192}.get(device.type, 2048)
     generator = torch.Generator().manual_seed(0)  # of its own: a run's random numbers must not depend on this
     left, right = (torch.randn(size, size, generator=generator).to(device, dtype) for _ in range(2))
     first = _seconds(left, right)
@@ -70,7 +68,7 @@ def prepare_cpu() -> None:
     before the process's first product, and where the environment does not say how many.
     """
     for name in _KERNEL_CACHES:
-        os.environ.setdefault(name, str(_KERNELS_KEPT))
+        os.environ.setdefault(name, "256")
     use_fast_float32()
     keep_freed_memory()
 

@@ -106,13 +106,14 @@ class Run:
     def clear(self) -> None:
         """Makes the folder this run's: the products of an earlier run are removed, where they may be. Starts trackers.
 
-        Called when all that the run reads has been found right, so that a mistyped name costs nobody a finished run.
+        Called when all that the run reads has been found right, so that a mistyped name costs nobody a finished run. A
+        run that resumes takes the folder of a finished one later, when its settings are those of the checkpoint.
         """
         if is_main_process():
             with output_dir_errors(self.output_dir):
                 if not checkpoint.resumes(self.config):
                     remove(self.output_dir, _PRODUCTS)
-                process.claim_folder(self.output_dir)
+                    process.claim_folder(self.output_dir)
         if self.accelerator.num_processes > 1:  # nobody writes what would be removed
             self.accelerator.wait_for_everyone()
         start_trackers(self.accelerator, self.config)

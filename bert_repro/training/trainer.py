@@ -49,7 +49,7 @@ from bert_repro.training.optimizer import accurate_norm, build_optimizer, learni
 from bert_repro.training.training_log import TakenStep, TrainingLog
 from bert_repro.utils.arrays import torch_seed
 from bert_repro.utils.files import CHECKPOINTS
-from bert_repro.utils.process import collect_signals
+from bert_repro.utils.process import claim_folder, collect_signals
 
 logger = logging.getLogger("bert_repro")
 
@@ -394,6 +394,8 @@ class Trainer:
         state = checkpoint.read_state(folder)
         require_same_data(folder, state, self.source, self.config)
         require_same_settings(folder, state.settings, self.config)
+        if self.accelerator.is_main_process:
+            claim_folder(self.output_dir)
         checkpoint.load(folder, self.model, self.optimizer.optimizer, environment(self.accelerator))
         self.state = state
         self._saved = self.state.step if folder.parent.resolve() == (self.output_dir / CHECKPOINTS).resolve() else -1

@@ -118,6 +118,7 @@ def test_every_family_answers_in_its_own_form(models, tmp_path):
         ("encoder", "x.txt", "a\n", "is BertModel without a task; fine-tune it first"),
         ("classifier", "x.txt", "\n\n", "x.txt: no text; write one on each line"),
         ("classifier", "x.csv", "words\na\n", "x.csv: no column of text"),
+        ("classifier", "x.data", "id,text\n1,a\n", "x.data: begins as a table, 'id,text'; give --input_format csv"),
         ("answers", "x.txt", "what\n", "a question needs a passage; name its file with --context_file"),
         ("choices", "x.txt", "what\n", "a choice needs a table"),
         ("classifier", "gone.csv", None, "--input_file"),

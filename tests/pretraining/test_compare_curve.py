@@ -43,6 +43,9 @@ def test_the_same_curve_is_on_track_and_plotted(tmp_path, reference, capfd):
     code, out = verdict(tmp_path / "run", reference, capfd)
     assert code == 0 and out.startswith("on track: held-out mlm loss")
     assert (tmp_path / "run" / "curve_comparison.png").stat().st_size > 1000
+    noisy = write_log(tmp_path / "noisy.jsonl", [(n * MILLION, reference_loss(n * MILLION) + n % 2) for n in range(8)])
+    code, out = verdict(noisy, noisy, capfd)
+    assert code == 0 and "equal within 2%" in out, "an earlier point that was as good says nothing"
 
 
 def test_a_run_with_another_vocabulary_is_refused(tmp_path, reference, capfd):

@@ -21,6 +21,7 @@ from bert_repro.training import performance, training_log
 from bert_repro.training.batches import batch_sizes
 from bert_repro.training.trainer import Trainer
 from bert_repro.utils.files import TRAIN_LOG
+from bert_repro.utils.process import recorded_exit_code
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +103,7 @@ def test_auto_is_what_the_device_has_in_the_estimate_the_results_and_on_resume(
     capsys.readouterr()
     resumed = [*run, "--output_dir", tmp_path / "run", "--resume_from_checkpoint", tmp_path / "run/checkpoints/step-1"]
     assert "its run had --mixed_precision 'bf16', now 'no';" in refused("run_pretraining", *resumed)
+    assert recorded_exit_code(tmp_path / "run") == 0, "a refusal leaves what a finished run says of itself"
     assert recipe("run_pretraining", *run, "--dry_run") == 0 and "FLOPs in float32\n" in capsys.readouterr().out
 
 
