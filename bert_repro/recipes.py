@@ -34,6 +34,7 @@ class Recipe:
             What the function returns: of training recipes the results of the run.
         """
         output_dir = getattr(config, "output_dir", None) if getattr(config, "makes_runs", True) else None
+        code, reason = 0, "done"
         try:
             configs.require_paths(config, data.get("data", ()))
             with disk_errors(Path(output_dir or "."), "cannot be read or written"):
@@ -42,16 +43,13 @@ class Recipe:
                     from bert_repro.tasks import configured_task
 
                     data = {"task": configured_task(config, data.get("data"))}
-                result = self.load()(config, **data)
+                return self.load()(config, **data)
         except BaseException as error:
-            self._record(output_dir, *outcome(error))
+            code, reason = outcome(error)
             raise
-        self._record(output_dir, 0, "done")
-        return result
-
-    def _record(self, output_dir: str | None, code: int, reason: str) -> None:
-        with process.hold_signals():  # what comes while the outcome is written changes it no more
-            process.record_outcome(output_dir, code, reason)
+        finally:
+            with process.hold_signals():  # what comes while the outcome is written changes it no more
+                process.record_outcome(output_dir, code, reason)
 
     def load(self) -> Any:
         """Imports the function that runs the recipe, and the models if parsing has put off their registration."""

@@ -157,8 +157,9 @@ def main() -> None:
         ("classifier, against the untrained network + 10 points", reached, accuracy["untrained"] + 0.1),
     ]  # fmt: skip
     say("What was reached")
+    print(f"{'':64}{'reached':>7}{'needed':>8}")
     for name, value, needed in checks:
-        print(f"{name:64}{value:7.1%}{needed:7.1%}  {'yes' if value >= needed else 'NO'}")
+        print(f"{name:64}{value:7.1%}{needed:8.1%}  {'yes' if value >= needed else 'NO'}")
     print(f"largest difference from upstream transformers: {max(differences):.1e}")
     (root / "quickstart.json").write_text(json.dumps({"seed": seed, "checks": checks, "differences": differences}))
     print(f"\nThe models and their cards: {root}/pretrained, {classifier}.")

@@ -12,7 +12,15 @@ import pytest
 
 import bert_repro
 from bert_repro import cli, configs
-from bert_repro.configs import GlueConfig, NerConfig, Phase, PretrainingConfig, SentenceScoringConfig, TriviaqaConfig
+from bert_repro.configs import (
+    GlueConfig,
+    NerConfig,
+    Phase,
+    PretrainingConfig,
+    SentenceScoringConfig,
+    TokenizerConfig,
+    TriviaqaConfig,
+)
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.recipes import RECIPES, Recipe
 from bert_repro.tasks.data import from_hub
@@ -123,6 +131,7 @@ def test_wrong_yaml_is_named(tmp_path, text, message):
         (PretrainingConfig, {"corpus": "runs/corpus"}, "--corpus runs/corpus: no such folder"),
         (PretrainingConfig, {"corpus": "models"}, "--corpus models: not a prepared corpus (manifest.json is missing)"),
         (TriviaqaConfig, {"qa_file": "dev.csv", "evidence_dir": "models", "output_file": "dev.csv"}, "dev.csv exists"),
+        (TokenizerConfig, {"input_files": "texts/", "output_dir": "o"}, "--input_files texts/: no such file"),
         (SentenceScoringConfig, {"input_file": "none.txt", "output_dir": "o"}, "none.txt: no such file"),
     ],
 )

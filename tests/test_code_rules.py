@@ -31,8 +31,8 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 822,
-    "configs": 1270,
+    "": 821,
+    "configs": 1271,
     "models": 1440,
     "corpus": 1106,
     "pretraining": 1437,

@@ -142,6 +142,7 @@ _FILES = (
     "qa_file", "triviaqa_file", "input_file",
 )  # fmt: skip
 _FOLDERS = ("folder", "runs", "data_dir", "evidence_dir", "glue_dir", "squad_dir", "swag_dir", "conll_dir", "runs_dir")
+_TEXTS = ("/", ".txt", ".jsonl", ".parquet", ".gz", ".xz")  # ends of input_files that are no pattern and on no Hub
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -165,6 +166,8 @@ def require_paths(config: Config, data: Collection[str] = ()) -> None:
                 _require_model_or_corpus(item.name, name)
             elif item.name in (*_FILES, *_FOLDERS):
                 _require_input(item.name, name, is_file=item.name in _FILES)
+            elif item.name == "input_files" and name.endswith(_TEXTS) and not set("*?[ ") & set(name):
+                _require_input(item.name, name, is_file=not os.path.isdir(name))
             elif item.name in ("output_dir", "report_dir", "output_file"):
                 _require_place(item.name, Path(name))
     if is_main_process():  # the others may see what it has begun to write
@@ -181,9 +184,7 @@ def _require_model_or_corpus(setting: str, name: str) -> None:
     if os.path.exists(name):
         require(os.path.isdir(name), f"--{setting} {name} is a file; name a folder")
         is_prepared = setting != "corpus" or os.path.exists(os.path.join(name, "manifest.json"))
-        require(
-            is_prepared, f"--corpus {name}: not a prepared corpus (manifest.json is missing); run prepare_corpus first"
-        )
+        require(is_prepared, f"--corpus {name}: not a prepared corpus (manifest.json is missing); run prepare_corpus")
         return
     fix = nearest(Path(name))
     if fix or looks_like_a_folder(name):
