@@ -187,9 +187,9 @@ def _read_input(config: PredictConfig, family: type[FinetuningConfig], where: st
         return read_file(path, tagged=kind == "conll", lines=lines, kind=kind)
     found = [line for _, line in lines]
     require(any(line.strip() for line in found), f"{where}: no text; write one on each line")
-    header = {*re.split(r"[,;\t]", found[0])} if family is GlueConfig else set()
+    header = {*re.split(r"[,;\t]", found[0])} if family is GlueConfig and not config.input_format else set()
     table = len(header) > 1 and header & {"text", "text_a", *trained.get("data", {}).get("text_columns", [])}
-    require(not table, f"{where}: begins as a table, {shown(found[0])}; give --input_format csv (or tsv)")
+    require(not table, f"{where}: begins as a table, {shown(found[0])}; give --input_format csv, tsv or text")
     tabular = f"{where}: a choice needs a table with sent1, sent2, ending0 ...; give a .csv or .jsonl"
     require(family is not SwagConfig, tabular)
     if family is NerConfig:

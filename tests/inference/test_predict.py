@@ -45,6 +45,8 @@ def test_lines_of_the_standard_input_become_rows_of_csv(models, monkeypatch, cap
     answered, blank, _ = rows
     assert float(answered["probability"]) == float(answered[f"probability_{answered['prediction']}"]) >= 0.5
     assert [blank[name] for name in ("prediction", "probability", "probability_cold")] == ["", "", ""]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"text,the river\n")))
+    assert recipe("predict", "--model_name_or_path", models / "classifier", "--input_format", "text") == 0
 
 
 def test_rows_without_text_are_no_part_of_the_score(models, tmp_path, caplog):
@@ -118,7 +120,12 @@ def test_every_family_answers_in_its_own_form(models, tmp_path):
         ("encoder", "x.txt", "a\n", "is BertModel without a task; fine-tune it first"),
         ("classifier", "x.txt", "\n\n", "x.txt: no text; write one on each line"),
         ("classifier", "x.csv", "words\na\n", "x.csv: no column of text"),
-        ("classifier", "x.data", "id,text\n1,a\n", "x.data: begins as a table, 'id,text'; give --input_format csv"),
+        (
+            "classifier",
+            "x.data",
+            "id,text\n1,a\n",
+            "x.data: begins as a table, 'id,text'; give --input_format csv, tsv or text",
+        ),
         ("answers", "x.txt", "what\n", "a question needs a passage; name its file with --context_file"),
         ("choices", "x.txt", "what\n", "a choice needs a table"),
         ("classifier", "gone.csv", None, "--input_file"),
