@@ -20,6 +20,8 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export UV_BUILD_CONSTRAINT  := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM ?= false
+# Many containers set it, and Python would compile torch and transformers at each start, which takes longer than both.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help quickstart test test-slow test-xla test-upstream test-tensorflow test-lowest test-versions test-python web test-web sbom audit check format docs docs-site bench bench-cpu card report wheel clean
 

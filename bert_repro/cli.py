@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from bert_repro import registration
 from bert_repro.configs import Config, FinetuningConfig, NerConfig
 from bert_repro.configs.base import did_you_mean
+from bert_repro.configs.corpus import FEW_DOCUMENTS
 from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested, UserError, outcome
 from bert_repro.recipes import RECIPES
 from bert_repro.results import read_results
@@ -95,14 +96,13 @@ def closing_lines(recipe: str, config: Any) -> list[str]:
     if recipe == "prepare_corpus":
         tokenizer = Path(config.tokenizer)
         of_checkpoint = not tokenizer.exists() or (tokenizer / "config.json").exists()
-        tokens = json.loads((Path(config.output_dir) / "manifest.json").read_text("utf-8"))["counts"]["tokens"]
-        steps = max(100, min(10_000, 10 * tokens // (32 * 128)))  # ten passes over a small corpus
+        counts = json.loads((Path(config.output_dir) / "manifest.json").read_text("utf-8"))["counts"]
+        steps = max(100, min(10_000, 10 * counts["tokens"] // (32 * 128)))  # ten passes over a small corpus
         continued = f"--model_name_or_path {shlex.quote(config.tokenizer)} --train_batch_size 32 --max_steps {steps}"
         start = f"{continued} --learning_rate 3e-5" if of_checkpoint else "--preset cpu-trial"
-        return [
-            f"corpus: {folder} (manifest.json says what was kept and dropped)",
-            f"next: bert-repro run_pretraining {start} --corpus {folder} --output_dir runs/bert",
-        ]
+        step = f"next: bert-repro run_pretraining {start} --corpus {folder} --output_dir runs/bert"
+        enough = counts["documents"] >= FEW_DOCUMENTS
+        return [f"corpus: {folder} (manifest.json says what was kept and dropped)", *[step] * enough]
     if recipe == "run_pretraining":
         return [
             f"model, card and scores: {folder} (README.md, results.json)",
@@ -117,15 +117,18 @@ def closing_lines(recipe: str, config: Any) -> list[str]:
         return [f"scores and predictions: {folder} (results.json)"]
     file = getattr(config, "test_file", None) or getattr(config, "validation_file", None)
     step = f"bert-repro predict --model_name_or_path {folder}"
+    data = read_results(Path(config.output_dir))["data"]
+    example = data.get("example") or {}
     if file:
         step += f" --input_file {shlex.quote(file)} --output_file answers.csv"
         step += " --input_format conll" * (isinstance(config, NerConfig) and file.endswith(".txt"))
-    elif set(example := read_results(Path(config.output_dir))["data"].get("example") or {}) == {"text"}:
+    elif set(example) == {"text"}:
         step = f"echo {shlex.quote(example['text'])} | {step}"
     else:
         step = f"bert-repro push_to_hub --folder {folder} --hub_model_id ORG/{Path(config.output_dir).name} --dry_run"
     scores = "scores" if config.do_eval else "no scores, as there is no --validation_file or --do_eval"
-    return [f"model, card and {scores}: {folder} (README.md, results.json)", f"next: {step}"]
+    shows = "; both show a training text" * bool(example and data.get("files"))
+    return [f"model, card and {scores}: {folder} (README.md, results.json{shows})", f"next: {step}"]
 
 
 def _list_of_recipes() -> str:

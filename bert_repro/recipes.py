@@ -36,6 +36,8 @@ class Recipe:
         output_dir = getattr(config, "output_dir", None) if getattr(config, "makes_runs", True) else None
         code, reason = 0, "done"
         try:
+            no_corpus = isinstance(config, configs.PretrainingConfig) and not config.corpus
+            configs.require(not no_corpus, "--corpus is missing; name a prepared corpus")
             configs.require_paths(config, data.get("data", ()))
             with disk_errors(Path(output_dir or "."), "cannot be read or written"):
                 if isinstance(config, configs.FinetuningConfig):

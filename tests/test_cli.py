@@ -232,7 +232,13 @@ def test_the_console_lists_recipes_and_its_version_and_suggests_a_recipe(monkeyp
 
 def test_files_alone_say_what_to_do_and_the_end_of_a_run_says_what_comes_next(monkeypatch, tmp_path, capsys):
     seen: list[GlueConfig] = []
-    monkeypatch.setattr(Recipe, "load", lambda self: lambda config, task: seen.append(config))
+
+    def run(config, task):
+        seen.append(config)
+        Path("out").mkdir()
+        Path("out/results.json").write_text('{"data": {"example": {"text": "a"}, "files": {"train": "a.csv"}}}')
+
+    monkeypatch.setattr(Recipe, "load", lambda self: run)
     for name in ("a.csv", "b c.csv"):
         (tmp_path / name).write_text("text,label\na,x\nb,y\n")
     monkeypatch.chdir(tmp_path)
@@ -240,16 +246,19 @@ def test_files_alone_say_what_to_do_and_the_end_of_a_run_says_what_comes_next(mo
     assert console(monkeypatch, *flags, "--validation_file", "b c.csv") == 0
     assert (seen[0].do_train, seen[0].do_eval, seen[0].do_predict) == (True, True, False)
     *_, made, following = capsys.readouterr().err.splitlines()
-    assert made == "model, card and scores: out (README.md, results.json)"
+    assert made == "model, card and scores: out (README.md, results.json; both show a training text)"
     assert following.startswith("next: bert-repro predict --model_name_or_path out --input_file 'b c.csv' ")
     Path("c").mkdir()
-    Path("c/manifest.json").write_text('{"counts": {"tokens": 2000000}}')
+    Path("c/manifest.json").write_text('{"counts": {"tokens": 2000000, "documents": 4}}')
     made, continued = (
         cli.closing_lines("prepare_corpus", configs.CorpusConfig(input_files="t", tokenizer=tokenizer, output_dir="c"))
         for tokenizer in (str(tmp_path), "org/bert")
     )
     assert "--preset cpu-trial" in made[-1]
     assert "--model_name_or_path org/bert --train_batch_size 32 --max_steps 4882" in continued[-1]
+    Path("c/manifest.json").write_text('{"counts": {"tokens": 2000000, "documents": 3}}')
+    few = configs.CorpusConfig(input_files="t", tokenizer="org/bert", output_dir="c")
+    assert len(cli.closing_lines("prepare_corpus", few)) == 1  # pre-training holds some out
     (tmp_path / "dev.txt").write_text("")
     tagger = NerConfig(model_name_or_path="m", train_file="t.txt", validation_file="dev.txt", output_dir="out")
     tags = cli.closing_lines("run_ner", tagger)[-1]

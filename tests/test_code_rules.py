@@ -31,19 +31,19 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 821,
-    "configs": 1271,
-    "models": 1440,
-    "corpus": 1106,
-    "pretraining": 1437,
+    "": 826,
+    "configs": 1274,
+    "models": 1439,
+    "corpus": 1107,
+    "pretraining": 1439,
     "training": 1642,
-    "tasks": 2610,
-    "finetuning": 788,
+    "tasks": 2609,
+    "finetuning": 784,
     "inference": 796,
-    "hub": 726,
+    "hub": 723,
     "conversion": 435,
     "reproduction": 1405,
-    "utils": 523,
+    "utils": 521,
 }
 MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.

@@ -97,7 +97,8 @@ def _without_influence() -> frozenset[str]:
     )
 
 
-_ELSEWHERE = {"lr": "learning_rate", "model": "model_name_or_path", "bf16": "mixed_precision", "finetune": "run_glue"}
+_ELSEWHERE = {"lr": "learning_rate", "model": "model_name_or_path", "model_name_or_path": "folder"}
+_ELSEWHERE |= {"bf16": "mixed_precision", "finetune": "run_glue"}
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "", *, cutoff: float = 0.6) -> str:

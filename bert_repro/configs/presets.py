@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bert_repro.configs import Config, FinetuningConfig, GlueConfig, Phase, PretrainingConfig, SquadConfig, SwagConfig
+from bert_repro.configs.base import did_you_mean
 from bert_repro.errors import UserError
 from bert_repro.utils.readers import shown
 
@@ -217,7 +218,7 @@ def preset_values(name: str, config_class: type[Config], given: Mapping[str, Any
     if name not in fitting:
         reason = f"is for {PRESETS[name].config.__name__}" if name in PRESETS else "is unknown"
         choices = f"choose one of: {', '.join(fitting)}" if fitting else "there is none for this recipe; leave it out"
-        raise UserError(f"--preset {shown(name)} {reason}; {choices}")
+        raise UserError(f"--preset {shown(name)} {reason}; {did_you_mean(name, fitting) or choices}")
     values = dict(PRESETS[name].values)
     steps, most = sum(phase.steps for phase in values.get("phases", ())), (given or {}).get("max_steps")
     if isinstance(most, int) and most < steps:

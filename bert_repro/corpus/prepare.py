@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.configs import CorpusConfig
+from bert_repro.configs.corpus import FEW_DOCUMENTS
 from bert_repro.corpus import documents
 from bert_repro.corpus.cleaning import RULES, RULES_VERSION
 from bert_repro.corpus.documents import DuplicateFilter, Source, find_sources, source_identities
@@ -374,12 +375,12 @@ def _features(dtype: np.dtype[Any]) -> Any:
 def _log_counts(manifest: dict[str, Any], output_dir: Path) -> None:
     counts, dropped = manifest["counts"], manifest["dropped_lines"]
     numbers = ", ".join(f"{counts[name]} {name}" for name in ("sentences", "tokens", "words"))
-    rules = ", ".join(f"{rule} {lines}" for rule, lines in dropped.items())
+    rules = ", ".join(f"{rule} {lines}" for rule, lines in dropped.items() if lines) or "none"
     text = "Corpus %s: %d of %d documents, %s; lines dropped (--text_passages_only false keeps all): %s."
     report = logger.info if 2 * counts["documents"] >= counts["documents_read"] else logger.warning
     report(text, output_dir, counts["documents"], counts["documents_read"], numbers, rules)
-    if counts["documents"] < 2:
-        logger.warning("One document only: pre-training holds some out. In .txt a blank line ends a document.")
+    if counts["documents"] < FEW_DOCUMENTS:
+        logger.warning("Too few documents to hold some out of pre-training. In .txt a blank line ends a document.")
     if counts["sentences"] < FEW_SENTENCES * counts["documents"]:
         logger.warning(
             "Documents have %.1f sentences on average, few for next sentence prediction: give longer texts (in .txt a "

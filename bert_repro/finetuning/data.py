@@ -168,7 +168,7 @@ def encode(
     folders = {os.path.dirname(file["filename"]) for file in dataset.cache_files}
     folder = Path(datasets.config.HF_DATASETS_CACHE)
     with disk_errors(folder, "cannot be written"):
-        features = dataset.map(
+        return dataset.map(
             task.encode_batch,
             batched=True,
             batch_size=task.rows_at_once,
@@ -178,7 +178,6 @@ def encode(
             new_fingerprint=datasets.fingerprint.Hasher.hash(key),
             desc=f"tokenizing {task.name}",
         )
-    return features
 
 
 @dataclass

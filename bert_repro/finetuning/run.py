@@ -129,10 +129,7 @@ def _finetune(begun: run.Run, task: Task, *, cache: SplitCache, last: bool) -> R
                 log_baselines(config, results)
     if config.do_predict:
         results["splits"] |= finetuning.split_results(task.predict_splits, splits.prediction(), is_dev=False)
-    data = splits.description(finetuning.task)
-    if config.do_train and is_first and {"example", "files"} <= data.keys():
-        logger.info("README.md and results.json show a training text as the example; change it there if it is private")
-    results |= {"deviations": finetuning.deviations(), "data": data}
+    results |= {"deviations": finetuning.deviations(), "data": splits.description(finetuning.task)}
     return begun.finish(finetuning.model, tokenizer, results, save_model=config.do_train, last=last)
 
 

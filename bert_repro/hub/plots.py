@@ -82,15 +82,12 @@ def _panels(rows: Sequence[LogRow], results: Mapping[str, Any]) -> list[tuple[st
             for name, title in terms
         ]
     unit = "squared error" if results.get("primary_metric") == "pearson" else "nats"
-    panels: list[tuple[str, Curves]] = [
-        (f"loss ({unit})", [("loss", "training", False), ("eval_loss", "held out", True)])
-    ]
+    panels = [(f"loss ({unit})", [("loss", "training", False), ("eval_loss", "held out", True)])]
     # The primary metric first, three at most.
     metrics = [name for name in results.get("metrics", {}) if f"eval_{name}" in fields and "threshold" not in name]
-    if metrics:
+    if metrics and sum(f"eval_{metrics[0]}" in row for row in rows) > 1:  # one score is in the title
         metrics.sort(key=lambda name: name != results.get("primary_metric"))
-        shown = 3 if sum(f"eval_{metrics[0]}" in row for row in rows) > 1 else 1
-        panels.append((_ON_DEV, [(f"eval_{name}", _metric(name), True) for name in metrics[:shown]]))
+        panels.append((_ON_DEV, [(f"eval_{name}", _metric(name), True) for name in metrics[:3]]))
     return panels
 
 

@@ -116,8 +116,7 @@ def load_pretrained(
         pickle = f"its weights are {_PICKLE}, and only safetensors are read; {_CONVERT}"
         none = "has no weights; name the folder of a finished run, or that of the sweep"
         raise UserError(f"{flag} {name}: {pickle if (Path(name) / _PICKLE).exists() else none}")
-    options |= {"dtype": torch.float32, "output_loading_info": True}
-    options |= {"use_safetensors": True, "trust_remote_code": False}
+    options |= {"dtype": torch.float32, "output_loading_info": True, "use_safetensors": True}
     try:
         model, info = model_class.from_pretrained(name, **options)
     except Exception as error:  # whatever the library raises about a file, it is the file that is wrong

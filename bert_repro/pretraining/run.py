@@ -3,7 +3,7 @@
 import logging
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,6 @@ def run_pretraining(config: PretrainingConfig) -> RunResults:
         UserError: the corpus, the checkpoint and the settings do not fit together.
         NonFiniteError, StopRequested: see `bert_repro.training.trainer.Trainer.train`.
     """
-    require(config.corpus, "--corpus is missing; name a prepared corpus")
     config = resolve_precision(config)
     folder = corpus_folder(config.corpus)
     corpus = PreparedCorpus.load(folder)
@@ -91,7 +90,7 @@ def _pretrain(
     source = PretrainingSource(config, phases, corpus, training, tokenizer, model.config, processes=processes)
     xla = accelerator.device.type == "xla"
     evaluations = [HeldOutEvaluation(config, phase, corpus, heldout, tokenizer, static_shapes=xla) for phase in phases]
-    data, counts = _data_description(corpus, len(training), len(heldout)), corpus.token_counts()
+    data, counts = _data_description(corpus.manifest, len(training), len(heldout)), corpus.token_counts()
     metric = "lm_accuracy" if config.left_to_right else "mlm_accuracy"
     baselines = {"the most frequent token": {metric: float(counts.max() / counts.sum())}}
     if start and not extends:  # which measures more
@@ -116,6 +115,7 @@ def _pretrain(
         compile_options=compile_options(config),
         replan=TimeBudget(source, 3600 * config.max_train_hours) if config.max_train_hours else None,
     )
+    logger.info("%s", _plan(config, phases, model, len(training)))
     trainer.train()
     writes = accelerator.is_main_process
     model, adapter = adapters.merge_and_save(trainer.model, tokenizer, begun.output_dir, write=writes)
@@ -145,6 +145,13 @@ def _pretrain(
             "train": {**adapter, **extension, **train, "phases": [vars(phase) for phase in source.phases]},
         },
     )
+
+
+def _plan(config: PretrainingConfig, phases: Sequence[Phase], model: Any, documents: int) -> str:
+    steps = ", then ".join(f"{one.steps:,} steps of {one.batch} x {one.max_seq_length} tokens" for one in phases)
+    if config.max_train_hours:  # its steps are planned when its speed is known
+        steps = f"{config.max_train_hours:g} hours"
+    return f"{model.num_parameters():,} parameters, {documents:,} documents: {steps}"
 
 
 class TimeBudget:
@@ -281,13 +288,10 @@ def cost_estimate(
     return "\n".join(lines)
 
 
-def _data_description(corpus: PreparedCorpus, training: int, heldout: int) -> dict[str, Any]:
-    manifest = corpus.manifest
+def _data_description(manifest: Mapping[str, Any], training: int, heldout: int) -> dict[str, Any]:
     return {
         "sources": [Path(source[0]).name for source in manifest["settings"]["sources"]],
-        "counts": manifest["counts"],
-        "vocab_size": manifest["vocab_size"],
-        "tokenizer_fingerprint": manifest["tokenizer_fingerprint"],
+        **{name: manifest[name] for name in ("counts", "vocab_size", "tokenizer_fingerprint")},
         "training_documents": training,
         "heldout_documents": heldout,
     }

@@ -303,8 +303,7 @@ def convert_triviaqa(config: TriviaqaConfig) -> dict[str, int]:
     Raises:
         UserError: a file is not as TriviaQA's are, or no example came of it, or the output cannot be written.
     """
-    source, target = Path(config.qa_file), Path(config.output_file)
-    evidence = Path(config.evidence_dir)
+    source, evidence, target = map(Path, (config.qa_file, config.evidence_dir, config.output_file))
     counts = Counter({name: 0 for name in ("questions", "documents", "examples", "without_answer", "missing")})
     with atomic_file(target) as file:
         articles = list(_articles(read_json(source)["Data"], evidence, config.max_tokens, counts))

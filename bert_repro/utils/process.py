@@ -47,18 +47,14 @@ def is_local_main_process() -> bool:
 _tpu_facts = threading.local()
 
 
-def _tpu(name: str) -> int:
-    # Asked once in each thread, as two may share a process; loader processes are forks and must not touch the device.
-    if not hasattr(_tpu_facts, name):
-        runtime = importlib.import_module("torch_xla.runtime")
-        setattr(_tpu_facts, name, int(getattr(runtime, name)()))
-    return int(getattr(_tpu_facts, name))
-
-
 def _from_launcher(variable: str, on_tpu: str, alone: int) -> int:
     """Reads what a launcher says in the environment; on TPUs, where it says nothing, torch_xla knows."""
     if variable not in os.environ and "torch_xla" in sys.modules and os.environ.get("PJRT_DEVICE") == "TPU":
-        return _tpu(on_tpu)
+        # Once in each thread, as two may share a process; loader processes are forks and must not touch the device.
+        if not hasattr(_tpu_facts, on_tpu):
+            runtime = importlib.import_module("torch_xla.runtime")
+            setattr(_tpu_facts, on_tpu, int(getattr(runtime, on_tpu)()))
+        return int(getattr(_tpu_facts, on_tpu))
     return int(os.environ.get(variable, alone))
 
 
