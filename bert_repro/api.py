@@ -137,7 +137,7 @@ class RunResult(dict[str, Any]):
         return [("task", str(self.get("task"))), *scores, ("folder", str(self.folder))]
 
     def __repr__(self) -> str:
-        return "\n".join(f"{name:<32} {value}" for name, value in self._rows())
+        return "\n".join(f"{name:<40} {value}" for name, value in self._rows())
 
     def _repr_html_(self) -> str:
         rows = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in self._rows())

@@ -117,8 +117,8 @@ def closing_lines(recipe: str, config: Any) -> list[str]:
         return [f"scores and predictions: {folder} (results.json)"]
     file = getattr(config, "test_file", None) or getattr(config, "validation_file", None)
     step = f"bert-repro predict --model_name_or_path {folder}"
-    data = read_results(Path(config.output_dir))["data"]
-    example = data.get("example") or {}
+    results = read_results(Path(config.output_dir))
+    data, example = results["data"], results["data"].get("example") or {}
     if file:
         step += f" --input_file {shlex.quote(file)} --output_file answers.csv"
         step += " --input_format conll" * (isinstance(config, NerConfig) and file.endswith(".txt"))
@@ -128,7 +128,8 @@ def closing_lines(recipe: str, config: Any) -> list[str]:
         step = f"bert-repro push_to_hub --folder {folder} --hub_model_id ORG/{Path(config.output_dir).name} --dry_run"
     scores = "scores" if config.do_eval else "no scores, as there is no --validation_file or --do_eval"
     shows = "; both show a training text" * bool(example and data.get("files"))
-    return [f"model, card and {scores}: {folder} (README.md, results.json{shows})", f"next: {step}"]
+    made = f"model, card and {scores}: {folder} (README.md, results.json{shows})"
+    return [made, f"next: {step}"] if not results.get("degenerate") else [made]
 
 
 def _list_of_recipes() -> str:

@@ -5,7 +5,7 @@ r"""Runs the complete path in miniature: text, vocabulary, pre-training, fine-tu
 
 Nothing is downloaded: the text is the docstrings of the standard library and of installed packages (parsed, never
 imported), and the task is to name the package of a docstring. Everything is written to runs/quickstart, which a second
-run replaces. Under 5 minutes on two cores. Exit code 1 when one of these is not reached: masked tokens of unseen
+run replaces. Five to ten minutes on two cores. Exit code 1 when one of these is not reached: masked tokens of unseen
 modules predicted twice as well as by the best constant guess; a classifier above a bag of words, and 10 points above
 the majority class and above the same network without pre-training; equal outputs in upstream transformers.
 """

@@ -68,7 +68,7 @@ def test_flags_win_over_yaml_over_presets_over_defaults_as_transformers_users_wr
         (["--learning_rate", "-1"], "--learning_rate is -1.0; it must not be negative"),
         (["--max_seq_length", "4"], "--max_seq_length is 4; it must be at least 8"),
         (["--seed", "-1"], "--seed is -1; it must be at least 0"),
-        (["--push_to_hub"], "--push_to_hub needs --do_train"),
+        (["--push_to_hub", "--hub_model_id", "a/b"], "--push_to_hub needs --do_train"),
         (["--load_best_model_at_end"], "--load_best_model_at_end needs --do_train and --eval_steps"),
         (["--train_file", "a", "--data_dir", "b"], "--data_dir b excludes --train_file"),
         (["--train_file", "a", "--validation_fraction", "0.1", "--task_name", "rte"], "rte excludes --train_file"),

@@ -31,18 +31,18 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 826,
-    "configs": 1274,
+    "": 827,
+    "configs": 1290,
     "models": 1439,
-    "corpus": 1107,
+    "corpus": 1104,
     "pretraining": 1439,
-    "training": 1642,
+    "training": 1639,
     "tasks": 2609,
-    "finetuning": 784,
-    "inference": 796,
-    "hub": 723,
+    "finetuning": 788,
+    "inference": 800,
+    "hub": 717,
     "conversion": 435,
-    "reproduction": 1405,
+    "reproduction": 1392,
     "utils": 521,
 }
 MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80

@@ -19,6 +19,7 @@ from bert_repro.configs.inference import ExtractionConfig, OnnxConfig, PredictCo
 from bert_repro.configs.pretraining import AuditConfig, CurveComparisonConfig, ExampleConfig, Phase, PretrainingConfig
 from bert_repro.configs.reproduction import ReportConfig, StudyConfig
 from bert_repro.configs.tasks import (
+    FAMILIES,
     GlueConfig,
     GlueZipConfig,
     NerConfig,

@@ -138,6 +138,7 @@ def _numbers(config: Config, name: str) -> list[float]:
 # --- Paths ----------------------------------------------------------------------------------------------------------
 
 _ON_THE_HUB_TOO = ("model_name_or_path", "tokenizer", "ensemble_with", "corpus")
+_ONE_OF_WHICH_IS_CACHED = ("config.json", "tokenizer.json", "vocab.txt", "manifest.json")
 _FILES = (
     "train_file", "validation_file", "test_file", "context_file", "data_file", "predictions_file", "null_odds_file",
     "qa_file", "triviaqa_file", "input_file",
@@ -191,13 +192,15 @@ def _require_model_or_corpus(setting: str, name: str) -> None:
     if fix or looks_like_a_folder(name):
         fix = fix or "name the output folder of a finished run, or an id of the Hub such as org/name"
         raise UserError(f"--{setting} {name}: no such folder; {fix}")
-    if not hub_is_reachable() and setting == "model_name_or_path":
+    if not hub_is_reachable():
         from huggingface_hub import try_to_load_from_cache
 
-        if not isinstance(try_to_load_from_cache(name, "config.json"), str):
+        kind = "dataset" if setting == "corpus" else "model"
+        cached = (try_to_load_from_cache(name, file, repo_type=kind) for file in _ONE_OF_WHICH_IS_CACHED)
+        if not any(isinstance(path, str) for path in cached):
             raise UserError(
-                f"--{setting} {name}: no such folder, the Hub cannot be reached, and its cache here has no such model; "
-                "check the path or the connection (HF_HUB_OFFLINE=1 asks the cache alone)"
+                f"--{setting} {name}: no such folder, the Hub cannot be reached, and its cache here has no such "
+                f"{kind}; check the path or the connection (HF_HUB_OFFLINE=1 asks the cache alone)"
             )
 
 

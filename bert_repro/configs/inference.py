@@ -46,7 +46,9 @@ class PredictConfig(Config):
         "Tokens per sequence; longer texts are cut. Default: that of the model's training, else all its positions.",
     )
     per_device_eval_batch_size: int = setting(64, "Sequences per forward pass.")
-    mixed_precision: Literal["no", "bf16", "fp16"] = setting("no", "Autocast precision.")
+    mixed_precision: Literal["no", "bf16", "fp16", "auto"] = setting(
+        "no", "Autocast precision; auto: bf16 where the device has it."
+    )
     attn_implementation: str = setting("sdpa", "Attention of transformers' interface.")
 
     def __post_init__(self) -> None:

@@ -116,7 +116,7 @@ class PretrainingConfig(ExampleConfig, OptimizerConfig, DryRunConfig, RunConfig)
     --preset cpu-trial took 26 minutes in two processes on two cores in bf16, which it takes where the device has it.
     """
 
-    corpus: str = setting("", "Prepared corpus: a folder of prepare_corpus, or a dataset of the Hub (push_corpus).")
+    corpus: str = setting("", "Prepared corpus (required): a folder of prepare_corpus, or a Hub dataset (push_corpus).")
     model_name_or_path: str | None = setting(
         None, "Continue from this BERT checkpoint, a folder or a Hub id; default: from scratch."
     )

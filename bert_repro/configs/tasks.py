@@ -1,5 +1,6 @@
 """The paper's tasks: GLUE, SWAG, CoNLL-2003, SQuAD."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -221,6 +222,15 @@ class SquadConfig(CustomDataConfig):
             self.qa_softmax != "padded" or not self.packing,
             "--qa_softmax padded needs --packing false: packed sequences have no padding",
         )
+
+
+FAMILIES: Mapping[str, type[CustomDataConfig]] = {
+    "ForSequenceClassification": GlueConfig,
+    "ForTokenClassification": NerConfig,
+    "ForQuestionAnswering": SquadConfig,
+    "ForMultipleChoice": SwagConfig,
+}
+"""Ending of a model's class -> the settings of the runs that make such models."""
 
 
 @dataclass(frozen=True)

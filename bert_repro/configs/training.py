@@ -166,5 +166,7 @@ class RunConfig(AdapterConfig):
             "per_device_eval_batch_size", "max_steps", "logging_steps", "eval_steps", "save_steps", "save_total_limit",
         )  # fmt: skip
         require(0 <= self.seed < 2**32, f"--seed is {self.seed}; it must be at least 0 and below 2**32")
+        fault = "--push_to_hub needs --hub_model_id, for example org/bert-repro-base"
+        require(self.hub_model_id or not self.push_to_hub, fault)
         workers = self.dataloader_num_workers
         require(workers is None or workers >= 0, f"--dataloader_num_workers is {workers}; it must not be negative")

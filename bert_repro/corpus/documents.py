@@ -94,8 +94,7 @@ def find_sources(config: TextConfig, texts: Sequence[str] | None = None) -> list
     """
     if texts is not None:
         return [Source("texts in memory", 0, texts=texts, options=TextSource("", language=config.language))]
-    if not config.text_sources:
-        raise UserError("--input_files is missing: name at least one file, folder, pattern or Hub dataset")
+    require(config.text_sources, "--input_files is missing: name at least one file, folder, pattern or Hub dataset")
     sources = [
         replace(source, origin=number, options=options)
         for number, options in enumerate(config.text_sources)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bert_repro.configs import TokenizerConfig
+from bert_repro.configs import TokenizerConfig, require
 from bert_repro.corpus.cleaning import passages
 from bert_repro.corpus.documents import find_sources, read_all
 from bert_repro.errors import UserError
@@ -88,8 +88,7 @@ def extend_vocabulary(
         pieces = tokenizer.tokenize(word) if count > 1 else []
         if len(pieces) > 1 and tokenizer.unk_token not in pieces:
             saved[word] = count * (len(pieces) - 1)
-    if not saved:
-        raise UserError("no word of the texts that comes twice has more than one piece: there is nothing to append")
+    require(saved, "no word of the texts that comes twice has more than one piece: there is nothing to append")
     best = sorted(saved, key=lambda word: (-saved[word], word))[:new_tokens]
     state = json.loads(backend.to_str())["model"]
     vocab = {**state["vocab"], **{word: len(state["vocab"]) + number for number, word in enumerate(best)}}
@@ -135,8 +134,7 @@ def train_wordpiece(
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     words = _count_words(texts, lowercase, strip_accents, handle_chinese_chars)
-    if not words:
-        raise UserError(f"no words to train a vocabulary on: the texts are empty or {_SHORT}")
+    require(words, f"no words to train a vocabulary on: the texts are empty or {_SHORT}")
     alphabet, inner = _alphabet(words, limit_alphabet)
     fixed = [*SPECIAL_TOKENS, *alphabet, *inner]
     if vocab_size < len(fixed):

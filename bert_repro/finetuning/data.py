@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 ORDER = 3  # names this draw in `randomness.draw`
-_ROWS_HASHED_AT_ONCE = 10_000
+_ROWS_HASHED_AT_ONCE, _ROWS_WITHOUT_BAR = 10_000, 5_000  # the latter are tokenized within about a second
 STATES = "states.npy"
 _REPLACED = ("input_ids", "token_type_ids", "position_ids")
 _COMPUTING = ("num_attention_heads", "hidden_act", "layer_norm_eps", "is_decoder", "_attn_implementation")
@@ -167,7 +168,10 @@ def encode(
     ]  # fmt: skip
     folders = {os.path.dirname(file["filename"]) for file in dataset.cache_files}
     folder = Path(datasets.config.HF_DATASETS_CACHE)
-    with disk_errors(folder, "cannot be written"):
+    with disk_errors(folder, "cannot be written"), ExitStack() as stack:
+        if len(dataset) < _ROWS_WITHOUT_BAR and not datasets.are_progress_bars_disabled():
+            datasets.disable_progress_bars()
+            stack.callback(datasets.enable_progress_bars)
         return dataset.map(
             task.encode_batch,
             batched=True,

@@ -77,13 +77,6 @@ _PURPOSES = {
     "ForQuestionAnswering": "answers a question by a span of a passage, fine-tuned on {data}",
     "ForMultipleChoice": "chooses the continuation of a text, fine-tuned on {data}",
 }
-_CONFIGS: Mapping[str, type[configs.Config]] = {
-    "ForSequenceClassification": configs.GlueConfig,
-    "ForQuestionAnswering": configs.SquadConfig,
-    "ForMultipleChoice": configs.SwagConfig,
-    "ForTokenClassification": configs.NerConfig,
-}
-"""End of the name of a model's class -> the configuration of the runs that made it; all others are pre-training's."""
 _IN_WORDS = frozenset({
     "model_name_or_path", "hub_model_id", "output_dir", "resume_from_checkpoint", "seed", "data_dir", "corpus",
     "phases", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "allow_changed_settings",
@@ -344,7 +337,8 @@ def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
 def default_settings(results: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of runs that make such a model, with their defaults."""
     name = results.get("model", {}).get("class", "")
-    kind = next((kind for ending, kind in _CONFIGS.items() if name.endswith(ending)), configs.PretrainingConfig)
+    families = configs.FAMILIES.items()
+    kind = next((family for ending, family in families if name.endswith(ending)), configs.PretrainingConfig)
     return {field.name: field.default for field in dataclasses.fields(kind)}
 
 

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from accelerate import Accelerator
 
-from bert_repro.configs import FinetuningConfig, GlueConfig, NerConfig, PredictConfig, SquadConfig, SwagConfig, require
+from bert_repro.configs import (
+    FAMILIES,
+    FinetuningConfig,
+    GlueConfig,
+    NerConfig,
+    PredictConfig,
+    SquadConfig,
+    SwagConfig,
+    require,
+)
 from bert_repro.errors import UserError
 from bert_repro.finetuning.data import SplitReader
 from bert_repro.finetuning.run import FinetuningRun, require_fit
@@ -26,6 +35,7 @@ from bert_repro.tasks import configured_task
 from bert_repro.tasks.classification import found_text_columns
 from bert_repro.tasks.data import TAGGED_SUFFIXES, Lines, as_dataset, read_file, require_columns, texts
 from bert_repro.tasks.tagging import TAG_COLUMNS, WORD_COLUMNS
+from bert_repro.training.performance import resolve_precision
 from bert_repro.training.run import forget_precision
 from bert_repro.utils.files import atomic_path, disk_errors
 from bert_repro.utils.readers import decode_line, numbered_lines, shown
@@ -37,13 +47,6 @@ logger = logging.getLogger("bert_repro")
 
 Record = dict[str, Any]
 
-FAMILIES: dict[str, type[FinetuningConfig]] = {
-    "ForSequenceClassification": GlueConfig,
-    "ForTokenClassification": NerConfig,
-    "ForQuestionAnswering": SquadConfig,
-    "ForMultipleChoice": SwagConfig,
-}
-"""Ending of a model's class -> the settings of its task."""
 _TASK_SETTINGS = (
     "ner_context", "max_query_length", "doc_stride", "decoding", "n_best_size", "max_answer_length",
     "answer_text", "null_score_diff_threshold",
@@ -88,6 +91,7 @@ def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None
         UserError: the model is not fine-tuned, or the input is not as its task needs it.
     """
     quiet_transformers()
+    config = resolve_precision(config)
     family = _family(config)
     tagged = family is NerConfig or not (config.output_file or "").endswith(".conll")
     require(tagged, f"--output_file {config.output_file}: only tags go into .conll; write .csv or .jsonl")

@@ -127,7 +127,7 @@ def _pretrain(
     logger.info("held-out, %s sequences: %s", f"{evaluations[-1].rows:,}", scores)
     for name, found in baselines.items():
         remark = ": the model is not ahead of it" if found[metric] >= metrics[metric] else ""
-        logger.info("baseline: %s: %s %.4f%s", metric, name, found[metric], remark)
+        logger.info("baseline, %s: %s %.4f%s", metric, name, found[metric], remark)
     if accelerator.is_local_main_process:  # every process has read its last example
         shutil.rmtree(begun.output_dir / SAMPLE_INDEX, ignore_errors=True)
     return begun.finish(

@@ -32,8 +32,9 @@ from bert_repro.finetuning.run import run_finetuning
 from bert_repro.models.loading import load_config, load_tokenizer
 from bert_repro.pretraining.model import new_model_config
 from bert_repro.pretraining.run import resolve_phases, run_pretraining
+from bert_repro.recipes import RECIPES
 from bert_repro.reproduction.paper_results import EXAMPLES_FILE
-from bert_repro.reproduction.size_presets import MEAN_TOKENS, RECIPE_CONFIGS, TASK_RECIPES, find_size_preset
+from bert_repro.reproduction.size_presets import MEAN_TOKENS, TASK_RECIPES, find_size_preset
 from bert_repro.reproduction.suite import (
     DATA_DIRS,
     PlannedRun,
@@ -137,7 +138,8 @@ def cost_estimate(runs: Sequence[PlannedRun], planned: int) -> str:
     """
     trained = scored = flops = 0.0
     for run in runs:
-        config, start = RECIPE_CONFIGS[run.recipe](**{**run.settings, "model_name_or_path": "model"}), run.pretraining
+        config: Any = RECIPES[run.recipe].config(**{**run.settings, "model_name_or_path": "model"})
+        start = run.pretraining
         new = new_model_config(PretrainingConfig(**start.settings), ORIGINAL_VOCAB_SIZES["uncased"])
         model = load_config(start.model) if start.model else new
         if isinstance(config, PretrainingConfig):
@@ -235,7 +237,7 @@ def example_scores(config: PretrainingConfig | FinetuningConfig) -> dict[str, An
     return {split: task.example_scores(split, data[split], folder) for split in splits}
 
 
-def _configuration(run: PlannedRun, store: "RunStore", config: StudyConfig) -> PretrainingConfig | FinetuningConfig:
+def _configuration(run: PlannedRun, store: "RunStore", config: StudyConfig) -> Any:
     folder = store.folder(run)
     settings: dict[str, Any] = {**run.settings, "output_dir": str(folder), "resume_from_checkpoint": "auto"}
     if run.start is None:
@@ -246,7 +248,7 @@ def _configuration(run: PlannedRun, store: "RunStore", config: StudyConfig) -> P
         settings |= {"model_name_or_path": start, "data_dir": getattr(config, DATA_DIRS[run.recipe])}
         if "feature_based" in run.settings:
             settings["feature_cache_dir"] = str(store.output_dir / "features")
-    return RECIPE_CONFIGS[run.recipe](**settings)
+    return RECIPES[run.recipe].config(**settings)
 
 
 def _model(run: PlannedRun) -> dict[str, Any]:

@@ -10,17 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from bert_repro.arguments import read_yaml_mapping, settings_from
-from bert_repro.configs import (
-    FinetuningConfig,
-    GlueConfig,
-    NerConfig,
-    Phase,
-    PretrainingConfig,
-    SquadConfig,
-    SwagConfig,
-)
+from bert_repro.configs import GlueConfig, NerConfig, Phase, PretrainingConfig
 from bert_repro.configs.presets import MODEL_SIZES, PAPER_LEARNING_RATE, PAPER_PHASES, PAPER_WARMUP_STEPS, PRESETS
 from bert_repro.errors import UserError
+from bert_repro.recipes import RECIPES
 from bert_repro.utils.readers import shown
 
 FEATURES = "features"
@@ -43,15 +36,6 @@ MEAN_TOKENS: Mapping[str, int] = {
     "squad_v2": 161, "swag": 140, "conll2003": 24,
 }  # fmt: skip
 """Task -> mean tokens of a row of its training set, SWAG's four sequences together; for estimates of cost."""
-
-RECIPE_CONFIGS: Mapping[str, type[PretrainingConfig] | type[FinetuningConfig]] = {
-    "run_pretraining": PretrainingConfig,
-    "run_glue": GlueConfig,
-    "run_squad": SquadConfig,
-    "run_swag": SwagConfig,
-    "run_ner": NerConfig,
-}
-"""Recipe that an experiment runs -> its configuration."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +151,7 @@ def find_size_preset(name: str) -> SizePreset:
 def _read_size_preset(path: Path) -> SizePreset:
     document, where = read_yaml_mapping(path, "--size_preset"), f"--size_preset {path}"
     tasks = {
-        task: settings_from(given or {}, RECIPE_CONFIGS[TASK_RECIPES[task]], f"{where}: tasks: {task}")
+        task: settings_from(given or {}, RECIPES[TASK_RECIPES[task]].config, f"{where}: tasks: {task}")
         for task, given in document["tasks"].items()
     }
     read: dict[str, Any] = {name: tuple(document[name]) for name in ("checkpoints", "seeds") if name in document}

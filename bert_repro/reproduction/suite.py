@@ -49,7 +49,7 @@ class PlannedRun:
 
     Args:
         name: what people call it.
-        recipe: key of `size_presets.RECIPE_CONFIGS`.
+        recipe: key of `bert_repro.recipes.RECIPES`.
         settings: settings that decide its result, folders apart.
         data: names what it learns from: the pre-training corpus, or the task's files.
         start: the run whose model it starts from; None: it is a pre-training run.

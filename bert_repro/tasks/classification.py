@@ -585,7 +585,7 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
     for split, where in names.items():
         given: dict[str, Any] = {"label": config.label_column, "may_lack_labels": split == "test", "missing": ""}
         data[split] = task.from_rows(rows[split], where, **given)
-        taken = {*text_columns, config.label_column, *data[split].column_names}
+        taken = {*text_columns, config.label_column, "label", "idx"}
         if others := [name for name in rows[split].column_names if name not in taken]:
             data[split] = datasets.concatenate_datasets([data[split], rows[split].select_columns(others)], axis=1)
         each = zip(*(data[split][name] for name in text_columns), strict=True)

@@ -195,8 +195,7 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, envir
 
 def _load_weights(folder: Path, model: Any) -> None:
     name = adapters.WEIGHTS if adapters.is_adapted(model) else "model.safetensors"
-    if not (folder / name).is_file():
-        raise UserError(f"{folder}: holds no {name}; resume with the same --peft as the run had")
+    require((folder / name).is_file(), f"{folder}: holds no {name}; resume with the same --peft as the run had")
     if adapters.is_adapted(model):
         missing, unexpected = adapters.load(model, folder)
     else:

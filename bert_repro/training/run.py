@@ -202,8 +202,6 @@ def begin(config: RunConfig) -> Run:
         UserError: the folder holds another run, or this machine cannot do what was asked.
     """
     began = time.perf_counter()
-    if config.push_to_hub and not config.hub_model_id:
-        raise UserError("--push_to_hub needs --hub_model_id, for example org/bert-repro-base")
     if config.peft and not is_peft_available():
         raise UserError(f"--peft {config.peft}: the package peft is not installed; run: pip install peft")
     if is_main_process():

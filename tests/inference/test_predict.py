@@ -82,6 +82,8 @@ def test_the_columns_of_training_are_read_and_named_where_they_are_missing(model
     rows = [{"text": "a stone", "review": "the river", "mood": "warm"}]
     (answer,), (alone,) = bert_repro.predict(model, rows), bert_repro.predict(model, ["the river"])
     assert answer["probability_warm"] == alone["probability_warm"], "the column of training wins over the usual name"
+    (foreign,) = bert_repro.predict(model, [{"review": "the river", "label": "A17"}])
+    assert (foreign["label"], foreign["prediction"]) == ("A17", alone["prediction"]), "nor are other labels its own"
     capsys.readouterr()
     (tmp_path / "x.csv").write_text("body,mood\na,warm\n")
     flags = ("--model_name_or_path", model, "--input_file", tmp_path / "x.csv")

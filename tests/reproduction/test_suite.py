@@ -9,9 +9,10 @@ import pytest
 
 from bert_repro.configs import StudyConfig
 from bert_repro.errors import UserError
+from bert_repro.recipes import RECIPES
 from bert_repro.reproduction import runner
 from bert_repro.reproduction.paper_results import TABLE_KEYS, TABLES, TableEntry
-from bert_repro.reproduction.size_presets import RECIPE_CONFIGS, SIZE_PRESETS, find_size_preset
+from bert_repro.reproduction.size_presets import SIZE_PRESETS, find_size_preset
 from bert_repro.reproduction.suite import PlannedRun, given_models, plan_runs, task_fingerprint
 
 TRIAL = SIZE_PRESETS["trial"]
@@ -45,7 +46,7 @@ def test_every_entry_of_the_papers_tables_has_a_run_for_each_seed_that_its_recip
             assert len(entries[TableEntry("figure5", row, str(step))]) == len(preset.seeds)
     for run in plan:
         folders = {"model_name_or_path": "its start"} if run.start else {"corpus": "its corpus"}
-        RECIPE_CONFIGS[run.recipe](**{**run.settings, **folders})
+        RECIPES[run.recipe].config(**{**run.settings, **folders})
 
 
 def test_runs_that_several_studies_need_are_shared() -> None:
