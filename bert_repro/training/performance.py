@@ -29,9 +29,9 @@ _KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")  # on
 def measured_peak(device: torch.device, mixed_precision: str) -> float:
     """Measures the FLOPs per second of a large matrix product on this device, in the run's precision.
 
-    A published peak is rarely reached by any product, and unknown for most processors; this takes under a second,
+    A published peak is rarely reached by any product, and unknown for most processors; this takes half a second,
     where a processor emulates bfloat16 five. The data are random, as constant data let a chip run faster than a model
-    can, one product warms up, and on an accelerator several are timed together.
+    can, one product warms up, the fastest of up to fifty counts, and on an accelerator several are timed together.
 
     Args:
         device: where the run computes.
@@ -42,7 +42,7 @@ def measured_peak(device: torch.device, mixed_precision: str) -> float:
     generator = torch.Generator().manual_seed(0)  # of its own: a run's random numbers must not depend on this
     left, right = (torch.randn(size, size, generator=generator).to(device, dtype) for _ in range(2))
     first = _seconds(left, right)
-    return 2 * size**3 / min(first, *(_seconds(left, right) for _ in range(5 if first < 1 else 1)))
+    return 2 * size**3 / min(first, *(_seconds(left, right) for _ in range(min(50, 1 + int(0.5 / first)))))
 
 
 def resolve_precision(config: Any) -> Any:
