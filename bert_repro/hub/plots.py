@@ -168,17 +168,18 @@ def plot_scores(path: Path, results: Mapping[str, Any]) -> bool:
     """
     from matplotlib.figure import Figure
 
-    found = ((name, split["details"]) for name, split in results.get("splits", {}).items() if "details" in split)
-    split, matrix, names = next(
-        ((name, details["confusion_matrix"], details["labels"]) for name, details in found
-         if details.get("confusion_matrix")), ("", [], [])
-    )  # fmt: skip
-    if not matrix:
+    splits = results.get("splits", {}).items()
+    of_matrix = ((name, split) for name, split in splits if split.get("details", {}).get("confusion_matrix"))
+    if (found := next(of_matrix, None)) is None:
         path.unlink(missing_ok=True)
         return False
+    name, split = found
+    matrix, names = split["details"]["confusion_matrix"], split["details"]["labels"]
     side = 2.6 + 0.3 * min(len(matrix), _MOST_NAMED_LABELS)
     figure = Figure(figsize=(side + 1, side), layout="constrained")
-    figure.suptitle(f"{path.parent.resolve().name}: {split}", fontsize=11)
+    primary = results["primary_metric"]
+    title = f"{path.parent.resolve().name}: {_metric(primary)} {split['metrics'][primary]:.3f} on {name}"
+    figure.suptitle(textwrap.fill(title, 40), fontsize=11)
     _draw_confusions(figure.subplots(), names, matrix)
     with atomic_path(path) as partial:
         figure.savefig(partial, dpi=_DOTS_PER_INCH)
@@ -201,5 +202,4 @@ def _draw_confusions(axis: "Axes", names: list[str], matrix: list[list[int]]) ->
         )
         axis.set_yticks(range(len(names)), texts, fontsize=8)
     axis.set_xlabel("predicted")
-    axis.set_ylabel("true")
-    axis.set_title("confusions (shade: share of the row)", fontsize=10)
+    axis.set_ylabel("true (shade: share of the row)")
