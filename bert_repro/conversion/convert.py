@@ -200,8 +200,7 @@ def _torch_tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
 def _as_float(name: str, array: Array) -> Array:
     require(array.dtype.kind == "f", f"{shown(name)} holds {array.dtype} numbers, where weights are floating-point")
     values = np.asarray(array, np.float32)
-    if not np.isfinite(values).all():
-        raise UserError(f"{shown(name)} holds values that are not finite; get the checkpoint again")
+    require(np.isfinite(values).all(), f"{shown(name)} holds values that are not finite; get the checkpoint again")
     return values
 
 

@@ -106,13 +106,15 @@ def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None
         rows = _divided_into_words(rows, config, tokenizer, where)
     run_config = _run_config(config, family, rows, where, trained)
     require_fit(run_config, load_config(config.model_name_or_path))
+    names = TAG_COLUMNS if family is NerConfig else (getattr(run_config, "label_column", "label"),)
+    labels = [name for name in names if name in rows.column_names]
     try:
         task = configured_task(run_config, {"test": rows})
     except UserError as error:
-        if (column := getattr(run_config, "label_column", None)) not in rows.column_names or config.label_column:
+        if not labels or config.label_column:
             raise
         logger.warning("no scores, as the labels are others: %s", error)
-        task = configured_task(run_config, {"test": rows.remove_columns(column)})
+        task = configured_task(run_config, {"test": rows.remove_columns(labels)})
     task = task.prepared(run_config, tokenizer)
     forget_precision(config.mixed_precision)
     splits = SplitReader(run_config, task, tokenizer, Accelerator(mixed_precision=config.mixed_precision), {})
@@ -130,9 +132,8 @@ def predictions_of(config: PredictConfig, rows: "datasets.Dataset | None" = None
             predictions = {name: value[answered] for name, value in predictions.items()}
         scores = run.task.score(predictions, examples)
         logger.info("%s", ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))
-        tags = next((name for name in TAG_COLUMNS if name in rows.column_names), None)
-        if family is NerConfig and tags:  # in the scheme of the predictions
-            rows = rows.remove_columns(tags).add_column(tags, run.task.references(examples))
+        if family is NerConfig and labels:  # in the scheme of the predictions
+            rows = rows.remove_columns(labels).add_column(labels[0], run.task.references(examples))
     return [{**row, **{name: record[name] for name in answers}} for row, record in zip(rows, records, strict=True)]
 
 

@@ -24,7 +24,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from transformers.utils import is_peft_available
 
-from bert_repro.configs import RunConfig
+from bert_repro.configs import RunConfig, require
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
 from bert_repro.hub.export import MADE_FROM_WEIGHTS, PREDICTIONS, export_checkpoint, model_facts, remove
 from bert_repro.hub.plots import plot_scores, plot_training
@@ -225,8 +225,7 @@ def _lock_output_dir(config: RunConfig) -> None:
     folder = Path(config.output_dir)
     with output_dir_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if not lock(folder):
-            raise UserError(f"--output_dir {folder} is written by a run that is not finished; stop it or name another")
+        require(lock(folder), f"--output_dir {folder} is being written by another run; stop it or name another")
         with tempfile.TemporaryFile(dir=folder):  # before hours are spent on what belongs there
             pass
         resumes = config.resume_from_checkpoint and process.recorded_exit_code(folder) != 0

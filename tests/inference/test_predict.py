@@ -114,6 +114,9 @@ def test_every_family_answers_in_its_own_form(models, tmp_path):
     assert all(answer["prediction"] in answer["context"] and 0 < answer["probability"] <= 1 for answer in answers)
     (choice,) = bert_repro.predict(models / "choices", choices)
     assert choice["answer"] == choices[0][f"ending{choice['prediction']}"] and choice["probability_ending2"] < 1
+    (other,) = bert_repro.predict(models / "tagger", [{"words": ["The", "river"], "tags": ["B-PERSON", "O"]}])
+    assert other["tags"] == ["B-PERSON", "O"] and len(other["prediction"]) == 2, "labels of others stop no prediction"
+    assert bert_repro.predict(models / "choices", [choices[0] | {"label": 9}])[0]["answer"] == choice["answer"]
 
 
 @pytest.mark.parametrize(
