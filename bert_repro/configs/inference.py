@@ -71,8 +71,8 @@ class ExtractionConfig(Config):
     REQUIRED = ("model_name_or_path", "input_file", "output_file", "layers")
 
     model_name_or_path: str = setting("", "Any BERT checkpoint: a folder or a Hub id.")
-    input_file: str = setting("", "A text on each line, or .jsonl (.json) with an object on each line that holds one.")
-    text_column: str = setting("text", "Field of a JSON line that holds the text.")
+    input_file: str = setting("", "A text on each line, or a .csv, .tsv, .jsonl or .parquet with a column of texts.")
+    text_column: str = setting("text", "Column, or field of a JSON line, that holds the text.")
     output_file: str = setting("", "Parquet file to write, with a row for each text.")
     overwrite_output_file: bool = setting(False, "Replace the output file.")
     layers: tuple[str, ...] = setting(
@@ -112,9 +112,9 @@ class SentenceScoringConfig(Config):
 
     model_name_or_path: str = setting("", "A BERT checkpoint with its masked language model: a folder or a Hub id.")
     input_file: str | None = setting(
-        None, "A text on each line, or .jsonl (.json) with an object on each line that holds one."
+        None, "A text on each line, or a .csv, .tsv, .jsonl or .parquet with a column of texts."
     )
-    text_column: str = setting("text", "Field of a JSON line that holds the text.")
+    text_column: str = setting("text", "Column, or field of a JSON line, that holds the text.")
     minimal_pairs: tuple[str, ...] = setting(
         (), "In place of --input_file: files or folders of minimal pairs in BLiMP's form (.jsonl, also .gz and .xz)."
     )

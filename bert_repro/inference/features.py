@@ -1,7 +1,7 @@
 """Features of a frozen encoder for any text file (paper 5.3): texts in, a batch at a time; Parquet out.
 
 A row of the file is a text: `tokens` and `features`, a vector per token; or one vector alone where texts are pooled.
-Memory holds a few batches, however long the input is.
+Memory holds a few batches, however long a file of lines is; a table is read whole.
 """
 
 import json
@@ -23,10 +23,12 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.models.loading import load_pretrained, load_tokenizer, require_vocabulary
 from bert_repro.models.modeling_bert_repro import BertReproModel
 from bert_repro.tasks.base import join, special_ids, token_ids
+from bert_repro.tasks.data import read_file, require_columns
+from bert_repro.tasks.data import texts as column_of_texts
 from bert_repro.training.batches import collate_features, on_device
 from bert_repro.utils.files import atomic_path
 from bert_repro.utils.process import world_size
-from bert_repro.utils.readers import json_rows, numbered_lines
+from bert_repro.utils.readers import numbered_lines
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -130,19 +132,17 @@ def _batches(config: ExtractionConfig, tokenizer: "PreTrainedTokenizerBase") -> 
 
 
 def read_texts(path: Path, column: str) -> Iterator[str]:
-    """Yields the texts of a file: of .jsonl and .json a field of each JSON line, else each line, even an empty one.
+    """Yields the texts of a file: of a table or JSON lines a column, else each line, even an empty one.
 
     Raises:
-        UserError: a line is not UTF-8, or not JSON with that field.
+        UserError: a line is not UTF-8, or the file has no such column of texts.
     """
-    lines = numbered_lines(path)
-    if path.suffix not in (".jsonl", ".json"):
-        yield from (text for _, text in lines)
+    if path.suffix not in (".csv", ".tsv", ".jsonl", ".json", ".parquet"):
+        yield from (text for _, text in numbered_lines(path))
         return
-    for number, row in json_rows(lines, path):
-        if not isinstance(row.get(column), str):
-            raise UserError(f"{path}, line {number}: no text in field {column!r}; name the field with --text_column")
-        yield row[column]
+    rows = read_file(path)
+    require_columns(rows, [column], str(path), "name the column of text with --text_column")
+    yield from column_of_texts(rows, column, str(path), missing="")
 
 
 @torch.no_grad()

@@ -12,6 +12,9 @@ from running import recipe
 from tiny_models import NARROW, save_model
 from transformers import AutoModel, AutoTokenizer
 
+from bert_repro.errors import UserError
+from bert_repro.inference.features import read_texts
+
 TEXTS = ["the river runs slowly", "", "a bright stone", "green " * 40, "never under the glass"]
 LENGTH = 24
 
@@ -52,3 +55,15 @@ def test_parquet_has_a_row_for_each_text(model, tmp_path, layers, wanted):
         assert len(row["tokens"]) == len(row["features"]) <= LENGTH
         assert (row["tokens"][0], row["tokens"][-1]) == ("[CLS]", "[SEP]")
     assert json.loads(table.schema.metadata[b"bert_repro"])["model"] == str(model)
+
+
+def test_texts_are_lines_or_the_column_of_a_table(tmp_path):
+    lines, table, rows = tmp_path / "texts.txt", tmp_path / "texts.csv", tmp_path / "texts.jsonl"
+    lines.write_text("\n".join(TEXTS) + "\n")
+    table.write_text("id,body\n" + "".join(f"{number},{text}\n" for number, text in enumerate(TEXTS)))
+    rows.write_text("".join(json.dumps({"body": text}) + "\n" for text in TEXTS))
+    assert list(read_texts(lines, "body")) == list(read_texts(table, "body")) == list(read_texts(rows, "body")) == TEXTS
+    with pytest.raises(
+        UserError, match=r"no column 'text'; found id, body; name the column of text with --text_column"
+    ):
+        list(read_texts(table, "text"))
