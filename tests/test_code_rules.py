@@ -36,14 +36,14 @@ BUDGETS = {
     "models": 1439,
     "corpus": 1104,
     "pretraining": 1439,
-    "training": 1638,
-    "tasks": 2609,
+    "training": 1636,
+    "tasks": 2610,
     "finetuning": 788,
-    "inference": 801,
+    "inference": 802,
     "hub": 717,
-    "conversion": 434,
+    "conversion": 433,
     "reproduction": 1392,
-    "utils": 521,
+    "utils": 523,
 }
 MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.

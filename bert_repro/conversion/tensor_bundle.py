@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bert_repro.configs import require
 from bert_repro.errors import UserError
 
 Array = npt.NDArray[Any]
@@ -76,8 +77,7 @@ class TensorBundle:
             raise UserError(f"{index}: is no index of a TensorFlow checkpoint ({error}); get it again") from error
         self._files = [prefix.with_name(f"{prefix.name}.data-{n:05d}-of-{files:05d}") for n in range(files)]
         for path in self._files:
-            if not path.is_file():
-                raise UserError(f"{path}: no such file, and {index.name} needs it; get the checkpoint again")
+            require(path.is_file(), f"{path}: no such file, and {index.name} needs it; get the checkpoint again")
 
     def read(self, name: str) -> Array:
         """Reads a tensor.
@@ -92,8 +92,7 @@ class TensorBundle:
         with path.open("rb") as file:
             file.seek(entry.offset)
             data = file.read(entry.size)
-        if len(data) != entry.size:
-            raise UserError(f"{path}: ends within {name}; get the checkpoint again")
+        require(len(data) == entry.size, f"{path}: ends within {name}; get the checkpoint again")
         values = np.frombuffer(data, _TYPES[entry.data_type]).reshape(entry.shape)
         return (values.astype("<u4") << np.uint32(16)).view("<f4") if entry.data_type == _BFLOAT16 else values
 

@@ -286,6 +286,7 @@ def _resolve(name: str) -> list[Source]:
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(SUFFIXES))
         require(found, f"folder {name} holds no corpus file; expected one of {', '.join(SUFFIXES)}")
+        logger.info("%s: reading %d files of these kinds: %s", name, len(found), ", ".join(SUFFIXES))
         return [_file_source(file) for file in found]
     if glob.has_magic(name):
         files = sorted(Path(match) for match in glob.glob(name, recursive=True) if Path(match).is_file())

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bert_repro.configs import CorpusConfig
+from bert_repro.configs import CorpusConfig, require
 from bert_repro.configs.corpus import FEW_DOCUMENTS
 from bert_repro.corpus import documents
 from bert_repro.corpus.cleaning import RULES, RULES_VERSION
@@ -101,8 +101,7 @@ def prepare_corpus(config: CorpusConfig, texts: Sequence[str] | None = None) -> 
         return finished
     folder = output_dir.with_name(output_dir.name + ".preparing")
     folder.mkdir(parents=True, exist_ok=True)
-    if not lock(folder):
-        raise UserError(f"{folder}: another process is preparing it; wait for it or choose another --output_dir")
+    require(lock(folder), f"{folder}: another process is preparing it; wait for it or choose another --output_dir")
     try:
         _open_folder(folder, settings, config.overwrite_output_dir)
         _write_parts(config, sources, duplicates, tokenizer, folder, settings)

@@ -23,12 +23,12 @@ from bert_repro.errors import NonFiniteError, UserError
 from bert_repro.models.loading import load_pretrained, load_tokenizer, require_vocabulary
 from bert_repro.models.modeling_bert_repro import BertReproModel
 from bert_repro.tasks.base import join, special_ids, token_ids
-from bert_repro.tasks.data import read_file, require_columns
+from bert_repro.tasks.data import TABLES, read_file, require_columns
 from bert_repro.tasks.data import texts as column_of_texts
 from bert_repro.training.batches import collate_features, on_device
 from bert_repro.utils.files import atomic_path
 from bert_repro.utils.process import world_size
-from bert_repro.utils.readers import numbered_lines
+from bert_repro.utils.readers import format_of, numbered_lines
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -137,7 +137,7 @@ def read_texts(path: Path, column: str) -> Iterator[str]:
     Raises:
         UserError: a line is not UTF-8, or the file has no such column of texts.
     """
-    if path.suffix not in (".csv", ".tsv", ".jsonl", ".json", ".parquet"):
+    if format_of(path) not in TABLES:
         yield from (text for _, text in numbered_lines(path))
         return
     rows = read_file(path)

@@ -33,12 +33,12 @@ from bert_repro.models.loading import load_config, load_tokenizer, quiet_transfo
 from bert_repro.results import read_results
 from bert_repro.tasks import configured_task
 from bert_repro.tasks.classification import found_text_columns
-from bert_repro.tasks.data import TAGGED_SUFFIXES, Lines, as_dataset, read_file, require_columns, texts
+from bert_repro.tasks.data import TABLES, TAGGED_SUFFIXES, Lines, as_dataset, read_file, require_columns, texts
 from bert_repro.tasks.tagging import TAG_COLUMNS, WORD_COLUMNS
 from bert_repro.training.performance import resolve_precision
 from bert_repro.training.run import forget_precision
 from bert_repro.utils.files import atomic_path, disk_errors
-from bert_repro.utils.readers import decode_line, numbered_lines, shown
+from bert_repro.utils.readers import decode_line, format_of, numbered_lines, shown
 
 if TYPE_CHECKING:
     import datasets
@@ -185,16 +185,17 @@ def _text_columns(asked: Sequence[str], present: Sequence[str], where: str, trai
 def _read_input(config: PredictConfig, family: type[FinetuningConfig], where: str, trained: Any) -> "datasets.Dataset":
     """Reads a file or the standard input, a text on each line unless its ending or a flag says otherwise."""
     path = Path(where)
-    ending = "conll" if path.suffix in TAGGED_SUFFIXES[1:] else path.suffix[1:]
-    kind = config.input_format or (ending if ending in ("csv", "tsv", "jsonl", "json", "parquet", "conll") else "text")
+    ending = "conll" if path.suffix in TAGGED_SUFFIXES[1:] else format_of(path)
+    kind = config.input_format or (ending if ending in (*TABLES, "conll") else "text")
     lines = numbered_lines(path) if config.input_file else _standard_input()
     if kind != "text":
         return read_file(path, tagged=kind == "conll", lines=lines, kind=kind)
     found = [line for _, line in lines]
     require(any(line.strip() for line in found), f"{where}: no text; write one on each line")
-    header = {*re.split(r"[,;\t]", found[0])} if family is GlueConfig and not config.input_format else set()
-    table = len(header) > 1 and header & {"text", "text_a", *trained.get("data", {}).get("text_columns", [])}
-    require(not table, f"{where}: begins as a table, {shown(found[0])}; give --input_format csv, tsv or text")
+    header, trained_on = re.split(r"[,;\t]", found[0]), trained.get("data", {}).get("text_columns", [])
+    of_names = family is GlueConfig and len(header) > 1 and {"text", "text_a", *trained_on}.intersection(header)
+    table = f"{where}: begins as a table, {shown(found[0])}; give --input_format csv, tsv, jsonl or text"
+    require(config.input_format or not (of_names or found[0].startswith("{")), table)
     tabular = f"{where}: a choice needs a table with sent1, sent2, ending0 ...; give a .csv or .jsonl"
     require(family is not SwagConfig, tabular)
     if family is NerConfig:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from bert_repro.configs.base import hub_is_reachable, nearest, require
 from bert_repro.errors import UserError
 from bert_repro.utils.arrays import draw
-from bert_repro.utils.readers import first_line, json_rows, listed, numbered_lines, shown
+from bert_repro.utils.readers import first_line, format_of, json_rows, listed, numbered_lines, shown
 
 if TYPE_CHECKING:
     import datasets
@@ -38,6 +38,7 @@ Lines: TypeAlias = Iterable[tuple[int, str]]
 """Numbers and texts of lines, without line ends."""
 T = TypeVar("T")
 
+TABLES = ("csv", "tsv", "jsonl", "json", "parquet")
 TAGGED_SUFFIXES = (".txt", ".conll", ".bio", ".iob", ".iob2")
 DOCUMENT_START = "-DOCSTART-"
 _QUOTED = re.compile(r'"([^"]|"")*"')
@@ -103,7 +104,7 @@ def _from_columns(columns: dict[str, Any], name: str) -> "datasets.Dataset":
 def read_file(
     path: Path, *, tagged: bool = False, lines: Lines | None = None, kind: str | None = None
 ) -> "datasets.Dataset":
-    """Reads a .csv, .tsv, .jsonl, .json, .parquet file or tagged text.
+    """Reads a .csv, .tsv, .jsonl, .json, .parquet file or tagged text; all but Parquet may be compressed (.gz, .xz).
 
     Args:
         path: the file; its ending says the format.
@@ -116,7 +117,7 @@ def read_file(
     """
     import datasets
 
-    kind = kind or path.suffix[1:]
+    kind = kind or format_of(path)
     require(lines is not None or path.is_file(), f"{path}: no such file; {nearest(path) or 'check the path'}")
     lines = numbered_lines(path) if lines is None else lines
     if kind == "parquet":

@@ -145,8 +145,7 @@ def find(output_dir: Path, wanted: str) -> Path:
     """
     if wanted not in ("latest", "auto"):
         damage = find_damage(Path(wanted))
-        if damage:
-            raise UserError(f"--resume_from_checkpoint {wanted}: {damage}; name another one or `latest`")
+        require(not damage, f"--resume_from_checkpoint {wanted}: {damage}; name another one or `latest`")
         return Path(wanted)
     for candidate in _newest_first(output_dir):
         damage = find_damage(candidate)

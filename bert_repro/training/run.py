@@ -263,10 +263,9 @@ def _accelerator(config: RunConfig) -> Accelerator:
             f"WORLD_SIZE is {started}: so many processes were started, but they see no GPU; for them to "
             "share the work on CPUs set ACCELERATE_USE_CPU=true, else start one"
         )
-    if config.mixed_precision == "fp16" and accelerator.device.type == "cpu":
-        raise UserError("--mixed_precision fp16 needs a GPU; use auto on this device")
-    if config.torch_compile and accelerator.device.type == "xla":
-        raise UserError("--torch_compile: XLA compiles by itself; leave it out")
+    device, precision = accelerator.device.type, config.mixed_precision
+    require(precision != "fp16" or device != "cpu", "--mixed_precision fp16 needs a GPU; use auto on this device")
+    require(not config.torch_compile or device != "xla", "--torch_compile: XLA compiles by itself; leave it out")
     return accelerator
 
 

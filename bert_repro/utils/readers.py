@@ -35,6 +35,11 @@ def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 
+def format_of(path: Path) -> str:
+    """Returns the ending of a file's name that says its format, as `csv`; .gz and .xz after it only compress."""
+    return Path(path.name.removesuffix(".gz").removesuffix(".xz")).suffix[1:]
+
+
 def decompressed(file: IO[bytes], suffix: str) -> Any:
     """Returns a file of bytes to read lines from: of .gz and .xz the decompressed one."""
     return {".gz": gzip.open, ".xz": lzma.open}.get(suffix, lambda raw: raw)(file)  # type: ignore[operator]

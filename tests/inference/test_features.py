@@ -1,5 +1,6 @@
 """Features in files equal those of upstream transformers, text by text."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,9 @@ def test_texts_are_lines_or_the_column_of_a_table(tmp_path):
     table.write_text("id,body\n" + "".join(f"{number},{text}\n" for number, text in enumerate(TEXTS)))
     rows.write_text("".join(json.dumps({"body": text}) + "\n" for text in TEXTS))
     assert list(read_texts(lines, "body")) == list(read_texts(table, "body")) == list(read_texts(rows, "body")) == TEXTS
+    packed = tmp_path / "texts.csv.gz"
+    packed.write_bytes(gzip.compress(table.read_bytes()))
+    assert list(read_texts(packed, "body")) == TEXTS
     with pytest.raises(
         UserError, match=r"no column 'text'; found id, body; name the column of text with --text_column"
     ):
