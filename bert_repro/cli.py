@@ -85,7 +85,7 @@ def parse(config_class: type[Config], argv: Sequence[str], *, prog: str = "") ->
 def closing_lines(recipe: str, config: Any) -> list[str]:
     """Returns the lines for the end of a run: what it made, and the command that comes next."""
     folder = shlex.quote(getattr(config, "output_dir", None) or "")
-    if getattr(config, "dry_run", False) or getattr(config, "list", False):
+    if getattr(config, "dry_run", False) or getattr(config, "list", False) or not is_main_process():
         return []
     if recipe == "train_tokenizer":
         files = shlex.join(config.input_files)

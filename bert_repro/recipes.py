@@ -31,8 +31,12 @@ class Recipe:
         """Runs the recipe; where it has an output folder, status.json there says how it ended.
 
         Returns:
-            What the function returns: of training recipes the results of the run.
+            What the function returns: of training recipes the results of the run. None in the other processes of a
+            launch where the recipe's work is not shared.
         """
+        in_parallel = (configs.RunConfig, configs.PredictConfig, configs.StudyConfig)  # of which the last refuses it
+        if not isinstance(config, in_parallel) and not process.is_main_process():
+            return None  # several processes would write the same files
         output_dir = getattr(config, "output_dir", None) if getattr(config, "makes_runs", True) else None
         code, reason = 0, "done"
         try:

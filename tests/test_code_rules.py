@@ -31,7 +31,7 @@ MODELING = "models/modeling_bert_repro.py"
 # Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
 # commit; what stands at the top of the package counts as one room.
 BUDGETS = {
-    "": 827,
+    "": 830,
     "configs": 1290,
     "models": 1439,
     "corpus": 1104,
@@ -39,10 +39,10 @@ BUDGETS = {
     "training": 1636,
     "tasks": 2610,
     "finetuning": 788,
-    "inference": 802,
-    "hub": 717,
+    "inference": 803,
+    "hub": 716,
     "conversion": 433,
-    "reproduction": 1392,
+    "reproduction": 1389,
     "utils": 523,
 }
 MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80

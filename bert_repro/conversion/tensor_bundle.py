@@ -86,8 +86,8 @@ class TensorBundle:
             UserError: the data file is too short.
         """
         entry = self.entries[name]
-        if entry.data_type not in _TYPES:
-            raise UserError(f"{name} has TensorFlow's data type {entry.data_type}, which no weight of a BERT has")
+        fault = f"{name} has TensorFlow's data type {entry.data_type}, which no weight of a BERT has"
+        require(entry.data_type in _TYPES, fault)
         path = self._files[entry.file]
         with path.open("rb") as file:
             file.seek(entry.offset)

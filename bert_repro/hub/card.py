@@ -337,8 +337,7 @@ def _facts(results: Mapping[str, Any]) -> dict[str, Any]:
 def default_settings(results: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of runs that make such a model, with their defaults."""
     name = results.get("model", {}).get("class", "")
-    families = configs.FAMILIES.items()
-    kind = next((family for ending, family in families if name.endswith(ending)), configs.PretrainingConfig)
+    kind = next((family for end, family in configs.FAMILIES.items() if name.endswith(end)), configs.PretrainingConfig)
     return {field.name: field.default for field in dataclasses.fields(kind)}
 
 

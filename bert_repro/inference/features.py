@@ -27,7 +27,6 @@ from bert_repro.tasks.data import TABLES, read_file, require_columns
 from bert_repro.tasks.data import texts as column_of_texts
 from bert_repro.training.batches import collate_features, on_device
 from bert_repro.utils.files import atomic_path
-from bert_repro.utils.process import world_size
 from bert_repro.utils.readers import format_of, numbered_lines
 
 if TYPE_CHECKING:
@@ -59,15 +58,14 @@ def extract_features(config: ExtractionConfig) -> dict[str, Any]:
         NonFiniteError: the model's output is not finite.
     """
     path, name = Path(config.output_file), config.model_name_or_path
-    require(world_size() == 1, "extract_features runs in one process; split the input to use several devices")
     # The encoder of any BERT checkpoint, without its heads and its pooler.
     model, info = load_pretrained(BertReproModel, name, add_pooling_layer=False)
     if info["missing_keys"]:
         raise UserError(f"--model_name_or_path {name}: lacks {min(info['missing_keys'])}; name a BERT checkpoint")
     tokenizer = load_tokenizer(name)
     positions = model.config.max_position_embeddings
-    if config.max_seq_length > positions:
-        raise UserError(f"--max_seq_length is {config.max_seq_length}; the model has {positions} positions")
+    fits = config.max_seq_length <= positions
+    require(fits, f"--max_seq_length is {config.max_seq_length}; the model has {positions} positions")
     require_vocabulary(name, model, tokenizer)
     layers = resolve_layers(config.layers, model.config.num_hidden_layers)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bert_repro.configs import OnnxConfig
+from bert_repro.configs import OnnxConfig, require
 from bert_repro.configs.inference import ONNX_FILES
 from bert_repro.errors import UserError
 from bert_repro.models.loading import load_config, load_pretrained
@@ -92,8 +92,7 @@ def load_model(folder: Path) -> "PreTrainedModel":
 
     names = load_config(str(folder), "--folder").architectures or ["none"]
     ours = [head.ours for head in AUTO_CLASSES.values() if names[0] in (head.ours, head.upstream)]
-    if not ours:
-        raise UserError(f"--folder {folder}: config.json names the class {names[0]}, which is no BERT of this family")
+    require(ours, f"--folder {folder}: config.json names the class {names[0]}, which is no BERT of this family")
     model, _ = load_pretrained(getattr(modeling_bert_repro, ours[0]), str(folder), flag="--folder")
     # The exporter unrolls an LSTM over the tokens of its example, so the graph would know one length only.
     if model.config.bilstm_size is not None:

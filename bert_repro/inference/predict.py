@@ -38,6 +38,7 @@ from bert_repro.tasks.tagging import TAG_COLUMNS, WORD_COLUMNS
 from bert_repro.training.performance import resolve_precision
 from bert_repro.training.run import forget_precision
 from bert_repro.utils.files import atomic_path, disk_errors
+from bert_repro.utils.process import is_main_process, world_size
 from bert_repro.utils.readers import decode_line, format_of, numbered_lines, shown
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def predict(config: PredictConfig) -> None:
         UserError: the model is not fine-tuned, the input is not as its task needs it, or the output cannot be written.
     """
     records = predictions_of(config)
+    if not is_main_process():
+        return
     ending = Path(config.output_file or "").suffix
     write = {".jsonl": _write_json_lines, ".conll": _write_tagged, ".tsv": _write_tsv}.get(ending, _write_csv)
     if config.output_file is None:
@@ -187,6 +190,7 @@ def _read_input(config: PredictConfig, family: type[FinetuningConfig], where: st
     path = Path(where)
     ending = "conll" if path.suffix in TAGGED_SUFFIXES[1:] else format_of(path)
     kind = config.input_format or (ending if ending in (*TABLES, "conll") else "text")
+    require(config.input_file or world_size() == 1, "several processes read no standard input; use --input_file")
     lines = numbered_lines(path) if config.input_file else _standard_input()
     if kind != "text":
         return read_file(path, tagged=kind == "conll", lines=lines, kind=kind)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_repro.configs import FinetuningConfig, PretrainingConfig, StudyConfig
+from bert_repro.configs import FinetuningConfig, PretrainingConfig, StudyConfig, require
 from bert_repro.configs.finetuning import SWEPT
 from bert_repro.configs.presets import ORIGINAL_VOCAB_SIZES
 from bert_repro.errors import NonFiniteError, StopRequested, UserError
@@ -68,11 +68,8 @@ def run_study(config: StudyConfig) -> None:
         NonFiniteError: a run's loss was not finite, and what starts from it could not be made; all others are done.
         StopRequested: a signal came; the current run has a checkpoint, and the same command resumes.
     """
-    if world_size() > 1:  # they would take a run each and train these as if they were one
-        raise UserError(
-            f"run_study was started as {world_size()} processes by a launcher, but each run of a study is one process; "
-            "start it with python, several times on the same --output_dir to share the work"
-        )
+    fix = "start run_study without a launcher, several times on one --output_dir to share the work"
+    require(world_size() == 1, f"each run of a study is one process, and a launcher started {world_size()}; {fix}")
     runs, store = planned_runs(config), RunStore(config)
     if config.dry_run:
         sys.stdout.write(cost_estimate([run for run in runs if not store.is_over(run)], len(runs)) + "\n")

@@ -12,6 +12,8 @@ from running import recipe
 from tiny_models import save_model
 
 import bert_repro
+from bert_repro.configs import TokenizerConfig
+from bert_repro.recipes import RECIPES
 
 LABELS = {"id2label": {0: "cold", 1: "warm"}, "label2id": {"cold": 0, "warm": 1}}
 HEADS = {
@@ -47,6 +49,18 @@ def test_lines_of_the_standard_input_become_rows_of_csv(models, monkeypatch, cap
     assert [blank[name] for name in ("prediction", "probability", "probability_cold")] == ["", "", ""]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"text,the river\n")))
     assert recipe("predict", "--model_name_or_path", models / "classifier", "--input_format", "text") == 0
+
+
+def test_of_several_processes_one_writes(models, monkeypatch, capsys, tmp_path, refused):
+    (tmp_path / "x.txt").write_text("the river\n")
+    flags = ("--model_name_or_path", models / "classifier", "--input_file", tmp_path / "x.txt")
+    monkeypatch.setattr("bert_repro.inference.predict.is_main_process", lambda: False)
+    assert recipe("predict", *flags) == 0 and capsys.readouterr().out == ""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "several processes read no standard input" in refused("predict", *flags[:2])
+    monkeypatch.setenv("RANK", "1")
+    config = TokenizerConfig(input_files=(str(tmp_path / "x.txt"),), output_dir=str(tmp_path / "tokenizer"))
+    assert RECIPES["train_tokenizer"].run(config) is None and not (tmp_path / "tokenizer").exists()
 
 
 def test_rows_without_text_are_no_part_of_the_score(models, tmp_path, caplog):
