@@ -198,7 +198,7 @@ def prepare_corpus(data: "Corpus | CorpusConfig", *, tokenizer: Any = None, **se
         settings["tokenizer"] = str(getattr(tokenizer, "name_or_path", tokenizer))
     config, texts = _text_settings(CorpusConfig, data, settings)
     with _progress_on_stdout():
-        return CorpusManifest(RECIPES["prepare_corpus"].run(config, texts=texts), folder=config.output_dir)
+        return CorpusManifest(RECIPES["prepare_corpus"].run(config, texts=texts) or {}, folder=config.output_dir)
 
 
 def _text_settings(
