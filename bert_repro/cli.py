@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from bert_repro import registration
 from bert_repro.configs import Config, FinetuningConfig, NerConfig
 from bert_repro.configs.base import did_you_mean
-from bert_repro.configs.corpus import FEW_DOCUMENTS
+from bert_repro.configs.corpus import FEWEST_DOCUMENTS
 from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested, UserError, outcome
 from bert_repro.recipes import RECIPES
 from bert_repro.results import read_results
@@ -101,7 +101,7 @@ def closing_lines(recipe: str, config: Any) -> list[str]:
         continued = f"--model_name_or_path {shlex.quote(config.tokenizer)} --train_batch_size 32 --max_steps {steps}"
         start = f"{continued} --learning_rate 3e-5" if of_checkpoint else "--preset cpu-trial"
         step = f"next: bert-repro run_pretraining {start} --corpus {folder} --output_dir runs/bert"
-        enough = counts["documents"] >= FEW_DOCUMENTS
+        enough = counts["documents"] >= FEWEST_DOCUMENTS
         return [f"corpus: {folder} (manifest.json says what was kept and dropped)", *[step] * enough]
     if recipe == "run_pretraining":
         return [

@@ -5,7 +5,7 @@ from typing import Literal
 
 from bert_repro.configs.base import Config, require, require_positive, setting
 
-FEW_DOCUMENTS = 4  # Two to train on and two held out, as segment B of a pair comes from another document.
+FEWEST_DOCUMENTS = 4  # Two to train on and two held out, as segment B of a pair comes from another document.
 
 
 @dataclass(frozen=True)

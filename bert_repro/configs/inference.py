@@ -14,7 +14,7 @@ ONNX_FILES = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "q8": "model_quan
 class PredictConfig(Config):
     """Predicts with a fine-tuned model: labels, numbers, tags, answers or choices.
 
-      echo "Wo bleibt mein Paket?" | bert-repro predict --model_name_or_path runs/my-classifier
+      echo "Where is my parcel?" | bert-repro predict --model_name_or_path runs/my-classifier
 
       bert-repro predict --model_name_or_path runs/my-classifier --input_file new.csv --output_file answers.csv
 

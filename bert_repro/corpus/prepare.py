@@ -28,7 +28,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bert_repro.configs import CorpusConfig, require
-from bert_repro.configs.corpus import FEW_DOCUMENTS
 from bert_repro.corpus import documents
 from bert_repro.corpus.cleaning import RULES, RULES_VERSION
 from bert_repro.corpus.documents import DuplicateFilter, Source, find_sources, source_identities
@@ -63,7 +62,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bert_repro")
 
 SETTINGS_FILE = "settings.json"
-FEW_SENTENCES = 3
+FEW_SENTENCES, FEW_DOCUMENTS = 3, 100  # of a document, of a corpus
 
 
 def prepare_corpus(config: CorpusConfig, texts: Sequence[str] | None = None) -> dict[str, Any]:
@@ -379,7 +378,8 @@ def _log_counts(manifest: dict[str, Any], output_dir: Path) -> None:
     report = logger.info if 2 * counts["documents"] >= counts["documents_read"] else logger.warning
     report(text, output_dir, counts["documents"], counts["documents_read"], numbers, rules)
     if counts["documents"] < FEW_DOCUMENTS:
-        logger.warning("Too few documents to hold some out of pre-training. In .txt a blank line ends a document.")
+        few = "Only %d documents, and pre-training holds some of them out: in .txt a blank line ends a document."
+        logger.warning(few, counts["documents"])
     if counts["sentences"] < FEW_SENTENCES * counts["documents"]:
         logger.warning(
             "Documents have %.1f sentences on average, few for next sentence prediction: give longer texts (in .txt a "

@@ -169,7 +169,7 @@ def test_lines_splitter_and_all_lines(make_config, tmp_path, caplog):
     options = {"input_files": (str(path),), "text_passages_only": False}
     counts = prepare_corpus(make_config(**options, sentence_splitter="lines"))["counts"]
     assert (counts["documents"], counts["sentences"]) == (2, 3)
-    assert "1.5 sentences on average" in caplog.text
+    assert "Only 2 documents" in caplog.text and "1.5 sentences on average" in caplog.text
     options["output_dir"] = str(tmp_path / "split")
     assert prepare_corpus(make_config(**options))["counts"]["sentences"] == 4
 
