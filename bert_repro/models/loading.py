@@ -249,11 +249,7 @@ def _load_saved(path_or_id: str) -> "PreTrainedTokenizerFast":
 
 
 def build_tokenizer(
-    vocab: dict[str, int],
-    lowercase: bool,
-    *,
-    strip_accents: bool | None = None,
-    handle_chinese_chars: bool = True,
+    vocab: dict[str, int], lowercase: bool, *, strip_accents: bool | None = None, handle_chinese_chars: bool = True
 ) -> "PreTrainedTokenizerFast":
     """Makes a BERT tokenizer of a vocabulary (piece -> id); the arguments are those of `train_wordpiece`."""
     from transformers import BertTokenizer

@@ -68,10 +68,12 @@ def test_one_of_two_processes_that_see_no_gpu_is_refused(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # As torchrun starts each: Accelerate would let it train for itself, all of them into one folder.
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, value in {"WORLD_SIZE": "2", "USE_AGENT_STORE": "True", "MAX_RESTARTS": "3"}.items():
+        monkeypatch.setenv(name if name == "WORLD_SIZE" else f"TORCHELASTIC_{name}", value)
     run = tmp_path / "run"
     assert recipe("run_pretraining", TINY, "--corpus", world.corpus, "--output_dir", run, "--max_steps 1") == 2
-    assert "set ACCELERATE_USE_CPU=true" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "set ACCELERATE_USE_CPU=true" in shown and "start it with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in shown
     assert json.loads((run / "status.json").read_text())["code"] == 2
 
 
