@@ -131,7 +131,7 @@ class RunResult(dict[str, Any]):
         RECIPES["push_to_hub"].run(config)
 
     def _rows(self) -> list[tuple[str, str]]:
-        scores = [(name, f"{value:.4f}") for name, value in self.metrics.items()]
+        scores = [(name, f"{value:.4f}") for name, value in self.metrics.items()] or [("scores", "none: no dev data")]
         metric = self.get("primary_metric")
         scores += [(f"{metric}, {name}", f"{of[metric]:.4f}") for name, of in self.get("baselines", {}).items()]
         return [("task", str(self.get("task"))), *scores, ("folder", str(self.folder))]

@@ -378,8 +378,7 @@ def _log_counts(manifest: dict[str, Any], output_dir: Path) -> None:
     report = logger.info if 2 * counts["documents"] >= counts["documents_read"] else logger.warning
     report(text, output_dir, counts["documents"], counts["documents_read"], numbers, rules)
     if counts["documents"] < FEW_DOCUMENTS:
-        few = "Only %d documents, and pre-training holds some of them out: in .txt a blank line ends a document."
-        logger.warning(few, counts["documents"])
+        logger.warning("Only %d documents, some to be held out: in .txt a blank line ends one.", counts["documents"])
     if counts["sentences"] < FEW_SENTENCES * counts["documents"]:
         logger.warning(
             "Documents have %.1f sentences on average, few for next sentence prediction: give longer texts (in .txt a "

@@ -33,7 +33,7 @@ from bert_repro.utils.files import (
     TRAIN_LOG,
     TRAINING_PLOT,
 )
-from bert_repro.utils.readers import read_json_object, read_utf8, redacted, without_machine_paths
+from bert_repro.utils.readers import first_line, read_json_object, read_utf8, redacted, without_machine_paths
 
 logger = logging.getLogger("bert_repro")
 
@@ -206,9 +206,8 @@ def corpus_folder(name: str | Path) -> Path:
     try:
         return Path(snapshot_download(str(name), repo_type="dataset"))
     except (HTTPError, OSError, RuntimeError, ValueError) as error:  # the library raises all of them
-        reason = " ".join(str(error).split()[:40])
         raise UserError(
-            f"--corpus {name}: no such folder, and no dataset of the Hub within reach ({reason}); run "
+            f"--corpus {name}: no such folder, and no dataset of the Hub within reach ({first_line(error)}); run "
             "prepare_corpus first, or name a dataset that push_corpus made"
         ) from error
 

@@ -589,7 +589,10 @@ def custom_classification(config: GlueConfig, rows: Splits, names: Mapping[str, 
         if others := [name for name in rows[split].column_names if name not in taken]:
             data[split] = datasets.concatenate_datasets([data[split], rows[split].select_columns(others)], axis=1)
         each = zip(*(data[split][name] for name in text_columns), strict=True)
-        written = [row for row, found in enumerate(each) if any(map(str.strip, found))]
+        filled = [sum(bool(text.strip()) for text in found) for found in each]
+        written = [row for row, present in enumerate(filled) if present]
+        if half := sum(0 < present < len(text_columns) for present in filled):
+            notes.append(f"{Path(where).name}: {half} of {len(filled)} rows have one of their two texts, read alone.")
         if missing := len(rows[split]) - len(written):
             fate = "get no answer" if split == "test" else "are left out"
             notes.append(f"{Path(where).name}: {missing} of {len(rows[split])} rows have no text and {fate}.")

@@ -218,8 +218,7 @@ def begin(config: RunConfig) -> Run:
     # torchrun's store keeps the addresses of processes that died (seen with torch 2.13).
     shares_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if shares_store and os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0":
-        fix = "start it with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
-        logger.warning("torchrun --max-restarts: processes that are started again may never find each other; %s", fix)
+        logger.warning("torchrun may restart and wait for dead processes; set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
     accelerator = _accelerator(config)
     if accelerator.device.type == "cpu" and config.cpu_kernels:
         prepare_cpu()

@@ -124,6 +124,9 @@ def test_rows_without_text_are_left_out_and_counted(caplog: pytest.LogCaptureFix
     task = classify({"train": as_dataset({"text": ["a", None, "", "b"], "label": ["x", "y", "y", "y"]}, "train")})
     assert task.load(None, ["train"])["train"]["idx"][:] == [0, 3]
     assert "train.csv: 2 of 4 rows have no text and are left out" in caplog.text
+    pairs = {"text_a": ["a", "b", "", ""], "text_b": ["c", None, "d", " "], "label": ["x", "y", "y", "x"]}
+    assert classify({"train": as_dataset(pairs, "train")}).load(None, ["train"])["train"]["idx"][:] == [0, 1, 2]
+    assert "train.csv: 2 of 4 rows have one of their two texts, read alone" in caplog.text
 
 
 def test_a_label_of_dev_that_training_does_not_know() -> None:

@@ -73,7 +73,9 @@ def test_one_of_two_processes_that_see_no_gpu_is_refused(
     run = tmp_path / "run"
     assert recipe("run_pretraining", TINY, "--corpus", world.corpus, "--output_dir", run, "--max_steps 1") == 2
     shown = capsys.readouterr().err
-    assert "set ACCELERATE_USE_CPU=true" in shown and "start it with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in shown
+    assert (
+        "set ACCELERATE_USE_CPU=true" in shown and "dead processes; set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in shown
+    )
     assert json.loads((run / "status.json").read_text())["code"] == 2
 
 
