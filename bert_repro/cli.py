@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from bert_repro import registration
 from bert_repro.configs import Config, FinetuningConfig, NerConfig
-from bert_repro.configs.base import did_you_mean
+from bert_repro.configs.base import did_you_mean, hub_is_reachable
 from bert_repro.configs.corpus import FEWEST_DOCUMENTS
 from bert_repro.errors import NonFiniteError, ProcessKilledError, StopRequested, UserError, outcome
 from bert_repro.recipes import RECIPES
@@ -104,11 +104,12 @@ def closing_lines(recipe: str, config: Any) -> list[str]:
         enough = counts["documents"] >= FEWEST_DOCUMENTS
         return [f"corpus: {folder} (manifest.json says what was kept and dropped)", *[step] * enough]
     if recipe == "run_pretraining":
-        return [
-            f"model, card and scores: {folder} (README.md, results.json)",
-            f"next: bert-repro run_glue --model_name_or_path {folder} --task_name mrpc --do_train --do_eval "
-            "--output_dir runs/mrpc",
-        ]
+        from huggingface_hub import constants
+
+        online = f"run_glue --model_name_or_path {folder} --task_name mrpc --do_train --do_eval --output_dir runs/mrpc"
+        offline = f"push_to_hub --folder {folder} --hub_model_id ORG/{Path(config.output_dir).name} --dry_run"
+        step = online if hub_is_reachable() and not constants.HF_HUB_OFFLINE else offline
+        return [f"model, card and scores: {folder} (README.md, results.json)", f"next: bert-repro {step}"]
     if recipe == "run_study":
         return [f"next: bert-repro report --runs_dir {folder}/records --report_dir runs/report"]
     if not isinstance(config, FinetuningConfig):
