@@ -177,7 +177,7 @@ def plot_scores(path: Path, results: Mapping[str, Any]) -> bool:
     matrix, names = split["details"]["confusion_matrix"], split["details"]["labels"]
     side = 2.6 + 0.3 * min(len(matrix), _MOST_NAMED_LABELS)
     figure = Figure(figsize=(side + 1, side), layout="constrained")
-    primary = results["primary_metric"]
+    primary = results.get("primary_metric") or next(iter(split["metrics"]))  # of a test file alone the first
     title = f"{path.parent.resolve().name}: {_metric(primary)} {split['metrics'][primary]:.3f} on {name}"
     figure.suptitle(textwrap.fill(title, 40), fontsize=11)
     _draw_confusions(figure.subplots(), names, matrix)

@@ -61,5 +61,8 @@ def test_scores_show_confusions(tmp_path, drawn):
     (confusions,) = drawn[0].axes
     assert sorted(text.get_text() for text in confusions.texts) == ["0", "2", "2", "6"]
     assert [label.get_text() for label in confusions.get_yticklabels()] == ["cold", r"\$warm\$"]
+    assert plots.plot_scores(tmp_path / "scores.png", {"splits": {"test": RESULTS["splits"]["validation"]}}), (
+        "no dev data"
+    )
     assert not plots.plot_scores(tmp_path / "scores.png", {"splits": {"test": {"metrics": {"pearson": 1.0}}}})
     assert not (tmp_path / "scores.png").exists(), "that of another run"
