@@ -64,6 +64,14 @@ def test_what_finetune_returns_has_the_model_and_its_scores(untrained: Path, tmp
     assert not list(tmp_path.glob("out-data*")), "no files are made of the data"
 
 
+def test_a_labelled_test_set_alone_is_scored(untrained: Path, tmp_path: Path) -> None:
+    rows = [{"text": "the river", "label": "x"}, {"text": "a stone", "label": "y"}] * 4
+    few: dict[str, Any] = {"max_steps": 1, "output_dir": tmp_path / "run"}
+    result = bert_repro.finetune(model=untrained, train=rows, test=rows, **few)
+    assert result["splits"]["test"]["metrics"]["accuracy"] >= 0 and "none: no dev data" in repr(result)
+    assert (tmp_path / "run" / "scores.png").exists()
+
+
 def test_labels_that_are_numbers_come_back_as_such(
     untrained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
