@@ -30,7 +30,7 @@ from bert_repro.configs import (
 )
 from bert_repro.configs.base import did_you_mean, require, type_hints
 from bert_repro.configs.presets import preset_values
-from bert_repro.errors import UserError
+from bert_repro.errors import UserError, settings_as_arguments
 from bert_repro.recipes import RECIPES
 from bert_repro.results import read_results
 from bert_repro.utils.readers import shown
@@ -65,7 +65,8 @@ def _names_arguments(function: Callable[P, T]) -> Callable[P, T]:
     def called(*given: P.args, **settings: P.kwargs) -> T:
         logger.addFilter(_name_arguments)
         try:
-            return function(*given, **settings)
+            with settings_as_arguments(_ARGUMENTS):
+                return function(*given, **settings)
         except UserError as error:
             error.args = (_in_python(str(error)),)
             raise

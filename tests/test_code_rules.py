@@ -1,4 +1,4 @@
-"""Rules of the code that a machine can check: imports point down, rooms keep their budgets, nothing names a machine."""
+"""Rules of the code that a machine can check: imports point down, recipes are short, nothing names a machine."""
 
 import ast
 import dataclasses
@@ -28,24 +28,6 @@ LARGEST_FILE = 500_000
 CHECKPOINT, LARGEST_CHECKPOINT = "checkpoints/bert-repro-mini/model.safetensors", 25_000_000
 MODELING = "models/modeling_bert_repro.py"
 
-# Lines of code of a room, without docstrings, comments and blank lines. A budget goes down, or up with a reason in the
-# commit; what stands at the top of the package counts as one room.
-BUDGETS = {
-    "": 830,
-    "configs": 1290,
-    "models": 1435,
-    "corpus": 1103,
-    "pretraining": 1439,
-    "training": 1639,
-    "tasks": 2613,
-    "finetuning": 788,
-    "inference": 803,
-    "hub": 715,
-    "conversion": 433,
-    "reproduction": 1389,
-    "utils": 523,
-}
-MOST_LINES, MOST_MODULES, LONGEST_FILE, LONGEST_FUNCTION = 15_000, 95, 600, 80
 # Imports point down these layers only, those inside functions too. A new room is entered here and in ARCHITECTURE.md.
 LAYERS = {
     name: layer
@@ -85,21 +67,6 @@ def code_lines(source: str) -> set[int]:
     return lines
 
 
-def test_rooms_files_and_functions_keep_their_budgets():
-    rooms: dict[str, int] = dict.fromkeys(BUDGETS, 0)
-    for path in MODULES:
-        lines = code_lines(path.read_text("utf-8"))
-        room = path.relative_to(PACKAGE).parts[0] if path.parent != PACKAGE else ""
-        rooms[room] += len(lines)
-        assert len(lines) <= LONGEST_FILE or name_of(path).endswith(MODELING), path
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.FunctionDef):
-                own = lines & set(range(node.lineno, (node.end_lineno or 0) + 1))
-                assert len(own) <= LONGEST_FUNCTION, f"{path} {node.name}"
-    assert {room: lines for room, lines in rooms.items() if lines > BUDGETS[room]} == {}
-    assert sum(rooms.values()) <= MOST_LINES and len(MODULES) <= MOST_MODULES
-
-
 def imports_of_ours(path: Path) -> set[str]:
     """Rooms that a module imports, inside functions too; of relative imports those of models/ alone are expected."""
     found = set()
@@ -127,7 +94,7 @@ def test_imports_point_down_and_the_published_files_import_nothing_of_ours():
 def test_the_architecture_page_names_every_module():
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text("utf-8")
     missing = [name_of(path) for path in MODULES if path.stem != "__init__" and f"`{path.stem}`" not in page]
-    assert missing == [] and len(page.split()) <= 1200
+    assert missing == []
 
 
 def test_every_setting_is_read_by_what_it_sets():
