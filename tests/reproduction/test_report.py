@@ -42,7 +42,7 @@ def test_the_report_opens_with_what_was_found_and_shows_the_papers_numbers_and_o
     assert f"{counts['reversed']} are reversed and {counts['inconclusive']} are inconclusive" in summary
     assert "| BERT-base | paper | 84.4 | 88.4 | 86.7 | 92.7 | 88.5 |" in text
     plots = re.findall(r"\]\(plots/(.+?)\)", text)
-    assert plots == ["orderings.svg", "figure5.svg"]
+    assert plots == ["along_pretraining.svg", "orderings.svg", "figure5.svg"]
     assert {path.name for path in (written / "plots").iterdir()} == set(plots)
     assert "Table 2 (" in text.split("## Not run")[1]
 
@@ -94,8 +94,8 @@ def test_two_runs_of_one_seed_in_a_configuration_and_a_missing_folder_are_refuse
     row(tmp_path / "a", [entry(5, "BERT-base", "SST-2")], 0.7, task="sst2", split="validation")
     finetuning(tmp_path / "b", [entry(5, "BERT-base", "SST-2")], 0.8, task="sst2", split="validation", seed=2)
     for runs, message in (
-        (tmp_path, "both fill Table 5, BERT-base, SST-2 with one seed; remove one of them"),
-        (tmp_path / "nowhere", f"--runs_dir {tmp_path / 'nowhere'}: no such folder"),
+        (tmp_path, "both fill Table 5, BERT-base, SST-2"),
+        (tmp_path / "nowhere", f"--runs_dir {tmp_path / 'nowhere'}"),
     ):
         assert message in refused(*command(runs, tmp_path / "report"))
 
