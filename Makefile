@@ -195,6 +195,8 @@ card: $(READY) ## Write a run's card: make card RUN=runs/mrpc ARGS='--base_model
 
 report: $(READY) ## Write docs/report from the results of finished runs: ours next to the paper's numbers
 	$(BIN)/python recipes/report.py --runs_dir docs/report/runs --report_dir docs/report
+	cp docs/report/verdicts.json bert_repro/reproduction/verdicts.json
+	$(BIN)/python docs/make_reference.py
 
 .venv-supply-chain/.installed:
 	$(begin)

@@ -34,12 +34,14 @@ class Recipe:
         closing_lines: configuration after the run -> the lines to print at the end, the next command among them.
         runs_in_every_process: whether each process of a launch calls the function. False: only the main process does,
             because several processes would write the same files.
+        needs_models: whether it reads or makes models, so that PyTorch and transformers are imported first.
     """
 
     config: type[configs.Config]
     function: str
     closing_lines: Callable[[Any], list[str]] = _nothing_to_add
     runs_in_every_process: bool = False
+    needs_models: bool = True
 
     def run(self, config: Any, **data: Any) -> Any:
         """Runs the recipe; if it has an output folder, status.json there says how it ended.
@@ -75,9 +77,10 @@ class Recipe:
 
     def load(self) -> Any:
         """Imports the function that runs the recipe, and registers the models if parsing has postponed that."""
-        if "torch" not in sys.modules:
-            logger.info("Loading PyTorch and transformers ...")
-        registration.register()
+        if self.needs_models:
+            if "torch" not in sys.modules:
+                logger.info("Loading PyTorch and transformers ...")
+            registration.register()
         module, function = self.function.split(":")
         return getattr(importlib.import_module(f"bert_repro.{module}"), function)
 
@@ -120,6 +123,7 @@ RECIPES = {
         configs.StudyConfig, "reproduction.runner:run_study", next_steps.after_study, runs_in_every_process=True
     ),
     "report": Recipe(configs.ReportConfig, "reproduction.report:write_report"),
+    "claims": Recipe(configs.ClaimsConfig, "reproduction.claims:print_claims", needs_models=False),
     "make_glue_zip": Recipe(configs.GlueZipConfig, "tasks.glue_tasks:make_glue_zip"),
     "score_squad": Recipe(configs.SquadScoringConfig, "tasks.squad_scoring:score_squad"),
     "convert_triviaqa": Recipe(configs.TriviaqaConfig, "tasks.squad_windows:convert_triviaqa"),

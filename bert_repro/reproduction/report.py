@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bert_repro.configs import ReportConfig
 from bert_repro.errors import UserError, flag
+from bert_repro.reproduction.claims import Verdict
 from bert_repro.reproduction.collect import collect, settings_table
 from bert_repro.reproduction.orderings import (
     APPEARS,
@@ -34,11 +35,13 @@ from bert_repro.reproduction.report_plots import (
     draw_plots,
 )
 from bert_repro.reproduction.size_presets import SIZE_PRESETS
-from bert_repro.utils.files import atomic_folder, write_text
+from bert_repro.utils.files import atomic_folder, write_json, write_text
 
 logger = logging.getLogger("bert_repro")
 
 TEXT = "report.md"
+VERDICTS_FILE = "verdicts.json"
+"""The orderings of the report as data, for the ledger of claims."""
 PLOTS = "plots"
 _NOTHING = "–"
 
@@ -62,7 +65,29 @@ def write_report(config: ReportConfig) -> None:
     with atomic_folder(folder / PLOTS) as unfinished:
         plots = draw_plots(results, orderings, differences, unfinished)
         write_text(folder / TEXT, "\n".join(_lines(results, orderings, differences, plots)))
+        write_json(folder / VERDICTS_FILE, {"orderings": [_verdict(item) for item in orderings]})
     logger.info("wrote %s", folder / TEXT)
+
+
+def _verdict(item: Ordering) -> Verdict:
+    """Returns an ordering for verdicts.json, with four decimals."""
+    difference, low, high, p_value = item.untested, None, None, None
+    if item.ours is not None:
+        difference = item.ours.difference
+        low, high = round(item.ours.low, 4), round(item.ours.high, 4)
+        p_value = round(item.ours.p_value, 4)
+    return {
+        "table": item.table,
+        "statement": item.statement,
+        "column": item.column,
+        "paper": None if item.paper is None else round(item.paper, 4),
+        "size_preset": item.size_preset,
+        "verdict": item.verdict,
+        "difference": None if difference is None else round(difference, 4),
+        "low": low,
+        "high": high,
+        "p_value": p_value,
+    }
 
 
 def _lines(
