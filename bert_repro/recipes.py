@@ -118,7 +118,7 @@ RECIPES = {
     "convert_checkpoint": Recipe(configs.ConversionConfig, "conversion.convert:convert_checkpoint"),
     "make_card": Recipe(configs.CardConfig, "hub.card:write_card"),
     "push_to_hub": Recipe(configs.PushConfig, "hub.push:push_to_hub"),
-    "push_corpus": Recipe(configs.CorpusPushConfig, "hub.push:push_corpus"),
+    "push_corpus": Recipe(configs.CorpusPushConfig, "hub.corpora:push_corpus"),
     "run_study": Recipe(
         configs.StudyConfig, "reproduction.runner:run_study", next_steps.after_study, runs_in_every_process=True
     ),

@@ -25,7 +25,7 @@ from bert_repro.configs import PretrainingConfig
 from bert_repro.configs.presets import MASKING_MIXES
 from bert_repro.corpus.prepared_corpus import read_manifest
 from bert_repro.errors import UserError, flag
-from bert_repro.hub.push import corpus_folder
+from bert_repro.hub.corpora import corpus_folder
 from bert_repro.models.loading import config_file, load_config
 from bert_repro.reproduction.paper_results import FEATURE_ROWS, FIGURE_5_KEY, FIGURE_5_ROWS, TABLES, Column, TableEntry
 from bert_repro.reproduction.size_presets import FEATURES, RTE_AFTER_MNLI, TASK_RECIPES, SizePreset
