@@ -38,6 +38,8 @@ class Config:
 
     REQUIRED: ClassVar[tuple[str, ...]] = ()
     """Settings that must be given."""
+    CHECKS_OUTPUT_DIR: ClassVar[bool] = False
+    """Whether the recipe itself decides what may be in its output folder, for example because it continues there."""
 
     def __post_init__(self) -> None:
         for name, hint in type_hints(type(self)).items():
@@ -266,7 +268,7 @@ def _require_unused(config: Config) -> None:
     # A job that is started again may find what it has begun; a finished run, or anything else, is not its own.
     resumes = is_unfinished_run(Path(output_dir)) if resume == "auto" and output_dir else resume
     goes_on = getattr(config, "overwrite_output_dir", True) or resumes
-    if output_dir and not (goes_on or getattr(config, "sweeps", False) or hasattr(config, "num_proc")):
+    if output_dir and not (goes_on or getattr(config, "sweeps", False) or config.CHECKS_OUTPUT_DIR):
         held = "holds a finished run or other files" if resume else "is not empty"
         fix = ", or resume with --resume_from_checkpoint latest" * (hasattr(config, "max_steps") and not resume)
         fault = f"--output_dir {output_dir} {held}; name another folder, give --overwrite_output_dir{fix}"

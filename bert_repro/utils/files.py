@@ -326,7 +326,8 @@ def replace_folder(source: Path, target: Path, *, last: Sequence[str] = ()) -> N
 
 def _replace_content(source: Path, target: Path, last: Sequence[str]) -> None:
     """Empties a folder that cannot be renamed and moves the content of another one into it."""
-    old_entries = [path for path in target.iterdir() if path != source]
+    # The new content and the claim of this process may be in the folder, as unfinished files.
+    old_entries = [path for path in target.iterdir() if not path.name.startswith(UNFINISHED)]
     for path in sorted(old_entries, key=lambda path: path.name not in last):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -108,18 +108,6 @@ def test_a_finished_run_releases_the_folder_and_says_how_it_ended(tmp_path):
         other.communicate("")
 
 
-@pytest.fixture
-def mount_point(tmp_path):
-    """A folder that cannot be renamed: a real tmpfs where this process may mount one."""
-    folder = tmp_path / "mounted"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "none", str(folder)], capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip("this process may not mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
 def write_folder(path, content):
     with atomic_folder(path) as folder:
         (folder / "file.txt").write_text(content)
